@@ -1,0 +1,53 @@
+# Two commands do everything: `make run` starts the demo, `make test` runs every check. The rest is for developers.
+PYTHON ?= python3
+PORT ?= 8000
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: run test check torture bench docs clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make run      install into .venv and start the demo on http://127.0.0.1:$(PORT)"
+	@echo "make test     install what the tests need, start private servers, run every check and test"
+	@echo "make check    only the linters and type checks"
+	@echo "make torture  the long fault runs"
+	@echo "make bench    the benchmarks, with a table of ratios"
+	@echo "make docs     write the generated pages of docs/ anew"
+
+run: .venv/installed
+	$(BIN)/oncehook demo --port $(PORT)
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+
+check: .venv/ready-for-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+torture: .venv/ready-for-tests
+	$(BIN)/python -m pytest -q -m torture --torture -o timeout=3600 $(ARGS)
+
+bench: .venv/ready-for-tests
+	$(BIN)/python -m bench.accept $(ARGS)
+
+docs: .venv/ready-for-tests
+	$(BIN)/python -m docs.generate
+
+clean:
+	rm -rf .venv dist build
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Oncehook needs Python 3.11 or later; $(PYTHON) is older. Try: make run PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml requirements/run.txt
+	$(BIN)/pip install -q -r requirements/run.txt -e .
+	@touch $@
+
+.venv/ready-for-tests: .venv/installed requirements/dev.txt
+	$(BIN)/pip install -q -r requirements/dev.txt -e '.[postgres,sqlalchemy]'
+	@touch $@

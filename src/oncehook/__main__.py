@@ -1,0 +1,3 @@
+from oncehook.cli import main
+
+main()

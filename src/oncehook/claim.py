@@ -1,0 +1,147 @@
+"""Group commit: claims that arrive while a commit is under way share the next statement and its fsync.
+
+An idle door adds no delay: the first claim starts its commit at once. Results go to exactly the waiters whose claims
+they are. A waiter that is cancelled loses only its answer: its claim goes on, and its neighbours are not touched.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import IntakeFull, RowRefused, StoreUnavailable, Unavailable
+from oncehook.receipt import Claim, Claimed
+from oncehook.store import Store
+
+MOST_IN_A_BATCH = 500
+Observe = Callable[[Claim, Claimed], None]
+
+
+class Group:
+    """The events of one delivery, which are claimed in one transaction, and who waits for them."""
+
+    __slots__ = ("asked", "bytes", "claims", "waiter")
+
+    def __init__(self, claims: Sequence[Claim], waiter: "asyncio.Future[list[Claimed]]", asked: float) -> None:
+        self.claims = claims
+        self.waiter = waiter
+        self.asked = asked
+        self.bytes = sum(len(claim.body) for claim in claims)
+
+
+class Claimer:
+    """Takes claims and answers each when its commit is durable."""
+
+    def __init__(
+        self, store: Store, *, observe: Observe, limit: int, limit_bytes: int, timeout: float, clock: Clock = SYSTEM
+    ) -> None:
+        self.store = store
+        self.observe = observe
+        self.limit = limit
+        self.limit_bytes = limit_bytes
+        self.timeout = timeout
+        self.clock = clock
+        self._waiting: deque[Group] = deque()
+        self._events = 0
+        self._bytes = 0
+        self._flushing: set[asyncio.Task[None]] = set()
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
+        """What became of each claim, once that is durable. Raises Unavailable if it cannot be recorded now."""
+        if not claims:
+            return []
+        group = Group(claims, asyncio.get_running_loop().create_future(), self.clock.monotonic())
+        # A group larger than the whole intake is let in when nothing else waits, or it could never be.
+        full = self._events + len(claims) > self.limit or self._bytes + group.bytes > self.limit_bytes
+        if full and self._events:
+            raise IntakeFull("the intake is full", retry_after=2)
+        self._waiting.append(group)
+        self._events += len(claims)
+        self._bytes += group.bytes
+        if len(self._flushing) < self.store.parallel_claims:
+            task = asyncio.create_task(self._flush())
+            self._flushing.add(task)
+            task.add_done_callback(self._flushing.discard)
+        return await group.waiter
+
+    async def drain(self) -> None:
+        """Wait until nothing is waiting or under way."""
+        while self._flushing:
+            await asyncio.gather(*self._flushing, return_exceptions=True)
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            groups = self._take()
+            try:
+                await self._commit(groups)
+            finally:
+                for group in groups:
+                    self._events -= len(group.claims)
+                    self._bytes -= group.bytes
+                    if not group.waiter.done():  # only if this task itself is being cancelled
+                        group.waiter.set_exception(StoreUnavailable("the inbox is stopping"))
+
+    def _take(self) -> list[Group]:
+        """The next batch: whole groups, at least one."""
+        groups = [self._waiting.popleft()]
+        size = len(groups[0].claims)
+        while self._waiting and size + len(self._waiting[0].claims) <= MOST_IN_A_BATCH:
+            groups.append(self._waiting.popleft())
+            size += len(groups[-1].claims)
+        return groups
+
+    async def _commit(self, groups: list[Group]) -> None:
+        late = self.clock.monotonic() - self.timeout
+        if groups[0].asked < late:  # the oldest is first
+            for group in groups:
+                if group.asked < late and not group.waiter.done():
+                    group.waiter.set_exception(StoreUnavailable("the event waited too long for its commit"))
+            groups = [group for group in groups if group.asked >= late]
+        if groups:
+            await self._commit_together(groups)
+
+    async def _commit_together(self, groups: list[Group]) -> None:
+        """One statement for all. If the database refuses a row, the halves go apart until it fails alone."""
+        first: dict[tuple[str, str], Claim] = {}
+        for group in groups:
+            for claim in group.claims:
+                first.setdefault((claim.source, claim.event_id), claim)
+        keys = sorted(first)  # the same order in every batch, or two of them could deadlock
+        try:
+            outcomes = dict(zip(keys, await self.store.claim([first[key] for key in keys]), strict=True))
+        except RowRefused as error:
+            if len(groups) == 1:
+                _fail(groups, error)
+                return
+            half = len(groups) // 2
+            await self._commit_together(groups[:half])
+            await self._commit_together(groups[half:])
+        except Unavailable as error:
+            _fail(groups, error)
+        except Exception as error:  # a bug of ours must not leave a sender without an answer
+            _fail(groups, StoreUnavailable(f"the store failed: {error!r}"))
+        else:
+            for group in groups:
+                self._answer(group, first, outcomes)
+
+    def _answer(
+        self, group: Group, first: dict[tuple[str, str], Claim], outcomes: dict[tuple[str, str], Claimed]
+    ) -> None:
+        results = []
+        for claim in group.claims:
+            key = claim.source, claim.event_id
+            outcome = outcomes[key]
+            leader = first[key]
+            if claim is not leader:  # it raced with its own twin in this very batch, and the twin was first
+                same = outcome.same_body and claim.fingerprint == leader.fingerprint
+                outcome = Claimed(outcome.receipt, False, outcome.status, same)
+            results.append(outcome)
+            self.observe(claim, outcome)
+        if not group.waiter.done():
+            group.waiter.set_result(results)
+
+
+def _fail(groups: Sequence[Group], error: Unavailable) -> None:
+    for group in groups:
+        if not group.waiter.done():
+            group.waiter.set_exception(error)

@@ -1,0 +1,70 @@
+"""The command line: one file a command, imported when it is asked for, so that --help is quick."""
+
+import importlib
+import sys
+
+import click
+
+from oncehook.errors import ConfigurationError, OncehookError
+
+COMMANDS = {
+    "serve": "Run the inbox as a service.",
+    "demo": "A tour: a few sources, and traffic that retries, duplicates, reorders and forges.",
+    "init": "Write a commented oncehook.toml and a hooks.py.",
+    "migrate": "Bring the database's schema up to date.",
+    "events": "List what arrived, newest first.",
+    "show": "Show one event: what arrived, and how often.",
+    "send": "Sign and post realistic events of a provider.",
+    "providers": "List the providers, or explain one.",
+}
+
+
+class Commands(click.Group):
+    """The commands of the table above, each in the module of its name."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"oncehook.cli.{name}").command
+        return command
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="oncehook", message="oncehook %(version)s")
+def oncehook() -> None:
+    """Every webhook, exactly once.
+
+    \b
+    oncehook demo                        see it work
+    oncehook init && oncehook serve      start your own
+    oncehook send stripe invoice.paid    try it
+    oncehook events                      look at what arrived
+    """
+
+
+def main() -> None:
+    """Run the command line. A user's mistake is a sentence and exit code 2, never a traceback."""
+    try:
+        code = oncehook(standalone_mode=False)
+    except click.exceptions.Abort:
+        code = 130
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except ConfigurationError as error:
+        click.echo(f"oncehook: {error}", err=True)
+        code = 2
+    except OncehookError as error:
+        click.echo(f"oncehook: {error}", err=True)
+        code = 1
+    except BrokenPipeError:
+        sys.stderr.close()  # whoever read our output has left; say nothing
+        code = 0
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,101 @@
+"""`oncehook events`: what arrived."""
+
+import sys
+from datetime import datetime
+
+import click
+
+from oncehook.cli.options import Moment, config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.receipt import Filter, Receipt, State, rfc3339
+
+COLOURS = {
+    State.RECEIVED: "cyan",
+    State.PROCESSING: "blue",
+    State.PROCESSED: "green",
+    State.RETRYING: "yellow",
+    State.FAILED: "red",
+    State.IGNORED: "bright_black",
+}
+PAGE = 500
+
+
+@click.command("events")
+@config_option
+@click.option("--source", help="Only of this source.")
+@click.option("--type", "type_", help="Only of this type; a shell pattern, which also matches as a dotted prefix.")
+@click.option("--object", "object_", help="Only about the object of this id.")
+@click.option("--status", type=click.Choice([s.value for s in State]), help="Only in this state.")
+@click.option("--since", type=Moment(), help="Only from then on: 2h, 7d or 2026-11-15T03:00:00Z.")
+@click.option("--until", type=Moment(), help="Only before then.")
+@click.option("--search", help="An id, an object's id, or a text in the payload.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), help="At most so many.")
+@json_option
+def command(
+    config: str | None,
+    source: str | None,
+    type_: str | None,
+    object_: str | None,
+    status: str | None,
+    since: datetime | None,
+    until: datetime | None,
+    search: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List what arrived, newest first. Exits 1 when nothing matches.
+
+    \b
+    oncehook events --since 2h --status failed
+    oncehook events --source stripe --type 'invoice.*' --json | jq .event_id
+    oncehook events --search in_1042
+    """
+    wanted = Filter(source, type_, object_, status, since, until, search)
+    if not run(_list(config, wanted, limit, as_json)):
+        if not as_json:
+            click.echo("no event matches", err=True)
+        sys.exit(1)
+
+
+async def _list(config: str | None, wanted: Filter, limit: int, as_json: bool) -> int:
+    shown, before = 0, None
+    rows: list[Receipt] = []
+    async with opened_store(config) as store:
+        while shown < limit:
+            page = await store.find(wanted, limit=min(PAGE, limit - shown), before=before)
+            if not page:
+                break
+            shown += len(page)
+            before = rfc3339(page[-1].received_at) or "", page[-1].receipt
+            if as_json:
+                for receipt in page:
+                    print_json(receipt.as_json())
+            else:
+                rows += page
+    if rows:
+        _print_table(rows)
+    return shown
+
+
+def _print_table(receipts: list[Receipt]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("received", "source", "type", "object", "event id", "status"):
+        table.add_column(
+            title, overflow="fold" if title == "event id" else "ellipsis", no_wrap=title in ("received", "status")
+        )
+    table.add_column("dup", justify="right")
+    table.add_column("receipt", justify="right", no_wrap=True)
+    for receipt in receipts:
+        table.add_row(
+            f"{receipt.received_at.astimezone():%m-%d %H:%M:%S}",
+            Text(printable(receipt.source)),
+            Text(printable(receipt.type)),
+            Text(printable(receipt.object_id)),
+            Text(printable(receipt.event_id)),
+            Text(receipt.status, style=COLOURS[receipt.status]),
+            str(receipt.duplicates) if receipt.duplicates else "",
+            str(receipt.receipt),
+        )
+    console().print(table)

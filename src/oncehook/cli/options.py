@@ -1,0 +1,103 @@
+"""What several commands share: the configuration, the opened store, and how times and rows are given and shown."""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from oncehook.clock import SYSTEM
+from oncehook.errors import ConfigurationError
+from oncehook.extract import moment
+from oncehook.settings import Configuration, duration, load
+from oncehook.store import Store, make_store
+
+T = TypeVar("T")
+
+config_option = click.option(
+    "--config", type=click.Path(dir_okay=False), help="Configuration file.  [default: oncehook.toml, if there is one]"
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
+
+
+def run(work: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(work)
+
+
+@asynccontextmanager
+async def opened_store(config: str | None) -> AsyncIterator[Store]:
+    """The configured database, for a look. Its schema must be there already."""
+    configuration = load(config)
+    require_database(configuration)
+    store = make_store(replace(configuration.settings, migrate="never"))
+    await store.open()
+    try:
+        if await store.pending_migrations():
+            raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+        yield store
+    finally:
+        await store.close()
+
+
+def require_database(configuration: Configuration) -> None:
+    """A look must not create an empty SQLite file where somebody mistyped a path."""
+    address = configuration.settings.database
+    if address.startswith("sqlite:"):
+        from oncehook.store.sqlite import database_path
+
+        path = database_path(address)
+        if not path.exists():
+            raise ConfigurationError(
+                f"there is no inbox at {path}: start one with `oncehook serve`, or name its file with --config"
+            )
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """A time: how long ago (2h, 30m, 7d) or when (2026-11-15, 2026-11-15T03:00:00Z)."""
+
+    name = "when"
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return SYSTEM.datetime() - timedelta(seconds=duration(value))
+        except (ValueError, OverflowError):
+            found = moment(value if "T" in value or " " in value else f"{value}T00:00:00Z")
+            if found is None or value.isdigit():
+                self.fail(
+                    f"{value!r} is not a time: use how long ago (2h, 7d) or when (2026-11-15T03:00:00Z)", param, context
+                )
+            return found
+
+
+def print_json(row: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+
+
+def printable(text: Any) -> str:
+    """A sender's text for a terminal: what is not printable is escaped."""
+    shown = "" if text is None else str(text)
+    return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
+
+
+def console() -> Any:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def write_new(path: Path, content: str) -> bool:
+    """Write a file that is not there yet; False if it is."""
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(content)
+    except FileExistsError:
+        return False
+    return True

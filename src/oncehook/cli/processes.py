@@ -1,0 +1,40 @@
+"""Several processes on one listening socket, and a parent that keeps them there."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import click
+
+
+def run_processes(count: int, listener: socket.socket, app: str | None) -> int:
+    """Start `count` children, restart one that dies, and pass SIGTERM on. Returns the exit code."""
+    listener.set_inheritable(True)
+    command = [sys.executable, "-m", "oncehook", "serve", *([app] if app else []), "--fd", str(listener.fileno())]
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    children = [_start(command, listener) for _ in range(count)]
+    host, port = listener.getsockname()[:2]
+    click.echo(f"Oncehook on http://{host}:{port} in {count} processes  (Ctrl-C stops them)")
+    sys.stdout.flush()
+    code = 0
+    while not stopping.wait(0.5) and code == 0:
+        for i, child in enumerate(children):
+            ended = child.poll()
+            if ended in (1, 2):  # it said why: a configuration that cannot start does not start by trying again
+                code = ended
+            elif ended is not None:
+                children[i] = _start(command, listener)
+    for child in children:
+        child.send_signal(signal.SIGTERM)
+    for child in children:
+        child.wait()
+    return code
+
+
+def _start(command: list[str], listener: socket.socket) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, pass_fds=(listener.fileno(),), env=os.environ, process_group=0)  # noqa: S603

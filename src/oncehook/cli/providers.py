@@ -1,0 +1,111 @@
+"""`oncehook providers`: who can send, and what to paste where."""
+
+import sys
+
+import click
+
+from oncehook import providers
+from oncehook.cli.options import config_option, console, json_option, print_json
+from oncehook.providers import Provider
+from oncehook.settings import load
+
+
+@click.command("providers")
+@click.argument("name", required=False)
+@config_option
+@json_option
+def command(name: str | None, config: str | None, as_json: bool) -> None:
+    """List the providers, or explain one: what to paste where, which id is used, how long it retries.
+
+    \b
+    oncehook providers
+    oncehook providers stripe
+    """
+    own = load(config).providers
+    if name is None:
+        found = [providers.find(n, own) for n in sorted({*providers.built_in_names(), *own})]
+        for provider in found if as_json else ():
+            print_json(_row(provider))
+        if not as_json:
+            _print_list(found)
+        return
+    if name not in own and name not in providers.built_in_names():
+        click.echo(f"oncehook: provider {name} is not known: `oncehook providers` lists them", err=True)
+        sys.exit(1)
+    provider = providers.find(name, own)
+    if as_json:
+        print_json(_row(provider))
+    else:
+        _print_one(provider)
+
+
+def _row(provider: Provider) -> dict[str, object]:
+    return {
+        "name": provider.name,
+        "title": provider.title,
+        "support": provider.support,
+        "signature": _signed(provider),
+        "id": provider.event.id,
+        "type": provider.event.type,
+        "retry_horizon": provider.retries.horizon,
+        "docs": provider.docs,
+    }
+
+
+def _signed(provider: Provider) -> str:
+    return " or ".join(dict.fromkeys(signature.algorithm for signature in provider.signatures))
+
+
+def _print_list(found: list[Provider]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("name", "sender", "signed by", "retries for", "support"):
+        table.add_column(title)
+    for provider in found:
+        style = "" if provider.support == "confirmed" else "yellow"
+        table.add_row(
+            provider.name,
+            provider.title,
+            _signed(provider),
+            provider.retries.horizon or "unknown",
+            Text(provider.support, style),
+        )
+    console().print(table)
+
+
+def _print_one(provider: Provider) -> None:
+    from rich.text import Text
+
+    out = console()
+    out.print(Text(f"{provider.title or provider.name}", style="bold"))
+    if provider.support != "confirmed":
+        out.print(
+            Text("This scheme is not confirmed from the provider's own text: check it before you rely on it.", "yellow")
+        )
+    stop = f"; stops on {', '.join(map(str, provider.retries.stop_codes))}" if provider.retries.stop_codes else ""
+    facts = {
+        "Configure": f"[sources.{provider.name}] with secrets"
+        + "".join(f" and {option}" for option in provider.options),
+        "Secret": provider.secret,
+        "Signed by": _signed(provider),
+        "Event id": _shown(provider.event.id),
+        "Type": _shown(provider.event.type),
+        "Object": _shown(provider.event.object),
+        "Batches": f"an array at {provider.event.split}: one receipt each" if provider.event.split else "",
+        "Retries": (provider.retries.schedule or "unknown") + stop,
+        "Answer within": provider.retries.time_limit or "",
+        "Documentation": f"{provider.docs} (checked {provider.checked})" if provider.docs else "",
+    }
+    for title, text in facts.items():
+        if text:
+            out.print(Text.assemble((f"{title:<14} ", "bold"), text))
+    for note in provider.notes:
+        out.print(Text(f"• {note}"))
+
+
+def _shown(expression: str | list[str] | None) -> str:
+    if expression is None:
+        return ""
+    return expression if isinstance(expression, str) else ", else ".join(expression)

@@ -1,0 +1,157 @@
+"""`oncehook serve`: the inbox as a service."""
+
+import asyncio
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import uvicorn
+
+from oncehook import signals
+from oncehook.cli.options import config_option
+from oncehook.cli.processes import run_processes
+from oncehook.errors import ConfigurationError
+from oncehook.inbox import Inbox
+from oncehook.web.app import Service
+
+GRACE = 30
+"""Seconds that deliveries under way get to finish after SIGTERM."""
+
+
+@click.command("serve")
+@click.argument("app", required=False)
+@config_option
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for every interface."
+)
+@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
+@click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="How many, on PostgreSQL.")
+@click.option("--fd", type=int, hidden=True, help="The listening socket, from the parent of several processes.")
+def command(app: str | None, config: str | None, host: str, port: int, processes: int, fd: int | None) -> None:
+    """Run the inbox as a service: the door at POST /webhooks/SOURCE, and the probes /healthz and /readyz.
+
+    APP is module:inbox, looked up with the current directory on the path. Without it, sources come from the
+    configuration alone.
+
+    \b
+    oncehook serve
+    oncehook serve hooks:inbox --port 9000
+    oncehook serve --config /etc/oncehook.toml --host 0.0.0.0 --processes 2
+    """
+    if config is not None:
+        os.environ["ONCEHOOK_CONFIG"] = config
+    inbox = load_inbox(app)
+    if processes > 1 and inbox.settings.database.startswith("sqlite:"):
+        raise ConfigurationError(
+            "--processes needs PostgreSQL: on SQLite one process writes, and more would only wait for it"
+        )
+    signals.configure(inbox.settings.log_level, inbox.settings.log_format)
+    listener = socket.socket(fileno=fd) if fd is not None else listen(host, port)
+    if processes > 1 and fd is None:
+        sys.exit(run_processes(processes, listener, app))
+    if fd is None:
+        announce(inbox, listener)
+    serve(inbox, listener)
+
+
+def load_inbox(app: str | None) -> Inbox:
+    """The inbox of `module:attribute`, or one made of the configuration alone."""
+    if app is None:
+        return Inbox()
+    module_name, colon, attribute = app.partition(":")
+    if not colon or not attribute:
+        raise ConfigurationError(f"{app} is not module:inbox, such as hooks:inbox")
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109  # sys.path holds texts
+    try:
+        inbox: Any = getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.partition(".")[0]:
+            raise
+        raise ConfigurationError(f"there is no module {module_name} in {os.getcwd()}") from None  # noqa: PTH109
+    except AttributeError:
+        raise ConfigurationError(f"{module_name} has no {attribute}") from None
+    if not isinstance(inbox, Inbox):
+        raise ConfigurationError(f"{app} is a {type(inbox).__name__}, not an Inbox")
+    return inbox
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(2048)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        raise ConfigurationError(
+            f"cannot listen on {host}:{port}: {error}. Choose another with --host and --port"
+        ) from None
+    return listener
+
+
+def announce(inbox: Inbox, listener: socket.socket) -> None:
+    """Say on standard output where to deliver: an address a source, ready to be pasted."""
+    host, port = listener.getsockname()[:2]
+    base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    click.echo(f"Oncehook on {base}  (Ctrl-C stops it)")
+    for name, source in sorted(inbox.sources.items()):
+        unsigned = "   ! accepts unsigned deliveries" if source.verifier is None else ""
+        click.echo(f"  {base}/webhooks/{name}   {source.provider.title or source.provider_name}{unsigned}")
+    if not inbox.sources:
+        click.echo("  no sources yet: `oncehook init` writes a configuration to start from")
+    sys.stdout.flush()
+
+
+class Server(uvicorn.Server):
+    """uvicorn, but SIGTERM ends in exit code 0: it would raise the signal again after the drain."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        yield
+
+
+def make_server(inbox: Inbox) -> Server:
+    """The server as it is tuned for the door: no proxy headers, no access log, nothing per request that need not be."""
+    return Server(
+        uvicorn.Config(
+            Service(inbox),
+            http="httptools",
+            lifespan="off",
+            proxy_headers=False,
+            server_header=False,
+            access_log=False,
+            log_config=None,
+            log_level="critical",
+            timeout_graceful_shutdown=GRACE,
+        )
+    )
+
+
+def serve(inbox: Inbox, listener: socket.socket) -> None:
+    """Run until SIGTERM or SIGINT, then drain."""
+
+    async def run() -> None:
+        async with inbox.lifespan():
+            gc.collect()
+            gc.freeze()  # what start-up made stays; the collector need not walk it again and again
+            gc.set_threshold(50_000, 20, 50)
+            await make_server(inbox).serve(sockets=[listener])
+
+    try:
+        import uvloop
+    except ModuleNotFoundError:  # Windows
+        asyncio.run(run())
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())

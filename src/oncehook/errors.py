@@ -1,0 +1,56 @@
+"""Every exception that Oncehook raises.
+
+OncehookError
+├── ConfigurationError   a setting, source or provider is wrong; the message says which, and what to do
+├── Rejected             a delivery is refused: not authentic, stale or malformed
+└── Unavailable          an event cannot be recorded now; the sender is asked to try again
+    ├── IntakeFull       more claims wait than `intake_limit` or `intake_bytes` allow
+    ├── StoreUnavailable the database does not answer, or cannot write now
+    └── RowRefused       the database refuses this row for what is in it
+"""
+
+from typing import Literal
+
+Reason = Literal["bad_signature", "stale_timestamp", "malformed"]
+
+
+class OncehookError(Exception):
+    """The base of every exception that Oncehook raises."""
+
+
+class ConfigurationError(OncehookError):
+    """A setting, source or provider is wrong. The message holds no secret value."""
+
+
+class Rejected(OncehookError):
+    """A delivery is refused before anything is stored.
+
+    `reason` is what the sender is told; `detail` is for the operator's log and never leaves it.
+    Neither holds a part of a secret, a signature or a body.
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason}: {detail}")
+        self.reason: Reason = reason
+        self.detail = detail
+
+
+class Unavailable(OncehookError):
+    """An event cannot be recorded now. Nothing was acked, so the sender will try again."""
+
+    def __init__(self, detail: str, *, retry_after: int = 5) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.retry_after = retry_after
+
+
+class IntakeFull(Unavailable):
+    """More claims wait to be committed than the intake may hold."""
+
+
+class StoreUnavailable(Unavailable):
+    """The database does not answer, or cannot write now."""
+
+
+class RowRefused(Unavailable):
+    """The database refuses a row for what is in it. Alone in its statement, it fails alone."""

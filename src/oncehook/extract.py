@@ -1,0 +1,302 @@
+"""Facts out of a body: id, type, object and time, found where a provider's definition says they are.
+
+A *locator* says where one fact is: a dotted path in the body (`data.object.id`), `header:NAME`, or
+`literal:TEXT`. A path that goes into a text reads that text as JSON (SNS wraps SES so). A *template*
+composes several: `{RecordType}|{MessageID}`; `{a|b}` takes the first that is there. An expression is one
+template or a list of them, of which the first whose parts are all there counts.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+Headers = Mapping[bytes, bytes]
+Find = Callable[[Any, Headers], str | None]
+
+MOST_BYTES = 255
+"""The longest text that is indexed. A longer one is kept by its hash; the body still holds it."""
+
+
+class NotReadable(ValueError):
+    """The bytes are not what they claim to be."""
+
+
+class TooDeep(ValueError):
+    """The body is nested beyond what any parser here follows; it is kept, but nothing is read out of it."""
+
+
+# -- bodies ---------------------------------------------------------------------------------------------------------
+
+
+def parse(body: bytes, *, form: bool = False) -> Any:
+    """The body as plain data. Raises NotReadable or TooDeep, and nothing else, whatever arrives."""
+    return _parse_form(body) if form else _parse_json(body)
+
+
+def _parse_json(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except RecursionError:
+        raise TooDeep("nested too deep") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return _parse_odd_json(body)
+
+
+def _parse_odd_json(body: bytes) -> Any:
+    """JSON that is well-formed by its grammar and yet too much for msgspec: lone surrogates, huge numbers."""
+    try:
+        return json.loads(body.decode("utf-8"), parse_int=_integer, parse_float=_number, parse_constant=_refuse)
+    except RecursionError:
+        raise TooDeep("nested too deep") from None
+    except ValueError as error:
+        raise NotReadable(f"not JSON: {type(error).__name__}") from None
+
+
+def _integer(digits: str) -> int | str:
+    return int(digits) if len(digits) <= 4000 else digits
+
+
+def _number(digits: str) -> float | str:
+    value = float(digits)
+    return value if abs(value) != float("inf") else digits
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _parse_form(body: bytes) -> dict[str, str]:
+    """A form's fields; of a repeated one the last. A field that holds a JSON object is read by a path into it."""
+    try:
+        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, strict_parsing=True, max_num_fields=1000))
+    except ValueError as error:
+        raise NotReadable(f"not a form: {type(error).__name__}") from None
+
+
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},]', re.DOTALL)
+
+
+def split(body: bytes, path: str) -> list[bytes]:
+    """The exact bytes of each element of the array at `path` ("*" is the body itself).
+
+    Raises NotReadable when there is no array there. An element that is itself broken is still an
+    element: it becomes its own failed receipt and takes no neighbour with it.
+    """
+    raw = body if path == "*" else _raw_at(body, path.split("."))
+    try:
+        return [bytes(part) for part in msgspec.json.decode(raw, type=list[msgspec.Raw])]
+    except (msgspec.MsgspecError, RecursionError):
+        return _split_by_brackets(raw)
+
+
+def _raw_at(body: bytes, steps: Sequence[str]) -> bytes:
+    raw = body
+    for step in steps:
+        try:
+            raw = bytes(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[step])
+        except (msgspec.MsgspecError, RecursionError, KeyError):
+            raise NotReadable(f"no array at {'.'.join(steps)}") from None
+    return raw
+
+
+def _split_by_brackets(raw: bytes) -> list[bytes]:
+    """The same split by counting brackets, for arrays with an element that no parser takes."""
+    text = raw.strip(b" \t\r\n")
+    if not (text.startswith(b"[") and text.endswith(b"]")):
+        raise NotReadable("not an array")
+    parts, depth, start = [], 0, 1
+    for token in _TOKEN.finditer(text):
+        mark = token[0]
+        if mark in (b"[", b"{"):
+            depth += 1
+        elif mark in (b"]", b"}"):
+            depth -= 1
+            if depth == 0 and token.end() != len(text):
+                raise NotReadable("not one array")
+        if depth < 0 or (depth == 1 and mark == b","):
+            parts.append(text[start : token.start()].strip(b" \t\r\n"))
+            start = token.end()
+    if depth != 0:
+        raise NotReadable("the array does not end")
+    parts.append(text[start:-1].strip(b" \t\r\n"))
+    if not all(parts):
+        raise NotReadable("an element is missing")
+    return parts
+
+
+# -- locators -------------------------------------------------------------------------------------------------------
+
+
+def look_up(value: Any, steps: Sequence[str]) -> Any:
+    """What stands at a path, or None. A text on the way is read as JSON."""
+    for step in steps:
+        if isinstance(value, str):
+            value = _read_inner(value)
+        if isinstance(value, dict):
+            value = value.get(step)
+        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+            value = value[int(step)]
+        else:
+            return None
+    return value
+
+
+def _read_inner(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+
+
+def compile_expression(expression: str | Sequence[str]) -> Find:
+    """A finder for an expression. Raises ValueError, with the reason, for one that is not well-formed."""
+    templates = (expression,) if isinstance(expression, str) else tuple(expression)
+    finders = [_compile_template(template) for template in templates]
+    if len(finders) == 1:
+        return finders[0]
+
+    def first(body: Any, headers: Headers) -> str | None:
+        for find in finders:
+            found = find(body, headers)
+            if found is not None:
+                return found
+        return None
+
+    return first
+
+
+_PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
+
+
+def _compile_template(template: str) -> Find:
+    if template.startswith("literal:"):
+        constant = template[len("literal:") :]
+        return lambda body, headers: constant
+    if "{" not in template:
+        return _compile_locator(template, lone=True)
+    pieces = _PLACEHOLDER.split(template)  # text, placeholder, text, placeholder, … text
+    if any("{" in piece or "}" in piece for piece in pieces):
+        raise ValueError(f"{template!r} has a brace without its partner")
+    lone = len(pieces) == 3 and not pieces[0] and not pieces[2]
+    finders = [_compile_choice(piece, lone) if i % 2 else piece for i, piece in enumerate(pieces)]
+    return finders[1] if lone else _compose(finders)  # type: ignore[return-value]  # odd pieces are finders
+
+
+def _compose(pieces: Sequence[str | Find]) -> Find:
+    """Join what is found; `%` and `|` in a value are escaped, so that two facts cannot compose to one key."""
+
+    def composed(body: Any, headers: Headers) -> str | None:
+        parts = []
+        for piece in pieces:
+            if isinstance(piece, str):
+                parts.append(piece)
+                continue
+            found = piece(body, headers)
+            if found is None:
+                return None
+            parts.append(found.replace("%", "%25").replace("|", "%7C"))
+        return "".join(parts)
+
+    return composed
+
+
+def _compile_choice(names: str, lone: bool) -> Find:
+    finders = [_compile_locator(name, lone) for name in names.split("|")]
+    if len(finders) == 1:
+        return finders[0]
+    return lambda body, headers: next((found for find in finders if (found := find(body, headers)) is not None), None)
+
+
+def _compile_locator(locator: str, lone: bool) -> Find:
+    name = locator.strip()
+    if not name:
+        raise ValueError("a locator is empty")
+    if name.startswith("header:"):
+        key = name[len("header:") :].strip().lower().encode("latin-1")
+        return lambda body, headers: _header_text(headers.get(key))
+    steps = tuple(name.split("."))
+    if not all(steps):
+        raise ValueError(f"{name!r} has an empty step")
+    return lambda body, headers: _scalar_text(look_up(body, steps), lone)
+
+
+def _header_text(value: bytes | None) -> str | None:
+    return (value.decode("latin-1").strip() or None) if value is not None else None
+
+
+def _scalar_text(value: Any, lone: bool) -> str | None:
+    """A scalar as text. Alone, only a text or a whole number can name something: `true` names nothing."""
+    if isinstance(value, str):
+        return value if value.strip() else None
+    if isinstance(value, bool):
+        return None if lone else str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and not lone:
+        return repr(value)
+    return None
+
+
+# -- values ---------------------------------------------------------------------------------------------------------
+
+
+def indexed(text: str | None) -> str | None:
+    """A text as it may stand in an index: at most 255 bytes, no NUL, no lone surrogate; else its hash."""
+    if text is None or (text.isascii() and len(text) <= MOST_BYTES and "\x00" not in text):
+        return text
+    encoded = text.encode("utf-8", "surrogatepass")
+    if len(encoded) > MOST_BYTES or b"\x00" in encoded or any("\ud800" <= c <= "\udfff" for c in text):
+        return "sha256:" + hashlib.sha256(encoded).hexdigest()
+    return text
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOMENT = re.compile(
+    r"(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(?:[.,](\d{1,9}))?\d*\s*(Z|z|[+-]\d{2}:?\d{2})?", re.ASCII
+)
+_NUMBER = re.compile(r"\d{1,14}(?:\.\d{1,9})?", re.ASCII)
+
+
+def moment(text: str | None) -> datetime | None:
+    """A moment out of what senders write: Unix seconds or milliseconds, ISO 8601 with any fraction and offset.
+
+    None for what is none of these; a time that cannot be read is not worth an event.
+    """
+    if text is None:
+        return None
+    try:
+        if _NUMBER.fullmatch(text):
+            number = float(text)
+            return _EPOCH + timedelta(seconds=number / 1000 if number >= 1e11 else number)
+        match = _MOMENT.fullmatch(text.strip())
+        if not match:
+            return None
+        day, clock, fraction, offset = match.groups()
+        offset = "+00:00" if offset in (None, "Z", "z") else offset
+        return datetime.fromisoformat(f"{day}T{clock}.{(fraction or '0')[:6]:0<6}{offset}").astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+
+
+def fingerprint(body: bytes, parsed: Any, volatile: Sequence[tuple[str, ...]]) -> bytes:
+    """SHA-256 by which "same id, other body" is told; without the fields that change from attempt to attempt."""
+    if volatile and isinstance(parsed, dict):
+        return hashlib.sha256(msgspec.json.encode(_without(parsed, volatile), order="sorted")).digest()
+    return hashlib.sha256(body).digest()
+
+
+def _without(parsed: dict[str, Any], volatile: Sequence[tuple[str, ...]]) -> dict[str, Any]:
+    kept = dict(parsed)
+    for first, *rest in volatile:
+        inner = kept.get(first)
+        if not rest:
+            kept.pop(first, None)
+        elif isinstance(inner, dict):
+            kept[first] = _without(inner, [tuple(rest)])
+    return kept

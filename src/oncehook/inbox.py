@@ -1,0 +1,156 @@
+"""Inbox: sources, and the door to them; start and stop. The only place that wires the steps together."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from oncehook import signals
+from oncehook.claim import Claimer
+from oncehook.clock import SYSTEM, Clock
+from oncehook.duplicates import DuplicateLog
+from oncehook.errors import ConfigurationError
+from oncehook.providers.certificates import Certificates
+from oncehook.receipt import Claim, Claimed
+from oncehook.receive import Door, Receive, Scope, Send
+from oncehook.settings import Configuration, Settings, load, read_source, read_table
+from oncehook.source import Source
+from oncehook.store import Store, make_store
+
+
+class Inbox:
+    """A webhook inbox: an ASGI app that takes `POST /<source>`.
+
+    Without arguments it takes database, sources and settings from `oncehook.toml` and the environment; what is given in
+    code wins over both. Mount it with `app.mount("/webhooks", inbox)` and `lifespan=inbox.lifespan`.
+    """
+
+    def __init__(
+        self,
+        database: str | None = None,
+        *,
+        config: Configuration | str | None = None,
+        clock: Clock = SYSTEM,
+        certificates: Certificates | None = None,
+        **settings: Any,
+    ) -> None:
+        self.configuration = config if isinstance(config, Configuration) else load(config)
+        if database is not None:
+            settings["database"] = database
+        self.settings: Settings = replace(self.configuration.settings, **read_table(Settings, settings, "Inbox: "))
+        self.clock = clock
+        self.certificates = certificates or Certificates()
+        self.sources: dict[str, Source] = {}
+        self.store: Store = make_store(self.settings)
+        self.duplicates = DuplicateLog(self.store)
+        self.claimer = Claimer(
+            self.store,
+            observe=self._observe,
+            limit=self.settings.intake_limit,
+            limit_bytes=self.settings.intake_bytes,
+            timeout=self.settings.claim_timeout,
+            clock=clock,
+        )
+        self.door = Door(self.sources, self.claimer, receive_timeout=self.settings.receive_timeout, clock=clock)
+        self._running = 0
+        for name, source in self.configuration.sources.items():
+            self._add(name, source)
+
+    # -- sources --------------------------------------------------------------------------------------------------
+
+    def source(self, name: str, *, secrets: Sequence[str] = (), **settings: Any) -> Source:
+        """Add a source: deliveries to `/<name>`. The keys are those of `[sources.NAME]` in the file."""
+        return self._add(name, read_source(name, {"secrets": list(secrets), **settings}))
+
+    def _add(self, name: str, settings: Any) -> Source:
+        if name in self.sources:
+            raise ConfigurationError(
+                f"sources.{name} is defined twice: in the configuration and in code, or twice in code"
+            )
+        source = Source(
+            name,
+            settings,
+            own_providers=self.configuration.providers,
+            max_body=self.settings.max_body,
+            certificates=self.certificates,
+        )
+        self.sources[name] = source
+        return source
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Open the store. From here on deliveries are taken."""
+        self._running += 1
+        if self._running > 1:
+            return
+        try:
+            await self.store.open()
+        except BaseException:
+            self._running = 0
+            raise
+        for source in self.sources.values():
+            if source.verifier is None:
+                signals.emit("unverified_source", source=source.name)
+        signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])
+
+    async def stop(self) -> None:
+        """Finish what is under way, write what waits, close the store."""
+        self._running -= 1
+        if self._running > 0:
+            return
+        await self.claimer.drain()
+        await self.duplicates.drain()
+        await self.store.close()
+        signals.emit("stopped")
+
+    @asynccontextmanager
+    async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
+        """For `FastAPI(lifespan=inbox.lifespan)`, or inside a lifespan of your own."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await asyncio.shield(self.stop())
+
+    async def ready(self) -> None:
+        """Return if an event could be accepted now, else raise Unavailable."""
+        await self.store.ping()
+
+    def _observe(self, claim: Claim, outcome: Claimed) -> None:
+        signals.claimed(claim, outcome)
+        if not outcome.fresh:
+            self.duplicates.note(claim, outcome)
+
+    # -- ASGI -----------------------------------------------------------------------------------------------------
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._serve_lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self.door(source_name(scope), scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
+        """Lifespan for servers that run the inbox itself; a mounted app is not sent these messages."""
+        await receive()
+        try:
+            await self.start()
+        except Exception as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.stop()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+def source_name(scope: Mapping[str, Any]) -> str:
+    """The source in the path, below where the inbox is mounted. A trailing slash is accepted, never redirected."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and path.startswith(root):
+        path = path[len(root) :]
+    return path.strip("/")

@@ -1,0 +1,189 @@
+"""Providers as data: who sends, how it signs, where its facts are, how it shakes hands and how long it retries.
+
+A provider is a TOML file beside this one, or a `[providers.NAME]` table in the user's own file, in the same
+words. The structs below are those words; docs/providers.md explains each. Nothing here is code per provider:
+what a definition can name is a closed set of algorithms, canonical forms and handshakes.
+"""
+
+import datetime
+from collections.abc import Mapping
+from difflib import get_close_matches
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from oncehook.errors import ConfigurationError
+from oncehook.extract import compile_expression
+from oncehook.settings import duration, size
+
+Expression = str | list[str]
+Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+AlgorithmName = Literal[
+    "hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha256", "token", "basic", "sns"
+]
+
+
+class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The base of the tables below: a key that is not a word of the format is an error."""
+
+
+class Signature(Definition, frozen=True, kw_only=True):
+    """One way a provider signs. Several are alternatives: a secret is tried with each whose form it has."""
+
+    algorithm: AlgorithmName
+    header: str | None = None  # the header with the signature, or
+    body: str | None = None  # … the path in the body with it
+    fields: str | None = None  # the header holds name=value fields with this between them,
+    field: str | None = None  # … and the signature is the field of this name
+    separator: str | None = None  # the header holds several signatures with this between them
+    prefix: str = ""  # what stands before the encoded signature
+    encoding: Literal["hex", "base64"] = "hex"
+    key: Literal["text", "base64", "hex", "whsec", "whpk", "public"] = "text"
+    template: str = "{body}"  # what is signed
+
+
+class Timestamp(Definition, frozen=True, kw_only=True):
+    """When the delivery was signed, and how far that may be from now."""
+
+    header: str | None = None
+    field: str | None = None  # a field of the signature's header
+    body: str | None = None
+    unit: Literal["s", "ms", "iso"] = "s"
+    tolerance: str = "300s"
+    stamps: Literal["attempt", "event", "unknown"] = "attempt"  # unless "attempt", the past side is the retry horizon
+
+
+class EventFacts(Definition, frozen=True, kw_only=True):
+    """Where an event's facts are: expressions, see `oncehook.extract`."""
+
+    id: Expression
+    type: Expression
+    object: Expression | None = None
+    occurred_at: Expression | None = None
+    delivery_id: Expression | None = None
+    split: str | None = None  # the array of events: "*" is the body itself
+    volatile: list[str] = []  # paths that change from attempt to attempt
+
+
+class Handshake(Definition, frozen=True, kw_only=True):
+    """An exchange that is answered without storing anything; it is verified like an event first."""
+
+    kind: Literal["echo", "sns"]
+    when: dict[str, str]  # locator → the value that tells the handshake
+    echo: str = ""  # the path whose value is sent back
+
+
+class Answer(Definition, frozen=True, kw_only=True):
+    """What this provider needs to hear in place of the usual 202 or 200."""
+
+    status: Annotated[int, msgspec.Meta(ge=200, le=299)] | None = None
+    body: str | None = None
+
+
+class Retries(Definition, frozen=True, kw_only=True):
+    """How long the provider tries, as far as it is known."""
+
+    horizon: str | None = None
+    schedule: str = ""
+    time_limit: str | None = None
+    stop_codes: list[int] = []
+
+
+class Example(Definition, frozen=True, kw_only=True):
+    """A realistic delivery, with $id, $type, $now, $now_iso, $now_ms and $number to be filled in."""
+
+    body: str
+    type: str = "*"
+    headers: dict[str, str] = {}
+
+
+class Provider(Definition, frozen=True, kw_only=True):
+    """The definition of who sends."""
+
+    name: Name
+    title: str = ""
+    support: Literal["confirmed", "unconfirmed"] = "unconfirmed"
+    docs: str = ""
+    checked: datetime.date | None = None
+    secret: str = ""  # what to paste as the secret, and where it is found
+    notes: list[str] = []
+    content: tuple[Literal["json", "form"], ...] = ("json",)
+    form_field: str | None = None  # a form's field that holds the JSON
+    max_body: str | None = None
+    options: list[str] = []  # settings of a source that this provider cannot do without
+    signatures: list[Signature]
+    timestamp: Timestamp | None = None
+    event: EventFacts
+    handshake: Handshake | None = None
+    answer: Answer = Answer()
+    retries: Retries = Retries()
+    examples: list[Example] = []
+
+    @property
+    def horizon(self) -> float | None:
+        """Seconds over which the provider may redeliver an event, where it is known."""
+        return duration(self.retries.horizon) if self.retries.horizon else None
+
+
+def read_provider(name: str, table: Mapping[str, Any], where: str) -> Provider:
+    """A checked definition out of a table. Raises ConfigurationError that names the wrong key."""
+    try:
+        provider = msgspec.convert({"name": name, **table}, Provider)
+        _check(provider)
+    except (msgspec.ValidationError, ValueError) as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    return provider
+
+
+def _check(provider: Provider) -> None:
+    facts = provider.event
+    for expression in (facts.id, facts.type, facts.object, facts.occurred_at, facts.delivery_id):
+        if expression is not None:
+            compile_expression(expression)
+    for text in (provider.retries.horizon, provider.timestamp.tolerance if provider.timestamp else None):
+        if text is not None:
+            duration(text)
+    if provider.max_body is not None:
+        size(provider.max_body)
+    if not provider.signatures:
+        raise ValueError("`signatures` is empty: say how deliveries are signed")
+    for signature in provider.signatures:
+        _check_signature(signature)
+
+
+def _check_signature(signature: Signature) -> None:
+    if signature.algorithm in ("basic", "sns"):
+        return
+    if (signature.header is None) == (signature.body is None):
+        raise ValueError("a signature is in a `header` or at a path in the `body`: give one of the two")
+    if (signature.fields is None) != (signature.field is None):
+        raise ValueError("`fields` (the separator) and `field` (the name) belong together")
+
+
+@cache
+def built_in_names() -> tuple[str, ...]:
+    """The names of the providers that come with Oncehook, sorted."""
+    files = resources.files("oncehook.providers").iterdir()
+    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+
+
+@cache
+def built_in(name: str) -> Provider:
+    """A provider that comes with Oncehook."""
+    if name not in built_in_names():
+        near = get_close_matches(name, built_in_names(), 1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        raise ConfigurationError(
+            f"provider {name} is not known: {hint}`oncehook providers` lists them, and [providers.{name}] defines one"
+        )
+    content = (resources.files("oncehook.providers") / f"{name}.toml").read_bytes()
+    return read_provider(name, msgspec.toml.decode(content), f"providers/{name}.toml")
+
+
+def find(name: str, own: Mapping[str, Mapping[str, Any]]) -> Provider:
+    """The provider of a name: the user's own definition first, then the one that comes with Oncehook."""
+    if name in own:
+        return read_provider(name, own[name], f"providers.{name}")
+    return built_in(name)

@@ -1,0 +1,164 @@
+"""What arrives, what is claimed, and what is kept: the nouns of the house.
+
+Delivery   one HTTP request that arrived
+Claim      one event of it, ready to be taken: the row that the door offers to the store
+Claimed    what the store said: accepted, or a duplicate of which receipt
+Receipt    the durable row, as it is read back
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    """Where a receipt stands. The comment says who moves it on; nobody but `prune` deletes a row."""
+
+    RECEIVED = "received"  # committed by the door; a worker leases it
+    PROCESSING = "processing"  # leased; the worker settles it, or its lease runs out
+    PROCESSED = "processed"  # the handler's work is committed; only a replay moves it
+    RETRYING = "retrying"  # waits for its next attempt; a worker leases it
+    FAILED = "failed"  # a dead letter; only a replay moves it
+    IGNORED = "ignored"  # not in the source's allow-list; only a replay moves it
+
+
+TRANSITIONS: Mapping[State | None, frozenset[State]] = {
+    None: frozenset({State.RECEIVED, State.IGNORED, State.FAILED}),  # what the door may insert
+    State.RECEIVED: frozenset({State.PROCESSING}),
+    State.PROCESSING: frozenset({State.PROCESSED, State.RETRYING, State.FAILED, State.RECEIVED}),
+    State.RETRYING: frozenset({State.PROCESSING, State.FAILED}),
+    State.PROCESSED: frozenset({State.RECEIVED}),
+    State.FAILED: frozenset({State.RECEIVED}),
+    State.IGNORED: frozenset({State.RECEIVED}),
+}
+"""Every legal move. `None` is the world before the row; a move that is not here must not happen."""
+
+
+class Delivery:
+    """One HTTP request: its raw bytes, and its headers as they came.
+
+    Header names are lower-case bytes, as ASGI gives them. A header that came twice is in `repeated`,
+    so that a scheme can refuse it instead of choosing one.
+    """
+
+    __slots__ = ("body", "headers", "method", "query", "repeated")
+
+    def __init__(
+        self, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (), *, method: str = "POST", query: bytes = b""
+    ) -> None:
+        self.body = body
+        self.method = method
+        self.query = query
+        self.headers: dict[bytes, bytes] = {}
+        self.repeated: set[bytes] = set()
+        kept = self.headers
+        for name, value in headers:
+            if name in kept:
+                self.repeated.add(name)
+            kept[name] = value
+
+    @classmethod
+    def of(cls, body: bytes, headers: Mapping[str, str] | None = None) -> "Delivery":
+        """A delivery from plain text headers, for code that has no ASGI scope at hand."""
+        pairs = ((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items())
+        return cls(body, pairs)
+
+
+@dataclass(slots=True)
+class Claim:
+    """One event, ready to be taken. Every text in it is already short and free of NULs."""
+
+    source: str
+    provider: str
+    event_id: str
+    type: str | None
+    object_id: str | None
+    delivery_id: str | None
+    occurred_at: datetime | None
+    correlation_id: str | None
+    status: State
+    last_error: str | None
+    fingerprint: bytes  # SHA-256 of the body without the fields that a provider changes per attempt
+    body: bytes
+    headers: str  # a JSON object, credentials left out
+
+
+@dataclass(slots=True)
+class Claimed:
+    """What became of a claim. `fresh` is true for exactly one claim of an id, however many race for it."""
+
+    receipt: int
+    fresh: bool
+    status: State
+    same_body: bool = True
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """A delivery of an event that was here before; appended aside, never written on its receipt."""
+
+    receipt: int
+    delivery_id: str | None
+    fingerprint: bytes
+    same_body: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """The durable row of an event, as SQL gives it back."""
+
+    receipt: int
+    source: str
+    provider: str
+    event_id: str
+    type: str | None
+    object_id: str | None
+    occurred_at: datetime | None
+    received_at: datetime
+    status: State
+    attempts: int
+    next_attempt_at: datetime | None
+    processed_at: datetime | None
+    last_error: str | None
+    duplicates: int
+    correlation_id: str | None
+    delivery_id: str | None
+    replays: int
+
+    def as_json(self) -> dict[str, Any]:
+        """The event as the outside knows it: the same keys wherever an event is printed."""
+        row = {name: getattr(self, name) for name in self.__slots__}
+        for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at"):
+            row[name] = rfc3339(row[name])
+        row["correlation_id"] = self.correlation_id or str(self.receipt)
+        return row
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """What arrived: the exact bytes of the event, and the headers that were kept."""
+
+    body: bytes
+    headers: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which receipts are meant, wherever a person picks some: all conditions hold together."""
+
+    source: str | None = None
+    type: str | None = None
+    object: str | None = None
+    status: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    search: str | None = None
+
+
+def rfc3339(moment: datetime | None) -> str | None:
+    """A moment as text: RFC 3339, UTC, microseconds, always the same width."""
+    if moment is None:
+        return None
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,168 @@
+"""The door: capped bytes → verify → claim → ack. Raw ASGI, because every event passes here.
+
+Until the body is complete and verified nothing is stored, parsed or queued. From then on the claim goes its way whether
+or not the client still listens.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+from oncehook import signals
+from oncehook.ack import TEXT, Response, accepted, refused, unavailable
+from oncehook.claim import Claimer
+from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import Rejected, Unavailable
+from oncehook.providers.handshake import answer, is_handshake
+from oncehook.receipt import Delivery
+from oncehook.source import Source
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+CLOSE = (b"connection", b"close")
+
+
+class Refused(Exception):
+    """The delivery ends here, with this answer."""
+
+    def __init__(self, response: Response) -> None:
+        self.response = response
+
+
+class ClientLeft(Exception):
+    """The client disconnected before its body was complete: there is nobody to answer, and nothing is kept."""
+
+
+class Door:
+    """Receives deliveries for a set of sources."""
+
+    def __init__(
+        self, sources: Mapping[str, Source], claimer: Claimer, *, receive_timeout: float, clock: Clock = SYSTEM
+    ) -> None:
+        self.sources = sources
+        self.claimer = claimer
+        self.receive_timeout = receive_timeout
+        self.clock = clock
+
+    async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request to the address of source `name`. Every way through here ends in exactly one answer."""
+        try:
+            response = await self.receive(name, scope, receive)
+        except Refused as error:
+            response = error.response
+        except Rejected as error:
+            signals.rejected(name, error)
+            response = refused(error.reason)
+        except Unavailable as error:
+            signals.emit("unavailable", source=name, detail=error.detail)
+            response = unavailable(error.retry_after)
+        except ClientLeft:
+            return
+        await respond(send, response)
+
+    async def receive(self, name: str, scope: Scope, receive: Receive) -> Response:
+        source = self._source(name)
+        check_request(source, scope)
+        body = await read_capped(scope, receive, source.max_body, self.receive_timeout)
+        delivery = Delivery(body, scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
+        await self._verify(source, delivery)
+        parsed = source.parse(delivery)
+        if is_handshake(source.provider.handshake, parsed):
+            return await self._shake_hands(source, parsed)
+        claims = source.read(delivery, parsed)
+        claimed = await self.claimer.claim(claims)
+        return accepted(claims, claimed, source.provider.answer, batch=source.split is not None)
+
+    def _source(self, name: str) -> Source:
+        source = self.sources.get(name)
+        if source is None:
+            signals.emit("rejected", source="unknown", reason="unknown_source", detail="no source has this address")
+            raise Refused(refused("unknown_source"))
+        return source
+
+    async def _verify(self, source: Source, delivery: Delivery) -> None:
+        if source.verifier is None:
+            return
+        if source.fetches_certificates:
+            wanted = source.verifier.certificate_wanted(delivery)
+            if wanted is not None:
+                await source.certificates.ensure(wanted)
+        source.verifier.verify(delivery, self.clock.now())
+
+    async def _shake_hands(self, source: Source, parsed: dict[str, Any]) -> Response:
+        assert source.provider.handshake is not None
+        text = await answer(source.provider.handshake, parsed, source.certificates.fetch)
+        signals.emit("handshake", source=source.name, kind=source.provider.handshake.kind)
+        return 200, text, (TEXT, (b"x-content-type-options", b"nosniff"))
+
+
+# -- the request ----------------------------------------------------------------------------------------------------
+
+_NEVER_JSON = (b"multipart/", b"image/", b"audio/", b"video/", b"font/", b"application/xml", b"text/xml", b"text/html")
+
+
+def check_request(source: Source, scope: Scope) -> None:
+    """What the request line and headers alone can rule out: method, declared size, encoding, content type."""
+    if scope["method"] != "POST":
+        raise Refused(refused("method_not_allowed", (b"allow", b"POST"), CLOSE))
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > source.max_body:
+            raise Refused(refused("too_large", CLOSE))
+        if name == b"content-encoding" and value.lower() != b"identity":
+            raise Refused(
+                refused("unsupported_media_type", CLOSE, message="Bodies are taken as they are signed: uncompressed.")
+            )
+        if name == b"content-type" and value.lower().startswith(_NEVER_JSON):
+            raise Refused(refused("unsupported_media_type", CLOSE))
+
+
+async def read_capped(scope: Scope, receive: Receive, cap: int, time_limit: float) -> bytes:
+    """The whole body, or no part of it. The cap holds while it streams; the deadline is for all of it together."""
+    try:
+        async with asyncio.timeout(time_limit):
+            message = await receive()
+            if message["type"] == "http.request" and not message.get("more_body", False):
+                body: bytes = message.get("body", b"")
+                return _checked(body, cap, scope)
+            return _checked(await _read_on(message, receive, cap), cap, scope)
+    except TimeoutError:
+        raise Refused(refused("timeout", CLOSE)) from None
+
+
+async def _read_on(message: MutableMapping[str, Any], receive: Receive, cap: int) -> bytes:
+    chunks, size = [], 0
+    while True:
+        if message["type"] == "http.disconnect":
+            raise ClientLeft
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > cap:
+            raise Refused(refused("too_large", CLOSE))
+        chunks.append(chunk)
+        if not message.get("more_body", False):
+            return b"".join(chunks)
+        message = await receive()
+
+
+def _checked(body: bytes, cap: int, scope: Scope) -> bytes:
+    if len(body) > cap:
+        raise Refused(refused("too_large", CLOSE))
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) != len(body):
+            raise Refused(refused("malformed", CLOSE))
+    return body
+
+
+async def respond(send: Send, response: Response) -> None:
+    """One complete answer."""
+    status, body, headers = response
+    await send(
+        {
+            "type": "http.response.start",
+            "status": status,
+            "headers": [*headers, (b"content-length", str(len(body)).encode())],
+        }
+    )
+    await send({"type": "http.response.body", "body": body})

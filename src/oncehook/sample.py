@@ -1,0 +1,94 @@
+"""A realistic delivery of any provider that is defined, signed: for `oncehook send`, the demo and tests."""
+
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from string import Template
+from typing import Any
+
+from oncehook.providers import Example, Expression, Provider
+from oncehook.sign import sign
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One delivery, ready to be posted."""
+
+    headers: dict[str, str]
+    body: bytes
+
+
+def compose(
+    provider: Provider,
+    type_: str,
+    secret: str,
+    *,
+    now: float,
+    topic: str = "arn:aws:sns:eu-west-1:123456789012:example",
+) -> Sample:
+    """A new event of this type as the provider would send it. Raises ValueError if the secret cannot sign it."""
+    example = next((e for e in provider.examples if fnmatchcase(type_, e.type)), None) or _bare(provider)
+    moment = datetime.fromtimestamp(now, UTC)
+    event, _, action = type_.partition(".")
+    words = {
+        "id": secrets.token_hex(12),
+        "type": type_,
+        "event": event,
+        "action": action,
+        "now": int(now),
+        "now_ms": int(now * 1000),
+        "now_iso": moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z",
+        "number": secrets.randbelow(900_000) + 100_000,
+        "topic": topic,
+    }
+    body = Template(example.body).safe_substitute(words).lstrip("\n").encode()
+    headers = {name: Template(value).safe_substitute(words) for name, value in example.headers.items()}
+    signed, body = sign(provider, body, secret, headers={"Content-Type": "application/json", **headers}, now=now)
+    return Sample(signed, body)
+
+
+def _bare(provider: Provider) -> Example:
+    """An example for a definition that has none: just the facts, where the definition says they are."""
+    body: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    facts = provider.event
+    for expression, value in (
+        (facts.id, "$id"),
+        (facts.type, "$type"),
+        (facts.object, "obj_$number"),
+        (facts.occurred_at, "$now_iso"),
+    ):
+        if expression is not None:
+            _place(_first_locator(expression), value, body, headers)
+    if provider.timestamp and provider.timestamp.body:
+        stamp = {"s": "$now", "ms": "$now_ms", "iso": "$now_iso"}[provider.timestamp.unit]
+        _place(provider.timestamp.body.split("|")[0], stamp, body, headers)
+    text = json.dumps([body] if facts.split == "*" else {facts.split: [body]} if facts.split else body)
+    return Example(body=text, headers=headers)
+
+
+def _first_locator(expression: Expression) -> str:
+    template = expression if isinstance(expression, str) else expression[0]
+    inner = re.search(r"\{([^{}|]+)", template)
+    return inner[1] if inner else template
+
+
+def _place(locator: str, value: str, body: dict[str, Any], headers: dict[str, str]) -> None:
+    if locator.startswith("literal:"):
+        return
+    if locator.startswith("header:"):
+        headers.setdefault(locator.removeprefix("header:"), value)
+        return
+    *steps, last = locator.split(".")
+    inner = body
+    for step in steps:
+        inner = inner.setdefault(step, {})
+    inner.setdefault(last, value)
+
+
+def url_for(source: str, base: str = "http://127.0.0.1:8000") -> str:
+    """The address of a source of an inbox that runs here."""
+    return f"{base}/webhooks/{source}"

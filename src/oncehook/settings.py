@@ -1,0 +1,227 @@
+"""One table of settings.
+
+The fields of `Settings` are the keys of `oncehook.toml`, the `ONCEHOOK_<NAME>` variables of the
+environment (which win over the file) and the rows of docs/settings.md. The fields of
+`SourceSettings` are the keys under `[sources.NAME]`.
+"""
+
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from oncehook.errors import ConfigurationError
+
+Parse = Callable[[Any], Any]
+DEFAULT_FILE = "oncehook.toml"
+SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("expected a text")
+    return value
+
+
+def flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError("expected true or false")
+
+
+def whole(value: Any) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,12}", str(value)):
+        raise ValueError("expected a whole number")
+    return int(value)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+        raise ValueError('expected a list of texts, such as ["first", "second"]')
+    return tuple(value)
+
+
+def locators(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else texts(value)
+
+
+_DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SIZE = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def duration(value: Any) -> float:
+    """Seconds out of "30d", "2h", "90s", "250ms" or a plain number of seconds."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)?", str(value), re.ASCII)
+    if not match:
+        raise ValueError('expected a duration such as "30d", "2h", "90s" or "250ms"')
+    return float(match[1]) * _DURATION[match[2] or "s"]
+
+
+def size(value: Any) -> int:
+    """Bytes out of "1MiB", "500kB" or a plain number of bytes."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", str(value), re.ASCII)
+    if isinstance(value, bool) or not match or match[2] not in _SIZE:
+        raise ValueError('expected a size such as "1MiB" or "500kB"')
+    return int(float(match[1]) * _SIZE[match[2]])
+
+
+def one_of(*words: str) -> Parse:
+    def parse(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"expected one of {', '.join(words)}")
+        return str(value)
+
+    return parse
+
+
+def setting(default: Any, parse: Parse, help: str) -> Any:
+    return field(default=default, metadata={"parse": parse, "help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What holds for the whole inbox."""
+
+    database: str = setting(
+        "sqlite:///oncehook.db", text, "Where the inbox lives: `sqlite:///file.db` or `postgresql://user@host/db`."
+    )
+    max_body: int = setting(2**20, size, "Largest body that is read; more is 413. A source may have its own.")
+    receive_timeout: float = setting(
+        15.0, duration, "A request whose body is not complete by then gets 408 and leaves nothing behind."
+    )
+    claim_timeout: float = setting(10.0, duration, "An event that is not committed by then gets 503.")
+    intake_limit: int = setting(10_000, whole, "How many events may wait for their commit; more get 503.")
+    intake_bytes: int = setting(64 * 2**20, size, "How many bytes of bodies may wait for their commit; more get 503.")
+    migrate: str = setting(
+        "auto",
+        one_of("auto", "never"),
+        "Whether a start brings the schema up to date (`oncehook migrate` does so too).",
+    )
+    unsafe_durability: bool = setting(
+        False,
+        flag,
+        "Start although PostgreSQL runs with `fsync=off` or `synchronous_commit=off`: acked events may be lost.",
+    )
+    log_level: str = setting("info", one_of("debug", "info", "warning", "error"), "The least that is logged.")
+    log_format: str = setting(
+        "auto", one_of("auto", "json", "console"), "How: `auto` is console on a terminal and JSON lines elsewhere."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings:
+    """What holds for one source: the keys under `[sources.NAME]`."""
+
+    provider: str | None = setting(None, text, "Who sends; the source's name unless given.")
+    secrets: tuple[str, ...] = setting(
+        (),
+        texts,
+        "All are tried. `env:NAME`, `file:PATH` or the value: HMAC secret, public key (PEM, base64 or hex) "
+        "or `user:password`.",
+    )
+    verify: str = setting(
+        "signature",
+        one_of("signature", "none"),
+        "`none` accepts unsigned deliveries from anyone who knows the address.",
+    )
+    types: tuple[str, ...] | None = setting(
+        None, texts, "Allow-list of types: shell patterns, which also match as a dotted prefix. Absent: all."
+    )
+    max_body: int | None = setting(None, size, "Largest body; else the provider's, else the global one.")
+    tolerance: float | None = setting(
+        None, duration, "How far a signed timestamp may be from now, either way; the provider's unless given."
+    )
+    correlation: str | None = setting(None, text, "A path in the body whose value becomes the correlation id.")
+    id: tuple[str, ...] | None = setting(
+        None, locators, "A natural key in place of the provider's id, for a sender whose id changes between retries."
+    )
+    topics: tuple[str, ...] = setting((), texts, "SNS: the topic ARNs that may deliver here (shell patterns).")
+
+
+def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """`values` checked against the fields of `cls`; a wrong or unknown key is told by its full name."""
+    table = {f.name: f for f in fields(cls)}
+    known: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in table:
+            near = get_close_matches(name, table, 1)
+            hint = f"did you mean {where}{near[0]}?" if near else f"known are {', '.join(table)}"
+            raise ConfigurationError(f"{where}{name} is not a setting: {hint}")
+        try:
+            known[name] = table[name].metadata["parse"](value)
+        except ValueError as error:
+            key = name.upper() if where == "ONCEHOOK_" else name
+            raise ConfigurationError(f"{where}{key} is {_shown(name, value)}: {error}") from None
+    return known
+
+
+def _shown(name: str, value: Any) -> str:
+    return "not usable" if name in ("secrets", "database") else repr(value)
+
+
+def read_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
+    if not SOURCE_NAME.fullmatch(name):
+        raise ConfigurationError(
+            f"sources.{name}: the name is part of the address; use lower-case letters, digits, - and _ (at most 63)"
+        )
+    return SourceSettings(**read_table(SourceSettings, values, f"sources.{name}."))
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The file and the environment, read and checked. Secrets are still references here."""
+
+    settings: Settings
+    sources: Mapping[str, SourceSettings]
+    providers: Mapping[str, Mapping[str, Any]]
+    file: Path | None = None
+
+
+def load(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Configuration:
+    """Read the file (`path`, else ONCEHOOK_CONFIG, else oncehook.toml if there is one) and the environment over it."""
+    environ = os.environ if environ is None else environ
+    named = path or environ.get("ONCEHOOK_CONFIG")
+    file = Path(named or DEFAULT_FILE)
+    tables = _read_file(file) if named or file.is_file() else {}
+    sources = _tables(tables.pop("sources", {}), "sources")
+    providers = _tables(tables.pop("providers", {}), "providers")
+    values = read_table(Settings, tables, "")
+    values |= read_table(Settings, _from_environment(environ), "ONCEHOOK_")
+    return Configuration(
+        Settings(**values),
+        {name: read_source(name, source) for name, source in sources.items()},
+        providers,
+        file if named or file.is_file() else None,
+    )
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text("utf-8"))
+    except FileNotFoundError:
+        raise ConfigurationError(f"{file} does not exist: `oncehook init` writes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
+
+
+def _tables(value: Any, name: str) -> dict[str, dict[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
+        raise ConfigurationError(f"{name} must be tables, such as [{name}.stripe]")
+    return value
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    names = {f.name for f in fields(Settings)}
+    found = {key[len("ONCEHOOK_") :].lower(): value for key, value in environ.items() if key.startswith("ONCEHOOK_")}
+    return {name: value for name, value in found.items() if name in names}

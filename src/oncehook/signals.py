@@ -1,0 +1,112 @@
+"""Every log line that is emitted, in one table, with the identifiers that an engineer needs during an incident.
+
+No line carries a secret, a payload or an authorisation header: of an event, only its indexed columns go in. Mounted in
+another app, lines go to the standard logger `oncehook` with their fields as `extra`, and the app decides. Where
+Oncehook is the process, `configure` writes them as JSON lines, or for people on a terminal.
+"""
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import msgspec
+import structlog
+
+from oncehook.errors import Rejected
+from oncehook.receipt import Claim, Claimed
+
+LINES: dict[str, tuple[str, str]] = {
+    "accepted": ("info", "A first delivery is committed and acked."),
+    "ignored": ("info", "An authentic event that the allow-list leaves out is recorded and acked."),
+    "failed": ("warning", "An authentic event without a usable id or type is kept as a dead letter."),
+    "duplicate": ("info", "An event that was here before is acked again."),
+    "other_body": ("warning", "An id came again with another body; the first one stays."),
+    "rejected": ("warning", "A delivery is refused before anything is stored."),
+    "unavailable": ("error", "An event could not be recorded; the sender was asked to try again."),
+    "handshake": ("info", "A provider's handshake is answered."),
+    "deliveries_dropped": ("warning", "Duplicates were acked, but too many came at once to note each."),
+    "deliveries_lost": ("error", "Noting duplicates failed; the receipts themselves are untouched."),
+    "started": ("info", "The inbox is ready to accept."),
+    "stopped": ("info", "The inbox has drained and closed."),
+    "unverified_source": ("warning", "A source accepts unsigned deliveries from anyone who knows its address."),
+}
+"""Line → (level, when it is written). docs/logs.md is checked against this table."""
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_NUMBERS = {line: _LEVELS[level] for line, (level, _) in LINES.items()}
+_standard = logging.getLogger("oncehook")
+_threshold: int | None = None  # None: the app's own logging decides
+_log: Any = structlog.wrap_logger(
+    _standard, processors=[structlog.stdlib.render_to_log_kwargs], wrapper_class=structlog.stdlib.BoundLogger
+)
+
+
+def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
+    """Write lines to `stream` (standard error), for a process that is Oncehook's own."""
+    global _log, _threshold
+    _threshold = _LEVELS[level]
+    stream = stream or sys.stderr
+    console = format == "console" or (format == "auto" and stream.isatty())
+    renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty()) if console else _render_json
+    _log = structlog.wrap_logger(
+        structlog.WriteLogger(stream),
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            _escape,
+            renderer,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_threshold),
+        cache_logger_on_first_use=True,
+    )
+
+
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def _render_json(logger: Any, method: str, event: Any) -> str:
+    return _encode(event).decode()
+
+
+def _escape(logger: Any, method: str, event: Any) -> Any:
+    """Senders choose ids and types: what could break a line, or command a terminal, is escaped."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = value.encode("unicode_escape").decode()
+    return event
+
+
+def is_on(line: str) -> bool:
+    """Whether a line would be written, so that the door need not gather what nobody reads."""
+    number = _NUMBERS[line]
+    return _standard.isEnabledFor(number) if _threshold is None else number >= _threshold
+
+
+def emit(line: str, **fields: Any) -> None:
+    """Write one line of the table."""
+    if is_on(line):
+        getattr(_log, LINES[line][0])(line, **fields)
+
+
+def claimed(claim: Claim, outcome: Claimed) -> None:
+    """One line for what became of an event at the door."""
+    if not outcome.fresh:
+        line = "duplicate" if outcome.same_body else "other_body"
+    else:
+        line = {"ignored": "ignored", "failed": "failed"}.get(claim.status, "accepted")
+    if is_on(line):
+        emit(
+            line,
+            source=claim.source,
+            event_id=claim.event_id,
+            type=claim.type,
+            object_id=claim.object_id,
+            receipt=outcome.receipt,
+            status=outcome.status.value,
+            correlation_id=claim.correlation_id or str(outcome.receipt),
+            delivery_id=claim.delivery_id,
+        )
+
+
+def rejected(source: str, error: Rejected) -> None:
+    emit("rejected", source=source, reason=error.reason, detail=error.detail)

@@ -1,0 +1,203 @@
+"""Signature algorithms, in verify/sign pairs. Pure: bytes in, bytes or a bool out.
+
+Every `verify` compares in constant time and returns False for whatever is not a signature; none raises.
+Keys are loaded once, at start-up, and a key that cannot be used is a ValueError there.
+"""
+
+import base64
+import binascii
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
+
+Key = Any
+Load = Callable[[str, str], Key]
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """One way to sign: how its keys are loaded, and its two directions."""
+
+    load: Load  # (secret as configured, form) → the key that verifies
+    load_signing: Load  # (secret as configured, form) → the key that signs
+    verify: Callable[[Key, bytes, bytes, str], bool]  # key, message, signature as sent, encoding
+    sign: Callable[[Key, bytes], bytes]
+
+
+# -- encodings ------------------------------------------------------------------------------------------------------
+
+
+def encode(raw: bytes, encoding: str) -> bytes:
+    return binascii.hexlify(raw) if encoding == "hex" else binascii.b2a_base64(raw, newline=False)
+
+
+def decode(text: bytes | str, encoding: str) -> bytes:
+    """Strictly: raises ValueError for anything that `encode` would not have written."""
+    try:
+        return binascii.unhexlify(text) if encoding == "hex" else base64.b64decode(text, validate=True)
+    except (binascii.Error, UnicodeError) as error:
+        raise ValueError(f"not {encoding}") from error
+
+
+# -- HMAC -----------------------------------------------------------------------------------------------------------
+
+SECRET_FORMS = ("text", "base64", "hex", "whsec")
+
+
+def load_secret(secret: str, form: str) -> bytes:
+    """The bytes of a shared secret. Raises ValueError for one that is empty or not of its form."""
+    if form == "text":
+        key = secret.encode()
+    elif form == "whsec":
+        key = decode(secret.removeprefix("whsec_"), "base64")
+    else:
+        key = decode(secret, form)
+    if not key.strip():
+        raise ValueError("it is empty")
+    return key
+
+
+def _hmac(digest: str) -> Algorithm:
+    def verify(key: bytes, message: bytes, given: bytes, encoding: str) -> bool:
+        return hmac.compare_digest(encode(hmac.digest(key, message, digest), encoding), given)
+
+    def sign(key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, digest)
+
+    return Algorithm(load_secret, load_secret, verify, sign)
+
+
+# -- public keys ----------------------------------------------------------------------------------------------------
+
+
+def load_public(secret: str, form: str) -> "PublicKeyTypes":
+    """A public key out of PEM (a key or a certificate), `whpk_`, hex or base64 (DER, or 32 raw Ed25519 bytes)."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    text = secret.strip()
+    if text.startswith("-----BEGIN CERTIFICATE"):
+        return x509.load_pem_x509_certificate(text.encode()).public_key()
+    if text.startswith("-----BEGIN"):
+        return serialization.load_pem_public_key(text.encode())
+    raw = _raw_key(text.removeprefix("whpk_"))
+    return Ed25519PublicKey.from_public_bytes(raw) if len(raw) == 32 else serialization.load_der_public_key(raw)
+
+
+def load_private(secret: str, form: str) -> "PrivateKeyTypes":
+    """A private key out of PEM, `whsk_`, hex or base64 (DER, or a raw Ed25519 seed with or without its public half)."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+    text = secret.strip()
+    if text.startswith("-----BEGIN"):
+        return serialization.load_pem_private_key(text.encode(), None)
+    raw = _raw_key(text.removeprefix("whsk_"))
+    if len(raw) in (32, 64):
+        return Ed25519PrivateKey.from_private_bytes(raw[:32])
+    return serialization.load_der_private_key(raw, None)
+
+
+def _raw_key(text: str) -> bytes:
+    try:
+        return decode(text, "hex")
+    except ValueError:
+        return decode(text, "base64")
+
+
+def _only(load: Callable[[str, str], Key], kind: str) -> Load:
+    """`load`, refusing a key of another kind: a signature must not choose its own algorithm."""
+
+    def checked(secret: str, form: str) -> Key:
+        try:
+            key = load(secret, form)
+        except Exception:
+            raise ValueError(f"it is not a usable {kind} key (PEM, base64 or hex)") from None
+        if not type(key).__name__.lower().lstrip("_").startswith(kind):
+            raise ValueError(f"it is not an {kind} key")
+        return key
+
+    return checked
+
+
+def _asymmetric(
+    kind: str, verify: Callable[[Key, bytes, bytes], None], sign: Callable[[Key, bytes], bytes]
+) -> Algorithm:
+    from cryptography.exceptions import InvalidSignature
+
+    def checked(key: Key, message: bytes, given: bytes, encoding: str) -> bool:
+        try:
+            verify(key, message, decode(given, encoding))
+        except (InvalidSignature, ValueError):
+            return False
+        return True
+
+    return Algorithm(_only(load_public, kind), _only(load_private, kind), checked, sign)
+
+
+def _ed25519() -> Algorithm:
+    return _asymmetric(
+        "ed25519", lambda key, message, raw: key.verify(raw, message), lambda key, message: key.sign(message)
+    )
+
+
+def _ecdsa() -> Algorithm:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    scheme = ec.ECDSA(hashes.SHA256())
+    return _asymmetric(
+        "ec", lambda key, message, raw: key.verify(raw, message, scheme), lambda key, message: key.sign(message, scheme)
+    )
+
+
+def _rsa(digest: str) -> Algorithm:
+    from cryptography.hazmat.primitives import hashes
+    from cryptography.hazmat.primitives.asymmetric import padding
+
+    # SHA-1 is what SNS SignatureVersion 1 is; nothing else here uses it with RSA.
+    kind = hashes.SHA1() if digest == "sha1" else hashes.SHA256()  # noqa: S303
+    pad = padding.PKCS1v15()
+    return _asymmetric(
+        "rsa",
+        lambda key, message, raw: key.verify(raw, message, pad, kind),
+        lambda key, message: key.sign(message, pad, kind),
+    )
+
+
+# -- shared tokens --------------------------------------------------------------------------------------------------
+
+
+def _token() -> Algorithm:
+    """The secret itself is sent. `sign` ignores the message, and so does `verify`: nothing is signed."""
+    return Algorithm(
+        load_secret,
+        load_secret,
+        lambda key, message, given, encoding: hmac.compare_digest(key, given),
+        lambda key, message: bytes(key),
+    )
+
+
+_MAKERS: dict[str, Callable[[], Algorithm]] = {
+    "hmac-sha1": lambda: _hmac("sha1"),
+    "hmac-sha256": lambda: _hmac("sha256"),
+    "hmac-sha512": lambda: _hmac("sha512"),
+    "ed25519": _ed25519,
+    "ecdsa-p256-sha256": _ecdsa,
+    "rsa-sha1": lambda: _rsa("sha1"),
+    "rsa-sha256": lambda: _rsa("sha256"),
+    "token": _token,
+}
+_made: dict[str, Algorithm] = {}
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm of a name. Those that need `cryptography` import it when they are first asked for."""
+    if name not in _made:
+        _made[name] = _MAKERS[name]()
+    return _made[name]

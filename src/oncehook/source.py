@@ -1,0 +1,203 @@
+"""A configured endpoint, made ready at start-up: its provider's definition with its own secrets, types and limits.
+
+`read` turns a verified delivery into claims. It never raises for a body that is authentic: what cannot be used is a
+failed receipt under the hash of its bytes, so that a provider that changes its shape loses no event.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import translate
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from oncehook import providers
+from oncehook.errors import ConfigurationError, Rejected
+from oncehook.extract import Find, NotReadable, TooDeep, compile_expression, fingerprint, indexed, moment, parse, split
+from oncehook.providers import Provider
+from oncehook.providers.certificates import Certificates
+from oncehook.receipt import Claim, Delivery, State
+from oncehook.settings import SourceSettings, size
+from oncehook.verify import Verifier
+
+FORM = b"application/x-www-form-urlencoded"
+
+_ALWAYS_DROPPED = frozenset(
+    b"authorization cookie set-cookie proxy-authorization x-api-key host connection accept accept-encoding "
+    b"content-length transfer-encoding expect upgrade keep-alive te trailer forwarded x-forwarded-for "
+    b"x-forwarded-proto x-forwarded-host x-real-ip x-gitlab-token x-hook-secret".split()
+)
+_encode_json = msgspec.json.Encoder().encode
+
+
+class Source:
+    """A source, ready to receive."""
+
+    def __init__(
+        self,
+        name: str,
+        settings: SourceSettings,
+        *,
+        own_providers: Mapping[str, Mapping[str, Any]] | None = None,
+        max_body: int,
+        certificates: Certificates | None = None,
+    ) -> None:
+        where = f"sources.{name}"
+        self.name = name
+        self.settings = settings
+        self.provider: Provider = providers.find(settings.provider or name, own_providers or {})
+        self.provider_name = self.provider.name
+        self.certificates = certificates or Certificates()
+        for option in self.provider.options:
+            if not getattr(settings, option):
+                raise ConfigurationError(
+                    f"{where}.{option} is missing: {self.provider.title} cannot be received safely without it"
+                )
+        self.verifier: Verifier | None = None
+        if settings.verify == "signature":
+            self.verifier = Verifier(
+                self.provider,
+                [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)],
+                where=where,
+                tolerance=settings.tolerance,
+                topics=[re.compile(translate(topic)) for topic in settings.topics],
+                certificates=self.certificates,
+            )
+        self.fetches_certificates = any(s.algorithm == "sns" for s in self.provider.signatures) and not settings.secrets
+        self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
+        self.takes_forms = "form" in self.provider.content
+        self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
+        self._prepare_facts(settings, where)
+
+    def _prepare_facts(self, settings: SourceSettings, where: str) -> None:
+        facts = self.provider.event
+        try:
+            self.find_id = compile_expression(settings.id or facts.id)
+            self.find_correlation = _optional(settings.correlation)
+        except ValueError as error:
+            raise ConfigurationError(f"{where}: {error}") from None
+        self.find_type = compile_expression(facts.type)
+        self.find_object = _optional(facts.object)
+        self.find_occurred = _optional(facts.occurred_at)
+        self.find_delivery = _optional(facts.delivery_id)
+        self.split = facts.split
+        self.volatile = tuple(tuple(path.split(".")) for path in facts.volatile)
+        secret_headers = {s.header.lower().encode() for s in self.provider.signatures if s.header}
+        self.dropped = _ALWAYS_DROPPED | secret_headers
+
+    # -- reading a verified delivery ------------------------------------------------------------------------------
+
+    def parse(self, delivery: Delivery) -> Any:
+        """The body as plain data, or None where it is too deep to read. Raises Rejected("malformed")."""
+        form = self.takes_forms and delivery.headers.get(b"content-type", b"").lower().startswith(FORM)
+        try:
+            parsed = parse(delivery.body, form=form)
+            field = self.provider.form_field
+            return parse(parsed[field].encode()) if form and field and field in parsed else parsed
+        except NotReadable as error:
+            raise Rejected("malformed", str(error)) from None
+        except TooDeep:
+            return None
+
+    def read(self, delivery: Delivery, parsed: Any) -> list[Claim]:
+        """One claim for each event of a verified delivery."""
+        headers = self._kept_headers(delivery)
+        if self.split is None:
+            return [self._claim(delivery.body, parsed, delivery, headers)]
+        try:
+            elements = split(delivery.body, self.split)
+        except NotReadable:
+            return [self._unusable(delivery.body, headers, f"the body holds no array of events at {self.split!r}")]
+        return [self._element(element, delivery, headers) for element in elements]
+
+    def _element(self, element: bytes, delivery: Delivery, headers: str) -> Claim:
+        try:
+            parsed = parse(element)
+        except (NotReadable, TooDeep) as error:
+            return self._unusable(element, headers, f"this element of the batch cannot be read: {error}")
+        return self._claim(element, parsed, delivery, headers)
+
+    def _claim(self, body: bytes, parsed: Any, delivery: Delivery, headers: str) -> Claim:
+        event_id = indexed(self.find_id(parsed, delivery.headers))
+        type_ = indexed(self.find_type(parsed, delivery.headers))
+        if event_id is None or type_ is None:
+            missing = "id" if event_id is None else "type"
+            return self._unusable(
+                body, headers, f"the body has no usable {missing} where {self.provider_name} has it", type_
+            )
+        return Claim(
+            self.name,
+            self.provider_name,
+            event_id,
+            type_,
+            indexed(self.find_object(parsed, delivery.headers)) if self.find_object else None,
+            indexed(self.find_delivery(parsed, delivery.headers)) if self.find_delivery else None,
+            moment(self.find_occurred(parsed, delivery.headers)) if self.find_occurred else None,
+            self._correlation(parsed, delivery),
+            State.RECEIVED if self.types is None or self.takes(type_) else State.IGNORED,
+            None,
+            fingerprint(body, parsed, self.volatile),
+            body,
+            headers,
+        )
+
+    def _unusable(self, body: bytes, headers: str, error: str, type_: str | None = None) -> Claim:
+        digest = hashlib.sha256(body).digest()
+        return Claim(
+            self.name, self.provider_name, "sha256:" + digest.hex(), type_, None, None, None, None,
+            State.FAILED, error, digest, body, headers,
+        )  # fmt: skip
+
+    def _correlation(self, parsed: Any, delivery: Delivery) -> str | None:
+        found = self.find_correlation(parsed, delivery.headers) if self.find_correlation else None
+        if found is None and b"traceparent" in delivery.headers:
+            found = delivery.headers[b"traceparent"].decode("latin-1")
+        return indexed(found)
+
+    def _kept_headers(self, delivery: Delivery) -> str:
+        dropped = self.dropped
+        kept = {
+            name.decode("latin-1"): value.decode("latin-1")
+            for name, value in delivery.headers.items()
+            if name not in dropped
+        }
+        return _encode_json(kept).decode()
+
+    def takes(self, type_: str) -> bool:
+        """Whether the allow-list has this type."""
+        return self.types is None or any(pattern.fullmatch(type_) for pattern in self.types)
+
+
+def _optional(expression: str | Sequence[str] | None) -> Find | None:
+    return None if expression is None else compile_expression(expression)
+
+
+@cache
+def compile_pattern(pattern: str) -> re.Pattern[str]:
+    """A type pattern: shell wildcards, and a match as a dotted prefix too (`push` matches `push.forced`)."""
+    return re.compile(f"(?:{translate(pattern)})|(?:{translate(pattern + '.*')})")
+
+
+def resolve(secret: str, where: str) -> str:
+    """A secret's value out of `env:NAME`, `file:PATH` or the value itself. Errors name the place, never the value."""
+    kind, _, name = secret.partition(":")
+    if kind == "env":
+        value = os.environ.get(name, "")
+        if not value.strip():
+            raise ConfigurationError(f"{where} is empty: set {name} in the environment, or remove the source")
+    elif kind == "file":
+        try:
+            value = Path(name).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"{where}: {name} cannot be read ({type(error).__name__})") from None
+        if not value:
+            raise ConfigurationError(f"{where} is empty: {name} has nothing in it")
+    else:
+        value = secret
+        if not value.strip():
+            raise ConfigurationError(f"{where} is empty: give the secret, or remove the source")
+    return value

@@ -1,0 +1,57 @@
+"""SQL out of `store/sql/<dialect>/`: plain files, the same query names in every dialect.
+
+A query begins with `-- name: NAME`. Parameters are `:name`. A line that ends in `--? name` is in the query
+only when that parameter is given, so a filter is written where it is used.
+"""
+
+import re
+from functools import cache
+from importlib import resources
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_OPTIONAL = re.compile(r"--\?\s*(\w+)\s*$")
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
+
+
+@cache
+def load(dialect: str) -> dict[str, str]:
+    """Every query of a dialect by its name."""
+    text = (resources.files("oncehook.store") / "sql" / dialect / "queries.sql").read_text("utf-8")
+    _, *parts = _NAME.split(text)
+    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def with_given(sql: str, given: set[str]) -> str:
+    """The query with the optional lines whose parameter is given, and without the others."""
+    lines = []
+    for line in sql.splitlines():
+        optional = _OPTIONAL.search(line)
+        if optional is None:
+            lines.append(line)
+        elif optional[1] in given:
+            lines.append(line[: optional.start()].rstrip())
+    return "\n".join(lines)
+
+
+@cache
+def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
+    """The query with `$1, $2 …` in place of `:name`, and the names in that order."""
+    names: list[str] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] not in names:
+            names.append(match[1])
+        return f"${names.index(match[1]) + 1}"
+
+    return _PARAMETER.sub(number, sql), tuple(names)
+
+
+@cache
+def migrations(dialect: str) -> tuple[tuple[int, str, str], ...]:
+    """(number, name, SQL) of every migration of a dialect, in order."""
+    folder = resources.files("oncehook.store") / "sql" / dialect / "migrations"
+    found = []
+    for file in folder.iterdir():
+        number, _, name = file.name.removesuffix(".sql").partition("_")
+        found.append((int(number), name, file.read_text("utf-8")))
+    return tuple(sorted(found))

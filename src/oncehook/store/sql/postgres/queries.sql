@@ -1,0 +1,88 @@
+-- name: receipt_ids
+SELECT nextval('webhook_receipt_ids') FROM generate_series(1, $1::integer)
+
+-- name: claim
+WITH offered AS (
+    SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
+                         $8::timestamptz[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::bytea[], $14::text[])
+    AS o (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id, status, last_error,
+          fingerprint, body, headers)
+), claimed AS (
+    INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
+                                  status, last_error, fingerprint)
+    SELECT id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id, status, last_error,
+           fingerprint
+    FROM offered ORDER BY source COLLATE "C", event_id COLLATE "C"
+    ON CONFLICT (source, event_id) DO NOTHING
+    RETURNING id
+)
+INSERT INTO webhook_payloads (receipt_id, day, body, headers)
+SELECT id, (now() AT TIME ZONE 'UTC')::date, body, headers FROM offered JOIN claimed USING (id)
+RETURNING receipt_id
+
+-- name: claimed_before
+SELECT r.source, r.event_id, r.id, r.status, r.fingerprint
+FROM unnest($1::text[], $2::text[]) AS o (source, event_id)
+JOIN webhook_receipts r ON r.source = o.source AND r.event_id = o.event_id
+
+-- name: note_duplicate
+INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)
+SELECT receipt_id, delivery_id, fingerprint, same_body
+FROM (
+    SELECT *, row_number() OVER (PARTITION BY receipt_id, same_body) AS place
+    FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::boolean[]) AS o (receipt_id, delivery_id, fingerprint, same_body)
+) o
+WHERE place + (SELECT count(*) FROM webhook_deliveries d
+               WHERE d.receipt_id = o.receipt_id AND d.same_body = o.same_body) <= $5
+
+-- name: find
+SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
+       r.attempts, r.next_attempt_at, r.processed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates
+FROM webhook_receipts r
+WHERE r.id > 0
+  AND r.id = :receipt                                          --? receipt
+  AND r.source = :source                                       --? source
+  AND r.type ~ :type                                           --? type
+  AND r.object_id = :object                                    --? object
+  AND r.status = :status                                       --? status
+  AND r.received_at >= :since                                  --? since
+  AND r.received_at < :until                                   --? until
+  AND (r.received_at, r.id) < (:before_time::timestamptz, :before_receipt::bigint)  --? before_receipt
+  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
+ORDER BY r.received_at DESC, r.id DESC
+LIMIT :limit
+
+-- name: payload
+SELECT p.body, p.headers
+FROM webhook_receipts r
+JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+WHERE r.id = :receipt
+
+-- name: duplicates
+SELECT received_at, delivery_id, same_body FROM webhook_deliveries WHERE receipt_id = :receipt ORDER BY id
+
+-- name: counts
+SELECT source, status, count(*) AS receipts, max(received_at) AS last_received_at
+FROM webhook_receipts GROUP BY source, status ORDER BY source, status
+
+-- name: counts_duplicates
+SELECT r.source, count(*) AS duplicates, count(*) FILTER (WHERE NOT d.same_body) AS other_bodies
+FROM webhook_deliveries d JOIN webhook_receipts r ON r.id = d.receipt_id GROUP BY r.source
+
+-- name: applied_migrations
+SELECT number FROM webhook_migrations
+
+-- name: create_migrations
+CREATE TABLE IF NOT EXISTS webhook_migrations (
+    number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
+)
+
+-- name: record_migration
+INSERT INTO webhook_migrations (number, name) VALUES ($1, $2)
+
+-- name: payload_partitions
+SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'webhook_payloads'::regclass
+
+-- name: today
+SELECT (now() AT TIME ZONE 'UTC')::date

@@ -1,0 +1,306 @@
+"""SQLite: the standard `sqlite3`, one writer thread, WAL, `synchronous=FULL`, `BEGIN IMMEDIATE`.
+
+Every write of the process goes through one connection in one thread, so nothing here waits for a lock of its own
+process. Reads use connections of their own and never block the writer. Only the writer checkpoints.
+"""
+
+import asyncio
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from oncehook.errors import ConfigurationError, RowRefused, StoreUnavailable
+from oncehook.extract import moment
+from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
+from oncehook.settings import Settings
+from oncehook.store import DUPLICATES_KEPT, queries
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], Any]
+
+BUSY_MS = 5000
+"""How long another process may hold the write lock before a claim is answered 503."""
+
+
+class SqliteStore:
+    """The Store of `sqlite:///file.db`."""
+
+    parallel_claims = 1
+
+    def __init__(self, settings: Settings) -> None:
+        self.path = database_path(settings.database)
+        self.settings = settings
+        self.sql = queries.load("sqlite")
+        self._writer: Writer | None = None
+
+    # -- opening and closing --------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        self._writer = Writer(self.path)
+        try:
+            await self._writer.run(_prepare)
+            if self.settings.migrate == "auto":
+                await self.migrate()
+        except sqlite3.Error as error:
+            await self.close()
+            raise StoreUnavailable(f"{self.path} cannot be opened: {error}") from error
+
+    async def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            await asyncio.to_thread(writer.stop)
+
+    async def ping(self) -> None:
+        await self._write(lambda connection: connection.execute("BEGIN IMMEDIATE").connection.rollback())
+
+    # -- the door -------------------------------------------------------------------------------------------------
+
+    async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
+        return await self._write(lambda connection: self._claim(connection, claims))
+
+    def _claim(self, connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claimed]:
+        connection.execute("BEGIN IMMEDIATE")
+        claimed = [self._claim_one(connection, claim) for claim in claims]
+        connection.execute("COMMIT")
+        return claimed
+
+    def _claim_one(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
+        row = connection.execute(
+            self.sql["claim"],
+            (
+                claim.source, claim.provider, claim.event_id, claim.type, claim.object_id, claim.delivery_id,
+                rfc3339(claim.occurred_at), claim.correlation_id, claim.status, claim.last_error, claim.fingerprint,
+            ),
+        ).fetchone()  # fmt: skip
+        if row is not None:
+            connection.execute(self.sql["claim_payload"], (row[0], claim.body, claim.headers))
+            return Claimed(row[0], True, claim.status)
+        before = connection.execute(self.sql["claimed_before"], (claim.source, claim.event_id)).fetchone()
+        return Claimed(before[0], False, State(before[1]), before[2] == claim.fingerprint)
+
+    async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
+        rows = [
+            {
+                "receipt": d.receipt,
+                "delivery_id": d.delivery_id,
+                "fingerprint": d.fingerprint,
+                "same_body": d.same_body,
+                "most": DUPLICATES_KEPT,
+            }
+            for d in duplicates
+        ]
+        await self._write(lambda connection: _in_transaction(connection, self.sql["note_duplicate"], rows))
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    async def find(self, wanted: Filter, *, limit: int, before: tuple[str, int] | None = None) -> list[Receipt]:
+        return await self._find(_parameters(wanted, before) | {"limit": limit})
+
+    async def get(self, receipt: int) -> Receipt | None:
+        found = await self._find({"receipt": receipt, "limit": 1})
+        return found[0] if found else None
+
+    async def _find(self, parameters: dict[str, Any]) -> list[Receipt]:
+        sql = queries.with_given(self.sql["find"], set(parameters))
+        return [_receipt(row) for row in await self._read(sql, parameters)]
+
+    async def payload(self, receipt: int) -> Payload | None:
+        rows = await self._read(self.sql["payload"], {"receipt": receipt})
+        return Payload(rows[0]["body"], msgspec.json.decode(rows[0]["headers"])) if rows else None
+
+    async def duplicates(self, receipt: int) -> list[dict[str, Any]]:
+        rows = await self._read(self.sql["duplicates"], {"receipt": receipt})
+        return [{**dict(row), "same_body": bool(row["same_body"])} for row in rows]
+
+    async def counts(self) -> list[dict[str, Any]]:
+        rows = [dict(row) for row in await self._read(self.sql["counts"], {})]
+        return rows + [dict(row) for row in await self._read(self.sql["counts_duplicates"], {})]
+
+    # -- migrations -----------------------------------------------------------------------------------------------
+
+    async def pending_migrations(self) -> list[tuple[int, str, str]]:
+        def pending(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
+            try:
+                applied = {row[0] for row in connection.execute(self.sql["applied_migrations"])}
+            except sqlite3.OperationalError:
+                applied = set()
+            return [migration for migration in queries.migrations("sqlite") if migration[0] not in applied]
+
+        return await self._write(pending)
+
+    async def migrate(self) -> list[str]:
+        return await self._write(self._migrate)
+
+    def _migrate(self, connection: sqlite3.Connection) -> list[str]:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(self.sql["create_migrations"])
+        applied = {row[0] for row in connection.execute(self.sql["applied_migrations"])}
+        done = []
+        for number, name, sql in queries.migrations("sqlite"):
+            if number not in applied:
+                for statement in _statements(sql):
+                    connection.execute(statement)
+                connection.execute(self.sql["record_migration"], {"number": number, "name": name})
+                done.append(f"{number:03d}_{name}")
+        connection.execute("COMMIT")
+        return done
+
+    # -- plumbing -------------------------------------------------------------------------------------------------
+
+    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        if self._writer is None:
+            raise StoreUnavailable("the store is not open")
+        try:
+            return await self._writer.run(work)  # type: ignore[no-any-return]
+        except (
+            sqlite3.IntegrityError,
+            sqlite3.DataError,
+            sqlite3.InterfaceError,
+            UnicodeError,
+            OverflowError,
+        ) as error:
+            raise RowRefused(f"SQLite refuses a row: {type(error).__name__}") from error
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"SQLite cannot write: {error}") from error
+
+    async def _read(self, sql: str, parameters: dict[str, Any]) -> list[sqlite3.Row]:
+        def read() -> list[sqlite3.Row]:
+            connection = sqlite3.connect(f"file:{_quoted(self.path)}?mode=ro", uri=True, timeout=BUSY_MS / 1000)
+            try:
+                connection.row_factory = sqlite3.Row
+                return connection.execute(sql, parameters).fetchall()
+            finally:
+                connection.close()
+
+        try:
+            return await asyncio.to_thread(read)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"{self.path} cannot be read: {error}") from error
+
+
+class Writer:
+    """The one thread that writes. A piece of work that fails leaves no transaction open behind it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.pid = os.getpid()
+        self.queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=self._serve, name="oncehook-sqlite-writer", daemon=True)
+        self.thread.start()
+
+    async def run(self, work: Work) -> Any:
+        """Do `work` in the writer's thread. Cancelling the wait does not cancel the work."""
+        if self.pid != os.getpid():
+            raise StoreUnavailable("the store was opened before a fork: open it in the process that uses it")
+        future = asyncio.get_running_loop().create_future()
+        self.queue.put((work, future))
+        return await asyncio.shield(future)
+
+    def stop(self) -> None:
+        """Finish what is queued, checkpoint and close."""
+        self.queue.put(None)
+        self.thread.join()
+
+    def _serve(self) -> None:
+        connection: sqlite3.Connection | None = None
+        while (item := self.queue.get()) is not None:
+            work, future = item
+            result: Any = None
+            failure: BaseException | None = None
+            try:
+                connection = connection or self._connect()
+                result = work(connection)
+            except BaseException as error:  # whatever it is, it belongs to the waiter, and the thread goes on
+                failure = error
+                if connection is not None and connection.in_transaction:
+                    connection.rollback()
+            _deliver(future, result, failure)
+        if connection is not None:
+            connection.close()
+
+    def _connect(self) -> sqlite3.Connection:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1000)
+
+
+def _deliver(future: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
+    def settle() -> None:
+        if future.done():
+            return
+        if failure is None:
+            future.set_result(result)
+        else:
+            future.set_exception(failure)
+
+    try:
+        future.get_loop().call_soon_threadsafe(settle)
+    except RuntimeError:
+        pass  # the loop is closed: nobody waits any more
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    """The pragmas of a durable inbox. `auto_vacuum` counts only before the first table, so it comes first."""
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+    if mode != "wal":
+        raise ConfigurationError(f"database: SQLite cannot use WAL here (it says {mode}); use a file on a local disk")
+    connection.execute("PRAGMA synchronous = FULL")
+
+
+def _in_transaction(connection: sqlite3.Connection, sql: str, rows: Sequence[dict[str, Any]]) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.executemany(sql, rows)
+    connection.execute("COMMIT")
+
+
+def _statements(sql: str) -> list[str]:
+    """A migration's statements, one by one: `executescript` would commit before the first."""
+    statements, current = [], ""
+    for line in sql.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements
+
+
+def database_path(address: str) -> Path:
+    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    rest = address.removeprefix("sqlite:///")
+    if rest == address or not rest or rest == ":memory:":
+        raise ConfigurationError(
+            "database: SQLite needs a file, such as sqlite:///oncehook.db (relative) or sqlite:////var/lib/oncehook.db"
+        )
+    return Path(rest)
+
+
+def _quoted(path: Path) -> str:
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+
+
+def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "source": wanted.source,
+        "type": wanted.type,
+        "object": wanted.object,
+        "status": wanted.status,
+        "since": rfc3339(wanted.since),
+        "until": rfc3339(wanted.until),
+        "search": wanted.search,
+    }
+    if before is not None:
+        given |= {"before_time": before[0], "before_receipt": before[1]}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _receipt(row: sqlite3.Row) -> Receipt:
+    values = dict(row)
+    for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at"):
+        values[name] = moment(values[name])
+    return Receipt(**values | {"status": State(values["status"])})

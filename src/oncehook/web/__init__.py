@@ -1,0 +1,1 @@
+"""What `oncehook serve` answers beside the door."""

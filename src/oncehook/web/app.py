@@ -1,0 +1,58 @@
+"""The service: the door under /webhooks/, the probes, and a first page. Raw ASGI, the door first."""
+
+from oncehook.ack import TEXT, refused, unavailable
+from oncehook.errors import Unavailable
+from oncehook.inbox import Inbox
+from oncehook.receive import Receive, Scope, Send, respond
+
+PREFIX = "/webhooks/"
+HTML = (b"content-type", b"text/html; charset=utf-8")
+POLICY = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
+
+FIRST_PAGE = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Oncehook</title>
+<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">
+<style>body{font:16px/1.6 system-ui,sans-serif;max-width:40rem;margin:4rem auto;padding:0 1rem}
+code{background:#8882;padding:.1em .4em;border-radius:.3em}</style>
+<h1>Oncehook</h1><p>Every webhook, exactly once. This inbox is running.</p>
+<p>Senders deliver with <code>POST /webhooks/&lt;source&gt;</code>. To see what arrived, run
+<code>oncehook events</code> where the inbox is configured; to try it,
+<code>oncehook send stripe invoice.paid</code>.</p>
+<p><code>GET /healthz</code> says whether it is alive, <code>GET /readyz</code> whether it can accept.</p></html>
+"""
+
+
+class Service:
+    """An inbox as a service of its own."""
+
+    def __init__(self, inbox: Inbox) -> None:
+        self.inbox = inbox
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.inbox(scope, receive, send)
+            return
+        path: str = scope["path"]
+        if path.startswith(PREFIX):
+            await self.inbox.door(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
+        else:
+            await self._page(path, scope["method"], send)
+
+    async def _page(self, path: str, method: str, send: Send) -> None:
+        if path not in ("/", "/healthz", "/readyz"):
+            response = refused("unknown_source", message="There is nothing at this address.")
+        elif method not in ("GET", "HEAD"):
+            response = refused("method_not_allowed", (b"allow", b"GET, HEAD"), message="Ask with GET.")
+        elif path == "/":
+            response = 200, FIRST_PAGE, (HTML, POLICY)
+        elif path == "/healthz":
+            response = 200, b"alive\n", (TEXT,)
+        else:
+            response = await self._ready()
+        await respond(send, response)
+
+    async def _ready(self) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:
+        try:
+            await self.inbox.ready()
+        except Unavailable as error:
+            return unavailable(error.retry_after)
+        return 200, b"ready\n", (TEXT,)

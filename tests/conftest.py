@@ -1,0 +1,93 @@
+"""Fixtures for every test: each owns its ports, files and databases, and asks a real server.
+
+PostgreSQL is started once, by the process that was asked to run the tests, and stopped by it; with several workers
+they share the cluster and make databases of their own.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from oncehook import Inbox
+from tests.servers import Postgres
+
+os.environ.pop("ONCEHOOK_CONFIG", None)
+os.environ.pop("ONCEHOOK_DATABASE", None)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--torture", action="store_true", help="run the long fault runs at their full length")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if hasattr(config, "workerinput") or config.option.collectonly:
+        return
+    folder = Path(tempfile.mkdtemp(prefix="oncehook-tests-"))
+    folder.chmod(0o755)
+    server = Postgres(folder / "cluster").start()
+    os.environ["ONCEHOOK_TEST_POSTGRES_PORT"] = str(server.port)
+
+    def stop() -> None:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    config.add_cleanup(stop)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without --torture, the long runs do not run; a sample of each is an ordinary test."""
+    if not config.option.torture:
+        kept = [item for item in items if "torture" not in item.keywords]
+        config.hook.pytest_deselected(items=[item for item in items if "torture" in item.keywords])
+        items[:] = kept
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Postgres:
+    """The cluster of this run."""
+    return Postgres.running(int(os.environ["ONCEHOOK_TEST_POSTGRES_PORT"]))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The address of an empty database of this test alone, on each kind in turn."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'inbox.db'}"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.database()
+
+
+@pytest.fixture
+def make_inbox(database: str) -> Callable[..., Inbox]:
+    """An inbox on this test's database, not started."""
+
+    def make(**settings: object) -> Inbox:
+        return Inbox(database, **settings)  # type: ignore[arg-type]
+
+    return make
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
+    """A started inbox with a Stripe and a GitHub source, on each kind of database in turn."""
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox.source("github", secrets=["github-secret"])
+    async with inbox.lifespan():
+        yield inbox
+
+
+@pytest.fixture
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder as the current one, for what reads and writes files beside it."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path

@@ -1,0 +1,156 @@
+"""Private real servers for tests and benchmarks: started on free ports, in directories of their own, stopped after.
+
+PostgreSQL: the binaries that are there, else Debian's package when root, else a sentence that says what to install.
+A server that already listens on this machine is never touched.
+"""
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def postgres_binaries() -> Path:
+    """The folder with initdb and postgres, installed if need be and possible."""
+    found = _find_postgres()
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        print("PostgreSQL is not here: installing Debian's package", file=sys.stderr, flush=True)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        # Only the server is wanted, not the cluster that the package would create and start.
+        Path("/etc/postgresql-common").mkdir(exist_ok=True)
+        conf = Path("/etc/postgresql-common/createcluster.conf")
+        if not conf.exists():
+            conf.write_text("create_main_cluster = false\n")
+        subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "postgresql"], check=True, env=environment)
+        found = _find_postgres()
+    if found is None:
+        sys.exit(
+            "The tests need PostgreSQL's server programs (initdb, postgres) and found none. Install them: "
+            "`apt-get install postgresql`, `dnf install postgresql-server` or `brew install postgresql`; "
+            "or put their folder on PATH."
+        )
+    return found
+
+
+def _find_postgres() -> Path | None:
+    on_path = shutil.which("initdb")
+    candidates = [Path(on_path).resolve().parent] if on_path else []
+    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    return next((folder for folder in candidates if (folder / "postgres").exists()), None)
+
+
+class Postgres:
+    """A private PostgreSQL cluster. `database()` makes a new database in it and gives its address."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.binaries = postgres_binaries()
+        self.folder = folder
+        self.port = free_port()
+        self.settings = {"max_connections": "200", "shared_buffers": "128MB", **settings}
+        self.user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+        self.process: subprocess.Popen[bytes] | None = None
+        self._made = 0
+        self._as = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
+
+    @classmethod
+    def running(cls, port: int) -> "Postgres":
+        """A cluster that another process of this run started, to make databases in."""
+        server = cls(Path("/nonexistent"))
+        server.port = port
+        return server
+
+    @staticmethod
+    def _owner() -> str:
+        """PostgreSQL refuses to run as root: somebody else's account then."""
+        names = {entry.pw_name for entry in pwd.getpwall()}
+        return "postgres" if "postgres" in names else "nobody"
+
+    def start(self) -> "Postgres":
+        data = self.folder / "data"
+        if not data.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if os.geteuid() == 0:
+                shutil.chown(self.folder, self._owner())
+            initdb = [self.binaries / "initdb", "-D", data, "-U", self.user, "-A", "trust", "-E", "UTF8", "--locale=C"]
+            done = subprocess.run(initdb, capture_output=True, cwd="/", **self._as)
+            if done.returncode:
+                sys.exit(f"initdb failed: {done.stderr.decode()}")
+        options = [f"-c{name}={value}" for name, value in self.settings.items()]
+        self.process = subprocess.Popen(
+            [self.binaries / "postgres", "-D", data, "-p", str(self.port), "-k", "", "-h", "127.0.0.1", *options],
+            stdout=subprocess.DEVNULL,
+            stderr=(self.folder / "log").open("ab"),
+            cwd="/",
+            start_new_session=True,
+            **self._as,
+        )
+        self._wait()
+        return self
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 30
+        ready = [self.binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ready).returncode:
+            assert self.process is not None
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop it; with `kill`, as a power cut would: no part of it gets to tidy up."""
+        if self.process is None:
+            return
+        if kill:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        else:
+            self.process.send_signal(signal.SIGINT)  # "fast": disconnects everyone
+        self.process.wait()
+        self.process = None
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{self.user}@127.0.0.1:{self.port}/{database}"
+
+    def database(self) -> str:
+        self._made += 1
+        name = f"test_{os.getpid()}_{self._made}"
+        self.sql(f"CREATE DATABASE {name}")
+        return self.url(name)
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """Run a statement with psql, beside everything that is under test."""
+        done = subprocess.run(
+            [self.binaries / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", self.url(database), "-c", statement],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def private_postgres(**settings: str) -> Iterator[Postgres]:
+    """A cluster for the length of a block, removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="oncehook-postgres-"))
+    folder.chmod(0o755)
+    server = Postgres(folder / "cluster", **settings)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
