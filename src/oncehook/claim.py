@@ -7,6 +7,7 @@ they are. A waiter that is cancelled loses only its answer: its claim goes on, a
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import IntakeFull, RowRefused, StoreUnavailable, Unavailable
@@ -14,7 +15,7 @@ from oncehook.receipt import Claim, Claimed
 from oncehook.store import Store
 
 MOST_IN_A_BATCH = 500
-Observe = Callable[[Claim, Claimed], None]
+Observe = Callable[[Sequence[tuple[Claim, Claimed]]], None]
 
 
 class Group:
@@ -44,7 +45,8 @@ class Claimer:
         self._waiting: deque[Group] = deque()
         self._events = 0
         self._bytes = 0
-        self._flushing: set[asyncio.Task[None]] = set()
+        self._flushing = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
         """What became of each claim, once that is durable. Raises Unavailable if it cannot be recorded now."""
@@ -58,28 +60,35 @@ class Claimer:
         self._waiting.append(group)
         self._events += len(claims)
         self._bytes += group.bytes
-        if len(self._flushing) < self.store.parallel_claims:
+        if self._flushing < self.store.parallel_claims:
+            self._flushing += 1
             task = asyncio.create_task(self._flush())
-            self._flushing.add(task)
-            task.add_done_callback(self._flushing.discard)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return await group.waiter
 
     async def drain(self) -> None:
         """Wait until nothing is waiting or under way."""
-        while self._flushing:
-            await asyncio.gather(*self._flushing, return_exceptions=True)
+        while self._tasks:
+            await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _flush(self) -> None:
-        while self._waiting:
-            groups = self._take()
-            try:
-                await self._commit(groups)
-            finally:
-                for group in groups:
-                    self._events -= len(group.claims)
-                    self._bytes -= group.bytes
-                    if not group.waiter.done():  # only if this task itself is being cancelled
-                        group.waiter.set_exception(StoreUnavailable("the inbox is stopping"))
+        """Commit batches until none waits. Nothing is awaited between that and giving up the place."""
+        try:
+            while self._waiting:
+                await self._flush_batch(self._take())
+        finally:
+            self._flushing -= 1
+
+    async def _flush_batch(self, groups: list[Group]) -> None:
+        try:
+            await self._commit(groups)
+        finally:
+            for group in groups:
+                self._events -= len(group.claims)
+                self._bytes -= group.bytes
+                if not group.waiter.done():  # only if this task itself is being cancelled
+                    group.waiter.set_exception(StoreUnavailable("the inbox is stopping"))
 
     def _take(self) -> list[Group]:
         """The next batch: whole groups, at least one."""
@@ -121,24 +130,29 @@ class Claimer:
         except Exception as error:  # a bug of ours must not leave a sender without an answer
             _fail(groups, StoreUnavailable(f"the store failed: {error!r}"))
         else:
+            seen: list[tuple[Claim, Claimed]] = []
             for group in groups:
-                self._answer(group, first, outcomes)
+                results = _results(group, first, outcomes)
+                if not group.waiter.done():
+                    group.waiter.set_result(results)
+                seen += zip(group.claims, results, strict=True)
+            with suppress(Exception):  # a full log disk is not the sender's trouble
+                self.observe(seen)
 
-    def _answer(
-        self, group: Group, first: dict[tuple[str, str], Claim], outcomes: dict[tuple[str, str], Claimed]
-    ) -> None:
-        results = []
-        for claim in group.claims:
-            key = claim.source, claim.event_id
-            outcome = outcomes[key]
-            leader = first[key]
-            if claim is not leader:  # it raced with its own twin in this very batch, and the twin was first
-                same = outcome.same_body and claim.fingerprint == leader.fingerprint
-                outcome = Claimed(outcome.receipt, False, outcome.status, same)
-            results.append(outcome)
-            self.observe(claim, outcome)
-        if not group.waiter.done():
-            group.waiter.set_result(results)
+
+def _results(
+    group: Group, first: dict[tuple[str, str], Claim], outcomes: dict[tuple[str, str], Claimed]
+) -> list[Claimed]:
+    results = []
+    for claim in group.claims:
+        key = claim.source, claim.event_id
+        outcome = outcomes[key]
+        leader = first[key]
+        if claim is not leader:  # it raced with its own twin in this very batch, and the twin was first
+            same = outcome.same_body and claim.fingerprint == leader.fingerprint
+            outcome = Claimed(outcome.receipt, False, outcome.status, same)
+        results.append(outcome)
+    return results
 
 
 def _fail(groups: Sequence[Group], error: Unavailable) -> None:

@@ -21,7 +21,8 @@ class DuplicateLog:
         self.store = store
         self.dropped = 0
         self._waiting: deque[Duplicate] = deque()
-        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     def note(self, claim: Claim, outcome: Claimed) -> None:
         """Remember one for the next write. Never waits, never raises."""
@@ -29,30 +30,39 @@ class DuplicateLog:
             self.dropped += 1
             return
         self._waiting.append(Duplicate(outcome.receipt, claim.delivery_id, claim.fingerprint, outcome.same_body))
-        if self._task is None:
-            self._task = asyncio.create_task(self._write_soon())
+        if self._timer is None and self._writing is None:
+            self._timer = asyncio.get_running_loop().call_later(PAUSE, self._start)
 
     async def drain(self) -> None:
-        """Write what still waits."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._write()
+        """Write what still waits, and wait for what is under way."""
+        while self._waiting or self._writing is not None:
+            if self._writing is None:
+                self._start()
+            await asyncio.wait([self._writing])  # type: ignore[list-item]  # _start has just set it
 
-    async def _write_soon(self) -> None:
-        while self._waiting:
-            await asyncio.sleep(PAUSE)
-            await asyncio.shield(asyncio.ensure_future(self._write()))
-        self._task = None
+    def _start(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+        self._writing = asyncio.create_task(self._write())
 
     async def _write(self) -> None:
-        while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            try:
-                await self.store.note_duplicates(batch)
-            except Unavailable as error:
-                signals.emit("deliveries_lost", count=len(batch), detail=error.detail)
-                return
-        if self.dropped:
-            signals.emit("deliveries_dropped", count=self.dropped)
-            self.dropped = 0
+        try:
+            for _ in range(0, len(self._waiting), BATCH):
+                await self._write_batch()
+            if self.dropped:
+                signals.emit("deliveries_dropped", count=self.dropped)
+                self.dropped = 0
+        finally:
+            self._writing = None
+            if self._waiting:
+                self._timer = asyncio.get_running_loop().call_later(PAUSE, self._start)
+
+    async def _write_batch(self) -> None:
+        batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        try:
+            await self.store.note_duplicates(batch)
+        except Unavailable as error:
+            # Who was acked is recorded; that it came again is not worth holding up whoever waits for a dead database.
+            signals.emit("deliveries_lost", count=len(batch) + len(self._waiting), detail=error.detail)
+            self._waiting.clear()

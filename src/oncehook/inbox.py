@@ -118,10 +118,11 @@ class Inbox:
         """Return if an event could be accepted now, else raise Unavailable."""
         await self.store.ping()
 
-    def _observe(self, claim: Claim, outcome: Claimed) -> None:
-        signals.claimed(claim, outcome)
-        if not outcome.fresh:
-            self.duplicates.note(claim, outcome)
+    def _observe(self, pairs: Sequence[tuple[Claim, Claimed]]) -> None:
+        signals.claimed(pairs)
+        for claim, outcome in pairs:
+            if not outcome.fresh:
+                self.duplicates.note(claim, outcome)
 
     # -- ASGI -----------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Door:
     ) -> None:
         self.sources = sources
         self.claimer = claimer
-        self.receive_timeout = receive_timeout
+        self.deadlines = Deadlines(receive_timeout)
         self.clock = clock
 
     async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -64,8 +64,8 @@ class Door:
 
     async def receive(self, name: str, scope: Scope, receive: Receive) -> Response:
         source = self._source(name)
-        check_request(source, scope)
-        body = await read_capped(scope, receive, source.max_body, self.receive_timeout)
+        declared = check_request(source, scope)
+        body = await read_capped(receive, source.max_body, declared, self.deadlines)
         delivery = Delivery(body, scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         await self._verify(source, delivery)
         parsed = source.parse(delivery)
@@ -103,56 +103,85 @@ class Door:
 _NEVER_JSON = (b"multipart/", b"image/", b"audio/", b"video/", b"font/", b"application/xml", b"text/xml", b"text/html")
 
 
-def check_request(source: Source, scope: Scope) -> None:
-    """What the request line and headers alone can rule out: method, declared size, encoding, content type."""
+def check_request(source: Source, scope: Scope) -> int | None:
+    """Refuse what the request line and headers alone rule out; return the length that the client declared."""
     if scope["method"] != "POST":
         raise Refused(refused("method_not_allowed", (b"allow", b"POST"), CLOSE))
+    declared = None
     for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > source.max_body:
-            raise Refused(refused("too_large", CLOSE))
-        if name == b"content-encoding" and value.lower() != b"identity":
-            raise Refused(
-                refused("unsupported_media_type", CLOSE, message="Bodies are taken as they are signed: uncompressed.")
-            )
-        if name == b"content-type" and value.lower().startswith(_NEVER_JSON):
-            raise Refused(refused("unsupported_media_type", CLOSE))
+        if name == b"content-length":
+            declared = int(value) if value.isdigit() else None
+            if declared is not None and declared > source.max_body:
+                raise Refused(refused("too_large", CLOSE))
+        elif name == b"content-type":
+            if value.lower().startswith(_NEVER_JSON):
+                raise Refused(refused("unsupported_media_type", CLOSE))
+        elif name == b"content-encoding" and value.lower() != b"identity":
+            message = "Bodies are taken as they are signed: uncompressed."
+            raise Refused(refused("unsupported_media_type", CLOSE, message=message))
+    return declared
 
 
-async def read_capped(scope: Scope, receive: Receive, cap: int, time_limit: float) -> bytes:
+class Deadlines:
+    """Ends reads that take too long: one timer for all of them, since every event passes here."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit
+        self._reading: dict[asyncio.Task[Any], float] = {}  # the oldest is first
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self) -> "asyncio.Task[Any]":
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task(loop)
+        assert task is not None
+        self._reading[task] = loop.time() + self.limit
+        if self._timer is None:
+            self._timer = loop.call_later(self.limit / 8, self._sweep, loop)
+        return task
+
+    def end(self, task: "asyncio.Task[Any]") -> bool:
+        """Forget a read; False if its time was up."""
+        return self._reading.pop(task, None) is not None
+
+    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for task in [task for task, deadline in self._reading.items() if deadline <= now]:
+            del self._reading[task]
+            task.cancel()
+        self._timer = loop.call_later(self.limit / 8, self._sweep, loop) if self._reading else None
+
+
+async def read_capped(receive: Receive, cap: int, declared: int | None, deadlines: Deadlines) -> bytes:
     """The whole body, or no part of it. The cap holds while it streams; the deadline is for all of it together."""
+    task = deadlines.begin()
     try:
-        async with asyncio.timeout(time_limit):
-            message = await receive()
-            if message["type"] == "http.request" and not message.get("more_body", False):
-                body: bytes = message.get("body", b"")
-                return _checked(body, cap, scope)
-            return _checked(await _read_on(message, receive, cap), cap, scope)
-    except TimeoutError:
+        body = await _read(receive, cap)
+    except asyncio.CancelledError:
+        if deadlines.end(task):
+            raise  # somebody else's cancel
+        task.uncancel()
         raise Refused(refused("timeout", CLOSE)) from None
+    finally:
+        deadlines.end(task)
+    if declared is not None and declared != len(body):
+        raise Refused(refused("malformed", CLOSE))
+    return body
 
 
-async def _read_on(message: MutableMapping[str, Any], receive: Receive, cap: int) -> bytes:
-    chunks, size = [], 0
+async def _read(receive: Receive, cap: int) -> bytes:
+    chunks: list[bytes] = []
+    size = 0
     while True:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
         chunk = message.get("body", b"")
         size += len(chunk)
         if size > cap:
             raise Refused(refused("too_large", CLOSE))
-        chunks.append(chunk)
         if not message.get("more_body", False):
-            return b"".join(chunks)
-        message = await receive()
-
-
-def _checked(body: bytes, cap: int, scope: Scope) -> bytes:
-    if len(body) > cap:
-        raise Refused(refused("too_large", CLOSE))
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) != len(body):
-            raise Refused(refused("malformed", CLOSE))
-    return body
+            return b"".join([*chunks, chunk]) if chunks else chunk
+        chunks.append(chunk)
 
 
 async def respond(send: Send, response: Response) -> None:

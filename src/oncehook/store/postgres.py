@@ -6,11 +6,13 @@ one if that is still under way, and finds its own rows if that was committed. No
 """
 
 import asyncio
+import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import date, datetime, timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import asyncpg
 import msgspec
@@ -18,17 +20,19 @@ import msgspec
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import ConfigurationError, RowRefused, StoreUnavailable
 from oncehook.extract import moment
-from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State
+from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
 from oncehook.settings import Settings
 from oncehook.store import DUPLICATES_KEPT, queries
 
 Connection = asyncpg.pool.PoolConnectionProxy
+T = TypeVar("T")
 
 ID_BLOCK = 512
 """How many receipt ids are drawn at once; a restart leaves a gap of at most as many."""
 
 DAYS_AHEAD = 7
 MIGRATION_LOCK = 0x6F6E6365  # "once"
+MIGRATION_SECONDS = 3600.0
 
 LOST = (
     asyncpg.PostgresConnectionError,
@@ -39,8 +43,9 @@ LOST = (
 )
 """After one of these it is unknown whether the statement was committed."""
 
-AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError)
-"""After one of these it was certainly not, and may well be next time."""
+AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
+"""After one of these it was certainly not, and may well be next time. A unique violation is our own first try, whose
+reply was lost and which commits at this very moment: next time the statement finds its rows."""
 
 REFUSED = (
     asyncpg.DataError,
@@ -63,6 +68,7 @@ class PostgresStore:
         self.clock = clock
         self.sql = queries.load("postgres")
         self._pool: asyncpg.Pool[Any] | None = None
+        self._pid = os.getpid()
         self._ids: list[int] = []
 
     # -- opening and closing --------------------------------------------------------------------------------------
@@ -78,15 +84,20 @@ class PostgresStore:
                 reset=_keep_as_it_is,
                 server_settings={"application_name": "oncehook"},
             )
-        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-            raise StoreUnavailable(f"PostgreSQL cannot be reached: {_told(error)}") from error
         except ValueError as error:
             raise ConfigurationError(f"database is not a PostgreSQL address: {_told(error)}") from None
-        async with self._connection() as connection:
-            await self._check_durability(connection)
-        if self.settings.migrate == "auto":
-            await self.migrate()
-        await self._make_partitions()
+        except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
+            raise StoreUnavailable(f"PostgreSQL cannot be reached: {_told(error)}") from error
+        self._pid = os.getpid()
+        try:
+            await self._check_durability()
+            if self.settings.migrate == "auto":
+                await self.migrate()
+            elif not await self.pending_migrations():
+                await self._make_partitions()
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -98,16 +109,17 @@ class PostgresStore:
 
     async def ping(self) -> None:
         async with self._connection() as connection:
-            if await connection.fetchval("SELECT pg_is_in_recovery()"):
+            if await connection.fetchval(self.sql["is_standby"]):
                 raise StoreUnavailable("PostgreSQL is read-only here: it is a standby")
 
-    async def _check_durability(self, connection: Connection) -> None:
-        for name in ("fsync", "synchronous_commit"):
-            if await connection.fetchval(f"SHOW {name}") == "off" and not self.settings.unsafe_durability:
-                raise ConfigurationError(
-                    f"PostgreSQL runs with {name} = off: an acked event could be lost. Turn it on, "
-                    f"or set unsafe_durability = true if that is acceptable here"
-                )
+    async def _check_durability(self) -> None:
+        async with self._connection() as connection:
+            off = [row["name"] for row in await connection.fetch(self.sql["durability_off"])]
+        if off and not self.settings.unsafe_durability:
+            raise ConfigurationError(
+                f"PostgreSQL runs with {off[0]} = off: an acked event could be lost. Turn it on, "
+                f"or set unsafe_durability = true if that is acceptable here"
+            )
 
     # -- the door -------------------------------------------------------------------------------------------------
 
@@ -116,41 +128,48 @@ class PostgresStore:
         outcome: dict[int, Claimed] = {}
         left = list(zip(ids, claims, strict=True))
         while left:  # a second round only for a receipt that was pruned between the two statements
-            await self._claim_surely(left, outcome)
+            await self._surely(partial(self._claim_once, left, outcome))
             left = [pair for pair in left if pair[0] not in outcome]
         return [outcome[id] for id in ids]
 
-    async def _claim_surely(self, offered: Sequence[tuple[int, Claim]], outcome: dict[int, Claimed]) -> None:
-        """`_claim_once`, repeated with the same ids while it is unknown or undone, until the claim's time is up."""
+    async def _surely(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """`work`, repeated while its outcome is unknown or undone, until the claim's time is up.
+
+        What it does must be the same however often it is done.
+        """
         pause, deadline = 0.01, self.clock.monotonic() + self.settings.claim_timeout
         while True:
+            left = deadline - self.clock.monotonic()
             try:
-                return await self._claim_once(offered, outcome)
+                async with asyncio.timeout(left), self._acquired(left) as connection:
+                    return await work(connection)
             except asyncpg.CheckViolationError as error:
                 if error.constraint_name:
                     raise RowRefused(f"PostgreSQL refuses a row: {error.constraint_name}") from error
-                await self._make_partitions()  # no partition for today: a server that ran past midnight for a week
-                continue
+                await self._make_partitions()  # there is none for today: this process slept for a week
+                problem: Exception = error
+            except (*LOST, *AGAIN) as error:
+                problem = error
             except REFUSED as error:
                 raise RowRefused(f"PostgreSQL refuses a row: {type(error).__name__}") from error
-            except (*LOST, *AGAIN) as error:
-                if self.clock.monotonic() + pause > deadline:
-                    raise StoreUnavailable(f"PostgreSQL: {_told(error)}") from error
             except asyncpg.PostgresError as error:
                 raise StoreUnavailable(f"PostgreSQL: {_told(error)}") from error
+            if self.clock.monotonic() + pause > deadline:
+                raise StoreUnavailable(f"PostgreSQL: {_told(problem)}") from problem
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    async def _claim_once(self, offered: Sequence[tuple[int, Claim]], outcome: dict[int, Claimed]) -> None:
-        async with self._pool_or_raise().acquire(timeout=self.settings.claim_timeout) as connection:
-            rows = await connection.fetch(self.sql["claim"], *_columns(offered))
-            fresh = {row[0] for row in rows}
-            for id, claim in offered:
-                if id in fresh:
-                    outcome[id] = Claimed(id, True, claim.status)
-            known = [(id, claim) for id, claim in offered if id not in fresh]
-            if known:
-                await self._look_up(connection, known, outcome)
+    async def _claim_once(
+        self, offered: Sequence[tuple[int, Claim]], outcome: dict[int, Claimed], connection: Connection
+    ) -> None:
+        rows = await connection.fetch(self.sql["claim"], *_columns(offered))
+        fresh = {row[0] for row in rows}
+        for id, claim in offered:
+            if id in fresh:
+                outcome[id] = Claimed(id, True, claim.status)
+        known = [(id, claim) for id, claim in offered if id not in fresh]
+        if known:
+            await self._look_up(connection, known, outcome)
 
     async def _look_up(
         self, connection: Connection, known: Sequence[tuple[int, Claim]], outcome: dict[int, Claimed]
@@ -168,8 +187,7 @@ class PostgresStore:
 
     async def _draw_ids(self, count: int) -> list[int]:
         while len(self._ids) < count:
-            async with self._connection() as connection:
-                rows = await connection.fetch(self.sql["receipt_ids"], max(ID_BLOCK, count))
+            rows = await self._surely(lambda connection: connection.fetch(self.sql["receipt_ids"], ID_BLOCK + count))
             self._ids = [row[0] for row in reversed(rows)] + self._ids
         return [self._ids.pop() for _ in range(count)]
 
@@ -229,14 +247,15 @@ class PostgresStore:
     async def migrate(self) -> list[str]:
         done = []
         async with self._connection() as connection, connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
+            await connection.execute(self.sql["migration_lock"], MIGRATION_LOCK, timeout=MIGRATION_SECONDS)
             await connection.execute(self.sql["create_migrations"])
             applied = await self._applied(connection)
             for number, name, sql in queries.migrations("postgres"):
                 if number not in applied:
-                    await connection.execute(sql)
+                    await connection.execute(sql, timeout=MIGRATION_SECONDS)
                     await connection.execute(self.sql["record_migration"], number, name)
                     done.append(f"{number:03d}_{name}")
+        await self._make_partitions()
         return done
 
     async def _make_partitions(self) -> None:
@@ -245,37 +264,50 @@ class PostgresStore:
         LIKE and ATTACH take no lock that a claim waits for; CREATE … PARTITION OF would.
         """
         async with self._connection() as connection:
-            there = {row["name"] for row in await connection.fetch(self.sql["payload_partitions"])}
+            there = await self._partitions(connection)
             today = await connection.fetchval(self.sql["today"])
             missing = [d for n in range(-1, DAYS_AHEAD + 1) if _partition(d := today + timedelta(days=n)) not in there]
             for day in missing:
                 await self._make_partition(connection, day)
 
+    async def _partitions(self, connection: Connection) -> set[str]:
+        return {row["name"] for row in await connection.fetch(self.sql["payload_partitions"])}
+
     async def _make_partition(self, connection: Connection, day: date) -> None:
-        name = _partition(day)
+        names = {"name": _partition(day), "day": day, "next_day": day + timedelta(days=1)}
         async with connection.transaction():
-            await connection.execute("SELECT pg_advisory_xact_lock($1)", MIGRATION_LOCK)
-            there = {row["name"] for row in await connection.fetch(self.sql["payload_partitions"])}
-            if name in there:
-                return
-            await connection.execute(f"CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_payloads INCLUDING ALL)")
-            await connection.execute(
-                f"ALTER TABLE webhook_payloads ATTACH PARTITION {name} "
-                f"FOR VALUES FROM ('{day}') TO ('{day + timedelta(days=1)}')"
-            )
+            await connection.execute(self.sql["migration_lock"], MIGRATION_LOCK)
+            if names["name"] not in await self._partitions(connection):  # another process may have been first
+                await connection.execute(self.sql["make_partition"].format_map(names))
+                await connection.execute(self.sql["attach_partition"].format_map(names))
 
     # -- plumbing -------------------------------------------------------------------------------------------------
 
     def _pool_or_raise(self) -> "asyncpg.Pool[Any]":
         if self._pool is None:
             raise StoreUnavailable("the store is not open")
+        if self._pid != os.getpid():
+            raise StoreUnavailable("the store was opened before a fork: open it in the process that uses it")
         return self._pool
+
+    @asynccontextmanager
+    async def _acquired(self, seconds: float) -> AsyncIterator[Connection]:
+        """A connection of the pool. One whose answer did not come in time is cut: nobody waits for it to say more."""
+        pool = self._pool_or_raise()
+        connection = await pool.acquire(timeout=seconds)
+        try:
+            yield connection
+        except (TimeoutError, asyncio.CancelledError):
+            connection.terminate()
+            raise
+        finally:
+            await pool.release(connection)
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         """A connection; what goes wrong on it is Unavailable."""
         try:
-            async with self._pool_or_raise().acquire(timeout=self.settings.claim_timeout) as connection:
+            async with self._acquired(self.settings.claim_timeout) as connection:
                 yield connection
         except (*LOST, asyncpg.PostgresError) as error:
             raise StoreUnavailable(f"PostgreSQL: {_told(error)}") from error
@@ -325,15 +357,24 @@ def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any
     return {name: value for name, value in given.items() if value is not None}
 
 
+_GLOB = re.compile(r"\*|\?|\[(!?)(\]?[^\]]*)\]|.", re.DOTALL)
+_SPECIAL = re.compile(r"(\W)")
+_ESCAPED = r"\\\1"
+_SPECIAL_IN_SET = re.compile(r"([\\\[\]^])")
+
+
 def glob_to_regex(pattern: str) -> str:
-    """A type pattern as PostgreSQL's regular expression: `*` and `?`, and a match as a dotted prefix too."""
-    wild = {"*": ".*", "?": "."}
-    return "^(" + "".join(wild.get(c) or re.sub(r"(\W)", r"\\\1", c) for c in pattern) + r")(\..*)?$"
+    """A shell pattern as PostgreSQL's regular expression, with a match as a dotted prefix too."""
+    return "^(" + _GLOB.sub(_as_regex, pattern) + r")(\..*)?$"
+
+
+def _as_regex(part: re.Match[str]) -> str:
+    if part[2] is not None:
+        return f"[{part[1] and '^'}{_SPECIAL_IN_SET.sub(_ESCAPED, part[2])}]"
+    return {"*": ".*", "?": "."}.get(part[0]) or _SPECIAL.sub(_ESCAPED, part[0])
 
 
 def _plain(row: Any) -> dict[str, Any]:
-    from oncehook.receipt import rfc3339
-
     return {name: rfc3339(value) if isinstance(value, datetime) else value for name, value in dict(row).items()}
 
 

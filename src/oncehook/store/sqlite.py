@@ -10,6 +10,7 @@ import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -23,6 +24,8 @@ from oncehook.store import DUPLICATES_KEPT, queries
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
+
+ROWS_AT_ONCE = (256, 64, 16, 4, 1)
 
 BUSY_MS = 5000
 """How long another process may hold the write lock before a claim is answered 503."""
@@ -44,12 +47,12 @@ class SqliteStore:
     async def open(self) -> None:
         self._writer = Writer(self.path)
         try:
-            await self._writer.run(_prepare)
+            await self._write(lambda connection: None)  # connecting is the first piece of work
             if self.settings.migrate == "auto":
                 await self.migrate()
-        except sqlite3.Error as error:
+        except BaseException:
             await self.close()
-            raise StoreUnavailable(f"{self.path} cannot be opened: {error}") from error
+            raise
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None
@@ -65,22 +68,26 @@ class SqliteStore:
         return await self._write(lambda connection: self._claim(connection, claims))
 
     def _claim(self, connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claimed]:
+        """Few, large statements: `sqlite3` gives up the GIL at each, and the event loop is slow to give it back."""
         connection.execute("BEGIN IMMEDIATE")
-        claimed = [self._claim_one(connection, claim) for claim in claims]
+        (last,) = connection.execute(self.sql["last_receipt"]).fetchone()
+        offered = list(enumerate(claims, last + 1))  # nobody else can draw ids before our COMMIT
+        inserted = _insert_rows(connection, self.sql["claim"], [_receipt_row(id, claim) for id, claim in offered])
+        if inserted == len(claims):
+            fresh = offered
+        else:
+            rows = connection.execute(self.sql["fresh_receipts"], (last,))
+            new = {row[0] for row in rows}
+            fresh = [(id, claim) for id, claim in offered if id in new]
+        _insert_rows(connection, self.sql["claim_payload"], [(id, claim.body, claim.headers) for id, claim in fresh])
+        outcome = {id: Claimed(id, True, claim.status) for id, claim in fresh}
+        for id, claim in offered:
+            if id not in outcome:
+                outcome[id] = self._look_up(connection, claim)
         connection.execute("COMMIT")
-        return claimed
+        return list(map(outcome.__getitem__, range(last + 1, last + 1 + len(claims))))
 
-    def _claim_one(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
-        row = connection.execute(
-            self.sql["claim"],
-            (
-                claim.source, claim.provider, claim.event_id, claim.type, claim.object_id, claim.delivery_id,
-                rfc3339(claim.occurred_at), claim.correlation_id, claim.status, claim.last_error, claim.fingerprint,
-            ),
-        ).fetchone()  # fmt: skip
-        if row is not None:
-            connection.execute(self.sql["claim_payload"], (row[0], claim.body, claim.headers))
-            return Claimed(row[0], True, claim.status)
+    def _look_up(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
         before = connection.execute(self.sql["claimed_before"], (claim.source, claim.event_id)).fetchone()
         return Claimed(before[0], False, State(before[1]), before[2] == claim.fingerprint)
 
@@ -166,8 +173,8 @@ class SqliteStore:
             OverflowError,
         ) as error:
             raise RowRefused(f"SQLite refuses a row: {type(error).__name__}") from error
-        except sqlite3.Error as error:
-            raise StoreUnavailable(f"SQLite cannot write: {error}") from error
+        except (sqlite3.Error, OSError) as error:
+            raise StoreUnavailable(f"SQLite cannot write to {self.path}: {error}") from error
 
     async def _read(self, sql: str, parameters: dict[str, Any]) -> list[sqlite3.Row]:
         def read() -> list[sqlite3.Row]:
@@ -214,19 +221,25 @@ class Writer:
             result: Any = None
             failure: BaseException | None = None
             try:
-                connection = connection or self._connect()
+                connection = connection or _connect(self.path)
                 result = work(connection)
             except BaseException as error:  # whatever it is, it belongs to the waiter, and the thread goes on
                 failure = error
-                if connection is not None and connection.in_transaction:
-                    connection.rollback()
+                connection = _rolled_back(connection)
             _deliver(future, result, failure)
         if connection is not None:
             connection.close()
 
-    def _connect(self) -> sqlite3.Connection:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        return sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1000)
+
+def _rolled_back(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
+    """The connection without an open transaction, or None where even that failed: then it is opened anew."""
+    if connection is not None and connection.in_transaction:
+        try:
+            connection.rollback()
+        except sqlite3.Error:
+            connection.close()
+            return None
+    return connection
 
 
 def _deliver(future: "asyncio.Future[Any]", result: Any, failure: BaseException | None) -> None:
@@ -244,13 +257,22 @@ def _deliver(future: "asyncio.Future[Any]", result: Any, failure: BaseException 
         pass  # the loop is closed: nobody waits any more
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
-    """The pragmas of a durable inbox. `auto_vacuum` counts only before the first table, so it comes first."""
-    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-    mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+def _connect(path: Path) -> sqlite3.Connection:
+    """A connection with the pragmas of a durable inbox."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_MS / 1000)
+    try:
+        # This counts only before the first table, so it comes first.
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        connection.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        connection.close()
+        raise
     if mode != "wal":
+        connection.close()
         raise ConfigurationError(f"database: SQLite cannot use WAL here (it says {mode}); use a file on a local disk")
-    connection.execute("PRAGMA synchronous = FULL")
+    return connection
 
 
 def _in_transaction(connection: sqlite3.Connection, sql: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -287,7 +309,7 @@ def _quoted(path: Path) -> str:
 def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any]:
     given: dict[str, Any] = {
         "source": wanted.source,
-        "type": wanted.type,
+        "type": None if wanted.type is None else wanted.type.replace("[!", "[^"),
         "object": wanted.object,
         "status": wanted.status,
         "since": rfc3339(wanted.since),

@@ -86,3 +86,18 @@ SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'webh
 
 -- name: today
 SELECT (now() AT TIME ZONE 'UTC')::date
+
+-- name: migration_lock
+SELECT pg_advisory_xact_lock($1)
+
+-- name: make_partition
+CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_payloads INCLUDING ALL)
+
+-- name: attach_partition
+ALTER TABLE webhook_payloads ATTACH PARTITION {name} FOR VALUES FROM ('{day}') TO ('{next_day}')
+
+-- name: durability_off
+SELECT name FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') AND setting = 'off' ORDER BY name
+
+-- name: is_standby
+SELECT pg_is_in_recovery()

@@ -1,12 +1,17 @@
+-- name: last_receipt
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'webhook_receipts'), 0)
+
 -- name: claim
-INSERT INTO webhook_receipts (source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
+INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
                               status, last_error, fingerprint)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES :rows
 ON CONFLICT (source, event_id) DO NOTHING
-RETURNING id
+
+-- name: fresh_receipts
+SELECT id FROM webhook_receipts WHERE id > ?
 
 -- name: claim_payload
-INSERT INTO webhook_payloads (receipt_id, body, headers) VALUES (?, ?, ?)
+INSERT INTO webhook_payloads (receipt_id, body, headers) VALUES :rows
 
 -- name: claimed_before
 SELECT id, status, fingerprint FROM webhook_receipts WHERE source = ? AND event_id = ?

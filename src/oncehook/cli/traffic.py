@@ -1,0 +1,258 @@
+"""Senders as they are: the demo's traffic, over real HTTP.
+
+Most events come once. Some come again because the answer was lost, some several times at once, some late and out of
+order; some deliveries are forged, stale or malformed, and some bring an id again with another body.
+"""
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from oncehook import providers
+from oncehook.cli.send import post
+from oncehook.cli.tally import AGENT, Tally
+from oncehook.clock import SYSTEM
+from oncehook.providers import Provider
+from oncehook.sample import Sample, compose, url_for
+from oncehook.sign import sign
+
+STALE = 3 * 86400
+"""Seconds: older than any of these senders retries."""
+
+_dice = random.Random()  # noqa: S311  # which event comes next is no secret
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A provider's side of a source: what it sends, and where it puts its id."""
+
+    source: str
+    types: tuple[str, ...]
+    id_key: str | None = None
+    id_header: str = ""
+
+    @property
+    def provider(self) -> Provider:
+        return providers.built_in(self.source)
+
+    def ids(self, sample: Sample) -> list[str]:
+        """The ids that this sender gave to the events of a delivery."""
+        if self.id_key is None:
+            return [sample.headers[self.id_header]]
+        body = json.loads(sample.body)
+        return [event[self.id_key] for event in (body if isinstance(body, list) else [body])]
+
+
+SENDERS = (
+    Sender("stripe", ("invoice.paid", "invoice.payment_failed", "customer.updated", "charge.refunded"), "id"),
+    Sender("github", ("push", "pull_request.opened", "issues.closed", "star.created"), id_header="X-GitHub-Delivery"),
+    Sender("shopify", ("orders/create", "orders/paid", "refunds/create"), id_header="X-Shopify-Webhook-Id"),
+    Sender("slack", ("message", "reaction_added", "app_mention"), "event_id"),
+    Sender("sendgrid", ("delivered", "open", "click", "bounce"), "sg_event_id"),
+)
+
+BEHAVIOURS = {
+    "once": 58,
+    "answer lost": 12,
+    "at once": 8,
+    "late": 8,
+    "forged": 5,
+    "stale": 2,
+    "other body": 3,
+    "malformed": 2,
+    "no id": 2,
+}
+"""What senders do, and how many times in a hundred."""
+
+
+class Stopped(Exception):
+    """The demo is ending; what has not been sent yet is not sent."""
+
+
+class Traffic:
+    """Sends events until it is stopped. `keys` are what each source's sender signs with."""
+
+    def __init__(self, base: str, keys: Mapping[str, str], tally: Tally, *, rate: float) -> None:
+        self.urls = {sender.source: urlsplit(url_for(sender.source, base)) for sender in SENDERS}
+        self.keys = keys
+        self.tally = tally
+        self.rate = rate
+        self.stopping = asyncio.Event()
+        self._open = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._open.set()
+        self._idle.set()
+        self._under_way = 0
+        self._pool = ThreadPoolExecutor(32, thread_name_prefix="sender")
+
+    async def run(self) -> None:
+        """Start events at the rate until `stopping` is set, then finish the deliveries that are under way."""
+        started: set[asyncio.Task[None]] = set()
+        try:
+            while True:
+                task = asyncio.create_task(self._behave())
+                started.add(task)
+                task.add_done_callback(started.discard)
+                await self._pause(_dice.expovariate(self.rate))
+        except Stopped:
+            await asyncio.gather(*started)
+        finally:
+            self._pool.shutdown()
+
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[None]:
+        """A moment with no delivery of ours under way, in which what is acked and what is kept can be compared."""
+        self._open.clear()
+        try:
+            await self._idle.wait()
+            yield
+        finally:
+            self._open.set()
+
+    # -- how senders behave ---------------------------------------------------------------------------------------
+
+    async def _behave(self) -> None:
+        sender = _dice.choice(SENDERS)
+        behaviour = _dice.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))[0]
+        self.tally.behaviours[behaviour] += 1
+        try:
+            await getattr(self, "_" + behaviour.replace(" ", "_"))(sender)
+        except Stopped:
+            pass
+
+    async def _once(self, sender: Sender) -> None:
+        await self._deliver(sender, self._compose(sender))
+
+    async def _answer_lost(self, sender: Sender) -> None:
+        sample = self._compose(sender)
+        for _ in range(_dice.choice((2, 2, 3))):
+            await self._deliver(sender, sample)
+            await self._pause(_dice.uniform(0.2, 2))
+
+    async def _at_once(self, sender: Sender) -> None:
+        sample = self._compose(sender)
+        await asyncio.gather(*(self._deliver(sender, sample) for _ in range(_dice.randint(2, 5))))
+
+    async def _late(self, sender: Sender) -> None:
+        older, newer = self._compose(sender, age=_dice.uniform(60, 240)), self._compose(sender)
+        await self._deliver(sender, newer)
+        await self._pause(_dice.uniform(0.2, 2))
+        await self._deliver(sender, older)
+
+    async def _forged(self, sender: Sender) -> None:
+        if _dice.random() < 0.5:
+            sample = self._compose(sender, key=_stranger(sender, self.keys))
+        else:
+            genuine = self._compose(sender)
+            sample = Sample(genuine.headers, re.sub(rb"\d", _another_digit, genuine.body, count=1))
+        await self._deliver(sender, sample, genuine=False)
+
+    async def _stale(self, sender: Sender) -> None:
+        if sender.provider.timestamp is None:  # nothing in the delivery says how old it is
+            return await self._forged(sender)
+        await self._deliver(sender, self._compose(sender, age=STALE), genuine=False)
+
+    async def _other_body(self, sender: Sender) -> None:
+        first = self._compose(sender)
+        await self._deliver(sender, first)
+        body = json.loads(first.body)
+        (body[0] if isinstance(body, list) else body)["changed"] = True
+        await self._deliver(sender, self._signed(sender, json.dumps(body).encode(), first.headers))
+
+    async def _malformed(self, sender: Sender) -> None:
+        whole = self._compose(sender)
+        await self._deliver(
+            sender, self._signed(sender, whole.body[: len(whole.body) // 2], whole.headers), genuine=False
+        )
+
+    async def _no_id(self, sender: Sender) -> None:
+        """A provider that changed its shape: the event is kept all the same, under the hash of its bytes."""
+        whole = self._compose(sender)
+        body = json.loads(whole.body)
+        if isinstance(body, list):
+            return await self._deliver(sender, whole)
+        body.pop(sender.id_key, None)
+        headers = {name: value for name, value in whole.headers.items() if name != sender.id_header}
+        sample = self._signed(sender, json.dumps(body).encode(), headers)
+        await self._deliver(sender, sample, ids=["sha256:" + hashlib.sha256(sample.body).hexdigest()])
+        return None
+
+    # -- making and posting ---------------------------------------------------------------------------------------
+
+    def _compose(self, sender: Sender, *, age: float = 0, key: str | None = None) -> Sample:
+        sample = compose(
+            sender.provider, _dice.choice(sender.types), key or self.keys[sender.source], now=SYSTEM.now() - age
+        )
+        return Sample({**sample.headers, "User-Agent": AGENT}, sample.body)
+
+    def _signed(self, sender: Sender, body: bytes, headers: Mapping[str, str]) -> Sample:
+        return Sample(*sign(sender.provider, body, self.keys[sender.source], headers=headers, now=SYSTEM.now()))
+
+    async def _deliver(
+        self, sender: Sender, sample: Sample, *, genuine: bool = True, ids: Sequence[str] | None = None
+    ) -> None:
+        """Post it; as senders do, again after a while when it could not be recorded."""
+        if ids is None:
+            ids = sender.ids(sample) if genuine else []
+        for wait in (0.5, 1.0, 2.0, 4.0):
+            status = await self._post(sender, sample, ids, genuine)
+            if 0 < status < 500:
+                return
+            await self._pause(wait)
+
+    async def _post(self, sender: Sender, sample: Sample, ids: Sequence[str], genuine: bool) -> int:
+        while not self._open.is_set():
+            await self._open.wait()
+        self._under_way += 1
+        self._idle.clear()
+        try:
+            loop = asyncio.get_running_loop()
+            status, text = await loop.run_in_executor(self._pool, post, sample, self.urls[sender.source])
+            self.tally.note(sender.source, status, text, ids, genuine=genuine)
+            return status
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._idle.set()
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self.stopping.wait(), seconds)
+        except TimeoutError:
+            return
+        raise Stopped
+
+
+def _another_digit(digit: re.Match[bytes]) -> bytes:
+    return b"7" if digit[0] != b"7" else b"3"
+
+
+def _stranger(sender: Sender, keys: Mapping[str, str]) -> str:
+    """A key that this source does not know, of the kind that it expects."""
+    key = keys[sender.source]
+    return make_key_pair()[0] if key.startswith("-----BEGIN") else key[:-4] + "beef"
+
+
+def make_key_pair() -> tuple[str, str]:
+    """A new ECDSA pair, as SendGrid uses them: the private key in PEM, the public one in base64."""
+    from base64 import b64encode
+
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    private: Any = ec.generate_private_key(ec.SECP256R1())
+    pem = private.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    public = private.public_key().public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return pem.decode(), b64encode(public).decode()
