@@ -13,7 +13,7 @@ from oncehook.duplicates import DuplicateLog
 from oncehook.errors import ConfigurationError
 from oncehook.providers.certificates import Certificates
 from oncehook.receipt import Claim, Claimed
-from oncehook.receive import Door, Receive, Scope, Send
+from oncehook.receive import Door, Reads, Receive, Scope, Send
 from oncehook.settings import Configuration, Settings, load, read_source, read_table
 from oncehook.source import Source
 from oncehook.store import Store, make_store
@@ -52,7 +52,8 @@ class Inbox:
             timeout=self.settings.claim_timeout,
             clock=clock,
         )
-        self.door = Door(self.sources, self.claimer, receive_timeout=self.settings.receive_timeout, clock=clock)
+        reads = Reads(time_limit=self.settings.receive_timeout, limit_bytes=self.settings.intake_bytes)
+        self.door = Door(self.sources, self.claimer, reads, clock=clock)
         self._running = 0
         for name, source in self.configuration.sources.items():
             self._add(name, source)

@@ -5,6 +5,7 @@ or not the client still listens.
 """
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
@@ -38,12 +39,10 @@ class ClientLeft(Exception):
 class Door:
     """Receives deliveries for a set of sources."""
 
-    def __init__(
-        self, sources: Mapping[str, Source], claimer: Claimer, *, receive_timeout: float, clock: Clock = SYSTEM
-    ) -> None:
+    def __init__(self, sources: Mapping[str, Source], claimer: Claimer, reads: "Reads", clock: Clock = SYSTEM) -> None:
         self.sources = sources
         self.claimer = claimer
-        self.deadlines = Deadlines(receive_timeout)
+        self.reads = reads
         self.clock = clock
 
     async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -60,12 +59,20 @@ class Door:
             response = unavailable(error.retry_after)
         except ClientLeft:
             return
+        except Exception as error:  # a bug of ours: the sender keeps the event and tries again
+            signals.emit(
+                "door_failed",
+                source=name,
+                error=type(error).__name__,
+                traceback="".join(traceback.format_tb(error.__traceback__)),
+            )
+            response = unavailable(5)
         await respond(send, response)
 
     async def receive(self, name: str, scope: Scope, receive: Receive) -> Response:
         source = self._source(name)
         declared = check_request(source, scope)
-        body = await read_capped(receive, source.max_body, declared, self.deadlines)
+        body = await read_capped(receive, source.max_body, declared, self.reads)
         delivery = Delivery(body, scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         await self._verify(source, delivery)
         parsed = source.parse(delivery)
@@ -122,11 +129,16 @@ def check_request(source: Source, scope: Scope) -> int | None:
     return declared
 
 
-class Deadlines:
-    """Ends reads that take too long: one timer for all of them, since every event passes here."""
+class Reads:
+    """The bodies that are arriving now: how long each may take, and how many bytes they may hold together.
 
-    def __init__(self, limit: float) -> None:
-        self.limit = limit
+    Senders are strangers until their body is complete, so both are bounded. One timer serves all of them.
+    """
+
+    def __init__(self, *, time_limit: float, limit_bytes: int) -> None:
+        self.limit = time_limit
+        self.limit_bytes = limit_bytes
+        self.held = 0
         self._reading: dict[asyncio.Task[Any], float] = {}  # the oldest is first
         self._timer: asyncio.TimerHandle | None = None
 
@@ -151,37 +163,44 @@ class Deadlines:
         self._timer = loop.call_later(self.limit / 8, self._sweep, loop) if self._reading else None
 
 
-async def read_capped(receive: Receive, cap: int, declared: int | None, deadlines: Deadlines) -> bytes:
+async def read_capped(receive: Receive, cap: int, declared: int | None, reads: Reads) -> bytes:
     """The whole body, or no part of it. The cap holds while it streams; the deadline is for all of it together."""
-    task = deadlines.begin()
+    task = reads.begin()
     try:
-        body = await _read(receive, cap)
+        body = await _read(receive, cap, reads)
     except asyncio.CancelledError:
-        if deadlines.end(task):
+        if reads.end(task):
             raise  # somebody else's cancel
         task.uncancel()
         raise Refused(refused("timeout", CLOSE)) from None
     finally:
-        deadlines.end(task)
+        reads.end(task)
     if declared is not None and declared != len(body):
         raise Refused(refused("malformed", CLOSE))
     return body
 
 
-async def _read(receive: Receive, cap: int) -> bytes:
+async def _read(receive: Receive, cap: int, reads: Reads) -> bytes:
     chunks: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > cap:
-            raise Refused(refused("too_large", CLOSE))
-        if not message.get("more_body", False):
-            return b"".join([*chunks, chunk]) if chunks else chunk
-        chunks.append(chunk)
+    size = held = 0
+    try:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientLeft
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > cap:
+                raise Refused(refused("too_large", CLOSE))
+            if not message.get("more_body", False):
+                return b"".join([*chunks, chunk]) if chunks else chunk
+            held += len(chunk)
+            reads.held += len(chunk)
+            if reads.held > reads.limit_bytes:
+                raise Unavailable("the bodies that are arriving hold too many bytes", retry_after=2)
+            chunks.append(chunk)
+    finally:
+        reads.held -= held
 
 
 async def respond(send: Send, response: Response) -> None:

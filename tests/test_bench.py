@@ -1,0 +1,25 @@
+"""A sample of the benchmark: that it runs, measures every target and says what it measured. Not how fast it is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_accept_benchmark_measures_the_door_against_the_echo_on_both_stores(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.accept", "--seconds", "0.4", "--rounds", "1", "--connections", "16"]
+        + ["--json", str(figures)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(figures.read_text())["medians"]
+    assert set(measured) == {"echo", "postgres", "sqlite"}
+    assert all(row["events"] > 0 and row["cpu_us"] > 0 for row in measured.values())
+    assert "× echo" in done.stdout
