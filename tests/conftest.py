@@ -8,12 +8,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from oncehook import Inbox
-from tests.servers import Postgres
+from tests.events import Rows
+from tests.servers import Postgres, ask
 
 os.environ.pop("ONCEHOOK_CONFIG", None)
 os.environ.pop("ONCEHOOK_DATABASE", None)
@@ -59,6 +61,12 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'inbox.db'}"
     server: Postgres = request.getfixturevalue("postgres")
     return server.database()
+
+
+@pytest.fixture
+def rows(database: str) -> Rows:
+    """The rows of a statement on this test's database."""
+    return partial(ask, database)
 
 
 @pytest.fixture

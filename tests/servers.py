@@ -4,18 +4,24 @@ PostgreSQL: the binaries that are there, else Debian's package when root, else a
 A server that already listens on this machine is never touched.
 """
 
+import asyncio
 import contextlib
 import os
 import pwd
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
+
+import asyncpg
 
 
 def free_port() -> int:
@@ -88,18 +94,19 @@ class Postgres:
             if os.geteuid() == 0:
                 shutil.chown(self.folder, self._owner())
             initdb = [self.binaries / "initdb", "-D", data, "-U", self.user, "-A", "trust", "-E", "UTF8", "--locale=C"]
-            done = subprocess.run(initdb, capture_output=True, cwd="/", **self._as)
+            done = subprocess.run([*initdb, "--no-sync"], capture_output=True, cwd="/", **self._as)
             if done.returncode:
                 sys.exit(f"initdb failed: {done.stderr.decode()}")
         options = [f"-c{name}={value}" for name, value in self.settings.items()]
-        self.process = subprocess.Popen(
-            [self.binaries / "postgres", "-D", data, "-p", str(self.port), "-k", "", "-h", "127.0.0.1", *options],
-            stdout=subprocess.DEVNULL,
-            stderr=(self.folder / "log").open("ab"),
-            cwd="/",
-            start_new_session=True,
-            **self._as,
-        )
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [self.binaries / "postgres", "-D", data, "-p", str(self.port), "-k", "", "-h", "127.0.0.1", *options],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                **self._as,
+            )
         self._wait()
         return self
 
@@ -117,10 +124,16 @@ class Postgres:
         if self.process is None:
             return
         if kill:
-            os.killpg(self.process.pid, signal.SIGKILL)
+            victims = [self.process.pid, *_children(self.process.pid)]  # each has a process group of its own
+            for pid in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+            while any(map(_is_alive, victims)):
+                time.sleep(0.01)
         else:
             self.process.send_signal(signal.SIGINT)  # "fast": disconnects everyone
-        self.process.wait()
+            self.process.wait()
         self.process = None
 
     def url(self, database: str) -> str:
@@ -143,6 +156,20 @@ class Postgres:
         return done.stdout.strip()
 
 
+def _children(parent: int) -> list[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = (map(int, line.split()) for line in listed.splitlines())
+    return [pid for pid, ppid in pairs if ppid == parent]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def private_postgres(**settings: str) -> Iterator[Postgres]:
     """A cluster for the length of a block, removed afterwards."""
@@ -154,3 +181,34 @@ def private_postgres(**settings: str) -> Iterator[Postgres]:
     finally:
         server.stop()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def ask(database: str, statement: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement, read from the database itself, beside everything that is under test."""
+    if database.startswith("sqlite:///"):
+        with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"), timeout=10)) as connection:
+            connection.isolation_level = None
+            return connection.execute(statement).fetchall()
+    found: list[tuple[Any, ...]] = []
+
+    async def fetch() -> None:
+        connection = await asyncpg.connect(database)
+        try:
+            found.extend(tuple(row) for row in await connection.fetch(statement))
+        finally:
+            await connection.close()
+
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(fetch())
+        except BaseException as error:  # it belongs to the test, not to this thread
+            failure.append(error)
+
+    asking = threading.Thread(target=run)  # the test's own loop may be running here
+    asking.start()
+    asking.join()
+    if failure:
+        raise failure[0]
+    return found

@@ -15,6 +15,7 @@ from oncehook.receipt import Claim, Claimed
 from oncehook.store import Store
 
 MOST_IN_A_BATCH = 500
+MOST_BYTES_IN_A_BATCH = 8 * 2**20
 Observe = Callable[[Sequence[tuple[Claim, Claimed]]], None]
 
 
@@ -93,10 +94,13 @@ class Claimer:
     def _take(self) -> list[Group]:
         """The next batch: whole groups, at least one."""
         groups = [self._waiting.popleft()]
-        size = len(groups[0].claims)
-        while self._waiting and size + len(self._waiting[0].claims) <= MOST_IN_A_BATCH:
+        events, size = len(groups[0].claims), groups[0].bytes
+        while self._waiting:
+            events += len(self._waiting[0].claims)
+            size += self._waiting[0].bytes
+            if events > MOST_IN_A_BATCH or size > MOST_BYTES_IN_A_BATCH:
+                break
             groups.append(self._waiting.popleft())
-            size += len(groups[-1].claims)
         return groups
 
     async def _commit(self, groups: list[Group]) -> None:
@@ -149,8 +153,8 @@ def _results(
         outcome = outcomes[key]
         leader = first[key]
         if claim is not leader:  # it raced with its own twin in this very batch, and the twin was first
-            same = outcome.same_body and claim.fingerprint == leader.fingerprint
-            outcome = Claimed(outcome.receipt, False, outcome.status, same)
+            same = claim.fingerprint == outcome.kept
+            outcome = Claimed(outcome.receipt, False, outcome.status, outcome.kept, same)
         results.append(outcome)
     return results
 

@@ -36,15 +36,14 @@ class DuplicateLog:
     async def drain(self) -> None:
         """Write what still waits, and wait for what is under way."""
         while self._waiting or self._writing is not None:
-            if self._writing is None:
-                self._start()
-            await asyncio.wait([self._writing])  # type: ignore[list-item]  # _start has just set it
+            await asyncio.wait([self._writing or self._start()])
 
-    def _start(self) -> None:
+    def _start(self) -> asyncio.Task[None]:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None
         self._writing = asyncio.create_task(self._write())
+        return self._writing
 
     async def _write(self) -> None:
         try:

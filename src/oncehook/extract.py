@@ -4,6 +4,9 @@ A *locator* says where one fact is: a dotted path in the body (`data.object.id`)
 `literal:TEXT`. A path that goes into a text reads that text as JSON (SNS wraps SES so). A *template*
 composes several: `{RecordType}|{MessageID}`; `{a|b}` takes the first that is there. An expression is one
 template or a list of them, of which the first whose parts are all there counts.
+
+Of a key that stands twice in one JSON object the last counts, as everywhere in Python, JavaScript and PostgreSQL; what
+`verify` reads before the signature is checked is read by the same rule, so the two cannot be told different things.
 """
 
 import hashlib
@@ -11,6 +14,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from math import isfinite
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -39,19 +43,20 @@ def parse(body: bytes, *, form: bool = False) -> Any:
     return _parse_form(body) if form else _parse_json(body)
 
 
-def _parse_json(body: bytes) -> Any:
+def _parse_json(body: bytes | str) -> Any:
     try:
         return msgspec.json.decode(body)
     except RecursionError:
         raise TooDeep("nested too deep") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeError):
         return _parse_odd_json(body)
 
 
-def _parse_odd_json(body: bytes) -> Any:
+def _parse_odd_json(body: bytes | str) -> Any:
     """JSON that is well-formed by its grammar and yet too much for msgspec: lone surrogates, huge numbers."""
     try:
-        return json.loads(body.decode("utf-8"), parse_int=_integer, parse_float=_number, parse_constant=_refuse)
+        text = body.decode("utf-8") if isinstance(body, bytes) else body
+        return json.loads(text, parse_int=_integer, parse_constant=_refuse)
     except RecursionError:
         raise TooDeep("nested too deep") from None
     except ValueError as error:
@@ -60,11 +65,6 @@ def _parse_odd_json(body: bytes) -> Any:
 
 def _integer(digits: str) -> int | str:
     return int(digits) if len(digits) <= 4000 else digits
-
-
-def _number(digits: str) -> float | str:
-    value = float(digits)
-    return value if abs(value) != float("inf") else digits
 
 
 def _refuse(constant: str) -> Any:
@@ -79,7 +79,8 @@ def _parse_form(body: bytes) -> dict[str, str]:
         raise NotReadable(f"not a form: {type(error).__name__}") from None
 
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{},]', re.DOTALL)
+# A text without an end is one token to the end: were it none, every quote in it would be tried as a new beginning.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\Z)|[\[\]{},]', re.DOTALL)
 
 
 def split(body: bytes, path: str) -> list[bytes]:
@@ -91,7 +92,7 @@ def split(body: bytes, path: str) -> list[bytes]:
     raw = body if path == "*" else _raw_at(body, path.split("."))
     try:
         return [bytes(part) for part in msgspec.json.decode(raw, type=list[msgspec.Raw])]
-    except (msgspec.MsgspecError, RecursionError):
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return _split_by_brackets(raw)
 
 
@@ -100,7 +101,7 @@ def _raw_at(body: bytes, steps: Sequence[str]) -> bytes:
     for step in steps:
         try:
             raw = bytes(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])[step])
-        except (msgspec.MsgspecError, RecursionError, KeyError):
+        except (msgspec.MsgspecError, RecursionError, UnicodeError, KeyError):
             raise NotReadable(f"no array at {'.'.join(steps)}") from None
     return raw
 
@@ -119,7 +120,7 @@ def _split_by_brackets(raw: bytes) -> list[bytes]:
             depth -= 1
             if depth == 0 and token.end() != len(text):
                 raise NotReadable("not one array")
-        if depth < 0 or (depth == 1 and mark == b","):
+        elif depth == 1 and mark == b",":
             parts.append(text[start : token.start()].strip(b" \t\r\n"))
             start = token.end()
     if depth != 0:
@@ -149,15 +150,19 @@ def look_up(value: Any, steps: Sequence[str]) -> Any:
 
 def _read_inner(text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return _parse_json(text)
+    except (NotReadable, TooDeep):
         return None
 
 
-def compile_expression(expression: str | Sequence[str]) -> Find:
-    """A finder for an expression. Raises ValueError, with the reason, for one that is not well-formed."""
-    templates = (expression,) if isinstance(expression, str) else tuple(expression)
-    finders = [_compile_template(template) for template in templates]
+def compile_expression(expression: str | Sequence[str], *, names: bool = True) -> Find:
+    """A finder for an expression. Raises ValueError, with the reason, for one that is not well-formed.
+
+    What `names` something is a text or a whole number: neither `true` nor 1.5 does. A time may be any number.
+    """
+    finders = [_compile_template(template, names) for template in templates_of(expression)]
+    if not finders:
+        raise ValueError("an expression is empty")
     if len(finders) == 1:
         return finders[0]
 
@@ -171,20 +176,39 @@ def compile_expression(expression: str | Sequence[str]) -> Find:
     return first
 
 
+def compile_key(expression: str | Sequence[str]) -> Find:
+    """The same for an id, of which two must not become one: `{a}-{b}` would join x-y, z and x, y-z to the same key."""
+    for template in templates_of(expression):
+        between = _PLACEHOLDER.split(template)[2:-1:2]
+        if any("|" not in text for text in between):
+            raise ValueError(f"{template!r} composes an id: put | between its parts")
+    return compile_expression(expression)
+
+
+def headers_of(expression: str | Sequence[str]) -> set[bytes]:
+    """The names of the headers that an expression may read."""
+    names = re.findall(r"header:([^{}|\n]+)", "\n".join(templates_of(expression)))
+    return {name.strip().lower().encode("latin-1") for name in names}
+
+
+def templates_of(expression: str | Sequence[str]) -> tuple[str, ...]:
+    return (expression,) if isinstance(expression, str) else tuple(expression)
+
+
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
-def _compile_template(template: str) -> Find:
+def _compile_template(template: str, names: bool) -> Find:
     if template.startswith("literal:"):
         constant = template[len("literal:") :]
         return lambda body, headers: constant
-    if "{" not in template:
-        return _compile_locator(template, lone=True)
+    if "{" not in template and "}" not in template:
+        return _compile_locator(template, names)
     pieces = _PLACEHOLDER.split(template)  # text, placeholder, text, placeholder, … text
     if any("{" in piece or "}" in piece for piece in pieces):
         raise ValueError(f"{template!r} has a brace without its partner")
     lone = len(pieces) == 3 and not pieces[0] and not pieces[2]
-    finders = [_compile_choice(piece, lone) if i % 2 else piece for i, piece in enumerate(pieces)]
+    finders = [_compile_choice(piece, names and lone) if i % 2 else piece for i, piece in enumerate(pieces)]
     return finders[1] if lone else _compose(finders)  # type: ignore[return-value]  # odd pieces are finders
 
 
@@ -206,14 +230,14 @@ def _compose(pieces: Sequence[str | Find]) -> Find:
     return composed
 
 
-def _compile_choice(names: str, lone: bool) -> Find:
-    finders = [_compile_locator(name, lone) for name in names.split("|")]
+def _compile_choice(choice: str, names: bool) -> Find:
+    finders = [_compile_locator(locator, names) for locator in choice.split("|")]
     if len(finders) == 1:
         return finders[0]
     return lambda body, headers: next((found for find in finders if (found := find(body, headers)) is not None), None)
 
 
-def _compile_locator(locator: str, lone: bool) -> Find:
+def _compile_locator(locator: str, names: bool) -> Find:
     name = locator.strip()
     if not name:
         raise ValueError("a locator is empty")
@@ -223,22 +247,21 @@ def _compile_locator(locator: str, lone: bool) -> Find:
     steps = tuple(name.split("."))
     if not all(steps):
         raise ValueError(f"{name!r} has an empty step")
-    return lambda body, headers: _scalar_text(look_up(body, steps), lone)
+    return lambda body, headers: _scalar_text(look_up(body, steps), names)
 
 
 def _header_text(value: bytes | None) -> str | None:
     return (value.decode("latin-1").strip() or None) if value is not None else None
 
 
-def _scalar_text(value: Any, lone: bool) -> str | None:
-    """A scalar as text. Alone, only a text or a whole number can name something: `true` names nothing."""
+def _scalar_text(value: Any, names: bool) -> str | None:
     if isinstance(value, str):
         return value if value.strip() else None
     if isinstance(value, bool):
-        return None if lone else str(value).lower()
+        return None if names else str(value).lower()
     if isinstance(value, int):
         return str(value)
-    if isinstance(value, float) and not lone:
+    if isinstance(value, float) and not names and isfinite(value):
         return repr(value)
     return None
 
@@ -258,7 +281,7 @@ def indexed(text: str | None) -> str | None:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOMENT = re.compile(
-    r"(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(?:[.,](\d{1,9}))?\d*\s*(Z|z|[+-]\d{2}:?\d{2})?", re.ASCII
+    r"(\d{4}-\d{2}-\d{2})[T ](\d{2}:\d{2}:\d{2})(?:[.,](\d{1,9})\d*)?\s*(Z|z|[+-]\d{2}:?\d{2})?", re.ASCII
 )
 _NUMBER = re.compile(r"\d{1,14}(?:\.\d{1,9})?", re.ASCII)
 
@@ -287,7 +310,10 @@ def moment(text: str | None) -> datetime | None:
 def fingerprint(body: bytes, parsed: Any, volatile: Sequence[tuple[str, ...]]) -> bytes:
     """SHA-256 by which "same id, other body" is told; without the fields that change from attempt to attempt."""
     if volatile and isinstance(parsed, dict):
-        return hashlib.sha256(msgspec.json.encode(_without(parsed, volatile), order="sorted")).digest()
+        try:
+            body = msgspec.json.encode(_without(parsed, volatile), order="sorted")
+        except (ValueError, OverflowError, RecursionError):
+            pass  # what JSON can hold and msgspec cannot write: then the bytes are compared as they came
     return hashlib.sha256(body).digest()
 
 

@@ -92,7 +92,8 @@ class Claimed:
     receipt: int
     fresh: bool
     status: State
-    same_body: bool = True
+    kept: bytes  # the fingerprint of the body that the receipt keeps
+    same_body: bool = True  # whether that is the body of this claim
 
 
 @dataclass(slots=True)

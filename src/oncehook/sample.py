@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from string import Template
 from typing import Any
 
+from oncehook.extract import templates_of
 from oncehook.providers import Example, Expression, Provider
 from oncehook.sign import sign
 
@@ -55,37 +56,48 @@ def _bare(provider: Provider) -> Example:
     body: dict[str, Any] = {}
     headers: dict[str, str] = {}
     facts = provider.event
-    for expression, value in (
-        (facts.id, "$id"),
-        (facts.type, "$type"),
-        (facts.object, "obj_$number"),
-        (facts.occurred_at, "$now_iso"),
-    ):
-        if expression is not None:
-            _place(_first_locator(expression), value, body, headers)
+    wanted = [(facts.type, "$type"), (facts.object, "obj_$number"), (facts.occurred_at, "$now_iso")]
+    composed = len(_locators(facts.id)) > 1  # then the other facts may be parts of it, and go first
+    wanted.insert(len(wanted) if composed else 0, (facts.id, "$id"))
+    for expression, value in wanted:
+        places = _locators(expression or [])
+        for i, locator in enumerate(places):
+            part = ("$action" if i else "$event") if value == "$type" and len(places) > 1 else value
+            _place(locator, part, body, headers)
     if provider.timestamp and provider.timestamp.body:
         stamp = {"s": "$now", "ms": "$now_ms", "iso": "$now_iso"}[provider.timestamp.unit]
         _place(provider.timestamp.body.split("|")[0], stamp, body, headers)
-    text = json.dumps([body] if facts.split == "*" else {facts.split: [body]} if facts.split else body)
-    return Example(body=text, headers=headers)
+    return Example(body=json.dumps(_wrapped(body, facts.split)), headers=headers)
 
 
-def _first_locator(expression: Expression) -> str:
-    template = expression if isinstance(expression, str) else expression[0]
-    inner = re.search(r"\{([^{}|]+)", template)
-    return inner[1] if inner else template
+def _wrapped(body: dict[str, Any], path: str | None) -> Any:
+    """The event in the array that `split` names."""
+    if path is None:
+        return body
+    wrapped: Any = [body]
+    for step in () if path == "*" else reversed(path.split(".")):
+        wrapped = {step: wrapped}
+    return wrapped
+
+
+def _locators(expression: Expression) -> list[str]:
+    """Where the parts of the first way to a fact are."""
+    template = next(iter(templates_of(expression)), "literal:")
+    return [choice.strip() for choice in re.findall(r"\{([^{}|]+)", template)] or [template.strip()]
 
 
 def _place(locator: str, value: str, body: dict[str, Any], headers: dict[str, str]) -> None:
     if locator.startswith("literal:"):
         return
     if locator.startswith("header:"):
-        headers.setdefault(locator.removeprefix("header:"), value)
+        headers.setdefault(locator.removeprefix("header:").strip(), value)
         return
     *steps, last = locator.split(".")
-    inner = body
+    inner: Any = body
     for step in steps:
         inner = inner.setdefault(step, {})
+        if not isinstance(inner, dict):
+            return  # another fact is already there
     inner.setdefault(last, value)
 
 

@@ -100,7 +100,11 @@ class Settings:
     )
     claim_timeout: float = setting(10.0, duration, "An event that is not committed by then gets 503.")
     intake_limit: int = setting(10_000, whole, "How many events may wait for their commit; more get 503.")
-    intake_bytes: int = setting(64 * 2**20, size, "How many bytes of bodies may wait for their commit; more get 503.")
+    intake_bytes: int = setting(
+        64 * 2**20,
+        size,
+        "How many bytes of bodies may be arriving, and as many again wait for their commit; more get 503.",
+    )
     migrate: str = setting(
         "auto",
         one_of("auto", "never"),

@@ -7,6 +7,7 @@ for every provider, and against what the providers' own libraries sign and accep
 import base64
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,7 @@ from oncehook.providers import Provider, Signature, Timestamp
 from oncehook.providers.sns import signed_message
 from oncehook.receipt import Delivery
 from oncehook.signatures import algorithm, encode
-from oncehook.verify import Body, Template
+from oncehook.template import Body, Template
 
 
 def sign(
@@ -37,16 +38,13 @@ def sign(
     stamp = _stamp_for(provider.timestamp, now)
     if provider.timestamp and provider.timestamp.header:
         signed[provider.timestamp.header] = stamp
-    delivery = Delivery.of(body, {**signed, "content-type": signed.get("Content-Type", "application/json")})
-    message = Template(signature.template).fill(delivery, Body(delivery), stamp.encode())
+    delivery = Delivery.of(body, signed)
+    message = Template(signature.template).fill(delivery, Body(delivery, provider.sends_form), stamp.encode())
     if message is None:
         raise ValueError(f"{provider.name}: the delivery lacks a part that {signature.template!r} names")
-    kind = algorithm(signature.algorithm)
-    raw = kind.sign(kind.load_signing(secret, signature.key), message)
-    encoded = raw.decode() if signature.algorithm == "token" else encode(raw, signature.encoding).decode()
+    value = _encoded(signature, message, secret)
     if signature.header is None:
-        return signed, _place(body, signature.body or "", encoded)
-    value = signature.prefix + encoded
+        return signed, _place(body, signature.body or "", value)
     if signature.fields and signature.field:
         parts = [f"{signature.field}={value}"]
         if provider.timestamp and provider.timestamp.field:
@@ -54,6 +52,12 @@ def sign(
         value = signature.fields.join(parts)
     signed[signature.header] = value
     return signed, body
+
+
+def _encoded(signature: Signature, message: bytes, secret: str) -> str:
+    kind = algorithm(signature.algorithm)
+    raw = kind.sign(kind.load_signing(secret, signature.key), message)
+    return signature.prefix + (raw if signature.algorithm == "token" else encode(raw, signature.encoding)).decode()
 
 
 def _signing(provider: Provider, secret: str) -> Signature:
@@ -78,20 +82,28 @@ def _iso(now: float) -> str:
 
 
 def _place(body: bytes, path: str, value: str) -> bytes:
-    parsed = parse(body)
+    parsed = inner = _object(body)
     *steps, last = path.split(".")
-    inner = parsed
     for step in steps:
         inner = inner.setdefault(step, {})
+        if not isinstance(inner, dict):
+            raise ValueError(f"there is no place for a signature at {path}")
     inner[last] = value
     return msgspec.json.encode(parsed)
 
 
 def _sign_sns(body: bytes, secret: str) -> bytes:
-    fields = {"SignatureVersion": "2", **parse(body)}
-    message = signed_message(fields)
+    fields = {"SignatureVersion": "2", **_object(body)}
+    message = signed_message({name: value for name, value in fields.items() if isinstance(value, str)})
     if message is None:
-        raise ValueError("ses: the body lacks a field that SNS signs")
+        raise ValueError("the body lacks a field that SNS signs")
     kind = algorithm("rsa-sha1" if fields["SignatureVersion"] == "1" else "rsa-sha256")
     fields["Signature"] = encode(kind.sign(kind.load_signing(secret, "public"), message), "base64").decode()
     return msgspec.json.encode(fields)
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    parsed = parse(body)
+    if not isinstance(parsed, dict):
+        raise ValueError("the signature goes into the body, so that must be a JSON object")
+    return parsed

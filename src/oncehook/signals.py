@@ -25,6 +25,7 @@ LINES: dict[str, tuple[str, str]] = {
     "other_body": ("warning", "An id came again with another body; the first one stays."),
     "rejected": ("warning", "A delivery is refused before anything is stored."),
     "unavailable": ("error", "An event could not be recorded; the sender was asked to try again."),
+    "door_failed": ("error", "A bug of Oncehook's own: the sender was asked to try again. Please report it."),
     "handshake": ("info", "A provider's handshake is answered."),
     "deliveries_dropped": ("warning", "Duplicates were acked, but too many came at once to note each."),
     "deliveries_lost": ("error", "Noting duplicates failed; the receipts themselves are untouched."),

@@ -1,13 +1,14 @@
 """Signature algorithms, in verify/sign pairs. Pure: bytes in, bytes or a bool out.
 
 Every `verify` compares in constant time and returns False for whatever is not a signature; none raises.
-Keys are loaded once, at start-up, and a key that cannot be used is a ValueError there.
+Keys are loaded once, at start-up, and a key that cannot be used is a ValueError there, without its value.
 """
 
 import base64
 import binascii
 import hmac
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ class Algorithm:
 
     load: Load  # (secret as configured, form) → the key that verifies
     load_signing: Load  # (secret as configured, form) → the key that signs
-    verify: Callable[[Key, bytes, bytes, str], bool]  # key, message, signature as sent, encoding
+    verify: Callable[[Key, bytes, Sequence[bytes], str], bool]  # key, message, signatures as sent, encoding → any?
     sign: Callable[[Key, bytes], bytes]
 
 
@@ -36,34 +37,48 @@ def encode(raw: bytes, encoding: str) -> bytes:
 
 
 def decode(text: bytes | str, encoding: str) -> bytes:
-    """Strictly: raises ValueError for anything that `encode` would not have written."""
+    """Strictly: raises ValueError for a foreign character or missing padding."""
     try:
         return binascii.unhexlify(text) if encoding == "hex" else base64.b64decode(text, validate=True)
-    except (binascii.Error, UnicodeError) as error:
-        raise ValueError(f"not {encoding}") from error
+    except ValueError:
+        raise ValueError(f"it is not {encoding}") from None
 
 
 # -- HMAC -----------------------------------------------------------------------------------------------------------
 
-SECRET_FORMS = ("text", "base64", "hex", "whsec")
+# HMAC fills its key up with zeros, so zeros are the empty key; a prefix alone is what a form left blank gives.
+_BLANK = re.compile(rb"[\x00\s]*(?:wh(?:sec|pk|sk)_)?[\x00\s]*")
 
 
 def load_secret(secret: str, form: str) -> bytes:
     """The bytes of a shared secret. Raises ValueError for one that is empty or not of its form."""
     if form == "text":
-        key = secret.encode()
+        key = to_bytes(secret)
     elif form == "whsec":
-        key = decode(secret.removeprefix("whsec_"), "base64")
+        text = secret.strip().removeprefix("whsec_")
+        key = decode(text + "=" * (-len(text) % 4), "base64")  # some senders leave the padding out
     else:
-        key = decode(secret, form)
-    if not key.strip():
+        key = decode(secret.strip(), form)
+    if _BLANK.fullmatch(key):
         raise ValueError("it is empty")
     return key
 
 
+def to_bytes(secret: str) -> bytes:
+    """UTF-8. An error of the codec would quote the secret, so it is not passed on."""
+    try:
+        return secret.encode()
+    except UnicodeEncodeError:
+        raise ValueError("it is not text") from None
+
+
 def _hmac(digest: str) -> Algorithm:
-    def verify(key: bytes, message: bytes, given: bytes, encoding: str) -> bool:
-        return hmac.compare_digest(encode(hmac.digest(key, message, digest), encoding), given)
+    def verify(key: bytes, message: bytes, given: Sequence[bytes], encoding: str) -> bool:
+        expected = encode(hmac.digest(key, message, digest), encoding)  # once, however many signatures came
+        for one in given:  # noqa: SIM110  # a generator costs as much as the comparison
+            if hmac.compare_digest(expected, one):
+                return True
+        return False
 
     def sign(key: bytes, message: bytes) -> bytes:
         return hmac.digest(key, message, digest)
@@ -105,44 +120,58 @@ def load_private(secret: str, form: str) -> "PrivateKeyTypes":
 
 def _raw_key(text: str) -> bytes:
     try:
-        return decode(text, "hex")
+        raw = decode(text, "hex")
     except ValueError:
-        return decode(text, "base64")
+        raw = decode(text, "base64")
+    if not raw.strip(b"\x00"):  # a point of small order: signatures under it can be made by anyone
+        raise ValueError("it is empty")
+    return raw
 
 
-def _only(load: Callable[[str, str], Key], kind: str) -> Load:
+def _only(load: Load, kind: str, fits: Callable[[Key], bool]) -> Load:
     """`load`, refusing a key of another kind: a signature must not choose its own algorithm."""
 
     def checked(secret: str, form: str) -> Key:
         try:
             key = load(secret, form)
-        except Exception:
-            raise ValueError(f"it is not a usable {kind} key (PEM, base64 or hex)") from None
-        if not type(key).__name__.lower().lstrip("_").startswith(kind):
-            raise ValueError(f"it is not an {kind} key")
+        except Exception:  # whatever a parser of keys raises may quote the key
+            raise ValueError(f"it is not a key (PEM, base64 or hex); {kind} is needed") from None
+        if not fits(key):
+            raise ValueError(f"it is a key of another kind; {kind} is needed")
         return key
 
     return checked
 
 
 def _asymmetric(
-    kind: str, verify: Callable[[Key, bytes, bytes], None], sign: Callable[[Key, bytes], bytes]
+    kind: str,
+    fits: Callable[[Key], bool],
+    verify: Callable[[Key, bytes, bytes], None],
+    sign: Callable[[Key, bytes], bytes],
 ) -> Algorithm:
     from cryptography.exceptions import InvalidSignature
 
-    def checked(key: Key, message: bytes, given: bytes, encoding: str) -> bool:
+    def matches(key: Key, message: bytes, given: bytes, encoding: str) -> bool:
         try:
             verify(key, message, decode(given, encoding))
         except (InvalidSignature, ValueError):
             return False
         return True
 
-    return Algorithm(_only(load_public, kind), _only(load_private, kind), checked, sign)
+    def any_matches(key: Key, message: bytes, given: Sequence[bytes], encoding: str) -> bool:
+        return any(matches(key, message, one, encoding) for one in given)
+
+    return Algorithm(_only(load_public, kind, fits), _only(load_private, kind, fits), any_matches, sign)
 
 
 def _ed25519() -> Algorithm:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
     return _asymmetric(
-        "ed25519", lambda key, message, raw: key.verify(raw, message), lambda key, message: key.sign(message)
+        "Ed25519",
+        lambda key: isinstance(key, (Ed25519PublicKey, Ed25519PrivateKey)),
+        lambda key, message, raw: key.verify(raw, message),
+        lambda key, message: key.sign(message),
     )
 
 
@@ -151,20 +180,25 @@ def _ecdsa() -> Algorithm:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     scheme = ec.ECDSA(hashes.SHA256())
+    kinds = ec.EllipticCurvePublicKey, ec.EllipticCurvePrivateKey
     return _asymmetric(
-        "ec", lambda key, message, raw: key.verify(raw, message, scheme), lambda key, message: key.sign(message, scheme)
+        "ECDSA on P-256",
+        lambda key: isinstance(key, kinds) and isinstance(key.curve, ec.SECP256R1),
+        lambda key, message, raw: key.verify(raw, message, scheme),
+        lambda key, message: key.sign(message, scheme),
     )
 
 
 def _rsa(digest: str) -> Algorithm:
     from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import padding
+    from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
     # SHA-1 is what SNS SignatureVersion 1 is; nothing else here uses it with RSA.
     kind = hashes.SHA1() if digest == "sha1" else hashes.SHA256()  # noqa: S303
     pad = padding.PKCS1v15()
     return _asymmetric(
-        "rsa",
+        "RSA of 2048 bits or more",
+        lambda key: isinstance(key, (rsa.RSAPublicKey, rsa.RSAPrivateKey)) and key.key_size >= 2048,
         lambda key, message, raw: key.verify(raw, message, pad, kind),
         lambda key, message: key.sign(message, pad, kind),
     )
@@ -178,7 +212,7 @@ def _token() -> Algorithm:
     return Algorithm(
         load_secret,
         load_secret,
-        lambda key, message, given, encoding: hmac.compare_digest(key, given),
+        lambda key, message, given, encoding: any(hmac.compare_digest(key, one) for one in given),
         lambda key, message: bytes(key),
     )
 

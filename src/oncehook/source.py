@@ -17,19 +17,30 @@ import msgspec
 
 from oncehook import providers
 from oncehook.errors import ConfigurationError, Rejected
-from oncehook.extract import Find, NotReadable, TooDeep, compile_expression, fingerprint, indexed, moment, parse, split
+from oncehook.extract import (
+    Find,
+    NotReadable,
+    TooDeep,
+    compile_expression,
+    compile_key,
+    fingerprint,
+    headers_of,
+    indexed,
+    moment,
+    parse,
+    split,
+)
 from oncehook.providers import Provider
 from oncehook.providers.certificates import Certificates
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.settings import SourceSettings, size
 from oncehook.verify import Verifier
 
-FORM = b"application/x-www-form-urlencoded"
-
 _ALWAYS_DROPPED = frozenset(
     b"authorization cookie set-cookie proxy-authorization x-api-key host connection accept accept-encoding "
     b"content-length transfer-encoding expect upgrade keep-alive te trailer forwarded x-forwarded-for "
-    b"x-forwarded-proto x-forwarded-host x-real-ip x-gitlab-token x-hook-secret".split()
+    b"x-forwarded-proto x-forwarded-host x-real-ip x-auth-token x-access-token x-amz-security-token "
+    b"cf-access-client-secret x-gitlab-token x-hook-secret x-webhook-secret x-webhook-token".split()
 )
 _encode_json = msgspec.json.Encoder().encode
 
@@ -69,39 +80,49 @@ class Source:
             )
         self.fetches_certificates = any(s.algorithm == "sns" for s in self.provider.signatures) and not settings.secrets
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
-        self.takes_forms = "form" in self.provider.content
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self._prepare_facts(settings, where)
 
     def _prepare_facts(self, settings: SourceSettings, where: str) -> None:
         facts = self.provider.event
         try:
-            self.find_id = compile_expression(settings.id or facts.id)
+            self.find_id = compile_key(settings.id or facts.id)
             self.find_correlation = _optional(settings.correlation)
         except ValueError as error:
             raise ConfigurationError(f"{where}: {error}") from None
         self.find_type = compile_expression(facts.type)
         self.find_object = _optional(facts.object)
-        self.find_occurred = _optional(facts.occurred_at)
+        self.find_occurred = _optional(facts.occurred_at, names=False)
         self.find_delivery = _optional(facts.delivery_id)
         self.split = facts.split
         self.volatile = tuple(tuple(path.split(".")) for path in facts.volatile)
         secret_headers = {s.header.lower().encode() for s in self.provider.signatures if s.header}
         self.dropped = _ALWAYS_DROPPED | secret_headers
+        self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
 
     # -- reading a verified delivery ------------------------------------------------------------------------------
 
     def parse(self, delivery: Delivery) -> Any:
-        """The body as plain data, or None where it is too deep to read. Raises Rejected("malformed")."""
-        form = self.takes_forms and delivery.headers.get(b"content-type", b"").lower().startswith(FORM)
+        """The body as plain data, or None where it cannot be read as a whole. Raises Rejected("malformed")."""
+        if delivery.repeated and not self.naming.isdisjoint(delivery.repeated):
+            raise Rejected("malformed", "a header that names the event came twice")
+        form = self.provider.sends_form(delivery.headers)
         try:
             parsed = parse(delivery.body, form=form)
             field = self.provider.form_field
             return parse(parsed[field].encode()) if form and field and field in parsed else parsed
         except NotReadable as error:
+            if self._splits(delivery.body):
+                return None  # one element is broken: it fails alone
             raise Rejected("malformed", str(error)) from None
         except TooDeep:
             return None
+
+    def _splits(self, body: bytes) -> bool:
+        try:
+            return self.split is not None and bool(split(body, self.split))
+        except NotReadable:
+            return False
 
     def read(self, delivery: Delivery, parsed: Any) -> list[Claim]:
         """One claim for each event of a verified delivery."""
@@ -172,8 +193,8 @@ class Source:
         return self.types is None or any(pattern.fullmatch(type_) for pattern in self.types)
 
 
-def _optional(expression: str | Sequence[str] | None) -> Find | None:
-    return None if expression is None else compile_expression(expression)
+def _optional(expression: str | Sequence[str] | None, *, names: bool = True) -> Find | None:
+    return None if expression is None else compile_expression(expression, names=names)
 
 
 @cache
@@ -192,7 +213,7 @@ def resolve(secret: str, where: str) -> str:
     elif kind == "file":
         try:
             value = Path(name).read_text("utf-8").strip()
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, ValueError) as error:
             raise ConfigurationError(f"{where}: {name} cannot be read ({type(error).__name__})") from None
         if not value:
             raise ConfigurationError(f"{where} is empty: {name} has nothing in it")

@@ -12,16 +12,17 @@ import binascii
 import hmac
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn, Protocol
+from typing import Protocol
 
 from oncehook.errors import ConfigurationError, Rejected
-from oncehook.extract import NotReadable, TooDeep, look_up, moment, parse
+from oncehook.extract import moment
 from oncehook.providers import Provider, Signature, Timestamp
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.sns import certificate_url, signed_message
+from oncehook.providers.sns import NAMES, certificate_url, signed_message
 from oncehook.receipt import Delivery
 from oncehook.settings import duration
-from oncehook.signatures import Key, algorithm
+from oncehook.signatures import Key, algorithm, to_bytes
+from oncehook.template import Body, Template, compile_paths
 
 MOST_SIGNATURES = 32
 """More signatures than this in one header are not a rotation but an attack on our CPU."""
@@ -29,154 +30,101 @@ MOST_SIGNATURES = 32
 FUTURE = 300.0
 """How far ahead of our clock a timestamp may be, where the provider's past side is longer."""
 
-
-class Body:
-    """The body as plain data, parsed at most once, and only by the checks whose signature is inside it."""
-
-    __slots__ = ("_delivery", "_parsed", "_read")
-
-    def __init__(self, delivery: Delivery) -> None:
-        self._delivery = delivery
-        self._read = False
-        self._parsed: Any = None
-
-    def at(self, path: str) -> str | None:
-        """The text at a path, or at the first of several (`a.b|c`)."""
-        if not self._read:
-            self._read, self._parsed = True, self._parse()
-        for choice in path.split("|"):
-            value = look_up(self._parsed, choice.split("."))
-            if isinstance(value, str):
-                return value
-        return None
-
-    def fields(self) -> dict[str, Any]:
-        self.at("")
-        return self._parsed if isinstance(self._parsed, dict) else {}
-
-    def _parse(self) -> Any:
-        content = self._delivery.headers.get(b"content-type", b"")
-        try:
-            return parse(self._delivery.body, form=content.startswith(b"application/x-www-form-urlencoded"))
-        except (NotReadable, TooDeep):
-            return None
+Keys = Sequence[tuple[int, Key]]  # (index of the secret, its key)
+Match = tuple[int, bytes | None]  # (index of the secret that verifies, the timestamp that it covers)
 
 
 class Check(Protocol):
     """One alternative of a provider's signatures, with the source's keys for it."""
 
-    def matches(self, delivery: Delivery, body: Body) -> tuple[int, str | None] | None:
-        """The index of the secret that verifies and the timestamp it covers, or None."""
+    def matches(self, delivery: Delivery, body: Body) -> Match | None:
+        """The secret that verifies the delivery, or None. Raises Rejected where no other check may have its say."""
 
 
-# -- templates ------------------------------------------------------------------------------------------------------
+# -- a signature over a template ------------------------------------------------------------------------------------
 
-Values = Callable[[str], bytes | None]  # placeholder → its bytes in this request
-_PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
-
-
-class Template:
-    """What is signed: `{body}`, `{timestamp}`, `{method}`, `{header:NAME}` and `{body:PATH}` in literal text."""
-
-    def __init__(self, template: str) -> None:
-        pieces = _PLACEHOLDER.split(template)
-        self.pieces = [piece if i % 2 else piece.encode() for i, piece in enumerate(pieces) if i % 2 or piece]
-        self.headers = [p[len("header:") :].lower().encode() for p in pieces[1::2] if p.startswith("header:")]
-
-    def fill(self, delivery: Delivery, body: Body, timestamp: bytes | None) -> bytes | None:
-        """The signed message of this request, or None if a part of it is missing."""
-        parts: list[bytes] = []
-        for piece in self.pieces:
-            part = piece if isinstance(piece, bytes) else self._value(piece, delivery, body, timestamp)
-            if part is None:
-                return None
-            parts.append(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _value(self, name: str, delivery: Delivery, body: Body, timestamp: bytes | None) -> bytes | None:
-        if name == "body":
-            return delivery.body
-        if name == "timestamp":
-            return timestamp
-        if name == "method":
-            return delivery.method.encode()
-        if name.startswith("header:"):
-            return delivery.headers.get(name[len("header:") :].lower().encode())
-        text = body.at(name[len("body:") :])
-        return None if text is None else text.encode("utf-8", "surrogatepass")
+Given = tuple[Sequence[bytes], bytes | None]  # the signatures in the request, and its timestamp
+_NONE: Given = (), None
 
 
 class TemplateCheck:
     """A signature, encoded in a header or in the body, over a template of the request."""
 
-    def __init__(self, signature: Signature, timestamp: Timestamp | None, keys: Sequence[tuple[int, Key]]) -> None:
-        self.signature = signature
-        self.algorithm = algorithm(signature.algorithm)
+    def __init__(self, signature: Signature, timestamp: Timestamp | None, keys: Keys) -> None:
         self.keys = keys
-        self.template = Template(signature.template)
-        self.header = signature.header.lower().encode() if signature.header else None
+        self.verify = algorithm(signature.algorithm).verify
+        self.encoding = signature.encoding
+        template = Template(signature.template)
+        self.fill = template.fill
+        self.header = _header(signature.header or "")
         self.prefix = signature.prefix.encode()
-        self.timestamp = timestamp
-        self.timestamp_header = timestamp.header.lower().encode() if timestamp and timestamp.header else None
-        self.guarded = {name for name in (self.header, self.timestamp_header, *self.template.headers) if name}
+        self.separator = (signature.fields or signature.separator or "").encode()
+        self.field = (signature.field or "").encode()
+        self.paths = compile_paths(signature.body or "")
+        stamp = timestamp or Timestamp()
+        self.stamp_header = _header(stamp.header or "")
+        self.stamp_field = stamp.field.encode() if stamp.field else None
+        self.stamp_paths = compile_paths(stamp.body) if stamp.body else None
+        self.guarded = {name for name in (self.header, self.stamp_header, *template.headers) if name}
+        self.find: Callable[[Delivery, Body], Given] = self._find_in_header
+        if signature.fields is not None:
+            self.find = self._find_in_fields
+        elif signature.header is None:
+            self.find = self._find_in_body
 
-    def matches(self, delivery: Delivery, body: Body) -> tuple[int, str | None] | None:
+    def matches(self, delivery: Delivery, body: Body) -> Match | None:
         if delivery.repeated and not self.guarded.isdisjoint(delivery.repeated):
             raise Rejected("malformed", "a header of the signature came twice")
-        given, fields = self._given(delivery, body)
+        given, stamp = self.find(delivery, body)
         if not given:
             return None
-        stamp = self._stamp(delivery, body, fields)
-        message = self.template.fill(delivery, body, stamp)
-        if message is None:
-            return None
-        for index, key in self.keys:
-            for candidate in given:
-                if self.algorithm.verify(key, message, candidate, self.signature.encoding):
-                    return index, None if stamp is None else stamp.decode("latin-1")
+        message = self.fill(delivery, body, stamp)
+        if message is not None:
+            for index, key in self.keys:
+                if self.verify(key, message, given, self.encoding):
+                    return index, stamp
         return None
 
-    def _given(self, delivery: Delivery, body: Body) -> tuple[list[bytes], dict[bytes, list[bytes]]]:
-        """The signatures in the request without their prefix, and the fields of their header."""
-        fields: dict[bytes, list[bytes]] = {}
-        if self.header is None:
-            text = body.at(self.signature.body or "")
-            return ([] if text is None else [text.encode("utf-8", "surrogatepass")]), fields
+    def _find_in_header(self, delivery: Delivery, body: Body) -> Given:
         value = delivery.headers.get(self.header)
         if value is None:
-            return [], fields
-        if self.signature.fields is not None and self.signature.field is not None:
-            fields = _fields(value, self.signature.fields.encode())
-            found = fields.get(self.signature.field.encode(), [])
-        elif self.signature.separator is not None:
-            found = value.split(self.signature.separator.encode(), MOST_SIGNATURES + 1)
-        else:
-            found = [value]
-        if len(found) > MOST_SIGNATURES:
+            return _NONE
+        parts = value.split(self.separator, MOST_SIGNATURES + 1) if self.separator else [value]
+        return self._bare(parts), self._stamp(delivery, body)
+
+    def _find_in_fields(self, delivery: Delivery, body: Body) -> Given:
+        """Fields such as `t=…,v1=…,v1=…`: the signatures, and the timestamp if it is the only one of its name."""
+        signatures, stamps = [], []
+        for part in delivery.headers.get(self.header, b"").split(self.separator, 2 * MOST_SIGNATURES):
+            name, _, value = part.partition(b"=")
+            name = name.strip(b" ")
+            if name == self.field:
+                signatures.append(value)
+            elif name == self.stamp_field:
+                stamps.append(value)
+        if self.stamp_field is None:
+            return self._bare(signatures), self._stamp(delivery, body)
+        return self._bare(signatures), stamps[0] if len(stamps) == 1 else None
+
+    def _find_in_body(self, delivery: Delivery, body: Body) -> Given:
+        value = body.at(self.paths)
+        return _NONE if value is None else (self._bare([value]), self._stamp(delivery, body))
+
+    def _bare(self, signatures: list[bytes]) -> list[bytes]:
+        """Signatures without their prefix; those without the prefix are of another scheme."""
+        if len(signatures) > MOST_SIGNATURES:
             raise Rejected("malformed", f"more than {MOST_SIGNATURES} signatures")
-        size = len(self.prefix)
-        return [one[size:] for one in found if one.startswith(self.prefix) and len(one) > size], fields
+        prefix = self.prefix
+        return [one[len(prefix) :] for one in signatures if one.startswith(prefix)] if prefix else signatures
 
-    def _stamp(self, delivery: Delivery, body: Body, fields: Mapping[bytes, list[bytes]]) -> bytes | None:
-        where = self.timestamp
-        if where is None:
-            return None
-        if self.timestamp_header is not None:
-            return delivery.headers.get(self.timestamp_header)
-        if where.field is not None:
-            stamps = fields.get(where.field.encode(), [])
-            return stamps[0] if len(stamps) == 1 else None
-        text = body.at(where.body or "")
-        return None if text is None else text.encode("utf-8", "surrogatepass")
+    def _stamp(self, delivery: Delivery, body: Body) -> bytes | None:
+        if self.stamp_header:
+            return delivery.headers.get(self.stamp_header)
+        return None if self.stamp_paths is None else body.at(self.stamp_paths)
 
 
-def _fields(value: bytes, separator: bytes) -> dict[bytes, list[bytes]]:
-    fields: dict[bytes, list[bytes]] = {}
-    for part in value.split(separator, 2 * MOST_SIGNATURES):
-        name, equals, content = part.partition(b"=")
-        if equals:
-            fields.setdefault(name.strip(b" "), []).append(content)
-    return fields
+def _header(name: str) -> bytes:
+    return name.strip().lower().encode()
 
 
 # -- the other families ---------------------------------------------------------------------------------------------
@@ -185,10 +133,10 @@ def _fields(value: bytes, separator: bytes) -> dict[bytes, list[bytes]]:
 class BasicCheck:
     """HTTP basic authentication: nothing is signed, whoever has the password may post."""
 
-    def __init__(self, keys: Sequence[tuple[int, bytes]]) -> None:
+    def __init__(self, keys: Keys) -> None:
         self.keys = keys
 
-    def matches(self, delivery: Delivery, body: Body) -> tuple[int, str | None] | None:
+    def matches(self, delivery: Delivery, body: Body) -> Match | None:
         if b"authorization" in delivery.repeated:
             raise Rejected("malformed", "a header of the signature came twice")
         scheme, _, encoded = delivery.headers.get(b"authorization", b"").partition(b" ")
@@ -204,36 +152,46 @@ class BasicCheck:
 class SnsCheck:
     """Amazon SNS: the named fields of the body under a pinned key, or under the certificate that they name."""
 
-    def __init__(
-        self, keys: Sequence[tuple[int, Key]], certificates: Certificates, topics: Sequence[re.Pattern[str]]
-    ) -> None:
+    def __init__(self, keys: Keys, certificates: Certificates, topics: Sequence[re.Pattern[str]]) -> None:
         self.keys = keys
         self.certificates = certificates
         self.topics = topics
 
-    def matches(self, delivery: Delivery, body: Body) -> tuple[int, str | None] | None:
-        fields = body.fields()
+    def matches(self, delivery: Delivery, body: Body) -> Match | None:
+        fields = self._fields(body)
         message = signed_message(fields)
-        version, given = fields.get("SignatureVersion"), fields.get("Signature")
-        if message is None or version not in ("1", "2") or not isinstance(given, str):
+        if message is None:
             return None
-        if not any(topic.fullmatch(fields["TopicArn"]) for topic in self.topics):
-            raise Rejected("bad_signature", "the topic is not in the source's topics")
-        check = algorithm("rsa-sha1" if version == "1" else "rsa-sha256")
+        check = algorithm("rsa-sha1" if fields["SignatureVersion"] == "1" else "rsa-sha256")
+        given = (fields["Signature"].encode("utf-8", "surrogatepass"),)
         for index, key in self.keys or self._fetched(fields):
-            if check.verify(key, message, given.encode("utf-8", "surrogatepass"), "base64"):
-                return index, fields["Timestamp"]
+            if check.verify(key, message, given, "base64"):
+                return index, fields["Timestamp"].encode("utf-8", "surrogatepass")
         return None
 
-    def _fetched(self, fields: Mapping[str, Any]) -> list[tuple[int, Key]]:
+    def certificate_wanted(self, body: Body) -> str | None:
+        """Nothing is fetched for a stranger: what is not for a topic of this source needs no certificate."""
+        fields = self._fields(body)
+        return None if self.keys or signed_message(fields) is None else certificate_url(fields)
+
+    def _fields(self, body: Body) -> Mapping[str, str]:
+        """The fields of a message that could be for this source; none if it is no such message."""
+        fields = body.texts(NAMES) or {}
+        if fields.get("SignatureVersion") not in ("1", "2") or "Signature" not in fields:
+            return {}
+        if not any(topic.fullmatch(fields.get("TopicArn", "")) for topic in self.topics):
+            raise Rejected("bad_signature", "the topic is not in the source's topics")
+        return fields
+
+    def _fetched(self, fields: Mapping[str, str]) -> Keys:
         url = certificate_url(fields)
         certificate = self.certificates.get(url) if url else None
-        if certificate is None:
-            return []
         signed = moment(fields["Timestamp"])
-        if signed is None or not certificate.not_valid_before_utc <= signed <= certificate.not_valid_after_utc:
-            return []
-        return [(0, certificate.public_key())]
+        if certificate is None or signed is None:
+            return ()
+        if not certificate.not_valid_before_utc <= signed <= certificate.not_valid_after_utc:
+            return ()
+        return ((0, certificate.public_key()),)
 
 
 # -- a source's verifier --------------------------------------------------------------------------------------------
@@ -270,7 +228,7 @@ class Verifier:
 
     def verify(self, delivery: Delivery, now: float) -> int:
         """The index of the secret that verified the delivery. Raises Rejected for every other one."""
-        body = Body(delivery)
+        body = Body(delivery, self.provider.sends_form)
         for check in self.checks:
             found = check.matches(delivery, body)
             if found is not None:
@@ -281,10 +239,13 @@ class Verifier:
         raise Rejected("bad_signature", "no signature in the request matches a secret of the source")
 
     def certificate_wanted(self, delivery: Delivery) -> str | None:
-        """The address of a certificate that must be fetched before this delivery can be verified, if any."""
-        if not any(isinstance(check, SnsCheck) and not check.keys for check in self.checks):
-            return None
-        return certificate_url(Body(delivery).fields())
+        """The address of a certificate that must be fetched before this delivery can be verified, if any.
+
+        Raises Rejected for a delivery that no certificate could make authentic.
+        """
+        body = Body(delivery, self.provider.sends_form)
+        wanted = (check.certificate_wanted(body) for check in self.checks if isinstance(check, SnsCheck))
+        return next((url for url in wanted if url), None)
 
 
 def _load_keys(provider: Provider, secrets: Sequence[str], where: str) -> list[list[tuple[int, Key]]]:
@@ -308,10 +269,10 @@ def _load_key(signature: Signature, secret: str) -> Key:
     if not secret.strip():
         raise ValueError("it is empty")
     if signature.algorithm == "basic":
-        user, colon, password = secret.partition(":")
-        if not (colon and user and password):
+        user, _, password = secret.partition(":")
+        if not (user.strip() and password.strip()):
             raise ValueError("it is not user:password")
-        return secret.encode()
+        return to_bytes(secret)
     if signature.algorithm == "sns":
         return algorithm("rsa-sha256").load(secret, "public")
     if (signature.key == "whpk") != secret.startswith("whpk_") and signature.key in ("whpk", "whsec"):
@@ -322,7 +283,7 @@ def _load_key(signature: Signature, secret: str) -> Key:
 def _make_check(
     signature: Signature,
     timestamp: Timestamp | None,
-    keys: Sequence[tuple[int, Key]],
+    keys: Keys,
     certificates: Certificates,
     topics: Sequence[re.Pattern[str]],
 ) -> Check:
@@ -347,28 +308,23 @@ def _window(provider: Provider, tolerance: float | None) -> Window | None:
     return provider.timestamp.unit, (provider.horizon or 0.0) + allowed, min(allowed, FUTURE)
 
 
-_DIGITS = re.compile(r"[0-9]{1,15}")
-
-
-def _check_window(stamp: str | None, window: Window, now: float) -> None:
+def _check_window(stamp: bytes | None, window: Window, now: float) -> None:
     unit, past, future = window
-    seconds = _seconds(stamp or "", unit)
+    seconds = _seconds(stamp, unit)
     if seconds is None:
-        _refuse("the timestamp is missing or not a number")
+        raise Rejected("bad_signature", "the timestamp is missing or not one")
     if seconds < now - past:
         raise Rejected("stale_timestamp", "the timestamp is too old")
     if seconds > now + future:
         raise Rejected("stale_timestamp", "the timestamp is in the future")
 
 
-def _seconds(stamp: str, unit: str) -> float | None:
-    if unit == "iso":
-        read = None if stamp.isdecimal() else moment(stamp)
-        return None if read is None else read.timestamp()
-    if not _DIGITS.fullmatch(stamp):
+def _seconds(stamp: bytes | None, unit: str) -> float | None:
+    if stamp is None:
         return None
-    return int(stamp) / 1000 if unit == "ms" else float(int(stamp))
-
-
-def _refuse(detail: str) -> NoReturn:
-    raise Rejected("bad_signature", detail)
+    if unit == "iso":
+        read = moment(stamp.decode("latin-1")) if b"-" in stamp else None
+        return None if read is None else read.timestamp()
+    if len(stamp) > 15 or not stamp.isdigit():  # of bytes, ASCII digits and nothing else
+        return None
+    return int(stamp) / 1000 if unit == "ms" else int(stamp)

@@ -16,8 +16,8 @@ Key = tuple[str, str]  # source, event id
 
 
 @dataclass
-class Tally:
-    """Deliveries and answers by source. Deliveries count requests; accepted, duplicate and ignored count events."""
+class Counts:
+    """By source. Deliveries, rejected and unavailable count requests; accepted, duplicate and ignored count events."""
 
     deliveries: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
@@ -25,41 +25,56 @@ class Tally:
     ignored: Counter[str] = field(default_factory=Counter)
     rejected: Counter[str] = field(default_factory=Counter)
     unavailable: Counter[str] = field(default_factory=Counter)
-    behaviours: Counter[str] = field(default_factory=Counter)
+    behaviours: Counter[str] = field(default_factory=Counter)  # by what the sender did
+
+
+@dataclass
+class Tally:
+    """What the senders saw."""
+
+    counts: Counts = field(default_factory=Counts)
     acked: set[Key] = field(default_factory=set)
     fresh: set[Key] = field(default_factory=set)
+    others: set[Key] = field(default_factory=set)
+    others_in_batches: int = 0
     twice: int = 0  # events that were new to the door a second time
     forged: int = 0  # deliveries that it should have refused, and took
     refused: int = 0  # genuine deliveries that it refused
-    others: set[Key] = field(default_factory=set)
-    others_in_batches: int = 0
+    astray: int = 0  # answers that the door should never give
 
     def note(self, source: str, status: int, text: str, ids: Iterable[str], *, genuine: bool) -> None:
         """One answer to one delivery of these events."""
-        self.deliveries[source] += 1
+        self.counts.deliveries[source] += 1
         if 200 <= status < 300:
             self.forged += not genuine
             self._note_ack(source, read_answer(text), [(source, id) for id in ids])
         elif 400 <= status < 500:
             self.refused += genuine
-            self.rejected[source] += 1
+            self.counts.rejected[source] += 1
+        elif status in (0, 503):
+            self.counts.unavailable[source] += 1
         else:
-            self.unavailable[source] += 1
+            self.astray += 1
 
     def _note_ack(self, source: str, answer: dict[str, Any], keys: list[Key]) -> None:
-        counts = count_outcomes(answer)
-        self.accepted[source] += counts["accepted"] + counts["failed"]
-        self.duplicate[source] += counts["duplicate"]
-        self.ignored[source] += counts["ignored"]
+        said = count_outcomes(answer)
+        self.counts.accepted[source] += said["accepted"] + said["failed"]
+        self.counts.duplicate[source] += said["duplicate"]
+        self.counts.ignored[source] += said["ignored"]
         self.acked.update(keys)
-        if not counts["duplicate"]:
+        if not said["duplicate"]:
             self.twice += len(self.fresh.intersection(keys))
             self.fresh.update(keys)
 
     @property
-    def events(self) -> int:
-        """How many different events the door has acked, whoever sent them."""
-        return len(self.acked) + len(self.others) + self.others_in_batches
+    def from_others(self) -> int:
+        """How many different events of other senders the door has acked."""
+        return len(self.others) + self.others_in_batches
+
+    def check(self, receipts: int) -> "Check":
+        """What is acked against what is kept."""
+        acked = len(self.acked) + self.from_others
+        return Check(acked, receipts, self.twice, self.forged, self.refused, self.astray)
 
 
 def read_answer(text: str | bytes) -> dict[str, Any]:
@@ -86,10 +101,11 @@ class Check:
     twice: int = 0
     forged: int = 0
     refused: int = 0
+    astray: int = 0
 
     @property
     def holds(self) -> bool:
-        return self.acked == self.receipts and not (self.twice or self.forged or self.refused)
+        return self.acked == self.receipts and not (self.twice or self.forged or self.refused or self.astray)
 
 
 class Witness:

@@ -15,14 +15,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from oncehook.errors import ConfigurationError
-from oncehook.extract import compile_expression
-from oncehook.settings import duration, size
+from oncehook.extract import Headers, compile_expression, compile_key
+from oncehook.settings import SourceSettings, duration, size
+from oncehook.template import Template
 
 Expression = str | list[str]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 AlgorithmName = Literal[
     "hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha256", "token", "basic", "sns"
 ]
+FORM = b"application/x-www-form-urlencoded"
+_SHARED = ("text", "base64", "hex", "whsec")  # forms of a key that both sides have
 
 
 class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -126,11 +129,15 @@ class Provider(Definition, frozen=True, kw_only=True):
         """Seconds over which the provider may redeliver an event, where it is known."""
         return duration(self.retries.horizon) if self.retries.horizon else None
 
+    def sends_form(self, headers: Headers) -> bool:
+        """Whether this body is a form. One answer for `verify` and for what reads after it, or they could differ."""
+        return "form" in self.content and headers.get(b"content-type", b"").lower().startswith(FORM)
+
 
 def read_provider(name: str, table: Mapping[str, Any], where: str) -> Provider:
     """A checked definition out of a table. Raises ConfigurationError that names the wrong key."""
     try:
-        provider = msgspec.convert({"name": name, **table}, Provider)
+        provider = msgspec.convert({**table, "name": name}, Provider)
         _check(provider)
     except (msgspec.ValidationError, ValueError) as error:
         raise ConfigurationError(f"{where}: {error}") from None
@@ -138,8 +145,10 @@ def read_provider(name: str, table: Mapping[str, Any], where: str) -> Provider:
 
 
 def _check(provider: Provider) -> None:
+    """What the types of the format do not say. Raises ValueError for a definition that could never work as meant."""
     facts = provider.event
-    for expression in (facts.id, facts.type, facts.object, facts.occurred_at, facts.delivery_id):
+    compile_key(facts.id)
+    for expression in (facts.type, facts.object, facts.occurred_at, facts.delivery_id):
         if expression is not None:
             compile_expression(expression)
     for text in (provider.retries.horizon, provider.timestamp.tolerance if provider.timestamp else None):
@@ -149,17 +158,44 @@ def _check(provider: Provider) -> None:
         size(provider.max_body)
     if not provider.signatures:
         raise ValueError("`signatures` is empty: say how deliveries are signed")
+    for option in provider.options:
+        if option not in SourceSettings.__dataclass_fields__:
+            raise ValueError(f"`options` has {option}, which is not a setting of a source")
+    if provider.handshake is not None and not provider.handshake.when:
+        raise ValueError("`handshake.when` is empty: every delivery would be a handshake")
     for signature in provider.signatures:
-        _check_signature(signature)
+        if signature.algorithm not in ("basic", "sns"):
+            _check_signature(signature)
+            _check_timestamp(signature, provider.timestamp)
 
 
 def _check_signature(signature: Signature) -> None:
-    if signature.algorithm in ("basic", "sns"):
-        return
-    if (signature.header is None) == (signature.body is None):
+    if bool(signature.header) == bool(signature.body):
         raise ValueError("a signature is in a `header` or at a path in the `body`: give one of the two")
     if (signature.fields is None) != (signature.field is None):
         raise ValueError("`fields` (the separator) and `field` (the name) belong together")
+    if "" in (signature.fields, signature.field, signature.separator):
+        raise ValueError("`fields`, `field` and `separator` cannot be empty")
+    shared = signature.algorithm.startswith("hmac-") or signature.algorithm == "token"
+    if shared != (signature.key in _SHARED):
+        raise ValueError(f'`key = "{signature.key}"` is not a form that a key of {signature.algorithm} has')
+
+
+def _check_timestamp(signature: Signature, timestamp: Timestamp | None) -> None:
+    names = Template(signature.template).names
+    if timestamp is None:
+        if "timestamp" in names:
+            raise ValueError("`template` has {timestamp}, and `timestamp` does not say where that is")
+        return
+    if [bool(timestamp.header), bool(timestamp.field), bool(timestamp.body)].count(True) != 1:
+        raise ValueError("`timestamp` is in a `header`, in a `field` or at a path in the `body`: give one of the three")
+    if timestamp.field and signature.fields is None:
+        raise ValueError("`timestamp.field` is a field of the signature's header: give the signature's `fields` too")
+    covering = {"timestamp", f"header:{timestamp.header}"}
+    if timestamp.body:
+        covering |= {"body", *(f"body:{path}" for path in timestamp.body.split("|"))}
+    if covering.isdisjoint(names):
+        raise ValueError("`template` does not cover the timestamp, so anyone could refresh it: put {timestamp} there")
 
 
 @cache

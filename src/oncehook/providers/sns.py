@@ -16,25 +16,28 @@ _SIGNED = {
     "SubscriptionConfirmation": _CONFIRMATION,
     "UnsubscribeConfirmation": _CONFIRMATION,
 }
+NAMES = (*dict.fromkeys(_NOTIFICATION + _CONFIRMATION), "Signature", "SignatureVersion", "SigningCertURL")
 _HOST = r"https://sns\.[a-z]{2}(?:-[a-z]{2,12}){1,2}-[0-9]\.amazonaws\.com(?:\.cn)?"
 _CERTIFICATE = re.compile(_HOST + r"/SimpleNotificationService-[0-9a-f]{32}\.pem", re.ASCII)
 _SUBSCRIBE = re.compile(_HOST + r"/\?Action=ConfirmSubscription&[A-Za-z0-9=&:%._~-]{1,2048}", re.ASCII)
 
 
-def signed_message(fields: Mapping[str, Any]) -> bytes | None:
-    """What SNS signs of these fields: `name\\nvalue\\n` in a fixed order, or None if one that must be there is not."""
-    names = _SIGNED.get(fields.get("Type", "") if isinstance(fields.get("Type"), str) else "")
-    if names is None:
-        return None
+def signed_message(fields: Mapping[str, str]) -> bytes | None:
+    """What SNS signs of these fields: `name\\nvalue\\n` in a fixed order, or None if one that must be there is not.
+
+    Only a message may hold a line break: in any other field one would let the same signed bytes be read
+    as different fields, by whoever can have a message of their own published.
+    """
+    names = _SIGNED.get(fields.get("Type", ""), ())
     lines = []
     for name in names:
         value = fields.get(name)
         if value is None and name == "Subject":
             continue
-        if not isinstance(value, str):
+        if value is None or ("\n" in value and name != "Message"):
             return None
         lines.append(f"{name}\n{value}\n")
-    return "".join(lines).encode("utf-8", "surrogatepass")
+    return "".join(lines).encode("utf-8", "surrogatepass") or None
 
 
 def certificate_url(fields: Mapping[str, Any]) -> str | None:

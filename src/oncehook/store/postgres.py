@@ -37,11 +37,12 @@ MIGRATION_SECONDS = 3600.0
 LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # what asyncpg raises when the server says goodbye at the wrong moment
     asyncpg.OperatorInterventionError,
     OSError,
     TimeoutError,
 )
-"""After one of these it is unknown whether the statement was committed."""
+"""After one of these it is unknown whether the statement was committed, and the connection is of no more use."""
 
 AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
 """After one of these it was certainly not, and may well be next time. A unique violation is our own first try, whose
@@ -162,11 +163,11 @@ class PostgresStore:
     async def _claim_once(
         self, offered: Sequence[tuple[int, Claim]], outcome: dict[int, Claimed], connection: Connection
     ) -> None:
-        rows = await connection.fetch(self.sql["claim"], *_columns(offered))
+        rows = await connection.fetch(self.sql["claim"], *_offered(offered))
         fresh = {row[0] for row in rows}
         for id, claim in offered:
             if id in fresh:
-                outcome[id] = Claimed(id, True, claim.status)
+                outcome[id] = Claimed(id, True, claim.status, claim.fingerprint)
         known = [(id, claim) for id, claim in offered if id not in fresh]
         if known:
             await self._look_up(connection, known, outcome)
@@ -182,7 +183,11 @@ class PostgresStore:
             row = before.get((claim.source, claim.event_id))
             if row is not None:  # its own id: the first try was committed and only the reply was lost
                 outcome[id] = Claimed(
-                    row["id"], row["id"] == id, State(row["status"]), row["fingerprint"] == claim.fingerprint
+                    row["id"],
+                    row["id"] == id,
+                    State(row["status"]),
+                    row["fingerprint"],
+                    row["fingerprint"] == claim.fingerprint,
                 )
 
     async def _draw_ids(self, count: int) -> list[int]:
@@ -292,12 +297,12 @@ class PostgresStore:
 
     @asynccontextmanager
     async def _acquired(self, seconds: float) -> AsyncIterator[Connection]:
-        """A connection of the pool. One whose answer did not come in time is cut: nobody waits for it to say more."""
+        """A connection of the pool. One whose answer was lost or late is cut: nobody waits for it to say more."""
         pool = self._pool_or_raise()
         connection = await pool.acquire(timeout=seconds)
         try:
             yield connection
-        except (TimeoutError, asyncio.CancelledError):
+        except (*LOST, asyncio.CancelledError):
             connection.terminate()
             raise
         finally:
@@ -317,25 +322,47 @@ async def _keep_as_it_is(connection: Any) -> None:
     """asyncpg would reset the session with a round trip on every release; nothing here changes the session."""
 
 
-def _columns(offered: Sequence[tuple[int, Claim]]) -> tuple[list[Any], ...]:
-    """The rows of a claim as the arrays that `unnest` takes."""
-    claims = [claim for _, claim in offered]
-    return (
-        [id for id, _ in offered],
-        [c.source for c in claims],
-        [c.provider for c in claims],
-        [c.event_id for c in claims],
-        [c.type for c in claims],
-        [c.object_id for c in claims],
-        [c.delivery_id for c in claims],
-        [c.occurred_at for c in claims],
-        [c.correlation_id for c in claims],
-        [c.status for c in claims],
-        [c.last_error for c in claims],
-        [c.fingerprint for c in claims],
-        [c.body for c in claims],
-        [c.headers for c in claims],
-    )
+class Row(msgspec.Struct, omit_defaults=True):
+    """A claim as `json_to_recordset` reads it; its body is a part of one long parameter."""
+
+    id: int
+    source: str
+    provider: str
+    event_id: str
+    fingerprint: str
+    headers: str
+    start: int
+    size: int
+    type: str | None = None
+    object_id: str | None = None
+    delivery_id: str | None = None
+    occurred_at: str | None = None
+    correlation_id: str | None = None
+    status: str = "received"
+    last_error: str | None = None
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def _offered(offered: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:
+    """The rows of a claim as JSON, and their bodies end to end.
+
+    asyncpg encodes an array element by element: fourteen arrays cost the door ten microseconds an event, this one and a
+    half, for the same work in PostgreSQL.
+    """
+    rows, start = [], 1
+    for id, claim in offered:
+        size = len(claim.body)
+        rows.append(
+            Row(
+                id, claim.source, claim.provider, claim.event_id, claim.fingerprint.hex(), claim.headers, start, size,
+                claim.type, claim.object_id, claim.delivery_id, rfc3339(claim.occurred_at), claim.correlation_id,
+                claim.status.value, claim.last_error,
+            )
+        )  # fmt: skip
+        start += size
+    return _encode(rows).decode(), b"".join([claim.body for _, claim in offered])
 
 
 def _partition(day: date) -> str:

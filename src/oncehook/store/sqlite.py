@@ -26,6 +26,7 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
 
 ROWS_AT_ONCE = (256, 64, 16, 4, 1)
+"""The sizes of INSERT statements: few sizes, so that SQLite's cache of prepared statements holds them all."""
 
 BUSY_MS = 5000
 """How long another process may hold the write lock before a claim is answered 503."""
@@ -80,7 +81,7 @@ class SqliteStore:
             new = {row[0] for row in rows}
             fresh = [(id, claim) for id, claim in offered if id in new]
         _insert_rows(connection, self.sql["claim_payload"], [(id, claim.body, claim.headers) for id, claim in fresh])
-        outcome = {id: Claimed(id, True, claim.status) for id, claim in fresh}
+        outcome = {id: Claimed(id, True, claim.status, claim.fingerprint) for id, claim in fresh}
         for id, claim in offered:
             if id not in outcome:
                 outcome[id] = self._look_up(connection, claim)
@@ -89,7 +90,7 @@ class SqliteStore:
 
     def _look_up(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
         before = connection.execute(self.sql["claimed_before"], (claim.source, claim.event_id)).fetchone()
-        return Claimed(before[0], False, State(before[1]), before[2] == claim.fingerprint)
+        return Claimed(before[0], False, State(before[1]), before[2], before[2] == claim.fingerprint)
 
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
         rows = [
@@ -233,12 +234,14 @@ class Writer:
 
 def _rolled_back(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
     """The connection without an open transaction, or None where even that failed: then it is opened anew."""
-    if connection is not None and connection.in_transaction:
-        try:
+    if connection is None:
+        return None
+    try:
+        if connection.in_transaction:
             connection.rollback()
-        except sqlite3.Error:
-            connection.close()
-            return None
+    except sqlite3.Error:
+        connection.close()
+        return None
     return connection
 
 
@@ -273,6 +276,30 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise ConfigurationError(f"database: SQLite cannot use WAL here (it says {mode}); use a file on a local disk")
     return connection
+
+
+def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:
+    return (
+        id, claim.source, claim.provider, claim.event_id, claim.type, claim.object_id, claim.delivery_id,
+        rfc3339(claim.occurred_at), claim.correlation_id, claim.status, claim.last_error, claim.fingerprint,
+    )  # fmt: skip
+
+
+def _insert_rows(connection: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
+    """Insert all of them in few statements, and return how many were new."""
+    inserted, start = 0, 0
+    for size in ROWS_AT_ONCE:
+        while len(rows) - start >= size:
+            values = [value for row in rows[start : start + size] for value in row]
+            inserted += connection.execute(_with_rows(sql, size, len(rows[start])), values).rowcount
+            start += size
+    return inserted
+
+
+@cache
+def _with_rows(sql: str, rows: int, columns: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return sql.replace(":rows", ", ".join([row] * rows))
 
 
 def _in_transaction(connection: sqlite3.Connection, sql: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -3,21 +3,23 @@ SELECT nextval('webhook_receipt_ids') FROM generate_series(1, $1::integer)
 
 -- name: claim
 WITH offered AS (
-    SELECT * FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[],
-                         $8::timestamptz[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::bytea[], $14::text[])
-    AS o (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id, status, last_error,
-          fingerprint, body, headers)
+    SELECT * FROM json_to_recordset($1::json) AS o (
+        id bigint, source text, provider text, event_id text, type text, object_id text, delivery_id text,
+        occurred_at timestamptz, correlation_id text, status text, last_error text, fingerprint text, headers text,
+        start integer, size integer
+    )
 ), claimed AS (
     INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
                                   status, last_error, fingerprint)
-    SELECT id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id, status, last_error,
-           fingerprint
+    SELECT id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
+           coalesce(status, 'received'), last_error, decode(fingerprint, 'hex')
     FROM offered ORDER BY source COLLATE "C", event_id COLLATE "C"
     ON CONFLICT (source, event_id) DO NOTHING
     RETURNING id
 )
 INSERT INTO webhook_payloads (receipt_id, day, body, headers)
-SELECT id, (now() AT TIME ZONE 'UTC')::date, body, headers FROM offered JOIN claimed USING (id)
+SELECT id, (now() AT TIME ZONE 'UTC')::date, substring($2::bytea FROM start FOR size), headers
+FROM offered JOIN claimed USING (id)
 RETURNING receipt_id
 
 -- name: claimed_before
@@ -29,11 +31,13 @@ JOIN webhook_receipts r ON r.source = o.source AND r.event_id = o.event_id
 INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)
 SELECT receipt_id, delivery_id, fingerprint, same_body
 FROM (
-    SELECT *, row_number() OVER (PARTITION BY receipt_id, same_body) AS place
-    FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::boolean[]) AS o (receipt_id, delivery_id, fingerprint, same_body)
+    SELECT *, row_number() OVER (PARTITION BY receipt_id, same_body ORDER BY number) AS place
+    FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::boolean[]) WITH ORDINALITY
+    AS o (receipt_id, delivery_id, fingerprint, same_body, number)
 ) o
 WHERE place + (SELECT count(*) FROM webhook_deliveries d
                WHERE d.receipt_id = o.receipt_id AND d.same_body = o.same_body) <= $5
+ORDER BY number
 
 -- name: find
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,

@@ -1,0 +1,298 @@
+"""The generated parts of the docs: `python -m docs.generate` writes them, tests/test_docs.py holds them current.
+
+A page is written by hand. What stands between `<!-- generated: NAME -->` and `<!-- end -->` is made here, out of the
+tables in the source that it describes.
+"""
+
+import importlib
+import re
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import click
+
+from oncehook import providers, settings, signals
+from oncehook.ack import ERRORS
+from oncehook.cli import COMMANDS, oncehook
+from oncehook.providers import Expression, Provider
+from oncehook.receipt import TRANSITIONS, State
+from oncehook.store import queries
+
+ROOT = Path(__file__).parent.parent
+_BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main() -> None:
+    for page in pages():
+        text = page.read_text("utf-8")
+        made = fill(text)
+        if made != text:
+            page.write_text(made, "utf-8")
+            print(f"wrote {page.relative_to(ROOT)}")
+
+
+def pages() -> list[Path]:
+    """Every page that a reader sees, sorted."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def fill(text: str) -> str:
+    """The page with its generated blocks made anew."""
+    return _BLOCK.sub(lambda block: f"{block[1]}\n{BLOCKS[block[2]]().strip()}\n\n{block[3]}", text)
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+def settings_table() -> str:
+    rows = [
+        (f"`{f.name}`", f"`ONCEHOOK_{f.name.upper()}`", _default(f.default, f.metadata["parse"]), f.metadata["help"])
+        for f in fields(settings.Settings)
+    ]
+    return table(("key", "variable", "default", "meaning"), rows)
+
+
+def source_settings_table() -> str:
+    rows = [
+        (f"`{f.name}`", _default(f.default, f.metadata["parse"]), f.metadata["help"])
+        for f in fields(settings.SourceSettings)
+    ]
+    return table(("key", "default", "meaning"), rows)
+
+
+def _default(value: Any, parse: Callable[[Any], Any]) -> str:
+    """A default as one would write it in the file."""
+    if value in (None, ()):
+        return ""
+    if parse is settings.duration:
+        return f'`"{value:g}s"`'
+    if parse is settings.size:
+        return f'`"{value // 2**20}MiB"`'
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+# -- the lifecycle --------------------------------------------------------------------------------------------------
+
+
+def lifecycle() -> str:
+    lines = ["```mermaid", "stateDiagram-v2"]
+    for before, nexts in TRANSITIONS.items():
+        lines += [f"    {before or '[*]'} --> {after}" for after in State if after in nexts]
+    return "\n".join([*lines, "```"])
+
+
+# -- answers and log lines ------------------------------------------------------------------------------------------
+
+WHEN = {
+    "bad_signature": "No signature in the request is by a secret of the source, or its timestamp is not a number.",
+    "stale_timestamp": "The signature is right, and its timestamp is outside the window, either way.",
+    "malformed": "Verified, but not JSON, nor a form where the provider sends forms; or a signed header came twice.",
+    "unknown_source": "The address names no source.",
+    "too_large": "The body is larger than `max_body`, as declared or as counted while it streams.",
+    "timeout": "The body was not complete within `receive_timeout`.",
+    "unsupported_media_type": "A content type or content encoding that no provider here uses.",
+    "method_not_allowed": "Any method but POST.",
+    "unavailable": "The database does not answer, the disk is full, the intake is full, or the commit took too long. "
+    "`Retry-After` says when to try again.",
+}
+
+
+def errors_table() -> str:
+    rows = [(f"`{code}`", str(status), WHEN[code]) for code, (status, _) in ERRORS.items()]
+    return table(("code", "status", "when"), rows)
+
+
+def lines_table() -> str:
+    return table(("line", "level", "when"), [(f"`{line}`", *about) for line, about in signals.LINES.items()])
+
+
+# -- providers ------------------------------------------------------------------------------------------------------
+
+
+def providers_table() -> str:
+    found = [providers.built_in(name) for name in providers.built_in_names()]
+    rows = [(f"[`{p.name}`](#{p.name})", p.title, _signed(p), p.retries.horizon or "?", p.support) for p in found]
+    return table(("provider", "sender", "signed by", "retries for", "support"), rows)
+
+
+def providers_pages() -> str:
+    return "\n\n".join(_provider(providers.built_in(name)) for name in providers.built_in_names())
+
+
+STAMPS = {
+    "attempt": "of each attempt: within {} of now, either way",
+    "event": "of the event: no older than the retry horizon and {0}, no more than {0} ahead",
+    "unknown": "of the event or the attempt, which is not documented: no older than the retry horizon and {0}, "
+    "no more than {0} ahead",
+}
+
+
+def _provider(provider: Provider) -> str:
+    stamp, facts, retries = provider.timestamp, provider.event, provider.retries
+    rows = {
+        "Secret": provider.secret,
+        "Needs": ", ".join(f"`{option}`" for option in provider.options),
+        "Signed by": _signed(provider),
+        "Timestamp": STAMPS[stamp.stamps].format(stamp.tolerance) if stamp else "none",
+        "Body": " or ".join(provider.content) + (f", up to {provider.max_body}" if provider.max_body else ""),
+        "Batch": _batch(facts.split),
+        "Id": _expression(facts.id),
+        "Type": _expression(facts.type),
+        "Object": _expression(facts.object),
+        "Occurred at": _expression(facts.occurred_at),
+        "Delivery id": _expression(facts.delivery_id),
+        "Handshake": provider.handshake.kind if provider.handshake else "",
+        "Retries": retries.schedule,
+        "Answer within": retries.time_limit or "",
+        "Stops on": ", ".join(map(str, retries.stop_codes)),
+        "Documentation": f"<{provider.docs}>, read {provider.checked}" if provider.docs else "",
+    }
+    about = table(("", provider.title or provider.name), [(name, text) for name, text in rows.items() if text])
+    notes = "\n".join(f"- {note}" for note in provider.notes)
+    return f"### {provider.name}\n\n{about}\n\n{notes}".strip()
+
+
+def _batch(split: str | None) -> str:
+    if split is None:
+        return ""
+    return f"{'the body is an array' if split == '*' else f'an array at `{split}`'}: one receipt an element"
+
+
+def _signed(provider: Provider) -> str:
+    return " or ".join(dict.fromkeys(f"`{signature.algorithm}`" for signature in provider.signatures))
+
+
+def _expression(expression: Expression | None) -> str:
+    if expression is None:
+        return ""
+    choices = [expression] if isinstance(expression, str) else expression
+    return ", else ".join(f"`{choice}`" for choice in choices)
+
+
+# -- the command line -----------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    parts = ["```text", _help(oncehook, "oncehook"), "```"]
+    for name in COMMANDS:
+        command = importlib.import_module(f"oncehook.cli.{name}").command
+        parts += [f"\n## oncehook {name}\n", "```text", _help(command, f"oncehook {name}"), "```"]
+    return "\n".join(parts)
+
+
+def _help(command: click.Command, name: str) -> str:
+    command = copy(command)
+    command._help_option = None  # click keeps the one that was asked for first, with the names it had then
+    context = click.Context(command, info_name=name, terminal_width=100, help_option_names=["-h", "--help"])
+    return "\n".join(line.rstrip() for line in command.get_help(context).splitlines())
+
+
+# -- the schema -----------------------------------------------------------------------------------------------------
+
+MEANING = {
+    "webhook_receipts": {
+        "id": "The receipt: grows, with gaps.",
+        "source": "The source that it was delivered to.",
+        "provider": "The provider of that source.",
+        "event_id": "The sender's id; `sha256:…` where it has none that can be used, or one longer than 255 bytes.",
+        "type": "The sender's type.",
+        "object_id": "What the event is about, where the provider's definition says where that is.",
+        "delivery_id": "The sender's id of the delivery or attempt, where it has one beside the event's.",
+        "occurred_at": "When it happened, by the sender's clock.",
+        "received_at": "When it was committed, by the database's clock.",
+        "status": "Its state, see [lifecycle](lifecycle.md).",
+        "attempts": "How often a handler was tried. Always 0 in this release.",
+        "next_attempt_at": "When the next attempt is due. Always empty in this release.",
+        "processed_at": "When its handler's work was committed. Always empty in this release.",
+        "last_error": "Why it is `failed`.",
+        "correlation_id": "What the source's `correlation` names, else the `traceparent` header. Empty: the receipt.",
+        "replays": "How often it was replayed. Always 0 in this release.",
+        "fingerprint": "SHA-256 by which the same id with another body is told.",
+    },
+    "webhook_payloads": {
+        "receipt_id": "The receipt.",
+        "day": "The UTC day of `received_at`, by which the table is partitioned.",
+        "body": "The exact bytes as received; of a batch, those of this event.",
+        "headers": "A JSON object of the headers, without credentials and signatures.",
+    },
+    "webhook_deliveries": {
+        "id": "Grows.",
+        "receipt_id": "The receipt that it is a duplicate of.",
+        "delivery_id": "The sender's id of this delivery, where it has one.",
+        "received_at": "When it was noted, a moment after it was acked.",
+        "fingerprint": "As on the receipt, of this delivery's body.",
+        "same_body": "Whether the body is the one that the receipt has.",
+    },
+    "webhook_dlq": {
+        "receipt": "The receipt.",
+        "source": "",
+        "event_id": "",
+        "type": "",
+        "object_id": "",
+        "attempts": "",
+        "last_error": "",
+        "received_at": "As on the receipt.",
+        "payload": "The body.",
+    },
+}
+
+
+def schema() -> str:
+    sqlite, postgres = _sqlite_columns(), _postgres_columns()
+    parts = []
+    for name, meaning in MEANING.items():
+        columns = list(dict.fromkeys([*postgres.get(name, {}), *sqlite[name]]))
+        rows = [
+            (f"`{c}`", postgres.get(name, {}).get(c, ""), sqlite[name].get(c, "").lower(), meaning[c]) for c in columns
+        ]
+        parts.append(f"### {name}\n\n" + table(("column", "PostgreSQL", "SQLite", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def _sqlite_columns() -> dict[str, dict[str, str]]:
+    """The columns as SQLite itself tells them, once the migrations have run."""
+    connection = sqlite3.connect(":memory:")
+    for _, _, sql in queries.migrations("sqlite"):
+        connection.executescript(sql)
+    found = {}
+    for name in MEANING:
+        found[name] = {row[1]: row[2] for row in connection.execute(f"PRAGMA table_info({name})")}
+    connection.close()
+    return found
+
+
+def _postgres_columns() -> dict[str, dict[str, str]]:
+    """The columns as the migrations write them."""
+    found: dict[str, dict[str, str]] = {}
+    for _, _, sql in queries.migrations("postgres"):
+        for name, body in re.findall(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", sql, re.DOTALL):
+            found[name] = dict(re.findall(r"^    ([a-z_]+) +([a-z]+)", body, re.MULTILINE))
+    return found
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "settings": settings_table,
+    "source-settings": source_settings_table,
+    "lifecycle": lifecycle,
+    "errors": errors_table,
+    "lines": lines_table,
+    "providers": providers_table,
+    "provider-pages": providers_pages,
+    "commands": commands,
+    "schema": schema,
+}
+
+
+if __name__ == "__main__":
+    main()

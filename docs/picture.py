@@ -1,0 +1,59 @@
+"""The picture of the demo in the README, out of a real run: `python -m docs.picture` (half a minute).
+
+The SVG asks no other host for anything: rich's own template would link its font from a CDN.
+"""
+
+import asyncio
+import io
+import re
+import tempfile
+from pathlib import Path
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.terminal_theme import TerminalTheme
+
+from oncehook.cli.board import Board, render
+from oncehook.cli.serve import listen
+from oncehook.cli.tour import Tour
+
+PICTURE = Path(__file__).parent / "images" / "demo.svg"
+SECONDS = 30
+WIDTH = 100
+DARK = ["#484f58", "#ff7b72", "#56d364", "#e3b341", "#79c0ff", "#d2a8ff", "#56d4dd", "#c9d1d9"]
+BRIGHT = ["#8b949e", "#ffa198", "#7ee787", "#f2cc60", "#a5d6ff", "#e2c5ff", "#b3f0ff", "#ffffff"]
+
+
+def colour(text: str) -> tuple[int, int, int]:
+    red, green, blue = bytes.fromhex(text.removeprefix("#"))
+    return red, green, blue
+
+
+THEME = TerminalTheme(
+    colour("#161b22"), colour("#c9d1d9"), [colour(text) for text in DARK], [colour(text) for text in BRIGHT]
+)
+
+
+def template() -> str:
+    """rich's template with the reader's own monospaced font in place of a linked one."""
+    without_links = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+    without_links = without_links.replace("<!-- Generated with Rich https://www.textualize.io -->\n", "")
+    return without_links.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace")
+
+
+def main() -> None:
+    screen = Console(file=io.StringIO(), force_terminal=True, width=WIDTH, height=40)
+    with tempfile.TemporaryDirectory() as folder:
+        tour = Tour(Path(folder), listen("127.0.0.1", 0), 20)
+        held = asyncio.run(tour.run(Board(screen), SECONDS))
+    assert held, "the promise did not hold: this is no picture for the README"
+    camera = Console(record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor", width=WIDTH)
+    camera.print("[bold]$[/bold] oncehook demo\n", highlight=False)
+    camera.print(render(tour.now, events=8))
+    svg = camera.export_svg(title="oncehook demo", theme=THEME, code_format=template(), unique_id="oncehook-demo")
+    PICTURE.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", "utf-8")
+    print(f"wrote {PICTURE}")
+
+
+if __name__ == "__main__":
+    main()

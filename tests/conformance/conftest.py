@@ -1,0 +1,16 @@
+"""A store of each kind, opened on an empty database."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from oncehook.settings import Settings
+from oncehook.store import Store, make_store
+
+
+@pytest.fixture
+async def store(database: str) -> AsyncIterator[Store]:
+    store = make_store(Settings(database=database))
+    await store.open()
+    yield store
+    await store.close()

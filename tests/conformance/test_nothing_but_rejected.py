@@ -1,0 +1,152 @@
+"""Whatever arrives, for every provider: nothing but Rejected leaves `verify`, and what is read is safe to keep."""
+
+import json
+from functools import cache
+from itertools import product
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from oncehook.errors import Rejected
+from oncehook.receipt import Claim, Delivery
+from oncehook.source import Source
+from tests.senders import NOW, SENDERS, Sender
+
+every = pytest.mark.parametrize("sender", SENDERS, ids=str)
+quick = settings(
+    max_examples=150,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+)
+
+# -- what may arrive ------------------------------------------------------------------------------------------------
+
+ODD_JSON = [
+    b"", b" ", b"null", b"true", b"0", b'""', b"[]", b"{}", b"[[]]", b'[null,1,"a",{},[]]', b"NaN", b"-Infinity",
+    b"1e400",
+    b"-0", b"1" * 5000, b'{"id":' + b"9" * 5000 + b"}", b'"\\ud800"', b'{"\\ud800":"\\udfff"}', b'{"id":"\\u0000"}',
+    b"[" * 100_000, b"[" * 5000 + b"]" * 5000, b'{"a":' * 100_000, b'{"id":"a","id":"b"}', b'{"id":{"id":{"id":1}}}',
+    b'[{"sg_event_id":"a","event":"b"},' + b"[" * 2000 + b"]" * 2000 + b"]", b'[{"a":"\xff"},{"b":1}]', b"[,]", b"[1,]",
+    b'"{\\"id\\":\\"inner\\"}"', b'{"signature":"{}"}', b'{"Type":["Notification"],"SignatureVersion":{}}',
+    b'{"Type":"Notification","Message":1,"Signature":"","SignatureVersion":"2"}', b"\xef\xbb\xbf{}",
+    b"\xff\xfe{\x00}\x00",
+    b"a=b&c=d", b"payload=%7B%7D", b"payload=%ff", b"&", b"a=" + b"%" * 100, b"&".join([b"a=b"] * 1500),
+]  # fmt: skip
+ODD_VALUES = [
+    b"", b" ", b"=", b",", b"t=,v1=", b"t=1,v1=a" * 40, b"v1,", b"v1a,", b"sha256=", b"v0=", b"Basic", b"Basic =",
+    b"Basic  ",
+    b"basic " + b"A" * 4000, b"\xff\xfe", "ü١".encode(), b"\x00", b"a" * 70_000, b"v1,A " * 40, b"9" * 30, b"-1",
+    b"1e9999",
+    b"application/x-www-form-urlencoded", b"APPLICATION/X-WWW-FORM-URLENCODED; charset=latin-1", b"text/plain",
+]  # fmt: skip
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+documents = values.map(lambda value: json.dumps(value).encode())
+
+
+@st.composite
+def mutations(draw: st.DrawFn, original: bytes) -> bytes:
+    """The bytes with a piece cut out, another put in, or one bit turned."""
+    start = draw(st.integers(0, len(original)))
+    end = draw(st.integers(start, min(len(original), start + 40)))
+    piece = draw(
+        st.binary(max_size=12) | st.sampled_from([b'"', b"\\", b"{", b"[", b"\xff", b"\\u0000", b"=", b"\r\n"])
+    )
+    return original[:start] + piece + original[end:]
+
+
+@st.composite
+def deliveries(draw: st.DrawFn, sender: Sender) -> Delivery:
+    """Anything from a genuine delivery with one wrong bit to plain noise in the headers that matter."""
+    genuine = composed(sender)
+    body = draw(
+        st.just(genuine.body)
+        | mutations(genuine.body)
+        | documents
+        | st.sampled_from(ODD_JSON)
+        | st.binary(max_size=200)
+    )
+    headers = dict(genuine.headers)
+    for name in draw(st.lists(st.sampled_from(names(sender)), max_size=3)):
+        was = headers.get(name, b"")
+        headers[name] = draw(mutations(was) | st.sampled_from(ODD_VALUES) | st.binary(max_size=60))
+    pairs = list(headers.items())
+    if draw(st.integers(0, 9)) == 0:
+        pairs.append(draw(st.sampled_from(pairs)))
+    return Delivery(body, pairs, method=draw(st.sampled_from(["POST", "PUT", ""])))
+
+
+@cache
+def composed(sender: Sender) -> Delivery:
+    return sender.compose()
+
+
+@cache
+def names(sender: Sender) -> list[bytes]:
+    return sorted({*composed(sender).headers, b"content-type", b"authorization", b"traceparent"})
+
+
+@cache
+def source_of(sender: Sender) -> Source:
+    return sender.source(correlation="id")
+
+
+# -- the property ---------------------------------------------------------------------------------------------------
+
+
+@every
+@quick
+@given(data=st.data())
+def test_nothing_but_rejected_leaves_verify_and_read(sender: Sender, data: st.DataObject) -> None:
+    delivery = data.draw(deliveries(sender))
+    source = source_of(sender)
+    assert source.verifier is not None
+    try:
+        assert source.verifier.verify(delivery, NOW) == 0
+    except Rejected as error:
+        assert error.reason in ("bad_signature", "stale_timestamp", "malformed")
+    try:
+        source.verifier.certificate_wanted(delivery)
+    except Rejected:
+        pass
+    try:  # as if it had been authentic: a provider may one day send just this
+        claims = source.read(delivery, source.parse(delivery))
+    except Rejected as error:
+        assert error.reason == "malformed"
+    else:
+        for claim in claims:
+            assert_safe_to_keep(claim)
+
+
+@every
+def test_an_odd_body_is_refused_or_kept_but_never_an_accident(sender: Sender) -> None:
+    source = source_of(sender)
+    for body, content_type in product(ODD_JSON, (b"application/json", b"application/x-www-form-urlencoded")):
+        delivery = Delivery(body, {**composed(sender).headers, b"content-type": content_type}.items())
+        try:
+            claims = source.read(delivery, source.parse(delivery))
+        except Rejected as error:
+            assert error.reason == "malformed"
+        else:
+            for claim in claims:
+                assert_safe_to_keep(claim)
+
+
+def assert_safe_to_keep(claim: Claim) -> None:
+    texts = (claim.event_id, claim.type, claim.object_id, claim.delivery_id, claim.correlation_id)
+    assert claim.event_id and claim.event_id.strip()
+    assert claim.type is not None or claim.last_error is not None
+    for text in texts:
+        if text is not None:
+            encoded = text.encode()  # raises for a lone surrogate
+            assert len(encoded) <= 255 and b"\x00" not in encoded
+    assert len(claim.fingerprint) == 32
+    assert isinstance(json.loads(claim.headers), dict)
+    if claim.occurred_at is not None:
+        assert claim.occurred_at.tzinfo is not None

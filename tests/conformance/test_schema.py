@@ -1,0 +1,171 @@
+"""The schema in both dialects: migrations, the states as a CHECK, equal names, the view, the JSON of an event."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncehook
+from oncehook.errors import RowRefused
+from oncehook.receipt import TRANSITIONS, Filter, State
+from oncehook.settings import Settings
+from oncehook.store import Store, make_store, queries
+from tests.events import NotAState, Rows, make_claim
+from tests.servers import ask
+
+pytestmark = pytest.mark.anyio
+
+# What one dialect needs and the other has another way for; everything else is in both.
+POSTGRES_ONLY = {
+    "receipt_ids",
+    "payload_partitions",
+    "today",
+    "make_partition",
+    "attach_partition",
+    "migration_lock",
+    "durability_off",
+    "is_standby",
+}
+SQLITE_ONLY = {"last_receipt", "fresh_receipts", "claim_payload"}
+
+EVENT_KEYS = """
+receipt source provider event_id type object_id occurred_at received_at status attempts next_attempt_at
+processed_at last_error duplicates correlation_id delivery_id replays
+"""
+
+
+async def test_a_migrated_store_has_nothing_pending_and_migrating_again_does_nothing(store: Store) -> None:
+    assert await store.pending_migrations() == []
+    assert await store.migrate() == []
+
+
+async def test_without_migrating_everything_is_pending_until_it_is_asked_for(database: str) -> None:
+    store = make_store(Settings(database=database, migrate="never"))
+    await store.open()
+    pending = await store.pending_migrations()
+    assert [number for number, _, _ in pending] == list(range(1, len(pending) + 1)) and pending
+    assert await store.migrate() == [f"{number:03d}_{name}" for number, name, _ in pending]
+    assert await store.pending_migrations() == []
+    assert (await store.claim([make_claim()]))[0].fresh
+    await store.close()
+
+
+async def test_stores_that_start_at_once_apply_each_migration_once(database: str) -> None:
+    stores = [make_store(Settings(database=database)) for _ in range(6)]
+    await asyncio.gather(*(store.open() for store in stores))
+    dialect = database.partition(":")[0].removesuffix("ql")
+    assert ask(database, "SELECT number, name FROM webhook_migrations ORDER BY number") == [
+        (number, name) for number, name, _ in queries.migrations(dialect)
+    ]
+    outcomes = await asyncio.gather(*(store.claim([make_claim()]) for store in stores))
+    assert sum(claimed.fresh for (claimed,) in outcomes) == 1
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+# -- the state machine ----------------------------------------------------------------------------------------------
+
+
+def check_of_status(database: str) -> set[str]:
+    """The words that the database itself allows as a status."""
+    if database.startswith("sqlite"):
+        (text,) = ask(database, "SELECT sql FROM sqlite_master WHERE name = 'webhook_receipts'")[0]
+        text = re.search(r"status IN \(([^)]*)\)", text)[1]  # type: ignore[index]
+    else:
+        wanted = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'webhook_receipts_status_check'"
+        ((text,),) = ask(database, wanted)
+    return set(re.findall(r"'(\w+)'", text))
+
+
+async def test_the_check_on_status_is_the_states_of_the_state_machine(store: Store, database: str) -> None:
+    assert check_of_status(database) == {state.value for state in State}
+    assert set(TRANSITIONS) == {None, *State}
+    reachable = set().union(*TRANSITIONS.values())
+    assert reachable == set(State)
+
+
+@pytest.mark.parametrize("word", NotAState)
+async def test_no_other_word_is_taken_for_a_status(store: Store, word: NotAState) -> None:
+    with pytest.raises(RowRefused):
+        await store.claim([make_claim(status=word)])
+
+
+@pytest.mark.parametrize("state", TRANSITIONS[None])
+async def test_what_the_door_may_insert_is_inserted_as_such(store: Store, state: State) -> None:
+    (claimed,) = await store.claim([make_claim(status=state)])
+    receipt = await store.get(claimed.receipt)
+    assert receipt is not None and receipt.status is state
+
+
+# -- SQL ------------------------------------------------------------------------------------------------------------
+
+
+def test_both_dialects_have_the_same_query_names() -> None:
+    postgres, sqlite = set(queries.load("postgres")), set(queries.load("sqlite"))
+    assert postgres - sqlite == POSTGRES_ONLY
+    assert sqlite - postgres == SQLITE_ONLY
+
+
+def test_both_dialects_have_the_same_migrations() -> None:
+    names = [[(number, name) for number, name, _ in queries.migrations(d)] for d in ("postgres", "sqlite")]
+    assert names[0] == names[1]
+    assert [number for number, _ in names[0]] == list(range(1, len(names[0]) + 1))
+
+
+def test_every_query_is_used_and_no_other_sql_stands_in_the_source() -> None:
+    source = {path: path.read_text("utf-8") for path in Path(oncehook.__file__).parent.rglob("*.py")}
+    everything = "\n".join(source.values())
+    for name in {*queries.load("postgres"), *queries.load("sqlite")}:
+        assert f'sql["{name}"]' in everything, f"nobody asks {name}"
+    statement = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE TABLE|ALTER TABLE|DROP TABLE) [a-z*'(]")
+    assert [str(path) for path, text in source.items() if statement.search(text)] == []
+
+
+async def test_both_dialects_have_the_same_columns(store: Store, database: str, rows: Rows) -> None:
+    tables = {
+        "webhook_receipts": "id source provider event_id type object_id delivery_id occurred_at received_at status "
+        "attempts next_attempt_at processed_at last_error correlation_id replays fingerprint",
+        "webhook_deliveries": "id receipt_id delivery_id received_at fingerprint same_body",
+        "webhook_dlq": "receipt source event_id type object_id attempts last_error received_at payload",
+    }
+    for table, expected in tables.items():
+        assert columns(database, table) == expected.split()
+    expected_payload = {"receipt_id", "body", "headers"}
+    assert set(columns(database, "webhook_payloads")) - {"day"} == expected_payload
+
+
+def columns(database: str, table: str) -> list[str]:
+    if database.startswith("sqlite"):
+        return [row[1] for row in ask(database, f"PRAGMA table_info({table})")]
+    wanted = (
+        f"SELECT column_name FROM information_schema.columns WHERE table_name = '{table}' ORDER BY ordinal_position"
+    )
+    return [row[0] for row in ask(database, wanted)]
+
+
+# -- what the outside reads -----------------------------------------------------------------------------------------
+
+
+async def test_the_view_of_dead_letters_holds_the_failed_ones_with_payload_and_error(store: Store, rows: Rows) -> None:
+    _, failed, _ = await store.claim(
+        [
+            make_claim("evt_1"),
+            make_claim("evt_2", status=State.FAILED, last_error="no id", body=b"\x00\xff", type=None, object_id=None),
+            make_claim("evt_3", status=State.IGNORED),
+        ]
+    )
+    dead = rows("SELECT receipt, source, event_id, attempts, last_error, payload FROM webhook_dlq")
+    assert dead == [(failed.receipt, "stripe", "evt_2", 0, "no id", b"\x00\xff")]
+    assert rows("SELECT type, object_id FROM webhook_dlq") == [(None, None)]
+
+
+@pytest.mark.parametrize("correlation", [None, "trace_1"])
+async def test_the_json_of_an_event_has_exactly_the_promised_keys(store: Store, correlation: str | None) -> None:
+    (claimed,) = await store.claim([make_claim(correlation_id=correlation)])
+    (receipt,) = await store.find(Filter(), limit=1)
+    event: dict[str, Any] = receipt.as_json()
+    assert sorted(event) == sorted(EVENT_KEYS.split())
+    assert event["correlation_id"] == (correlation or str(claimed.receipt))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event["received_at"])
+    assert (event["status"], event["processed_at"]) == ("received", None)

@@ -1,0 +1,65 @@
+"""SIGKILL at any moment under load: an event whose 2xx the client saw is there after the restart, once and whole."""
+
+import asyncio
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.faults.senders import Ledger, send
+from tests.servers import ask
+from tests.serving import Process, write_config
+
+pytestmark = pytest.mark.anyio
+
+CONNECTIONS = 8
+STORED = "SELECT event_id, body FROM webhook_receipts r LEFT JOIN webhook_payloads ON receipt_id = r.id"
+
+
+async def kill_under_load(config: Path, ledger: Ledger) -> None:
+    """Start the service, have it take events over several connections, and kill it at a random moment."""
+    service = Process(config)
+    try:
+        sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(CONNECTIONS)]
+        await ledger.until_more(ledger.chance.randrange(1, 250))
+        await asyncio.sleep(ledger.chance.random() * 0.01)  # anywhere between two acks
+    finally:
+        service.kill()
+    await asyncio.wait_for(asyncio.gather(*sending), 10)
+
+
+def check(database: str, ledger: Ledger) -> None:
+    said = f"seed {ledger.seed}: replay with Ledger({ledger.seed})"
+    rows = ask(database, STORED)
+    stored = dict(rows)
+    assert not ledger.odd, f"{ledger.odd[:3]}: {said}"
+    assert len(rows) == len(stored), f"an event has two rows: {said}"
+    lost = sorted(event_id for event_id in ledger.acked if stored.get(event_id) != ledger.bodies[event_id])
+    assert not lost, f"{len(lost)} acked and lost, such as {lost[:3]}: {said}"
+    assert len(ledger.accepted) == len(set(ledger.accepted)), f"an event was accepted twice: {said}"
+    assert set(stored) <= set(ledger.bodies), f"an event that nobody sent: {said}"
+
+
+async def kill_again_and_again(database: str, folder: Path, kills: int) -> Ledger:
+    config = write_config(folder, database, 'log_level = "error"')
+    ledger = Ledger(random.randrange(2**32))
+    for _ in range(kills):
+        await kill_under_load(config, ledger)
+        check(database, ledger)
+    service = Process(config)
+    sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(CONNECTIONS)]
+    await ledger.until_more(50)
+    assert service.end() == 0
+    await asyncio.wait_for(asyncio.gather(*sending), 10)
+    check(database, ledger)
+    return ledger
+
+
+async def test_ten_kills_under_load_lose_no_acked_event(database: str, tmp_path: Path) -> None:
+    ledger = await kill_again_and_again(database, tmp_path, 10)
+    assert len(ledger.acked) > 200
+
+
+@pytest.mark.torture
+async def test_two_hundred_kills_under_load_lose_no_acked_event(database: str, tmp_path: Path) -> None:
+    await kill_again_and_again(database, tmp_path, 200)

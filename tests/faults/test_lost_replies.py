@@ -1,0 +1,141 @@
+"""A commit whose reply is lost is settled, never guessed: through a proxy that loses exactly that."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from oncehook.errors import StoreUnavailable
+from oncehook.settings import Settings
+from oncehook.store.postgres import PostgresStore
+from tests.events import make_claim
+from tests.faults.proxy import Proxy, proxied
+from tests.servers import Postgres, ask
+
+pytestmark = pytest.mark.anyio
+
+ROWS = "SELECT event_id, id FROM webhook_receipts ORDER BY event_id"
+
+
+@pytest.fixture
+def address(postgres: Postgres) -> str:
+    return postgres.database()
+
+
+@pytest.fixture
+async def proxy_and_store(address: str) -> AsyncIterator[tuple[Proxy, PostgresStore]]:
+    async with proxied(address) as (proxy, through):
+        store = PostgresStore(Settings(database=through, claim_timeout=4.0))
+        await store.open()
+        await store.claim([make_claim("warm")])  # ids are drawn and statements prepared: from here on it is one message
+        yield proxy, store
+        proxy.flow()
+        proxy.accept()
+        await store.close()
+
+
+async def test_a_claim_that_was_committed_but_not_confirmed_is_fresh_and_has_one_row(
+    proxy_and_store: tuple[Proxy, PostgresStore], address: str
+) -> None:
+    proxy, store = proxy_and_store
+    proxy.lose_reply(b"evt_lost")
+    old, lost = await store.claim([make_claim("warm"), make_claim("evt_lost", body=b"kept")])
+    assert proxy.lost.is_set()
+    assert (old.fresh, lost.fresh, lost.same_body) == (False, True, True)
+    assert ask(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
+    payload = await store.payload(lost.receipt)
+    assert payload is not None and payload.body == b"kept"
+    assert not (await store.claim([make_claim("evt_lost")]))[0].fresh
+
+
+async def test_a_claim_that_never_arrived_is_sent_again_and_has_one_row(
+    proxy_and_store: tuple[Proxy, PostgresStore], address: str
+) -> None:
+    proxy, store = proxy_and_store
+    proxy.lose_request(b"evt_lost")
+    old, lost = await store.claim([make_claim("warm"), make_claim("evt_lost")])
+    assert proxy.lost.is_set()
+    assert (old.fresh, lost.fresh) == (False, True)
+    assert ask(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
+
+
+async def test_a_reply_lost_while_ids_are_drawn_costs_nothing(address: str) -> None:
+    async with proxied(address) as (proxy, through):
+        store = PostgresStore(Settings(database=through))
+        await store.open()
+        proxy.lose_reply(b"nextval")
+        assert (await store.claim([make_claim("evt_1")]))[0].fresh
+        assert proxy.lost.is_set()
+        assert len(ask(address, ROWS)) == 1
+        await store.close()
+
+
+@pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
+async def test_a_claim_that_is_still_under_way_when_its_connection_dies_is_waited_for(
+    proxy_and_store: tuple[Proxy, PostgresStore], address: str, ending: str
+) -> None:
+    """Somebody else's transaction holds the id; our first try waits for it, loses its client, and lives on."""
+    proxy, store = proxy_and_store
+    rival = await asyncpg.connect(address)
+    await rival.execute("BEGIN")
+    await rival.execute(
+        "INSERT INTO webhook_receipts (id, source, provider, event_id, status, fingerprint) "
+        "VALUES (nextval('webhook_receipt_ids'), 'stripe', 'stripe', 'evt_lost', 'received', 'rival')"
+    )
+    proxy.leave(b"evt_lost")
+    claiming = asyncio.create_task(store.claim([make_claim("evt_lost"), make_claim("evt_new")]))
+    await asyncio.wait_for(proxy.lost.wait(), 5)
+    await until_waiting(address, 2)  # the first try, whose client is gone, and its repetition
+    assert not claiming.done()
+    await rival.execute(ending)
+    await rival.close()
+    lost, new = await asyncio.wait_for(claiming, 10)
+    assert lost.fresh == (ending == "ROLLBACK")
+    assert new.fresh
+    stored = dict(ask(address, ROWS))
+    assert sorted(stored) == ["evt_lost", "evt_new", "warm"]
+    assert (stored["evt_lost"], stored["evt_new"]) == (lost.receipt, new.receipt)
+
+
+async def until_waiting(address: str, count: int) -> None:
+    """Until so many backends of the store wait for a lock."""
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name = 'oncehook'"
+    )
+    async with asyncio.timeout(5):
+        while (await asyncio.to_thread(ask, address, waiting))[0][0] < count:
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("how", ["stall", "refuse"])
+async def test_a_database_that_does_not_answer_is_unavailable_in_time_and_then_over(address: str, how: str) -> None:
+    async with proxied(address) as (proxy, through):
+        store = PostgresStore(Settings(database=through, claim_timeout=1.0))
+        await store.open()
+        await store.claim([make_claim("evt_1")])
+        getattr(proxy, how)()
+        started = time.monotonic()
+        results = await asyncio.gather(
+            store.claim([make_claim("evt_2")]), store.claim([make_claim("evt_3")]), store.ping(), return_exceptions=True
+        )
+        assert all(isinstance(result, StoreUnavailable) for result in results), results
+        assert time.monotonic() - started < 2.0
+        proxy.flow()
+        proxy.accept()
+        outcomes = await store.claim([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_4")])
+        assert (outcomes[0].fresh, outcomes[2].fresh) == (False, True)  # evt_2 may have been recorded after all
+        assert len([row for row in ask(address, ROWS) if row[0] == "evt_2"]) == 1
+        await store.close()
+
+
+async def test_a_store_closes_in_time_though_its_database_does_not_answer(address: str) -> None:
+    async with proxied(address) as (proxy, through):
+        store = PostgresStore(Settings(database=through, claim_timeout=0.5))
+        await store.open()
+        claiming = asyncio.create_task(store.claim([make_claim("evt_1")]))
+        proxy.stall()
+        await asyncio.wait([claiming])
+        await asyncio.wait_for(store.close(), 3)

@@ -1,0 +1,214 @@
+"""Every built-in provider as its tests see it: keys to sign with, keys to verify with, and deliveries to send.
+
+A new provider needs nothing here: its keys are made from what its definition says they are.
+"""
+
+import base64
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any
+
+import msgspec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from oncehook.providers import Provider, Signature, built_in, built_in_names
+from oncehook.providers.certificates import Certificates
+from oncehook.receipt import Delivery
+from oncehook.sample import compose
+from oncehook.settings import read_source
+from oncehook.sign import sign
+from oncehook.signatures import algorithm, encode
+from oncehook.source import Source
+from oncehook.template import Body, Template
+
+NOW = 1_800_000_000.0
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:example"
+CERTIFICATE_URL = f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-{'0123456789abcdef' * 2}.pem"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One secret: what the sender signs with, and what the source is given."""
+
+    signing: str
+    verifying: str
+
+
+@cache
+def pair(algorithm_name: str, form: str, number: int) -> Pair:
+    """The `number`th secret of a kind; the same one each time it is asked for."""
+    if algorithm_name == "sns":
+        return Pair(_pem(rsa_key(number)), certificate(number).public_bytes(serialization.Encoding.PEM).decode())
+    if algorithm_name == "basic":
+        return Pair(*[f"user-{number}:pass:word-{number}"] * 2)
+    if algorithm_name.startswith("rsa"):
+        return _asymmetric(rsa_key(number))
+    if algorithm_name.startswith("ecdsa"):
+        return _asymmetric(ec.generate_private_key(ec.SECP256R1()))
+    if algorithm_name == "ed25519":
+        return _ed25519(ed25519.Ed25519PrivateKey.generate())
+    raw = f"secret number {number:02} of a test ".encode()
+    shared = {
+        "text": raw.decode().strip(),
+        "hex": raw.hex(),
+        "base64": base64.b64encode(raw).decode(),
+        "whsec": "whsec_" + base64.b64encode(raw).decode(),
+    }[form]
+    return Pair(shared, shared)
+
+
+@cache
+def rsa_key(number: int = 0) -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(65537, 2048)
+
+
+@cache
+def certificate(number: int = 0) -> x509.Certificate:
+    """A certificate such as SNS signs with, valid around NOW."""
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sns.amazonaws.com")])
+    moment = datetime.fromtimestamp(NOW, UTC)
+    builder = x509.CertificateBuilder(name, name, rsa_key(number).public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(moment - timedelta(days=30)).not_valid_after(moment + timedelta(days=30))
+    return builder.sign(rsa_key(number), hashes.SHA256())
+
+
+def pem_of(number: int = 0) -> bytes:
+    return certificate(number).public_bytes(serialization.Encoding.PEM)
+
+
+def _pem(key: Any) -> str:
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    pem: bytes = key.private_bytes(encoding, form, serialization.NoEncryption())
+    return pem.decode()
+
+
+def _asymmetric(key: Any) -> Pair:
+    der = key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    return Pair(_pem(key), base64.b64encode(der).decode())
+
+
+def _ed25519(key: ed25519.Ed25519PrivateKey) -> Pair:
+    public = key.public_key().public_bytes_raw()
+    return Pair(
+        *(
+            name + base64.b64encode(raw).decode()
+            for name, raw in (("whsk_", key.private_bytes_raw()), ("whpk_", public))
+        )
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Sender:
+    """A provider that signs with one of its alternatives."""
+
+    provider: Provider
+    signature: Signature
+
+    def __str__(self) -> str:
+        extra = "" if self.signature is self.provider.signatures[0] else f"-{self.signature.prefix.strip(',=')}"
+        return self.provider.name + extra
+
+    @property
+    def in_body(self) -> bool:
+        """Whether the signature is a part of the body."""
+        return self.signature.algorithm == "sns" or self.signature.body is not None
+
+    @property
+    def types(self) -> list[str]:
+        """One type for each example of the provider's definition."""
+        return [example.type.replace("*", "paid") for example in self.provider.examples]
+
+    def pair(self, number: int = 0) -> Pair:
+        return pair(self.signature.algorithm, self.signature.key, number)
+
+    def source(self, *secrets: str, name: str = "here", **settings: Any) -> Source:
+        """A source of this provider; with no secret given, with the first one's."""
+        values = {"provider": self.provider.name, "secrets": list(secrets or [self.pair().verifying]), **settings}
+        if "topics" in self.provider.options:
+            values.setdefault("topics", [TOPIC])
+        return Source(name, read_source(name, values), max_body=2**20, certificates=Certificates(fetch=_unreachable))
+
+    def compose(self, type_: str | None = None, *, number: int = 0, now: float = NOW) -> Delivery:
+        """A new event, signed with the `number`th secret."""
+        sample = compose(self.provider, type_ or self.types[0], self.pair(number).signing, now=now, topic=TOPIC)
+        return Delivery.of(sample.body, sample.headers)
+
+    def resend(self, delivery: Delivery, *, now: float, body: bytes | None = None) -> Delivery:
+        """The same event at a later attempt, or with another body: signed anew."""
+        headers = {name.decode(): value.decode("latin-1") for name, value in delivery.headers.items()}
+        for name in (
+            "authorization",
+            self.signature.header,
+            self.provider.timestamp and self.provider.timestamp.header,
+        ):
+            headers.pop((name or "").lower(), None)
+        content = delivery.body if body is None else body
+        signed, content = sign(self.provider, content, self.pair().signing, headers=headers, now=now)
+        return Delivery.of(content, signed)
+
+    def stamped(self, stamp: str) -> Delivery:
+        """A delivery whose signature is right, over a timestamp of the test's own making."""
+        delivery, where = self.compose(), self.provider.timestamp
+        assert where is not None
+        if where.body:
+            return self.resend(delivery, now=NOW, body=put(delivery.body, where.body.split("|")[0], stamp))
+        raw = stamp.encode()
+        headers = dict(delivery.headers)
+        if where.header:
+            headers[where.header.lower().encode()] = raw
+        message = Template(self.signature.template).fill(delivery := changed(delivery, headers), body_of(delivery), raw)
+        assert message is not None
+        kind = algorithm(self.signature.algorithm)
+        signed = kind.sign(kind.load_signing(self.pair().signing, self.signature.key), message)
+        value = self.signature.prefix.encode() + encode(signed, self.signature.encoding)
+        if self.signature.fields:
+            value = f"{where.field}={stamp},{self.signature.field}=".encode() + value
+        assert self.signature.header is not None
+        return changed(delivery, {**headers, self.signature.header.lower().encode(): value})
+
+
+def body_of(delivery: Delivery) -> Body:
+    return Body(delivery, lambda headers: False)
+
+
+def _unreachable(url: str) -> bytes:
+    raise OSError("nothing is fetched in this test")
+
+
+def _senders() -> list[Sender]:
+    """Every provider with its first alternative, and with each further one that has keys of another kind."""
+    found = []
+    for provider in map(built_in, built_in_names()):
+        kinds = {(signature.algorithm, signature.key): signature for signature in reversed(provider.signatures)}
+        found += [Sender(provider, signature) for signature in reversed(kinds.values())]
+    return found
+
+
+SENDERS = _senders()
+
+
+def sender(name: str) -> Sender:
+    return next(one for one in SENDERS if str(one) == name)
+
+
+# -- changing a delivery --------------------------------------------------------------------------------------------
+
+
+def changed(delivery: Delivery, headers: Mapping[bytes, bytes] | None = None, *, body: bytes | None = None) -> Delivery:
+    kept = delivery.headers if headers is None else headers
+    return Delivery(delivery.body if body is None else body, kept.items())
+
+
+def put(body: bytes, path: str, value: Any) -> bytes:
+    """The JSON body with another value at a path."""
+    parsed = msgspec.json.decode(body)
+    *steps, last = path.split(".")
+    inner = parsed
+    for step in steps:
+        inner = inner[step]
+    inner[last] = value
+    return msgspec.json.encode(parsed)

@@ -1,0 +1,258 @@
+"""What is written is run: code blocks, commands and links of the docs, and the tables that they are made of."""
+
+import ast
+import asyncio
+import importlib
+import os
+import re
+import shlex
+import sqlite3
+import tomllib
+from dataclasses import fields
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+from docs import generate
+
+from oncehook import Inbox, providers, signals
+from oncehook.ack import ERRORS
+from oncehook.cli import COMMANDS
+from oncehook.cli.tour import make_keys
+from oncehook.clock import SYSTEM
+from oncehook.extract import MOST_BYTES
+from oncehook.receipt import State
+from oncehook.sample import compose
+from oncehook.settings import Settings, SourceSettings, load
+from oncehook.store import DUPLICATES_KEPT, queries
+from oncehook.verify import MOST_SIGNATURES
+
+ROOT = Path(__file__).parent.parent
+PAGES = generate.pages()
+TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in PAGES}
+KEYS = make_keys()
+
+
+def blocks(language: str) -> list[Any]:
+    """Every block of a language, as a parameter that is named after its page."""
+    fence = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [
+        pytest.param(code, id=f"{name}-{number}")
+        for name, text in TEXTS.items()
+        for number, code in enumerate(fence.findall(text))
+    ]
+
+
+# -- code -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def secrets_of_the_docs(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text in TEXTS.values():
+        for name in re.findall(r"env:([A-Z_]+)", text):
+            monkeypatch.setenv(name, secret_for(name)[1])
+
+
+def secret_for(name: str) -> tuple[str, str]:
+    """What the sender signs with, and what the source is given."""
+    return KEYS.get(name.split("_")[0].lower(), ("a-long-random-text", "a-long-random-text"))
+
+
+@pytest.mark.parametrize("code", blocks("python"))
+def test_python_in_the_docs_runs_as_it_is(code: str, in_folder: Path, secrets_of_the_docs: None) -> None:
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(compile(code, "docs", "exec"), names)
+    if "app" in names:
+        asyncio.run(deliver_to(names["app"], names["inbox"]))
+
+
+async def deliver_to(app: Any, inbox: Inbox) -> None:
+    """Every source of a mounted inbox takes an event once."""
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://test") as client,
+    ):
+        for name, source in inbox.sources.items():
+            type_ = "invoice.paid" if name == "stripe" else "push"
+            sample = compose(source.provider, type_, secret_for(name)[0], now=SYSTEM.now())
+            first, second = [
+                await client.post(f"/webhooks/{name}", content=sample.body, headers=sample.headers) for _ in range(2)
+            ]
+            assert (first.status_code, first.json()["status"]) == (202, "accepted")
+            assert (second.status_code, second.json()["status"]) == (200, "duplicate")
+            if name == "stripe" and any(route.path.startswith("/invoices") for route in app.routes):
+                invoice = msgspec.json.decode(sample.body)["data"]["object"]["id"]
+                assert (await client.get(f"/invoices/{invoice}/events")).json() == ["invoice.paid"]
+
+
+@pytest.mark.parametrize("code", blocks("toml"))
+def test_toml_in_the_docs_makes_an_inbox(code: str, in_folder: Path, secrets_of_the_docs: None) -> None:
+    (in_folder / "old").write_text("whsec_old")
+    (in_folder / "oncehook.toml").write_text(re.sub(r"file:/[^\"]+", "file:old", code))
+    inbox = Inbox()
+    assert set(inbox.sources) == set(load().sources)
+
+
+@pytest.mark.parametrize("code", blocks("sh"))
+def test_commands_in_the_docs_are_commands(code: str) -> None:
+    for line in code.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:1] == ["oncehook"]:
+            command = importlib.import_module(f"oncehook.cli.{words[1]}").command
+            command.make_context(words[1], words[2:]).close()
+        elif words[:1] == ["make"]:
+            assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+
+
+@pytest.mark.parametrize("code", [block for block in blocks("sql") if "…" not in block.values[0]])
+def test_sql_in_the_docs_runs_on_the_schema(code: str) -> None:
+    connection = sqlite3.connect(":memory:")
+    for _, _, sql in queries.migrations("sqlite"):
+        connection.executescript(sql)
+    for statement in filter(str.strip, code.split(";")):
+        connection.execute(statement)
+    connection.close()
+
+
+# -- pages ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_generated_blocks_are_current(page: str) -> None:
+    assert generate.fill(TEXTS[page]) == TEXTS[page], "run `make docs`"
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_relative_link_resolves(page: str) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", without_code(TEXTS[page])):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (ROOT / page).parent / path if path else ROOT / page
+        assert file.exists(), target
+        if anchor:
+            assert anchor in anchors(file.read_text("utf-8")), target
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^```.*?^```$|`[^`\n]*`", "", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize(
+    ("page", "words"),
+    [
+        ("docs/cli.md", [f"oncehook {name}" for name in COMMANDS]),
+        ("docs/settings.md", [f"`{field.name}`" for field in (*fields(Settings), *fields(SourceSettings))]),
+        ("docs/logs.md", [f"`{line}`" for line in signals.LINES]),
+        ("docs/ack.md", [f"`{code}`" for code in ERRORS]),
+        ("docs/lifecycle.md", [f"`{state}`" for state in State]),
+        ("docs/providers.md", [f"### {name}" for name in providers.built_in_names()]),
+        (
+            "docs/README.md",
+            [f"]({page.name})" for page in PAGES if page.parent != ROOT and page.stem != "README"],
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_everything_that_exists_is_documented(page: str, words: list[str]) -> None:
+    assert [word for word in words if word not in TEXTS[page]] == []
+
+
+def test_every_word_of_a_definition_is_documented() -> None:
+    tables = [providers.Provider, providers.Signature, providers.Timestamp, providers.EventFacts]
+    tables += [providers.Handshake, providers.Answer, providers.Retries, providers.Example]
+    words = {word for table in tables for word in table.__struct_fields__} - {"name"}
+    text = TEXTS["docs/providers.md"].partition("## The built-in ones")[0]
+    assert [word for word in sorted(words) if not re.search(rf"`(\w+\.)?{word}`", text)] == []
+
+
+def test_the_event_in_json_is_documented_key_by_key() -> None:
+    from oncehook.receipt import Receipt
+
+    assert [name for name in Receipt.__slots__ if f"`{name}`" not in TEXTS["docs/events.md"]] == []
+
+
+@pytest.mark.parametrize(
+    ("page", "sentence"),
+    [
+        ("README.md", f"at most {DUPLICATES_KEPT} of a kind per receipt"),
+        ("docs/claim.md", f"at most {DUPLICATES_KEPT} per receipt"),
+        ("docs/claim.md", f"longer than {MOST_BYTES} bytes"),
+        ("docs/verify.md", f"alternatives, at most {MOST_SIGNATURES}"),
+        ("docs/verify.md", f"within {providers.Timestamp().tolerance.removesuffix('s')} seconds of now"),
+    ],
+)
+def test_a_number_in_prose_is_the_one_in_the_source(page: str, sentence: str) -> None:
+    assert sentence in " ".join(TEXTS[page].split())
+
+
+def test_the_picture_asks_no_other_host_for_anything() -> None:
+    picture = (ROOT / "docs/images/demo.svg").read_text("utf-8")
+    assert set(re.findall(r"https?://[^\s\"'<)]+", picture)) == {"http://www.w3.org/2000/svg"}
+    assert "@import" not in picture and "@font-face" not in picture
+
+
+# -- guarantees -----------------------------------------------------------------------------------------------------
+
+BUILT = {f"R{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 34)}
+PROOF = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
+
+
+def test_every_promise_is_listed_with_tests_that_exist() -> None:
+    sections = dict(
+        re.findall(r"^### (R\d+)\b.*?\n(.*?)(?=^##|\Z)", TEXTS["docs/guarantees.md"], re.DOTALL | re.MULTILINE)
+    )
+    assert set(sections) == BUILT
+    for promise, text in sections.items():
+        proofs = PROOF.findall(text)
+        assert proofs, promise
+        assert [f"{file}::{test}" for file, test in proofs if test not in names_in(file)] == []
+
+
+def test_every_promise_that_is_not_kept_yet_is_named() -> None:
+    later = TEXTS["docs/guarantees.md"].partition("## Not built yet")[2]
+    assert set(re.findall(r"\*\*(R\d+)\*\*", later)) == {f"R{number}" for number in range(1, 36)} - BUILT | {"R34"}
+
+
+def names_in(file: str) -> set[str]:
+    tree = ast.parse((ROOT / file).read_text("utf-8"))
+    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+# -- dependencies ---------------------------------------------------------------------------------------------------
+
+
+def test_every_dependency_has_a_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    pinned = {normal(line) for line in (ROOT / "requirements/dev.txt").read_text().splitlines() if line.strip()}
+    brought = {normal(one) for name in pinned for one in metadata.requires(name) or () if "extra ==" not in one}
+    direct = {normal(one) for one in wanted} | (pinned - brought)
+    documented = {normal(name) for name in re.findall(r"`([\w-]+)`", TEXTS["docs/dependencies.md"])}
+    assert sorted(direct - documented) == []
+
+
+def normal(requirement: str) -> str:
+    name = re.match(r"[\w.-]+", requirement)
+    assert name is not None, requirement
+    return name[0].lower().replace("_", "-").replace(".", "-")
+
+
+def test_no_committed_requirement_names_a_registry() -> None:
+    for file in (ROOT / "requirements").iterdir():
+        assert not re.search(r"://|--index|--extra|-i ", file.read_text()), file.name
+
+
+def test_help_is_the_same_in_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "COLUMNS", "40")
+    assert generate.commands().strip() in TEXTS["docs/cli.md"]

@@ -1,0 +1,111 @@
+"""Definitions: the built-in ones are whole, and one that could never work as meant is an error that says so."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from oncehook.errors import ConfigurationError
+from oncehook.providers import built_in, built_in_names, find, read_provider
+
+TEN = [
+    "github",
+    "mailgun",
+    "postmark",
+    "sendgrid",
+    "ses",
+    "sesmetric",
+    "shopify",
+    "slack",
+    "standard-webhooks",
+    "stripe",
+]
+
+STAMPED = "{timestamp}.{body}"
+
+
+def definition(**changes: Any) -> dict[str, Any]:
+    base = {"event": {"id": "id", "type": "type"}, "signatures": [{"algorithm": "hmac-sha256", "header": "X-Sig"}]}
+    return {**base, **changes}
+
+
+def signature(**changes: Any) -> dict[str, Any]:
+    return definition(signatures=[{"algorithm": "hmac-sha256", "header": "X-Sig", **changes}])
+
+
+@pytest.mark.parametrize("name", built_in_names())
+def test_a_built_in_provider_tells_a_person_what_to_paste_and_has_an_example(name: str) -> None:
+    provider = built_in(name)
+    assert provider.name == name and provider.title and provider.secret and provider.checked and provider.examples
+    assert provider.docs.startswith("https://") or provider.support == "unconfirmed"
+    assert provider.horizon and provider.retries.schedule
+
+
+def test_the_first_ten_providers_are_there() -> None:
+    assert set(TEN) <= set(built_in_names())
+
+
+def test_a_definition_of_ones_own_comes_before_the_built_in_one() -> None:
+    assert find("stripe", {"stripe": definition(title="Mine")}).title == "Mine"
+    assert find("stripe", {"acme": definition()}).title == "Stripe"
+
+
+def test_a_name_that_is_not_known_is_told_with_the_nearest_that_is() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean stripe"):
+        find("strip", {})
+    with pytest.raises(ConfigurationError, match=r"\[providers\.acme\] defines one"):
+        find("acme", {})
+
+
+def test_a_table_cannot_give_itself_another_name() -> None:
+    assert read_provider("acme", definition(name="stripe"), "providers.acme").name == "acme"
+
+
+@pytest.mark.parametrize(
+    ("table", "problem"),
+    [
+        ({}, "signatures"),
+        (definition(signatures=[]), "`signatures` is empty"),
+        (definition(colour="red"), "unknown field `colour`"),
+        (definition(event={"id": "a..b", "type": "t"}), "has an empty step"),
+        (definition(event={"id": "{a}{b}", "type": "t"}), "put | between its parts"),
+        (definition(event={"id": "id", "type": []}), "an expression is empty"),
+        (definition(retries={"horizon": "soon"}), "expected a duration"),
+        (definition(max_body="big"), "expected a size"),
+        (definition(options=["colour"]), "`options` has colour"),
+        (definition(handshake={"kind": "echo", "when": {}}), "every delivery would be a handshake"),
+        (definition(answer={"status": 500}), "<= 299"),
+        (signature(header=None), "give one of the two"),
+        (signature(body="sig"), "give one of the two"),
+        (signature(fields=","), "belong together"),
+        (signature(separator=""), "cannot be empty"),
+        (signature(fields="", field="v1"), "cannot be empty"),
+        (signature(algorithm="md5"), "Invalid enum value"),
+        (signature(algorithm="ed25519"), '`key = "text"` is not a form that a key of ed25519 has'),
+        (signature(key="public"), '`key = "public"` is not a form that a key of hmac-sha256 has'),
+        (signature(template="{bod}"), "{bod} is not a part of a request"),
+        (signature(template=STAMPED), "does not say where that is"),
+        (signature() | {"timestamp": {"header": "X-Time"}}, "does not cover the timestamp"),
+        (signature(template="{body:id}") | {"timestamp": {"body": "sent"}}, "does not cover the timestamp"),
+        (signature(template=STAMPED) | {"timestamp": {}}, "give one of the three"),
+        (signature(template=STAMPED) | {"timestamp": {"header": "A", "body": "b"}}, "give one of the three"),
+        (signature(template=STAMPED) | {"timestamp": {"field": "t"}}, "give the signature's `fields` too"),
+    ],
+)  # fmt: skip
+def test_a_definition_that_could_never_work_is_an_error_that_says_why(table: dict[str, Any], problem: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        read_provider("acme", table, "providers.acme")
+    assert str(caught.value).startswith("providers.acme: ") and problem in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["Acme", "a b", "", "-a", "a" * 64])
+def test_a_name_that_cannot_be_part_of_an_address_is_an_error(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        read_provider(name, definition(), f"providers.{name}")
+
+
+def test_every_definition_survives_the_words_of_the_format() -> None:
+    """What `oncehook providers NAME --json` prints can be put under [providers.NAME] again."""
+    for name in built_in_names():
+        table = msgspec.to_builtins(built_in(name), builtin_types=[type(built_in(name).checked)])
+        assert read_provider(name, {k: v for k, v in table.items() if v is not None}, name) == built_in(name)
