@@ -124,7 +124,7 @@ class Postgres:
         if self.process is None:
             return
         if kill:
-            victims = [self.process.pid, *_children(self.process.pid)]  # each has a process group of its own
+            victims = [self.process.pid, *children_of(self.process.pid)]  # each has a process group of its own
             for pid in victims:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -156,7 +156,7 @@ class Postgres:
         return done.stdout.strip()
 
 
-def _children(parent: int) -> list[int]:
+def children_of(parent: int) -> list[int]:
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
     pairs = (map(int, line.split()) for line in listed.splitlines())
     return [pid for pid, ppid in pairs if ppid == parent]

@@ -118,17 +118,18 @@ class Process:
 
     def kill(self) -> None:
         self.process.kill()
-        self._wait()
+        self.wait()
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Ask it to stop, and return its exit code."""
         self.process.send_signal(number)
-        return self._wait()
+        return self.wait()
 
-    def _wait(self) -> int:
+    def wait(self) -> int:
         code = self.process.wait(40)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
         return code
 
 
@@ -138,5 +139,4 @@ def process(config: Path, *options: str, **more: Any) -> Iterator[Process]:
     try:
         yield running
     finally:
-        if running.process.poll() is None:
-            running.kill()
+        running.kill()

@@ -1,13 +1,17 @@
 """Algorithms in pairs: what one direction signs the other verifies, and nothing of another kind gets through."""
 
+import ast
 import base64
 import hashlib
 import hmac
+import inspect
+from types import ModuleType
 
 import pytest
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, padding, rsa, x25519
 
+from oncehook import signatures, verify
 from oncehook.signatures import algorithm, decode, encode, load_secret
 from tests.senders import Pair, pair
 
@@ -70,6 +74,21 @@ def test_a_token_is_compared_whole() -> None:
     key = check.load("a long token", "text")
     assert check.verify(key, b"", [check.sign(key, b"")], "hex")
     assert not check.verify(key, b"", [b"a long toke", b"a long token ", b""], "hex")
+
+
+SECRET_NAMES = {"expected", "given", "one", "candidate", "secret", "key", "password", "token", "signed"}
+
+
+@pytest.mark.parametrize("module", [signatures, verify], ids=["signatures", "verify"])
+def test_nothing_secret_is_compared_but_in_constant_time(module: ModuleType) -> None:
+    """`==` ends at the first byte that differs, and so tells how many were right."""
+    tree = ast.parse(inspect.getsource(module))
+    comparisons = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    for node in comparisons:
+        if any(isinstance(op, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)) for op in node.ops):
+            names = {side.id for side in (node.left, *node.comparators) if isinstance(side, ast.Name)}
+            assert not names & SECRET_NAMES, f"line {node.lineno}"
+    assert comparisons and "compare_digest(" in ast.unparse(tree)
 
 
 # -- shared secrets -------------------------------------------------------------------------------------------------

@@ -48,7 +48,8 @@ class DuplicateLog:
     async def _write(self) -> None:
         try:
             for _ in range(0, len(self._waiting), BATCH):
-                await self._write_batch()
+                if self._waiting:
+                    await self._write_batch()
             if self.dropped:
                 signals.emit("deliveries_dropped", count=self.dropped)
                 self.dropped = 0
@@ -61,7 +62,8 @@ class DuplicateLog:
         batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
         try:
             await self.store.note_duplicates(batch)
-        except Unavailable as error:
+        except Exception as error:
             # Who was acked is recorded; that it came again is not worth holding up whoever waits for a dead database.
-            signals.emit("deliveries_lost", count=len(batch) + len(self._waiting), detail=error.detail)
+            detail = error.detail if isinstance(error, Unavailable) else f"the store failed: {type(error).__name__}"
+            signals.emit("deliveries_lost", count=len(batch) + len(self._waiting), detail=detail)
             self._waiting.clear()

@@ -23,6 +23,7 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 CLOSE = (b"connection", b"close")
+LONGEST = 10**15
 
 
 class Refused(Exception):
@@ -76,7 +77,7 @@ class Door:
         delivery = Delivery(body, scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         await self._verify(source, delivery)
         parsed = source.parse(delivery)
-        if is_handshake(source.provider.handshake, parsed):
+        if source.shakes_hands and is_handshake(source.provider.handshake, parsed):
             return await self._shake_hands(source, parsed)
         claims = source.read(delivery, parsed)
         claimed = await self.claimer.claim(claims)
@@ -117,9 +118,10 @@ def check_request(source: Source, scope: Scope) -> int | None:
     declared = None
     for name, value in scope["headers"]:
         if name == b"content-length":
-            declared = int(value) if value.isdigit() else None
-            if declared is not None and declared > source.max_body:
-                raise Refused(refused("too_large", CLOSE))
+            if value.isdigit():
+                declared = int(value) if len(value) < 16 else LONGEST
+                if declared > source.max_body:
+                    raise Refused(refused("too_large", CLOSE))
         elif name == b"content-type":
             if value.lower().startswith(_NEVER_JSON):
                 raise Refused(refused("unsupported_media_type", CLOSE))

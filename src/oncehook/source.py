@@ -78,6 +78,9 @@ class Source:
                 topics=[re.compile(translate(topic)) for topic in settings.topics],
                 certificates=self.certificates,
             )
+        # A handshake that makes us call somebody is only for senders that have proved who they are.
+        handshake = self.provider.handshake
+        self.shakes_hands = handshake is not None and (self.verifier is not None or handshake.kind == "echo")
         self.fetches_certificates = any(s.algorithm == "sns" for s in self.provider.signatures) and not settings.secrets
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
