@@ -10,9 +10,9 @@ ROOT = Path(__file__).parent.parent
 
 def test_the_accept_benchmark_measures_the_door_against_the_echo_on_both_stores(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
+    briefly = ["--seconds", "0.4", "--rounds", "1", "--connections", "16"]
     done = subprocess.run(
-        [sys.executable, "-m", "bench.accept", "--seconds", "0.4", "--rounds", "1", "--connections", "16"]
-        + ["--json", str(figures)],
+        [sys.executable, "-m", "bench.accept", *briefly, "--json", figures],
         cwd=ROOT,
         capture_output=True,
         text=True,

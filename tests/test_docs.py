@@ -16,8 +16,8 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
-from docs import generate
 
+from docs import generate
 from oncehook import Inbox, providers, signals
 from oncehook.ack import ERRORS
 from oncehook.cli import COMMANDS

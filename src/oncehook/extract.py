@@ -247,7 +247,14 @@ def _compile_locator(locator: str, names: bool) -> Find:
     steps = tuple(name.split("."))
     if not all(steps):
         raise ValueError(f"{name!r} has an empty step")
-    return lambda body, headers: _scalar_text(look_up(body, steps), names)
+
+    def find(body: Any, headers: Headers) -> str | None:
+        value = body
+        for step in steps:  # nearly always a dict in a dict; `look_up` knows the rest
+            value = value.get(step) if type(value) is dict else look_up(value, (step,))
+        return _scalar_text(value, names)
+
+    return find
 
 
 def _header_text(value: bytes | None) -> str | None:
@@ -294,6 +301,8 @@ def moment(text: str | None) -> datetime | None:
     if text is None:
         return None
     try:
+        if text.isascii() and text.isdigit() and len(text) <= 10:
+            return datetime.fromtimestamp(int(text), UTC)
         if _NUMBER.fullmatch(text):
             number = float(text)
             return _EPOCH + timedelta(seconds=number / 1000 if number >= 1e11 else number)

@@ -102,9 +102,10 @@ def announce(inbox: Inbox, listener: socket.socket) -> None:
     host, port = listener.getsockname()[:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     click.echo(f"Oncehook on {base}  (Ctrl-C stops it)")
+    width = max(map(len, inbox.sources), default=0)
     for name, source in sorted(inbox.sources.items()):
         unsigned = "   ! accepts unsigned deliveries" if source.verifier is None else ""
-        click.echo(f"  {base}/webhooks/{name}   {source.provider.title or source.provider_name}{unsigned}")
+        click.echo(f"  {base}/webhooks/{name:<{width}}   {source.provider.title or source.provider_name}{unsigned}")
     if not inbox.sources:
         click.echo("  no sources yet: `oncehook init` writes a configuration to start from")
     sys.stdout.flush()
@@ -117,7 +118,10 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, self.handle_exit, number, None)
+            try:
+                loop.add_signal_handler(number, self.handle_exit, number, None)
+            except NotImplementedError:  # Windows
+                signal.signal(number, self.handle_exit)
         yield
 
 
