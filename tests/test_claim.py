@@ -277,7 +277,7 @@ async def test_a_full_intake_refuses_at_once_and_takes_again_when_it_has_room(
     held = await hold(claimer, watched)
     inside = await start(claimer, *([make_claim(f"evt_{n}", body=b"x" * 120)] for n in range(7)))
     with pytest.raises(IntakeFull) as refusal:
-        await claimer.claim([make_claim(f"more_{n}", body=b"x" * 120) for n in range(3)])
+        await asyncio.wait_for(claimer.claim([make_claim(f"more_{n}", body=b"x" * 120) for n in range(3)]), 5)
     assert refusal.value.retry_after > 0
     watched.gate.set()
     await asyncio.gather(*held, *inside)
