@@ -227,6 +227,15 @@ def test_show_raw_is_the_body_byte_for_byte(run: Run, config: str, make_inbox: C
     assert run("show", "evt_1", "--config", config, "--json").code == 0
 
 
+def test_show_finds_an_event_by_its_id_though_many_later_ones_mention_it(
+    run: Run, config: str, make_inbox: Callable[..., Inbox]
+) -> None:
+    later = [stripe_body(f"evt_{n}", previous="evt_1") for n in range(2, 30)]
+    take(make_inbox(config=config), stripe_body("evt_1"), *later)
+    ran = run("show", "evt_1", "--config", config, "--json")
+    assert ran.code == 0 and ran.lines[0]["event_id"] == "evt_1"
+
+
 def test_show_of_what_is_not_there_or_not_clear(run: Run, config: str, filled: None, rows: Rows) -> None:
     for name in ("evt_99", "99999", "9" * 30, "-1"):
         ran = run("show", "--config", config, "--", name)

@@ -345,6 +345,36 @@ async def test_a_client_that_leaves_before_its_body_is_complete_leaves_nothing(i
     assert rows(COUNT) == [(0,)]
 
 
+async def never_complete(inbox: Inbox) -> int:
+    """The status of a delivery whose body does not end."""
+    statuses: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError("it never comes")
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status", 0))
+
+    async with inbox.lifespan():
+        await asyncio.wait_for(
+            inbox({"type": "http", "method": "POST", "path": "/stripe", "headers": []}, receive, send), 5
+        )
+    return statuses[0]
+
+
+def test_an_inbox_that_is_started_in_another_loop_still_times_out(make_inbox: Callable[..., Inbox]) -> None:
+    """As tests of an app do with it: a loop for each client."""
+    inbox = make_inbox(receive_timeout="200ms")
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    async def take_one() -> int:
+        async with inbox.lifespan():
+            return (await deliver_stripe(inbox, stripe_body())).status
+
+    assert [asyncio.run(take_one()), asyncio.run(never_complete(inbox)), asyncio.run(take_one())] == [202, 408, 200]
+
+
 async def test_github_delivers_json_and_forms_under_the_id_in_its_header(inbox: Inbox, rows: Rows) -> None:
     body = b'{"ref":"refs/heads/main","repository":{"full_name":"example/shop"}}'
     assert (await deliver(inbox, "github", body, github_headers(body, "guid-1"))).outcome == (202, "accepted")

@@ -20,7 +20,7 @@ from tests.serving import ONCEHOOK, Process, parse_head, process, request, write
 
 def run(*arguments: str, cwd: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [ONCEHOOK, *arguments], capture_output=True, text=True, timeout=30, cwd=cwd, env={**os.environ, **environment}
+        [ONCEHOOK, *arguments], capture_output=True, text=True, timeout=10, cwd=cwd, env={**os.environ, **environment}
     )
 
 
@@ -204,6 +204,15 @@ def test_a_database_that_cannot_be_reached_is_told_with_exit_code_1(tmp_path: Pa
     assert done.returncode == 1
     assert "PostgreSQL cannot be reached" in done.stderr and "CANARY" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_without_its_schema_it_does_not_start_and_says_what_to_run(tmp_path: Path, database: str) -> None:
+    config = write_config(tmp_path, database, 'migrate = "never"')
+    done = run("serve", "--config", str(config), "--port", "0")
+    assert done.returncode == 2 and "oncehook migrate" in done.stderr
+    assert run("migrate", "--config", str(config)).returncode == 0
+    with process(config) as service:
+        assert post(service.port, stripe_body()).status_code == 202
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path, postgres: Postgres) -> None:

@@ -87,7 +87,7 @@ class Inbox:
         if self._running > 1:
             return
         try:
-            await self.store.open()
+            await self._open_store()
         except BaseException:
             self._running = 0
             raise
@@ -95,6 +95,12 @@ class Inbox:
             if source.verifier is None:
                 signals.emit("unverified_source", source=source.name)
         signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])
+
+    async def _open_store(self) -> None:
+        await self.store.open()
+        if self.settings.migrate == "never" and await self.store.pending_migrations():
+            await self.store.close()
+            raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
 
     async def stop(self) -> None:
         """Finish what is under way, write what waits, close the store."""

@@ -156,10 +156,11 @@ class Filter:
     since: datetime | None = None
     until: datetime | None = None
     search: str | None = None
+    event_id: str | None = None
 
 
 def rfc3339(moment: datetime | None) -> str | None:
     """A moment as text: RFC 3339, UTC, microseconds, always the same width."""
     if moment is None:
         return None
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")  # %Y drops zeros

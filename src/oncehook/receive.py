@@ -143,11 +143,14 @@ class Reads:
         self.held = 0
         self._reading: dict[asyncio.Task[Any], float] = {}  # the oldest is first
         self._timer: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> "asyncio.Task[Any]":
         loop = asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None
+        if self._loop is not loop:  # started again in another loop: the old one's timer never fires
+            self._loop, self._timer = loop, None
         self._reading[task] = loop.time() + self.limit
         if self._timer is None:
             self._timer = loop.call_later(self.limit / 8, self._sweep, loop)

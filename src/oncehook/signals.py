@@ -8,6 +8,7 @@ Oncehook is the process, `configure` writes them as JSON lines, or for people on
 import logging
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
@@ -90,7 +91,8 @@ def is_on(line: str) -> bool:
 def emit(line: str, **fields: Any) -> None:
     """Write one line of the table."""
     if is_on(line):
-        getattr(_log, LINES[line][0])(line, **fields)
+        with suppress(OSError, ValueError):  # a full disk or a closed pipe changes no answer
+            getattr(_log, LINES[line][0])(line, **fields)
 
 
 class EventLine(msgspec.Struct, omit_defaults=True):
@@ -114,19 +116,20 @@ def claimed(pairs: Iterable[tuple[Claim, Claimed]]) -> None:
     lines = [line for claim, outcome in pairs if (line := _event_line(claim, outcome)) is not None]
     if _json_stream is None:
         for line in lines:
-            getattr(_log, LINES[line.event][0])(line.event, **_fields(line))
+            emit(line.event, **_fields(line))
         return
     now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
     text = ""
     for line in lines:
         line.level, line.timestamp = LINES[line.event][0], now
         encoded = _encode(line)
-        if encoded.isascii():  # JSON in ASCII is one clean line already; the rest is escaped first
+        if encoded.isascii() and b"\x7f" not in encoded:  # one clean line already; the rest is escaped first
             text += encoded.decode() + "\n"
         else:
             text += _encode(_escape(None, "", msgspec.structs.asdict(line))).decode() + "\n"
-    _json_stream.write(text)
-    _json_stream.flush()
+    with suppress(OSError, ValueError):
+        _json_stream.write(text)
+        _json_stream.flush()
 
 
 def _event_line(claim: Claim, outcome: Claimed) -> EventLine | None:

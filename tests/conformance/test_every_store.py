@@ -1,6 +1,8 @@
 """What every store must do with claims and duplicates: one suite, run on each."""
 
 import asyncio
+import subprocess
+import sys
 import unicodedata
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -99,6 +101,15 @@ async def test_what_one_event_lacks_and_its_neighbour_has_is_kept_for_each(store
             receipt = await store.get(claimed.receipt)
             assert receipt is not None and claimed.fresh
             assert {name: getattr(receipt, name) for name in nothing} == {n: getattr(claim, n) for n in nothing}
+
+
+@pytest.mark.parametrize("year", [1, 13, 99, 999, 1969, 2026, 9999])  # 1 is what Go writes for "no time"
+async def test_a_time_of_any_year_comes_back_as_it_was(store: Store, year: int) -> None:
+    moment = datetime(year, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
+    (claimed,) = await store.claim([make_claim(occurred_at=moment)])
+    receipt = await store.get(claimed.receipt)
+    assert receipt is not None and receipt.occurred_at == moment
+    assert receipt.as_json()["occurred_at"] == f"{year:04}-01-01T23:59:59.999999Z"
 
 
 BODIES = {
@@ -234,3 +245,34 @@ async def test_a_store_that_is_closed_or_never_opened_is_unavailable(database: s
     if verb in ("ping", "claim", "note_duplicates"):
         with pytest.raises(StoreUnavailable):
             await calls[verb]()
+
+
+FORK = """
+import asyncio, os, sys
+from oncehook.errors import StoreUnavailable
+from oncehook.settings import Settings
+from oncehook.store import make_store
+from tests.events import make_claim
+
+async def main():
+    store = make_store(Settings(database=sys.argv[1]))
+    await store.open()
+    child = os.fork()
+    if child == 0:
+        try:
+            asyncio.run(store.claim([make_claim()]))  # a loop does not survive a fork either
+        except StoreUnavailable as error:
+            os._exit(42 if "fork" in str(error) else 1)
+        os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert (await store.claim([make_claim()]))[0].fresh
+    await store.close()
+    return os.waitstatus_to_exitcode(status)
+
+sys.exit(asyncio.run(main()))
+"""
+
+
+def test_a_store_opened_before_a_fork_is_refused_in_the_child_and_goes_on_in_the_parent(database: str) -> None:
+    done = subprocess.run([sys.executable, "-c", FORK, database], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 42, done.stderr

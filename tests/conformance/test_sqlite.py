@@ -109,31 +109,6 @@ async def test_an_open_reader_does_not_hold_up_a_claim(store: SqliteStore) -> No
     reader.close()
 
 
-async def test_a_store_opened_before_a_fork_is_refused_in_the_child(address: str) -> None:
-    script = """
-import asyncio, os, sys
-from oncehook.errors import StoreUnavailable
-from oncehook.settings import Settings
-from oncehook.store.sqlite import SqliteStore
-from tests.events import make_claim
-
-store = SqliteStore(Settings(database=sys.argv[1]))
-asyncio.run(store.open())
-child = os.fork()
-if child == 0:
-    try:
-        asyncio.run(store.claim([make_claim()]))
-    except StoreUnavailable as error:
-        os._exit(42 if "fork" in str(error) else 1)
-    os._exit(1)
-_, status = os.waitpid(child, 0)
-assert asyncio.run(store.claim([make_claim()]))[0].fresh
-sys.exit(os.waitstatus_to_exitcode(status))
-"""
-    done = subprocess.run([sys.executable, "-c", script, address], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 42, done.stderr
-
-
 # -- the file -------------------------------------------------------------------------------------------------------
 
 

@@ -55,7 +55,7 @@ async def _resolve(store: Store, name: str) -> Receipt | None:
     found = await store.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else None
     if found is not None:
         return found
-    same = [r for r in await store.find(Filter(search=name), limit=20) if r.event_id == name]
+    same = await store.find(Filter(event_id=name), limit=20)
     if len(same) > 1:
         choices = ", ".join(f"{r.receipt} ({r.source})" for r in same)
         raise click.UsageError(f"{name} is in several sources: give the receipt, one of {choices}")

@@ -378,6 +378,7 @@ def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any
         "since": wanted.since,
         "until": wanted.until,
         "search": wanted.search,
+        "event_id": wanted.event_id,
     }
     if before is not None:
         given |= {"before_time": moment(before[0]), "before_receipt": before[1]}

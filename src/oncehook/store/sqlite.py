@@ -342,6 +342,7 @@ def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any
         "since": rfc3339(wanted.since),
         "until": rfc3339(wanted.until),
         "search": wanted.search,
+        "event_id": wanted.event_id,
     }
     if before is not None:
         given |= {"before_time": before[0], "before_receipt": before[1]}

@@ -47,6 +47,7 @@ FROM webhook_receipts r
 WHERE r.id > 0
   AND r.id = :receipt                                          --? receipt
   AND r.source = :source                                       --? source
+  AND r.event_id = :event_id                                   --? event_id
   AND r.type ~ :type                                           --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status

@@ -29,6 +29,7 @@ FROM webhook_receipts r
 WHERE r.id > 0
   AND r.id = :receipt                                          --? receipt
   AND r.source = :source                                       --? source
+  AND r.event_id = :event_id                                   --? event_id
   AND (r.type GLOB :type OR r.type GLOB :type || '.*')         --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status
