@@ -123,7 +123,7 @@ async def test_a_write_that_fails_is_told_and_the_next_one_goes_on(
     monkeypatch: pytest.MonkeyPatch,
     failure: Exception,
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "oncehook")
     log = DuplicateLog(watched)  # type: ignore[arg-type]
     outcome = await claimed(watched, make_claim())
     watched.failure = failure

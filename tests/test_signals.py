@@ -188,7 +188,7 @@ async def test_no_secret_payload_or_credential_is_in_any_line_answer_or_text_col
     database: str,
     format: str,
 ) -> None:
-    caplog.set_level(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "oncehook")
     stream = io.StringIO() if format == "standard" else written(format)
     inbox = make_inbox()
     inbox.source("stripe", secrets=[CANARIES["secret"]], types=["invoice.*"])

@@ -80,7 +80,11 @@ class Door:
         if source.shakes_hands and is_handshake(source.provider.handshake, parsed):
             return await self._shake_hands(source, parsed)
         claims = source.read(delivery, parsed)
-        claimed = await self.claimer.claim(claims)
+        try:
+            claimed = await self.claimer.claim(claims)
+        except Unavailable as error:
+            signals.unclaimed(claims, error)
+            raise Refused(unavailable(error.retry_after)) from error
         return accepted(claims, claimed, source.provider.answer, batch=source.split is not None)
 
     def _source(self, name: str) -> Source:

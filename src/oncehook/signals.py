@@ -7,16 +7,16 @@ Oncehook is the process, `configure` writes them as JSON lines, or for people on
 
 import logging
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, TextIO
 
 import msgspec
 import structlog
 
-from oncehook.errors import Rejected
-from oncehook.receipt import Claim, Claimed, State
+from oncehook.clock import SYSTEM
+from oncehook.errors import Rejected, Unavailable
+from oncehook.receipt import Claim, Claimed, State, rfc3339
 
 LINES: dict[str, tuple[str, str]] = {
     "accepted": ("info", "A first delivery is committed and acked."),
@@ -118,7 +118,7 @@ def claimed(pairs: Iterable[tuple[Claim, Claimed]]) -> None:
         for line in lines:
             emit(line.event, **_fields(line))
         return
-    now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    now = rfc3339(SYSTEM.datetime()) or ""
     text = ""
     for line in lines:
         line.level, line.timestamp = LINES[line.event][0], now
@@ -157,6 +157,23 @@ def _fields(line: EventLine) -> dict[str, Any]:
     for name in ("event", "level", "timestamp"):
         del fields[name]
     return fields
+
+
+def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:
+    """One line for a delivery that was authentic and could not be recorded."""
+    first = claims[0]
+    emit(
+        "unavailable",
+        source=first.source,
+        event_id=first.event_id,
+        type=first.type,
+        object_id=first.object_id,
+        receipt=None,
+        status=None,
+        correlation_id=first.correlation_id,
+        events=len(claims),
+        detail=error.detail,
+    )
 
 
 def rejected(source: str, error: Rejected) -> None:

@@ -64,7 +64,4 @@ def main() -> None:
     except OncehookError as error:
         click.echo(f"oncehook: {error}", err=True)
         code = 1
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output has left; say nothing
-        code = 0
     sys.exit(code if isinstance(code, int) else 0)

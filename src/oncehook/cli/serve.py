@@ -56,9 +56,7 @@ def command(app: str | None, config: str | None, host: str, port: int, processes
     listener = socket.socket(fileno=fd) if fd is not None else listen(host, port)
     if processes > 1 and fd is None:
         sys.exit(run_processes(processes, listener, app))
-    if fd is None:
-        announce(inbox, listener)
-    serve(inbox, listener)
+    serve(inbox, listener, announced=fd is None)
 
 
 def load_inbox(app: str | None) -> Inbox:
@@ -112,17 +110,19 @@ def announce(inbox: Inbox, listener: socket.socket) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but SIGTERM ends in exit code 0: it would raise the signal again after the drain."""
+    """uvicorn, but signals are ours: it would raise SIGTERM again after the drain, and the exit code must be 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
+        yield
+
+    def end_on_signals(self) -> None:
+        """From now on SIGINT and SIGTERM drain and end this server, also while it is still starting."""
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
-                loop.add_signal_handler(number, self.handle_exit, number, None)
+                asyncio.get_running_loop().add_signal_handler(number, self.handle_exit, number, None)
             except NotImplementedError:  # Windows
                 signal.signal(number, self.handle_exit)
-        yield
 
 
 def make_server(inbox: Inbox) -> Server:
@@ -142,15 +142,19 @@ def make_server(inbox: Inbox) -> Server:
     )
 
 
-def serve(inbox: Inbox, listener: socket.socket) -> None:
-    """Run until SIGTERM or SIGINT, then drain."""
+def serve(inbox: Inbox, listener: socket.socket, *, announced: bool) -> None:
+    """Run until SIGTERM or SIGINT, then drain. Where to deliver is said once deliveries can be taken."""
 
     async def run() -> None:
+        server = make_server(inbox)
+        server.end_on_signals()
         async with inbox.lifespan():
+            if announced:
+                announce(inbox, listener)
             gc.collect()
             gc.freeze()  # what start-up made stays; the collector need not walk it again and again
             gc.set_threshold(50_000, 20, 50)
-            await make_server(inbox).serve(sockets=[listener])
+            await server.serve(sockets=[listener])
 
     try:
         import uvloop

@@ -72,6 +72,7 @@ class Tour:
         server = make_server(self.inbox)
         server.config.app = Witness(server.config.app, self.tally)
         server.handle_exit = lambda *_: stop.set()  # type: ignore[method-assign]  # the senders end before the server
+        server.end_on_signals()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, stop.set)  # the terminal was closed
         serving = asyncio.create_task(server.serve(sockets=[self.listener]))
         serving.add_done_callback(lambda _: stop.set())

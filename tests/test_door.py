@@ -1,4 +1,4 @@
-"""The door tests that the seed articles list, as integration tests: each asserts what is in the database.
+"""The door, from the outside: duplicate, concurrent, tampered, skewed and malformed deliveries, asserting rows.
 
 What the articles test of the work behind the door (handlers, retries, replay, pruning) comes with those parts.
 """
