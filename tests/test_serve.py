@@ -202,7 +202,7 @@ def test_a_database_that_cannot_be_reached_is_told_with_exit_code_1(tmp_path: Pa
     config = write_config(tmp_path, f"postgresql://user:CANARY@127.0.0.1:{free_port()}/x")
     done = run("serve", "--config", str(config), "--port", "0")
     assert done.returncode == 1
-    assert "PostgreSQL cannot be reached" in done.stderr and "CANARY" not in done.stderr
+    assert "cannot be reached" in done.stderr and "CANARY" not in done.stderr
     assert "Traceback" not in done.stderr
 
 

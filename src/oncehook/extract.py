@@ -179,6 +179,8 @@ def compile_expression(expression: str | Sequence[str], *, names: bool = True) -
 def compile_key(expression: str | Sequence[str]) -> Find:
     """The same for an id, of which two must not become one: `{a}-{b}` would join x-y, z and x, y-z to the same key."""
     for template in templates_of(expression):
+        if template.startswith("literal:") or ("{" in template and not _PLACEHOLDER.search(template)):
+            raise ValueError(f"{template!r} would be the id of every event: name where the id is")
         between = _PLACEHOLDER.split(template)[2:-1:2]
         if any("|" not in text for text in between):
             raise ValueError(f"{template!r} composes an id: put | between its parts")

@@ -22,8 +22,9 @@ from oncehook.store import Store, make_store
 class Inbox:
     """A webhook inbox: an ASGI app that takes `POST /<source>`.
 
-    Without arguments it takes database, sources and settings from `oncehook.toml` and the environment; what is given in
-    code wins over both. Mount it with `app.mount("/webhooks", inbox)` and `lifespan=inbox.lifespan`.
+    Without arguments it takes database, sources and settings from `oncehook.toml` and the environment, and code adds to
+    them. With a database given here and no `config`, the sources are those given here too. Mount it with
+    `app.mount("/webhooks", inbox)` and `lifespan=inbox.lifespan`.
     """
 
     def __init__(
@@ -55,8 +56,9 @@ class Inbox:
         reads = Reads(time_limit=self.settings.receive_timeout, limit_bytes=self.settings.intake_bytes)
         self.door = Door(self.sources, self.claimer, reads, clock=clock)
         self._running = 0
-        for name, source in self.configuration.sources.items():
-            self._add(name, source)
+        if database is None or config is not None:
+            for name, source in self.configuration.sources.items():
+                self._add(name, source)
 
     # -- sources --------------------------------------------------------------------------------------------------
 
@@ -126,10 +128,10 @@ class Inbox:
         await self.store.ping()
 
     def _observe(self, pairs: Sequence[tuple[Claim, Claimed]]) -> None:
-        signals.claimed(pairs)
         for claim, outcome in pairs:
             if not outcome.fresh:
                 self.duplicates.note(claim, outcome)
+        signals.claimed(pairs)
 
     # -- ASGI -----------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from oncehook import signals
-from oncehook.ack import TEXT, Response, accepted, refused, unavailable
+from oncehook.ack import TEXT, Header, Response, accepted, refused, unavailable
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import Rejected, Unavailable
@@ -29,8 +29,14 @@ LONGEST = 10**15
 class Refused(Exception):
     """The delivery ends here, with this answer."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: Response, code: str | None = None) -> None:
         self.response = response
+        self.code = code  # None: it is logged already
+
+
+def turned_away(code: str, *headers: Header, message: str | None = None) -> Refused:
+    """A refusal by its code, which is logged with it."""
+    return Refused(refused(code, *headers, message=message), code)
 
 
 class ClientLeft(Exception):
@@ -51,6 +57,11 @@ class Door:
         try:
             response = await self.receive(name, scope, receive)
         except Refused as error:
+            if error.code is not None:
+                known = name if name in self.sources else "unknown"
+                signals.emit(
+                    "rejected", source=known, reason=error.code, detail="refused before it was read and verified"
+                )
             response = error.response
         except Rejected as error:
             signals.rejected(name, error)
@@ -90,8 +101,7 @@ class Door:
     def _source(self, name: str) -> Source:
         source = self.sources.get(name)
         if source is None:
-            signals.emit("rejected", source="unknown", reason="unknown_source", detail="no source has this address")
-            raise Refused(refused("unknown_source"))
+            raise turned_away("unknown_source")
         return source
 
     async def _verify(self, source: Source, delivery: Delivery) -> None:
@@ -118,20 +128,20 @@ _NEVER_JSON = (b"multipart/", b"image/", b"audio/", b"video/", b"font/", b"appli
 def check_request(source: Source, scope: Scope) -> int | None:
     """Refuse what the request line and headers alone rule out; return the length that the client declared."""
     if scope["method"] != "POST":
-        raise Refused(refused("method_not_allowed", (b"allow", b"POST"), CLOSE))
+        raise turned_away("method_not_allowed", (b"allow", b"POST"), CLOSE)
     declared = None
     for name, value in scope["headers"]:
         if name == b"content-length":
             if value.isdigit():
                 declared = int(value) if len(value) < 16 else LONGEST
                 if declared > source.max_body:
-                    raise Refused(refused("too_large", CLOSE))
+                    raise turned_away("too_large", CLOSE)
         elif name == b"content-type":
             if value.lower().startswith(_NEVER_JSON):
-                raise Refused(refused("unsupported_media_type", CLOSE))
+                raise turned_away("unsupported_media_type", CLOSE)
         elif name == b"content-encoding" and value.lower() != b"identity":
             message = "Bodies are taken as they are signed: uncompressed."
-            raise Refused(refused("unsupported_media_type", CLOSE, message=message))
+            raise turned_away("unsupported_media_type", CLOSE, message=message)
     return declared
 
 
@@ -181,11 +191,11 @@ async def read_capped(receive: Receive, cap: int, declared: int | None, reads: R
         if reads.end(task):
             raise  # somebody else's cancel
         task.uncancel()
-        raise Refused(refused("timeout", CLOSE)) from None
+        raise turned_away("timeout", CLOSE) from None
     finally:
         reads.end(task)
     if declared is not None and declared != len(body):
-        raise Refused(refused("malformed", CLOSE))
+        raise turned_away("malformed", CLOSE)
     return body
 
 
@@ -200,7 +210,7 @@ async def _read(receive: Receive, cap: int, reads: Reads) -> bytes:
             chunk = message.get("body", b"")
             size += len(chunk)
             if size > cap:
-                raise Refused(refused("too_large", CLOSE))
+                raise turned_away("too_large", CLOSE)
             if not message.get("more_body", False):
                 return b"".join([*chunks, chunk]) if chunks else chunk
             held += len(chunk)

@@ -98,7 +98,9 @@ class Settings:
     receive_timeout: float = setting(
         15.0, duration, "A request whose body is not complete by then gets 408 and leaves nothing behind."
     )
-    claim_timeout: float = setting(10.0, duration, "An event that is not committed by then gets 503.")
+    claim_timeout: float = setting(
+        10.0, duration, "How long an event may wait for its turn, and again how long its commit may take; then 503."
+    )
     intake_limit: int = setting(10_000, whole, "How many events may wait for their commit; more get 503.")
     intake_bytes: int = setting(
         64 * 2**20,

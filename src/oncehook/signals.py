@@ -5,11 +5,15 @@ another app, lines go to the standard logger `oncehook` with their fields as `ex
 Oncehook is the process, `configure` writes them as JSON lines, or for people on a terminal.
 """
 
+import atexit
+import io
 import logging
+import queue
 import sys
+import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
@@ -30,6 +34,8 @@ LINES: dict[str, tuple[str, str]] = {
     "handshake": ("info", "A provider's handshake is answered."),
     "deliveries_dropped": ("warning", "Duplicates were acked, but too many came at once to note each."),
     "deliveries_lost": ("error", "Noting duplicates failed; the receipts themselves are untouched."),
+    "lines_dropped": ("warning", "The log was not read quickly enough, and lines were left out."),
+    "connections_closed": ("warning", "Connections that never completed a request were closed."),
     "started": ("info", "The inbox is ready to accept."),
     "stopped": ("info", "The inbox has drained and closed."),
     "unverified_source": ("warning", "A source accepts unsigned deliveries from anyone who knows its address."),
@@ -40,22 +46,64 @@ _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARN
 _NUMBERS = {line: _LEVELS[level] for line, (level, _) in LINES.items()}
 _standard = logging.getLogger("oncehook")
 _threshold: int | None = None  # None: the app's own logging decides
-_json_stream: TextIO | None = None
+_json_stream: TextIO | io.TextIOBase | None = None
 _log: Any = structlog.wrap_logger(
     _standard, processors=[structlog.stdlib.render_to_log_kwargs], wrapper_class=structlog.stdlib.BoundLogger
 )
 
 
-def configure(level: str = "info", format: str = "auto", stream: TextIO | None = None) -> None:
+class Background(io.TextIOBase):
+    """A stream that is written by a thread: whoever reads the log, or does not, holds up no delivery.
+
+    When too much waits, lines are dropped, and the next one that is written says how many.
+    """
+
+    MOST_WAITING = 10_000
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.dropped = 0
+        self._queue: queue.Queue[str | None] = queue.Queue(self.MOST_WAITING)
+        self._thread = threading.Thread(target=self._run, name="oncehook-log", daemon=True)
+        self._thread.start()
+        atexit.register(self.finish)
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def write(self, text: str) -> int:
+        try:
+            self._queue.put_nowait(text)
+        except queue.Full:
+            self.dropped += 1
+        return len(text)
+
+    def finish(self, seconds: float = 1.0) -> None:
+        """Write what waits, for so long at most: a reader that stands still does not keep the process."""
+        with suppress(queue.Full):
+            self._queue.put(None, timeout=seconds)
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while (text := self._queue.get()) is not None:
+            dropped, self.dropped = self.dropped, 0
+            if dropped:
+                text = _encode({"event": "lines_dropped", "count": dropped, "level": "warning"}).decode() + "\n" + text
+            with suppress(OSError, ValueError):  # the log's reader is gone
+                self.stream.write(text)
+                self.stream.flush()
+
+
+def configure(level: str = "info", format: str = "auto", stream: TextIO | io.TextIOBase | None = None) -> None:
     """Write lines to `stream` (standard error), for a process that is Oncehook's own."""
     global _json_stream, _log, _threshold
     _threshold = _LEVELS[level]
-    stream = stream or sys.stderr
+    stream = stream or Background(sys.stderr)
     console = format == "console" or (format == "auto" and stream.isatty())
     _json_stream = None if console else stream
     renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty()) if console else _render_json
     _log = structlog.wrap_logger(
-        structlog.WriteLogger(stream),
+        structlog.WriteLogger(cast(TextIO, stream)),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),

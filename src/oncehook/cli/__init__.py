@@ -61,6 +61,12 @@ def main() -> None:
     except ConfigurationError as error:
         click.echo(f"oncehook: {error}", err=True)
         code = 2
+    except UnicodeError:
+        click.echo("oncehook: what was given is not valid text (UTF-8)", err=True)
+        code = 2
+    except OSError as error:
+        click.echo(f"oncehook: {error}", err=True)
+        code = 1
     except OncehookError as error:
         click.echo(f"oncehook: {error}", err=True)
         code = 1

@@ -90,7 +90,8 @@ def printable(text: Any) -> str:
 def console() -> Any:
     from rich.console import Console
 
-    return Console(highlight=False)
+    # A file or a pipe is no screen: nothing is cut to fit one.
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
 
 
 def write_new(path: Path, content: str) -> bool:

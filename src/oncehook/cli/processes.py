@@ -6,8 +6,12 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import click
+
+SETTLED = 10.0
+"""Seconds after which a child that ends, for whatever reason, is one to be replaced: the database may be away."""
 
 
 def run_processes(count: int, listener: socket.socket, app: str | None) -> int:
@@ -21,20 +25,23 @@ def run_processes(count: int, listener: socket.socket, app: str | None) -> int:
     host, port = listener.getsockname()[:2]
     click.echo(f"Oncehook on http://{host}:{port} in {count} processes  (Ctrl-C stops them)")
     sys.stdout.flush()
-    code = 0
+    code, started = 0, time.monotonic()
     while not stopping.wait(0.5) and code == 0:
         for i, child in enumerate(children):
             ended = child.poll()
-            if ended in (1, 2):  # it said why: a configuration that cannot start does not start by trying again
-                code = ended
+            if ended in (1, 2) and time.monotonic() - started < SETTLED:
+                code = ended  # it said why: what cannot start does not start by trying again
             elif ended is not None:
                 children[i] = _start(command, listener)
     for child in children:
         child.send_signal(signal.SIGTERM)
     for child in children:
-        child.wait()
+        child.communicate()
     return code
 
 
 def _start(command: list[str], listener: socket.socket) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(command, pass_fds=(listener.fileno(),), env=os.environ, process_group=0)  # noqa: S603
+    """A child with our socket. Its standard input is a pipe that ends with us, and so does the child."""
+    return subprocess.Popen(  # noqa: S603  # the command is our own
+        command, pass_fds=(listener.fileno(),), stdin=subprocess.PIPE, env=os.environ, process_group=0
+    )

@@ -54,18 +54,30 @@ def command(
     oncehook send shopify orders/create --to https://example.com/webhooks/shopify --secret env:SHOPIFY_SECRET
     oncehook send stripe invoice.paid --count 1000 --concurrency 16
     """
+    if not type_.isprintable():
+        raise click.UsageError(f"{type_!r} is not a type: it has characters that no header may hold")
     configuration = load(config)
     source = _source_for(provider, configuration)
     definition = providers.find(
         configuration.sources[source].provider or source if source else provider, configuration.providers
     )
-    url = urlsplit(to or url_for(source or provider))
-    if url.scheme not in ("http", "https") or not url.hostname:
-        raise click.UsageError(f"--to {to} is not an http or https address")
+    url = _address(to or url_for(source or provider))
     key = _secret(definition, source, secret, configuration)
     topic = configuration.sources[source].topics if source else ()
     samples = _samples(definition, type_, key, count, duplicate, topic[0] if topic else None)
     sys.exit(_post_all(samples, url, count * (duplicate + 1), concurrency, as_json))
+
+
+def _address(text: str) -> SplitResult:
+    """Where to post; a usage error for what is no address."""
+    try:
+        url = urlsplit(text)
+        sound = url.scheme in ("http", "https") and url.hostname and url.port != 0 and text.isascii()
+    except ValueError:
+        sound = False
+    if not sound or any(c.isspace() or not c.isprintable() for c in text):
+        raise click.UsageError(f"--to {text!r} is not an http or https address")
+    return url
 
 
 def _source_for(name: str, configuration: Configuration) -> str | None:

@@ -20,6 +20,7 @@ from oncehook.cli.processes import run_processes
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
 from oncehook.web.app import Service
+from oncehook.web.protocol import DoorProtocol, close_unfinished
 
 GRACE = 30
 """Seconds that deliveries under way get to finish after SIGTERM."""
@@ -125,12 +126,27 @@ class Server(uvicorn.Server):
                 signal.signal(number, self.handle_exit)
 
 
+def most_connections() -> int | None:
+    """As many as there are file descriptors, less some for the database and files; more are told 503."""
+    try:
+        import resource
+    except ModuleNotFoundError:  # Windows
+        return None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return max(16, min(soft, 1_000_000) - 64)
+
+
 def make_server(inbox: Inbox) -> Server:
     """The server as it is tuned for the door: no proxy headers, no access log, nothing per request that need not be."""
     return Server(
         uvicorn.Config(
             Service(inbox),
-            http="httptools",
+            http=DoorProtocol,
+            limit_concurrency=most_connections(),
             lifespan="off",
             proxy_headers=False,
             server_header=False,
@@ -148,13 +164,20 @@ def serve(inbox: Inbox, listener: socket.socket, *, announced: bool) -> None:
     async def run() -> None:
         server = make_server(inbox)
         server.end_on_signals()
+        if not announced:  # one of several: it ends with its parent, whose end of this pipe closes then
+            asyncio.get_running_loop().add_reader(0, server.handle_exit, signal.SIGTERM, None)
         async with inbox.lifespan():
             if announced:
                 announce(inbox, listener)
             gc.collect()
             gc.freeze()  # what start-up made stays; the collector need not walk it again and again
             gc.set_threshold(50_000, 20, 50)
-            await server.serve(sockets=[listener])
+            unfinished = close_unfinished(server.server_state.connections, inbox.settings.receive_timeout)
+            closing = asyncio.create_task(unfinished)
+            try:
+                await server.serve(sockets=[listener])
+            finally:
+                closing.cancel()
 
     try:
         import uvloop

@@ -85,6 +85,8 @@ def _print(receipt: Receipt, payload: Payload | None, duplicates: list[dict[str,
 
     out = console()
     table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in receipt.as_json().items():
         if value not in (None, ""):
             style = COLOURS[receipt.status] if name == "status" else ""

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from datetime import date, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import asyncpg
 import msgspec
@@ -85,10 +86,15 @@ class PostgresStore:
                 reset=_keep_as_it_is,
                 server_settings={"application_name": "oncehook"},
             )
-        except ValueError as error:
-            raise ConfigurationError(f"database is not a PostgreSQL address: {_told(error)}") from None
+        except ValueError:
+            raise ConfigurationError(
+                "database is not a PostgreSQL address: expected postgresql://user:password@host:port/name"
+            ) from None
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
-            raise StoreUnavailable(f"PostgreSQL cannot be reached: {_told(error)}") from error
+            raise StoreUnavailable(
+                f"PostgreSQL at {_where(self.settings.database)} cannot be reached: {_told(error)}. "
+                f"Is it running, and are the address and the password right?"
+            ) from error
         self._pid = os.getpid()
         try:
             await self._check_durability()
@@ -404,6 +410,13 @@ def _as_regex(part: re.Match[str]) -> str:
 
 def _plain(row: Any) -> dict[str, Any]:
     return {name: rfc3339(value) if isinstance(value, datetime) else value for name, value in dict(row).items()}
+
+
+def _where(address: str) -> str:
+    """Host, port and name of a database address, without its user and password."""
+    parts = urlsplit(address)
+    host = parts.netloc.rpartition("@")[2] or "the local socket"
+    return f"{host}{parts.path}"
 
 
 def _told(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from oncehook.clock import SYSTEM
 from oncehook.errors import ConfigurationError, RowRefused, StoreUnavailable
 from oncehook.extract import moment
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
@@ -260,6 +262,20 @@ def _deliver(future: "asyncio.Future[Any]", result: Any, failure: BaseException 
         pass  # the loop is closed: nobody waits any more
 
 
+def _use_wal(connection: sqlite3.Connection) -> str:
+    """Switch to WAL. Of several that start on a new file at once, SQLite refuses all but one instead of waiting."""
+    deadline = SYSTEM.monotonic() + BUSY_MS / 1000
+    while True:
+        try:
+            mode: str = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        except sqlite3.OperationalError:
+            if SYSTEM.monotonic() > deadline:
+                raise
+            time.sleep(0.01)  # in the writer's own thread
+        else:
+            return mode
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     """A connection with the pragmas of a durable inbox."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -267,7 +283,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         # This counts only before the first table, so it comes first.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        mode = _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
     except BaseException:
         connection.close()
