@@ -5,12 +5,11 @@ another app, lines go to the standard logger `oncehook` with their fields as `ex
 Oncehook is the process, `configure` writes them as JSON lines, or for people on a terminal.
 """
 
-import atexit
 import io
 import logging
-import queue
+import os
+import select
 import sys
-import threading
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TextIO, cast
@@ -52,53 +51,56 @@ _log: Any = structlog.wrap_logger(
 )
 
 
-class Background(io.TextIOBase):
-    """A stream that is written by a thread: whoever reads the log, or does not, holds up no delivery.
+class NeverWaits(io.TextIOBase):
+    """Standard error, written only while whoever reads it keeps up: a log that stands still holds up no delivery.
 
-    When too much waits, lines are dropped, and the next one that is written says how many.
+    A pipe that says it is writable takes 4 kB without waiting. What it does not take is dropped, and the next line that
+    is written says how much that was.
     """
 
-    MOST_WAITING = 10_000
+    AT_ONCE = 4096
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.dropped = 0
-        self._queue: queue.Queue[str | None] = queue.Queue(self.MOST_WAITING)
-        self._thread = threading.Thread(target=self._run, name="oncehook-log", daemon=True)
-        self._thread.start()
-        atexit.register(self.finish)
+        self._file = stream.fileno()
+        self._poll = select.poll()
+        self._poll.register(self._file, select.POLLOUT)
 
     def isatty(self) -> bool:
         return self.stream.isatty()
 
     def write(self, text: str) -> int:
-        try:
-            self._queue.put_nowait(text)
-        except queue.Full:
-            self.dropped += 1
+        if self.dropped and self._is_writable():
+            dropped, self.dropped = self.dropped, 0
+            told = {"event": "lines_dropped", "count": dropped, "level": "warning"}
+            os.write(self._file, _encode(told) + b"\n")
+        data = text.encode("utf-8", "backslashreplace")
+        while data:
+            end = data.rfind(b"\n", 0, self.AT_ONCE) + 1 or self.AT_ONCE  # whole lines, where they are short enough
+            if not self._is_writable():
+                self.dropped += data.count(b"\n")
+                break
+            os.write(self._file, data[:end])
+            data = data[end:]
         return len(text)
 
-    def finish(self, seconds: float = 1.0) -> None:
-        """Write what waits, for so long at most: a reader that stands still does not keep the process."""
-        with suppress(queue.Full):
-            self._queue.put(None, timeout=seconds)
-        self._thread.join(seconds)
+    def _is_writable(self) -> bool:
+        return any(event & select.POLLOUT for _, event in self._poll.poll(0))
 
-    def _run(self) -> None:
-        while (text := self._queue.get()) is not None:
-            dropped, self.dropped = self.dropped, 0
-            if dropped:
-                text = _encode({"event": "lines_dropped", "count": dropped, "level": "warning"}).decode() + "\n" + text
-            with suppress(OSError, ValueError):  # the log's reader is gone
-                self.stream.write(text)
-                self.stream.flush()
+
+def _standard_error() -> TextIO | io.TextIOBase:
+    try:
+        return NeverWaits(sys.stderr)
+    except (AttributeError, OSError, ValueError):  # no `poll` on Windows, or no file behind it
+        return sys.stderr
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | io.TextIOBase | None = None) -> None:
     """Write lines to `stream` (standard error), for a process that is Oncehook's own."""
     global _json_stream, _log, _threshold
     _threshold = _LEVELS[level]
-    stream = stream or Background(sys.stderr)
+    stream = stream or _standard_error()
     console = format == "console" or (format == "auto" and stream.isatty())
     _json_stream = None if console else stream
     renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty()) if console else _render_json
