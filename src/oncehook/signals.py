@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import select
+import stat
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -64,6 +65,7 @@ class NeverWaits(io.TextIOBase):
         self.stream = stream
         self.dropped = 0
         self._file = stream.fileno()
+        self._is_file = stat.S_ISREG(os.fstat(self._file).st_mode)  # a file has no reader to wait for
         self._poll = select.poll()
         self._poll.register(self._file, select.POLLOUT)
 
@@ -76,6 +78,9 @@ class NeverWaits(io.TextIOBase):
             told = {"event": "lines_dropped", "count": dropped, "level": "warning"}
             os.write(self._file, _encode(told) + b"\n")
         data = text.encode("utf-8", "backslashreplace")
+        if self._is_file:
+            os.write(self._file, data)
+            return len(text)
         while data:
             end = data.rfind(b"\n", 0, self.AT_ONCE) + 1 or self.AT_ONCE  # whole lines, where they are short enough
             if not self._is_writable():

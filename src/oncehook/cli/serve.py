@@ -172,6 +172,9 @@ def serve(inbox: Inbox, listener: socket.socket, *, announced: bool) -> None:
             gc.collect()
             gc.freeze()  # what start-up made stays; the collector need not walk it again and again
             gc.set_threshold(50_000, 20, 50)
+            if inbox.settings.database.startswith("sqlite:"):
+                # The writer's thread needs the GIL back after each statement; by default it waits 5 ms for it.
+                sys.setswitchinterval(0.0005)
             unfinished = close_unfinished(server.server_state.connections, inbox.settings.receive_timeout)
             closing = asyncio.create_task(unfinished)
             try:

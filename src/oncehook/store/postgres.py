@@ -342,7 +342,7 @@ class Row(msgspec.Struct, omit_defaults=True):
     type: str | None = None
     object_id: str | None = None
     delivery_id: str | None = None
-    occurred_at: str | None = None
+    occurred_at: datetime | None = None
     correlation_id: str | None = None
     status: str = "received"
     last_error: str | None = None
@@ -363,7 +363,7 @@ def _offered(offered: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:
         rows.append(
             Row(
                 id, claim.source, claim.provider, claim.event_id, claim.fingerprint.hex(), claim.headers, start, size,
-                claim.type, claim.object_id, claim.delivery_id, rfc3339(claim.occurred_at), claim.correlation_id,
+                claim.type, claim.object_id, claim.delivery_id, claim.occurred_at, claim.correlation_id,
                 claim.status.value, claim.last_error,
             )
         )  # fmt: skip
