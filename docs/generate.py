@@ -74,7 +74,7 @@ def _default(value: Any, parse: Callable[[Any], Any]) -> str:
     if value in (None, ()):
         return ""
     if parse is settings.duration:
-        return f'`"{value:g}s"`'
+        return f'`"{settings.as_duration(value)}"`'
     if parse is settings.size:
         return f'`"{value // 2**20}MiB"`'
     if isinstance(value, bool):
@@ -103,6 +103,7 @@ WHEN = {
     "timeout": "The body was not complete within `receive_timeout`.",
     "unsupported_media_type": "A content type or content encoding that no provider here uses.",
     "method_not_allowed": "Any method but POST.",
+    "handler_failed": "The handler of an inline source failed; the next delivery is the next attempt.",
     "unavailable": "The database does not answer, the disk is full, the intake is full, or the commit took too long. "
     "`Retry-After` says when to try again.",
 }
@@ -212,13 +213,42 @@ MEANING = {
         "occurred_at": "When it happened, by the sender's clock.",
         "received_at": "When it was committed, by the database's clock.",
         "status": "Its state, see [lifecycle](lifecycle.md).",
-        "attempts": "How often a handler was tried. Always 0 in this release.",
-        "next_attempt_at": "When the next attempt is due. Always empty in this release.",
-        "processed_at": "When its handler's work was committed. Always empty in this release.",
-        "last_error": "Why it is `failed`.",
+        "attempts": "How often a handler was tried, since it arrived or was replayed; counted when it is leased.",
+        "next_attempt_at": "When the next attempt is due; of an inline receipt, when its provider stops retrying.",
+        "processed_at": "When its handler's work was committed.",
+        "last_error": "What the last attempt failed with, or why it is `failed`.",
         "correlation_id": "What the source's `correlation` names, else the `traceparent` header. Empty: the receipt.",
-        "replays": "How often it was replayed. Always 0 in this release.",
+        "replays": "How often it was replayed.",
         "fingerprint": "SHA-256 by which the same id with another body is told.",
+        "lease": "Counts the leases of this receipt: a write by an older one matches nothing.",
+        "lease_until": "Until when a worker holds it.",
+        "leased_at": "When it was last leased.",
+        "worker": "Who leased it last: host and process.",
+        "crashes": "How many leases in a row ran out; such a receipt is leased alone.",
+        "is_inline": "Whether the provider's own retries drive it.",
+        "serial_key": "For an order by key; empty in this release.",
+        "outcome": "What came of the last attempt, such as `processed` or `no handler`.",
+        "handler": "The handler of the last attempt.",
+    },
+    "webhook_attempts": {
+        "id": "Grows.",
+        "receipt_id": "The receipt.",
+        "number": "Which attempt it was.",
+        "started_at": "When the handler was called.",
+        "ended_at": "When it had ended.",
+        "outcome": "`processed`, `no handler`, `retrying`, `failed` or `crashed`.",
+        "error": "The error's kind and message.",
+        "traceback": "Where the error went through; never the values.",
+        "handler": "The function.",
+        "version": "The `version` that was set for its code.",
+        "worker": "Who ran it: host and process.",
+    },
+    "webhook_audit": {
+        "id": "Grows.",
+        "at": "When.",
+        "actor": "Who: a user of the machine, or as given.",
+        "action": "`replay` or `forget`.",
+        "detail": "What, as JSON.",
     },
     "webhook_payloads": {
         "receipt_id": "The receipt.",
@@ -278,6 +308,8 @@ def _postgres_columns() -> dict[str, dict[str, str]]:
     for _, _, sql in queries.migrations("postgres"):
         for name, body in re.findall(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", sql, re.DOTALL):
             found[name] = dict(re.findall(r"^    ([a-z_]+) +([a-z]+)", body, re.MULTILINE))
+        for name, body in re.findall(r"ALTER TABLE (\w+)\n(.*?);\n", sql, re.DOTALL):
+            found[name] |= dict(re.findall(r"ADD COLUMN ([a-z_]+) +([a-z]+)", body))
     return found
 
 

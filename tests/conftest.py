@@ -74,7 +74,7 @@ def make_inbox(database: str) -> Callable[..., Inbox]:
     """An inbox on this test's database, not started."""
 
     def make(**settings: object) -> Inbox:
-        return Inbox(database, **settings)  # type: ignore[arg-type]
+        return Inbox(database, **{"worker": False, **settings})  # type: ignore[arg-type]
 
     return make
 

@@ -209,7 +209,14 @@ def test_show_as_json_has_the_event_its_payload_headers_and_deliveries(
 ) -> None:
     ((receipt,),) = rows("SELECT id FROM webhook_receipts WHERE event_id = 'evt_1' AND source = 'stripe'")
     (shown,) = run("show", str(receipt), "--config", config, "--json").lines
-    assert set(shown) == {*EVENT_KEYS.split(), "payload", "headers", "deliveries"}
+    assert set(shown) == {
+        *EVENT_KEYS.split(),
+        "payload",
+        "headers",
+        "deliveries",
+        "attempts_history",
+        "replays_history",
+    }
     assert shown["payload"] == json.loads(stripe_body("evt_1", data={"object": {"id": "in_1"}}))
     assert shown["headers"] == {"content-type": "application/json"}
     assert [(d["same_body"], set(d)) for d in shown["deliveries"]] == [

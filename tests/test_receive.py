@@ -17,7 +17,7 @@ from oncehook import Inbox
 from oncehook.errors import StoreUnavailable
 from oncehook.providers import built_in
 from oncehook.sign import sign
-from oncehook.store import sqlite
+from oncehook.store import sqlite_file as sqlite
 from tests.events import Answer, Rows, deliver, deliver_stripe, github_headers, stripe_body, stripe_headers
 from tests.servers import Postgres
 

@@ -9,18 +9,24 @@ from oncehook.errors import (
     StoreUnavailable,
     Unavailable,
 )
+from oncehook.event import Event
 from oncehook.inbox import Inbox
 from oncehook.receipt import Receipt, State
+from oncehook.retry import Fail, Retry, RetryLater
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ConfigurationError",
+    "Event",
+    "Fail",
     "Inbox",
     "IntakeFull",
     "OncehookError",
     "Receipt",
     "Rejected",
+    "Retry",
+    "RetryLater",
     "RowRefused",
     "State",
     "StoreUnavailable",

@@ -30,6 +30,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "timeout": (408, "The body did not arrive in time."),
     "unsupported_media_type": (415, "This content type or encoding is not taken here."),
     "method_not_allowed": (405, "Deliver with POST."),
+    "handler_failed": (500, "The handler failed. Deliver again."),
     "unavailable": (503, "The event cannot be recorded now. Try again."),
 }
 
@@ -50,6 +51,25 @@ def accepted(claims: Sequence[Claim], claimed: Sequence[Claimed], answer: Answer
         return answer.status or 200, answer.body.encode(), (TEXT,)
     status, body = _many(claims, claimed) if batch else _one(claims[0], claimed[0])
     return answer.status or status, body, (JSON,)
+
+
+def inline_failed() -> Response:
+    """An inline handler failed: the sender is asked to deliver again, which is the next attempt."""
+    return refused("handler_failed")
+
+
+def inline_processed(
+    claims: Sequence[Claim], claimed: Sequence[Claimed], words: Sequence[str], *, batch: bool
+) -> Response:
+    """The answer to an inline delivery that is done with: processed, here before, ignored, or a dead letter."""
+    if batch:
+        return (
+            200,
+            _encode({"status": "processed", **{word: words.count(word) for word in sorted(set(words))}}),
+            (JSON,),
+        )
+    body = {"status": words[0], "event_id": claims[0].event_id, "receipt": claimed[0].receipt}
+    return 200, _encode(body), (JSON,)
 
 
 def _one(claim: Claim, claimed: Claimed) -> tuple[int, bytes]:

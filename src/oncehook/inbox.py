@@ -1,22 +1,31 @@
 """Inbox: sources, and the door to them; start and stop. The only place that wires the steps together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from oncehook import signals
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.duplicates import DuplicateLog
 from oncehook.errors import ConfigurationError
+from oncehook.handle import DEFAULT_TIMEOUT, Handler, Handlers
+from oncehook.heartbeat import Heartbeat
+from oncehook.inline import Inline
+from oncehook.process import Processor, Worker
 from oncehook.providers.certificates import Certificates
+from oncehook.prune import Janitor, horizon
 from oncehook.receipt import Claim, Claimed
 from oncehook.receive import Door, Reads, Receive, Scope, Send
-from oncehook.settings import Configuration, Settings, load, read_source, read_table
+from oncehook.rescue import keep_rescuing
+from oncehook.retry import Retry
+from oncehook.settings import Configuration, Horizon, Settings, duration, load, read_source, read_table
 from oncehook.source import Source
 from oncehook.store import Store, make_store
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Inbox:
@@ -32,8 +41,10 @@ class Inbox:
         database: str | None = None,
         *,
         config: Configuration | str | None = None,
+        worker: bool = True,
         clock: Clock = SYSTEM,
         certificates: Certificates | None = None,
+        engine: Any = None,
         **settings: Any,
     ) -> None:
         self.configuration = config if isinstance(config, Configuration) else load(config)
@@ -44,6 +55,7 @@ class Inbox:
         self.certificates = certificates or Certificates()
         self.sources: dict[str, Source] = {}
         self.store: Store = make_store(self.settings)
+        self.sessions = None if engine is None else make_sessions(engine, self.store)
         self.duplicates = DuplicateLog(self.store)
         self.claimer = Claimer(
             self.store,
@@ -55,6 +67,12 @@ class Inbox:
         )
         reads = Reads(time_limit=self.settings.receive_timeout, limit_bytes=self.settings.intake_bytes)
         self.door = Door(self.sources, self.claimer, reads, clock=clock)
+        self.handlers = Handlers()
+        self.works = worker
+        self.worker: Worker | None = None
+        self._rescuing: asyncio.Task[None] | None = None
+        self.horizons: dict[str, Horizon] = {}
+        self.janitor: Janitor | None = None
         self._running = 0
         if database is None or config is not None:
             for name, source in self.configuration.sources.items():
@@ -79,7 +97,34 @@ class Inbox:
             certificates=self.certificates,
         )
         self.sources[name] = source
+        self.horizons[name] = horizon(name, settings, source.provider, self.settings)
         return source
+
+    # -- handlers -------------------------------------------------------------------------------------------------
+
+    def on(
+        self,
+        source: str,
+        type_pattern: str,
+        *,
+        retry: Retry | None = None,
+        timeout: Any = None,
+        batch: int | None = None,
+    ) -> Callable[[F], F]:
+        """Register the handler of a source's events of a type (a shell pattern; it also matches as a dotted prefix).
+
+        It is called once per event and replay: `async def h(event)` or `async def h(event, tx)`, or a plain function,
+        which runs in a thread with a synchronous `tx`. What it writes through `tx` and the mark that the event is
+        processed commit together or not at all. With `batch=N` it gets a list of up to N events and one transaction for
+        all of them; if it fails, they are tried one by one.
+        """
+
+        def register(function: F) -> F:
+            limit = DEFAULT_TIMEOUT if timeout is None else duration(timeout)
+            self.handlers.add(Handler(source, type_pattern, function, retry or Retry(), limit, batch))
+            return function
+
+        return register
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -89,6 +134,7 @@ class Inbox:
         if self._running > 1:
             return
         try:
+            self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
             await self._open_store()
         except BaseException:
             self._running = 0
@@ -96,23 +142,61 @@ class Inbox:
         for source in self.sources.values():
             if source.verifier is None:
                 signals.emit("unverified_source", source=source.name)
+        if self.works:
+            self.start_worker()
         signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])
 
     async def _open_store(self) -> None:
+        if self.sessions is not None:
+            self.sessions.check_handlers(self.handlers)
         await self.store.open()
-        if self.settings.migrate == "never" and await self.store.pending_migrations():
+        try:
+            if self.settings.migrate == "never" and await self.store.pending_migrations():
+                raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+            if self.sessions is not None:
+                await self.sessions.check_database()
+        except BaseException:
             await self.store.close()
-            raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+            raise
 
     async def stop(self) -> None:
         """Finish what is under way, write what waits, close the store."""
         self._running -= 1
         if self._running > 0:
             return
+        if self._rescuing is not None:
+            self._rescuing.cancel()
+        if self.janitor is not None:
+            await self.janitor.stop()
+            self.janitor = None
+        if self.worker is not None:
+            await self.worker.stop()
+            self.worker = None
+            await asyncio.to_thread(self.heartbeat.stop)
         await self.claimer.drain()
         await self.duplicates.drain()
         await self.store.close()
         signals.emit("stopped")
+
+    def start_worker(self) -> None:
+        """Work off what was accepted, in this process."""
+        settings = self.settings
+        self.heartbeat = Heartbeat(self.store.heart(), settings.lease, self.clock)
+        self.heartbeat.start()
+        self.processor = Processor(
+            self.store,
+            self.handlers,
+            self.heartbeat,
+            transaction=self.sessions.transaction if self.sessions is not None else None,
+            version=settings.version,
+            clock=self.clock,
+        )
+        self.door.inline = Inline(self.store, self.claimer, self.processor, settings.lease)
+        self.worker = Worker(self.store, self.processor, concurrency=settings.concurrency, lease_seconds=settings.lease)
+        self.worker.start()
+        self.janitor = Janitor(self.store, self.horizons.values())
+        self.janitor.start()
+        self._rescuing = asyncio.create_task(keep_rescuing(self.store, self.handlers, settings.lease / 3))
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
@@ -131,6 +215,8 @@ class Inbox:
         for claim, outcome in pairs:
             if not outcome.fresh:
                 self.duplicates.note(claim, outcome)
+        if self.worker is not None:
+            self.worker.wake()
         signals.claimed(pairs)
 
     # -- ASGI -----------------------------------------------------------------------------------------------------
@@ -155,6 +241,15 @@ class Inbox:
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def make_sessions(engine: Any, store: Store) -> Any:
+    """Handlers' transactions on a SQLAlchemy engine."""
+    try:
+        from oncehook.transact_sqlalchemy import Sessions
+    except ModuleNotFoundError:
+        raise ConfigurationError("engine needs SQLAlchemy: pip install 'oncehook[sqlalchemy]'") from None
+    return Sessions(engine, store)
 
 
 def source_name(scope: Mapping[str, Any]) -> str:

@@ -25,7 +25,7 @@ class State(StrEnum):
 
 
 TRANSITIONS: Mapping[State | None, frozenset[State]] = {
-    None: frozenset({State.RECEIVED, State.IGNORED, State.FAILED}),  # what the door may insert
+    None: frozenset({State.RECEIVED, State.PROCESSING, State.IGNORED, State.FAILED}),  # what the door may insert
     State.RECEIVED: frozenset({State.PROCESSING}),
     State.PROCESSING: frozenset({State.PROCESSED, State.RETRYING, State.FAILED, State.RECEIVED}),
     State.RETRYING: frozenset({State.PROCESSING, State.FAILED}),
@@ -83,6 +83,7 @@ class Claim:
     fingerprint: bytes  # SHA-256 of the body without the fields that a provider changes per attempt
     body: bytes
     headers: str  # a JSON object, credentials left out
+    inline_seconds: float | None = None  # an inline claim is leased at once, for so long
 
 
 @dataclass(slots=True)
@@ -104,6 +105,52 @@ class Duplicate:
     delivery_id: str | None
     fingerprint: bytes
     same_body: bool
+
+
+@dataclass(slots=True)
+class Leased:
+    """A receipt that a worker holds: the event whole, and the fence."""
+
+    receipt: int
+    lease: int
+    attempt: int
+    source: str
+    provider: str
+    event_id: str
+    type: str
+    object_id: str | None
+    occurred_at: datetime | None
+    received_at: datetime
+    delivery_id: str | None
+    correlation_id: str | None
+    replays: int
+    body: bytes | None
+    headers: str | None
+
+    @property
+    def held(self) -> "Held":
+        return self.receipt, self.lease
+
+
+Held = tuple[int, int]
+"""(receipt, lease): what a write must match to count. A lease that was lost matches nothing."""
+
+
+@dataclass(slots=True)
+class Settled:
+    """What came of an attempt, as the store writes it: the receipt's new state and a row of history."""
+
+    receipt: int
+    lease: int
+    status: State
+    outcome: str
+    after: float | None = None  # seconds until the next attempt
+    error: str | None = None
+    traceback: str | None = None
+    handler: str | None = None
+    version: str | None = None
+    seconds: float | None = None  # how long it took; None: since the lease
+    crashed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

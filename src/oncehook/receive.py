@@ -14,8 +14,9 @@ from oncehook.ack import TEXT, Header, Response, accepted, refused, unavailable
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import Rejected, Unavailable
+from oncehook.inline import Inline
 from oncehook.providers.handshake import answer, is_handshake
-from oncehook.receipt import Delivery
+from oncehook.receipt import Claim, Delivery, State
 from oncehook.source import Source
 
 Scope = MutableMapping[str, Any]
@@ -50,6 +51,7 @@ class Door:
         self.sources = sources
         self.claimer = claimer
         self.reads = reads
+        self.inline: Inline | None = None
         self.clock = clock
 
     async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,12 +93,22 @@ class Door:
         if source.shakes_hands and is_handshake(source.provider.handshake, parsed):
             return await self._shake_hands(source, parsed)
         claims = source.read(delivery, parsed)
+        if source.inline:
+            return await self._take_inline(source, claims)
         try:
             claimed = await self.claimer.claim(claims)
         except Unavailable as error:
             signals.unclaimed(claims, error)
             raise Refused(unavailable(error.retry_after)) from error
         return accepted(claims, claimed, source.provider.answer, batch=source.split is not None)
+
+    async def _take_inline(self, source: Source, claims: list[Claim]) -> Response:
+        if self.inline is None:
+            raise Unavailable("inline sources need the handlers: this process runs without them")
+        for claim in claims:
+            if claim.status is State.PROCESSING:
+                claim.inline_seconds = self.inline.lease_seconds
+        return await self.inline.take(source, claims)
 
     def _source(self, name: str) -> Source:
         source = self.sources.get(name)

@@ -66,6 +66,27 @@ def duration(value: Any) -> float:
     return float(match[1]) * _DURATION[match[2] or "s"]
 
 
+def as_duration(seconds: float) -> str:
+    """Seconds as one would write them in the file: the largest unit that leaves a whole number."""
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _DURATION[unit] == 0:
+            return f"{seconds / _DURATION[unit]:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+class Default(float):
+    """A duration that nobody has set. A provider may need more than it; one that was set is never raised in silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """How long a source's receipts and payloads are kept, in seconds. A payload never outlives its receipt."""
+
+    source: str
+    receipts: float
+    payloads: float
+
+
 def size(value: Any) -> int:
     """Bytes out of "1MiB", "500kB" or a plain number of bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", str(value), re.ASCII)
@@ -117,6 +138,22 @@ class Settings:
         flag,
         "Start although PostgreSQL runs with `fsync=off` or `synchronous_commit=off`: acked events may be lost.",
     )
+    concurrency: int = setting(16, whole, "How many handlers a worker runs at once.")
+    lease: float = setting(
+        30.0, duration, "How long a crashed worker's events stay with it; a running handler's lease is extended."
+    )
+    dedupe_window: float = setting(
+        Default(30 * 86400.0),
+        duration,
+        "How long an event that comes again is a duplicate, and its receipt kept. Raised where a provider retries for "
+        "longer; set lower than a provider needs, it is an error at start. A source may have its own.",
+    )
+    payload_retention: float = setting(
+        Default(30 * 86400.0),
+        duration,
+        "How long bodies and headers are kept, at most the window. A source may have its own.",
+    )
+    version: str | None = setting(None, text, "What attempts are recorded with: a release or git sha of your handlers.")
     log_level: str = setting("info", one_of("debug", "info", "warning", "error"), "The least that is logged.")
     log_format: str = setting(
         "auto", one_of("auto", "json", "console"), "How: `auto` is console on a terminal and JSON lines elsewhere."
@@ -142,10 +179,23 @@ class SourceSettings:
     types: tuple[str, ...] | None = setting(
         None, texts, "Allow-list of types: shell patterns, which also match as a dotted prefix. Absent: all."
     )
+    mode: str = setting(
+        "queued",
+        one_of("queued", "inline"),
+        "`queued` acks after the commit and works later; `inline` works first; the provider's retries are its own.",
+    )
+    on_failure: str = setting(
+        "retry",
+        one_of("retry", "dead_letter"),
+        "Inline: `retry` answers 5xx until `max_attempts`, `dead_letter` gives up at the first failure, with 2xx.",
+    )
+    max_attempts: int = setting(5, whole, "Inline: after so many attempts the event is a dead letter, and acked.")
     max_body: int | None = setting(None, size, "Largest body; else the provider's, else the global one.")
     tolerance: float | None = setting(
         None, duration, "How far a signed timestamp may be from now, either way; the provider's unless given."
     )
+    dedupe_window: float | None = setting(None, duration, "How long its receipts are kept; else the global one.")
+    payload_retention: float | None = setting(None, duration, "How long its bodies are kept; else the global one.")
     correlation: str | None = setting(None, text, "A path in the body whose value becomes the correlation id.")
     id: tuple[str, ...] | None = setting(
         None, locators, "A natural key in place of the provider's id, for a sender whose id changes between retries."

@@ -20,7 +20,7 @@ import structlog
 
 from oncehook.clock import SYSTEM
 from oncehook.errors import Rejected, Unavailable
-from oncehook.receipt import Claim, Claimed, State, rfc3339
+from oncehook.receipt import Claim, Claimed, Leased, Settled, State, rfc3339
 
 LINES: dict[str, tuple[str, str]] = {
     "accepted": ("info", "A first delivery is committed and acked."),
@@ -34,6 +34,18 @@ LINES: dict[str, tuple[str, str]] = {
     "handshake": ("info", "A provider's handshake is answered."),
     "deliveries_dropped": ("warning", "Duplicates were acked, but too many came at once to note each."),
     "deliveries_lost": ("error", "Noting duplicates failed; the receipts themselves are untouched."),
+    "processed": ("info", "A handler's work and the mark are committed, or nothing had to be done."),
+    "retrying": ("warning", "A handler failed; its event will be tried again."),
+    "dead": ("error", "A handler failed for the last time; its event is a dead letter."),
+    "lease_lost": ("warning", "A handler ended after its lease was lost; nothing of it was kept."),
+    "abandoned": ("error", "The provider stopped retrying an inline event; it is a dead letter."),
+    "rescued": ("warning", "A lease ran out, and its receipt was taken back."),
+    "settle_failed": ("error", "What came of an attempt could not be written; the lease will run out."),
+    "release_failed": ("warning", "Receipts could not be given back; their leases will run out."),
+    "heartbeat_failed": ("warning", "Leases could not be extended this time."),
+    "pruned": ("info", "Receipts and payloads that were past their horizon are gone."),
+    "prune_waits": ("warning", "The database does not answer; pruning goes on at its next turn."),
+    "worker_waits": ("warning", "The database does not answer; the worker tries again."),
     "lines_dropped": ("warning", "The log was not read quickly enough, and lines were left out."),
     "connections_closed": ("warning", "Connections that never completed a request were closed."),
     "started": ("info", "The inbox is ready to accept."),
@@ -212,6 +224,27 @@ def _fields(line: EventLine) -> dict[str, Any]:
     for name in ("event", "level", "timestamp"):
         del fields[name]
     return fields
+
+
+def settled(leased: Leased, done: Settled, landed: bool) -> None:
+    """One line for what came of an attempt."""
+    words = {State.PROCESSED: "processed", State.RETRYING: "retrying", State.FAILED: "dead"}
+    line = words[done.status] if landed else "lease_lost"
+    if is_on(line):
+        emit(
+            line,
+            source=leased.source,
+            event_id=leased.event_id,
+            type=leased.type,
+            object_id=leased.object_id,
+            receipt=leased.receipt,
+            status=done.status.value,
+            correlation_id=leased.correlation_id or str(leased.receipt),
+            attempt=leased.attempt,
+            outcome=done.outcome,
+            handler=done.handler,
+            error=done.error,
+        )
 
 
 def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:

@@ -83,6 +83,9 @@ class Source:
         self.shakes_hands = handshake is not None and (self.verifier is not None or handshake.kind == "echo")
         self.fetches_certificates = any(s.algorithm == "sns" for s in self.provider.signatures) and not settings.secrets
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
+        self.inline = settings.mode == "inline"
+        self.first_state = State.PROCESSING if self.inline else State.RECEIVED
+        self.horizon = self.provider.horizon or 30 * 86400.0
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self._prepare_facts(settings, where)
 
@@ -162,7 +165,7 @@ class Source:
             indexed(self.find_delivery(parsed, delivery.headers)) if self.find_delivery else None,
             moment(self.find_occurred(parsed, delivery.headers)) if self.find_occurred else None,
             self._correlation(parsed, delivery),
-            State.RECEIVED if self.types is None or self.takes(type_) else State.IGNORED,
+            self.first_state if self.types is None or self.takes(type_) else State.IGNORED,
             None,
             fingerprint(body, parsed, self.volatile),
             body,

@@ -19,6 +19,15 @@ pytestmark = pytest.mark.anyio
 
 # What one dialect needs and the other has another way for; everything else is in both.
 POSTGRES_ONLY = {
+    "settle_or_fail",
+    "turn_to_prune",
+    "payload_days",
+    "day_must_stay",
+    "mark_day",
+    "detach_day",
+    "finish_detaching",
+    "drop_day",
+    "vacuum_day",
     "receipt_ids",
     "payload_partitions",
     "today",
@@ -28,7 +37,7 @@ POSTGRES_ONLY = {
     "durability_off",
     "is_standby",
 }
-SQLITE_ONLY = {"last_receipt", "fresh_receipts", "claim_payload"}
+SQLITE_ONLY = {"last_receipt", "fresh_receipts", "claim_payload", "claim_inline", "settle_attempts", "free_pages"}
 
 EVENT_KEYS = """
 receipt source provider event_id type object_id occurred_at received_at status attempts next_attempt_at
@@ -125,7 +134,10 @@ def test_every_query_is_used_and_no_other_sql_stands_in_the_source() -> None:
 async def test_both_dialects_have_the_same_columns(store: Store, database: str, rows: Rows) -> None:
     tables = {
         "webhook_receipts": "id source provider event_id type object_id delivery_id occurred_at received_at status "
-        "attempts next_attempt_at processed_at last_error correlation_id replays fingerprint",
+        "attempts next_attempt_at processed_at last_error correlation_id replays fingerprint "
+        "lease lease_until leased_at worker crashes is_inline serial_key outcome handler",
+        "webhook_attempts": "id receipt_id number started_at ended_at outcome error traceback handler version worker",
+        "webhook_audit": "id at actor action detail",
         "webhook_deliveries": "id receipt_id delivery_id received_at fingerprint same_body",
         "webhook_dlq": "receipt source event_id type object_id attempts last_error received_at payload",
     }

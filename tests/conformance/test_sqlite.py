@@ -12,7 +12,8 @@ import pytest
 
 from oncehook.errors import ConfigurationError, StoreUnavailable
 from oncehook.settings import Settings
-from oncehook.store import queries, sqlite
+from oncehook.store import queries
+from oncehook.store import sqlite_file as sqlite
 from oncehook.store.sqlite import SqliteStore
 from tests.events import make_claim
 from tests.servers import ask

@@ -10,10 +10,16 @@ from oncehook.errors import ConfigurationError, OncehookError
 COMMANDS = {
     "serve": "Run the inbox as a service.",
     "demo": "A tour: a few sources, and traffic that retries, duplicates, reorders and forges.",
+    "worker": "Work off what was accepted, without a door.",
     "init": "Write a commented oncehook.toml and a hooks.py.",
     "migrate": "Bring the database's schema up to date.",
     "events": "List what arrived, newest first.",
     "show": "Show one event: what arrived, and how often.",
+    "dead": "List the dead letters, grouped by what went wrong.",
+    "replay": "Have finished events handled again, or rehearse it.",
+    "stats": "How many events each source has, in which state, and how long the oldest waits.",
+    "prune": "Remove what is past its window and its retention, or say what would go.",
+    "forget": "Erase the payloads about an object or an address; dedupe goes on.",
     "send": "Sign and post realistic events of a provider.",
     "providers": "List the providers, or explain one.",
 }

@@ -43,7 +43,7 @@ async def _print(settings: Settings) -> None:
 
 async def _pending(settings: Settings) -> list[tuple[int, str, str]]:
     if settings.database.startswith("sqlite:"):
-        from oncehook.store.sqlite import database_path
+        from oncehook.store.sqlite_file import database_path
 
         if not database_path(settings.database).exists():  # opening it would create it
             return list(queries.migrations("sqlite"))

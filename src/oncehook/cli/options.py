@@ -49,7 +49,7 @@ def require_database(configuration: Configuration) -> None:
     """A look must not create an empty SQLite file where somebody mistyped a path."""
     address = configuration.settings.database
     if address.startswith("sqlite:"):
-        from oncehook.store.sqlite import database_path
+        from oncehook.store.sqlite_file import database_path
 
         path = database_path(address)
         if not path.exists():

@@ -12,6 +12,8 @@ from oncehook.cli.options import config_option, console, json_option, opened_sto
 from oncehook.receipt import Filter, Payload, Receipt
 from oncehook.store import Store
 
+ATTEMPT_COLOURS = {"processed": "green", "no handler": "bright_black", "released": "bright_black", "retrying": "yellow"}
+
 
 @click.command("show")
 @click.argument("receipt")
@@ -33,24 +35,29 @@ def command(receipt: str, config: str | None, as_json: bool, raw: bool) -> None:
 
 async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
     async with opened_store(config) as store:
-        receipt = await _resolve(store, name)
+        receipt = await resolve(store, name)
         if receipt is None:
             click.echo(f"oncehook: there is no event {name}", err=True)
             return 1
         payload = await store.payload(receipt.receipt)
         duplicates = await store.duplicates(receipt.receipt)
+        attempts = await store.attempts(receipt.receipt)
+        replays = await store.replays(receipt.receipt) if receipt.replays else []
     if raw:
         return _print_raw(payload)
     if as_json:
         view = None if payload is None else _json_view(payload)
         headers = None if payload is None else payload.headers
-        print_json({**receipt.as_json(), "payload": view, "headers": headers, "deliveries": duplicates})
+        more = {"deliveries": duplicates, "attempts_history": attempts, "replays_history": replays}
+        print_json({**receipt.as_json(), "payload": view, "headers": headers, **more})
     else:
-        _print(receipt, payload, duplicates)
+        _print_facts(receipt)
+        _print_timeline(duplicates, attempts, replays)
+        _print_payload(payload)
     return 0
 
 
-async def _resolve(store: Store, name: str) -> Receipt | None:
+async def resolve(store: Store, name: str) -> Receipt | None:
     """By number first, then by the sender's id; an id that two sources share must be told apart by number."""
     found = await store.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else None
     if found is not None:
@@ -78,12 +85,10 @@ def _json_view(payload: Payload) -> Any:
         return None
 
 
-def _print(receipt: Receipt, payload: Payload | None, duplicates: list[dict[str, Any]]) -> None:
-    from rich.syntax import Syntax
+def _print_facts(receipt: Receipt) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    out = console()
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -91,12 +96,40 @@ def _print(receipt: Receipt, payload: Payload | None, duplicates: list[dict[str,
         if value not in (None, ""):
             style = COLOURS[receipt.status] if name == "status" else ""
             table.add_row(Text(name, style="bold"), Text(printable(value), style=style))
-    out.print(table)
-    for duplicate in duplicates:
-        other = "" if duplicate["same_body"] else "   with another body"
-        out.print(
-            Text(f"delivered again {duplicate['received_at']}{other}", style="" if duplicate["same_body"] else "yellow")
-        )
+    console().print(table)
+
+
+Rows = list[dict[str, Any]]
+
+
+def _print_timeline(duplicates: Rows, attempts: Rows, replays: Rows) -> None:
+    """What happened to it since it was received, in the order of time."""
+    from rich.text import Text
+
+    moments = [(row["received_at"], *_told_duplicate(row)) for row in duplicates]
+    moments += [(row["ended_at"], *_told_attempt(row)) for row in attempts]
+    moments += [(row["at"], f"replayed by {printable(row['actor'])}", "bold") for row in replays]
+    out = console()
+    for at, text, style in sorted(moments, key=lambda moment: moment[0]):
+        out.print(Text(f"{at}  {text}", style=style))
+
+
+def _told_duplicate(row: dict[str, Any]) -> tuple[str, str]:
+    return ("delivered again", "") if row["same_body"] else ("delivered again   with another body", "yellow")
+
+
+def _told_attempt(row: dict[str, Any]) -> tuple[str, str]:
+    facts = [f"attempt {row['number']}: {row['outcome']}"]
+    facts += [f"{name} {printable(row[name])}" for name in ("handler", "version", "worker") if row[name]]
+    facts += [printable(row["error"])] if row["error"] else []
+    return "   ".join(facts), ATTEMPT_COLOURS.get(row["outcome"], "red")
+
+
+def _print_payload(payload: Payload | None) -> None:
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    out = console()
     if payload is None:
         out.print("\nThe payload was pruned.")
         return

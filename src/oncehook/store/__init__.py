@@ -1,14 +1,58 @@
 """What the house asks of a database. One behavioural suite, tests/conformance, holds every store to it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Protocol
 
 from oncehook.errors import ConfigurationError
-from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt
+from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Held, Leased, Payload, Receipt, Settled
 from oncehook.settings import Settings
+from oncehook.transact import Heart, Transaction
 
 DUPLICATES_KEPT = 100
 """How many duplicates of one receipt are noted, and as many again with another body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which receipts a replay is for: all conditions hold together."""
+
+    wanted: Filter = field(default_factory=Filter)
+    receipts: tuple[int, ...] | None = None
+    handled_by: str | None = None  # a code version that has attempted them
+    horizon: datetime | None = None  # received no later: what arrives while a replay runs is not of it
+
+
+Cutoffs = Mapping[str, datetime]
+"""Source → the time before which something of it may go. A source that is not in it is left alone."""
+
+Cursor = tuple[datetime, int]
+"""(received_at, receipt) where a step of pruning ended, to go on from."""
+
+
+class Pruning(Protocol):
+    """The turn to prune. Every verb is short, changes finished receipts only, and may be repeated after a crash."""
+
+    async def make_days(self) -> None:
+        """Have a place for the payloads of every day of the coming week."""
+
+    async def drop_days(self, payloads: Cutoffs) -> list[str]:
+        """Drop whole days of payloads in which nothing has to stay; return which. Never makes a claim wait."""
+
+    async def prune_payloads(
+        self, before: Cutoffs, after: Cursor | None, limit: int
+    ) -> tuple[dict[str, int], Cursor | None]:
+        """Look at the next `limit` receipts and delete their payloads: how many per source, and where to go on."""
+
+    async def prune_receipts(
+        self, before: Cutoffs, after: Cursor | None, limit: int
+    ) -> tuple[dict[str, int], Cursor | None]:
+        """The same for receipts with all that belongs to them."""
+
+    async def give_back(self) -> bool:
+        """Give some of the free space back to the disk; whether there is more."""
 
 
 class Store(Protocol):
@@ -50,6 +94,78 @@ class Store(Protocol):
 
     async def counts(self) -> list[dict[str, Any]]:
         """Per source and status: how many receipts; per source: how many noted duplicates and changed bodies."""
+
+    async def lease(self, limit: int, seconds: float, worker: str, *, rescued: bool = False) -> list[Leased]:
+        """Take up to `limit` due receipts in one statement: `processing`, attempt counted, fence raised.
+
+        With `rescued`, only such whose last worker died; without, only others.
+        """
+
+    async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
+        """Take one inline receipt that is `retrying`, or whose lease ran out; None if it is neither."""
+
+    async def abandon_inline(self) -> list[int]:
+        """Make dead letters of inline receipts whose provider has stopped retrying; returns them."""
+
+    async def settle(self, settled: Sequence[Settled]) -> set[int]:
+        """End attempts: the receipts whose lease still held are moved on, with a row of history; returns those."""
+
+    async def release(self, held: Sequence[Held]) -> int:
+        """Give back receipts that were leased and not started, and their attempts; returns how many still were ours."""
+
+    async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
+        """Receipts whose lease ran out, by id above `after`."""
+
+    async def attempts(self, receipt: int) -> list[dict[str, Any]]:
+        """Every attempt at a receipt, oldest first."""
+
+    async def next_due(self) -> float | None:
+        """Seconds until the next receipt is due (negative: overdue), or None if none waits."""
+
+    def transaction(self) -> Transaction:
+        """A handler's transaction, not begun yet."""
+
+    def heart(self) -> Heart:
+        """A way to extend leases from a thread of its own."""
+
+    async def now(self) -> datetime:
+        """The database's time."""
+
+    async def select(self, selection: Selection, *, after: int, limit: int) -> list[tuple[Receipt, bool]]:
+        """Receipts that are meant, by id above `after`, and whether each one's payload is still there."""
+
+    async def count_selected(self, selection: Selection) -> list[dict[str, Any]]:
+        """How many are meant, per `status`, `typed` (whether it has a type) and `kept` (its payload)."""
+
+    async def replay(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
+        """Move finished receipts back to `received` and record who did, in one transaction; returns those that moved.
+
+        One in another state, without a type or without its payload is left as it is.
+        """
+
+    async def replays(self, receipt: int) -> list[dict[str, Any]]:
+        """When and by whom a receipt was replayed, oldest first."""
+
+    async def dead(self, limit: int) -> list[dict[str, Any]]:
+        """Dead letters by source, handler and error: how many, the first and last time, and one of them."""
+
+    async def lags(self) -> dict[str, float]:
+        """Per source with work waiting: for how many seconds the oldest has been due (negative: not due yet)."""
+
+    async def prunable(self, receipts: Cutoffs, payloads: Cutoffs) -> list[dict[str, Any]]:
+        """Per source: how many finished receipts, and how many payloads of such, are older than its cutoff."""
+
+    def pruning(self) -> AbstractAsyncContextManager["Pruning | None"]:
+        """The turn to prune, which one process at a time has; None if another has it."""
+
+    async def bodies(self, after: int, limit: int) -> list[tuple[int, bytes, str]]:
+        """(receipt, body, headers) of payloads, by receipt above `after`."""
+
+    async def about_object(self, object_id: str) -> list[int]:
+        """The receipts of an object whose payloads are still there."""
+
+    async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
+        """Erase the payloads of `receipts`, and `text` where else they hold it; note who did; return how many went."""
 
     async def pending_migrations(self) -> list[tuple[int, str, str]]:
         """(number, name, SQL) of the migrations that are not applied yet."""

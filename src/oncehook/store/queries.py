@@ -16,9 +16,12 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
 @cache
 def load(dialect: str) -> dict[str, str]:
     """Every query of a dialect by its name."""
-    text = (resources.files("oncehook.store") / "sql" / dialect / "queries.sql").read_text("utf-8")
-    _, *parts = _NAME.split(text)
-    return {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    found: dict[str, str] = {}
+    for file in (resources.files("oncehook.store") / "sql" / dialect).iterdir():
+        if file.name.endswith(".sql"):
+            _, *parts = _NAME.split(file.read_text("utf-8"))
+            found |= {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+    return found
 
 
 def with_given(sql: str, given: set[str]) -> str:

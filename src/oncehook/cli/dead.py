@@ -1,0 +1,91 @@
+"""`oncehook dead`: the dead letters."""
+
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.receipt import Filter, State, rfc3339
+from oncehook.store import Store
+
+PAGE = 500
+MOST_ERRORS = 10_000
+SHOWN = 50
+_PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\b\w*\d\w*\b")
+
+
+@click.command("dead")
+@config_option
+@json_option
+def command(config: str | None, as_json: bool) -> None:
+    """List the dead letters: grouped by what went wrong, or with --json one event a line. Exits 1 if there are none.
+
+    \b
+    oncehook dead
+    oncehook dead --json | jq .receipt
+    oncehook replay --failed             when the cause is mended
+    """
+    if not run(_list(config, as_json)):
+        if not as_json:
+            click.echo("there are no dead letters", err=True)
+        sys.exit(1)
+
+
+async def _list(config: str | None, as_json: bool) -> int:
+    async with opened_store(config) as store:
+        if as_json:
+            return await _print_events(store)
+        rows = await store.dead(MOST_ERRORS)
+    if rows:
+        _print_groups(grouped(rows))
+    return len(rows)
+
+
+async def _print_events(store: Store) -> int:
+    shown, before = 0, None
+    while page := await store.find(Filter(status=State.FAILED.value), limit=PAGE, before=before):
+        shown += len(page)
+        before = rfc3339(page[-1].received_at) or "", page[-1].receipt
+        for receipt in page:
+            print_json(receipt.as_json())
+    return shown
+
+
+def grouped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Errors that differ only in what they are about (an id, a number) are one group; the largest first."""
+    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = row["source"], row["handler"], _PARTICULAR.sub("…", row["last_error"] or "")
+        group = groups.setdefault(key, {**row, "receipts": 0})
+        group["receipts"] += row["receipts"]
+        group["first_received_at"] = min(group["first_received_at"], row["first_received_at"])
+        if row["last_receipt"] >= group["last_receipt"]:
+            group |= {name: row[name] for name in ("last_receipt", "last_received_at", "last_error")}
+    return sorted(groups.values(), key=lambda group: -group["receipts"])
+
+
+def _print_groups(groups: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("dead", justify="right", no_wrap=True)
+    for title in ("source", "handler", "error", "first received", "last received"):
+        table.add_column(title, overflow="fold", no_wrap=title.endswith("received"))
+    table.add_column("last one", justify="right", no_wrap=True)
+    for group in groups[:SHOWN]:
+        table.add_row(
+            f"{group['receipts']:,}",
+            Text(printable(group["source"])),
+            Text(printable(group["handler"])),
+            Text(printable(group["last_error"])[:200], style="red"),
+            group["first_received_at"][:19],
+            group["last_received_at"][:19],
+            str(group["last_receipt"]),
+        )
+    console().print(table)
+    if len(groups) > SHOWN:
+        click.echo(f"… and {len(groups) - SHOWN:,} more kinds; --json lists every event")

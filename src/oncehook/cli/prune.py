@@ -1,0 +1,179 @@
+"""`oncehook prune`: what is past its window and its retention goes, or is counted."""
+
+import os
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import click
+
+from oncehook import providers
+from oncehook.cli.options import config_option, console, json_option, print_json, require_database, run
+from oncehook.errors import ConfigurationError
+from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, horizon, prune
+from oncehook.settings import Configuration, Horizon, Settings, as_duration, load
+from oncehook.store import Store, make_store
+
+
+@click.command("prune")
+@click.argument("app", required=False)
+@config_option
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option(
+    "--removed-sources",
+    is_flag=True,
+    help="Also sources that are not configured any more, by the global settings. They are left alone otherwise.",
+)
+@json_option
+def command(app: str | None, config: str | None, dry_run: bool, removed_sources: bool, as_json: bool) -> None:
+    """Remove finished receipts that are older than their source's dedupe window, and payloads older than its retention.
+
+    `serve` does so by itself, once an hour. Unfinished events and dead letters never go. Sources that code adds are in
+    APP, module:inbox; without it the configuration's alone are pruned.
+
+    \b
+    oncehook prune --dry-run
+    oncehook prune hooks:inbox
+    """
+    configuration, horizons = _configured(app, config)
+    sys.exit(run(_prune(configuration, horizons, dry_run, removed_sources, as_json)))
+
+
+def _configured(app: str | None, config: str | None) -> tuple[Configuration, list[Horizon]]:
+    """The settings, and how long each source's rows are kept. No secret is needed for it."""
+    if app is None:
+        configuration = load(config)
+        found = [
+            (name, source, providers.find(source.provider or name, configuration.providers))
+            for name, source in configuration.sources.items()
+        ]
+    else:
+        from oncehook.cli.serve import load_inbox
+
+        if config is not None:
+            os.environ["ONCEHOOK_CONFIG"] = config
+        inbox = load_inbox(app)
+        configuration = replace(inbox.configuration, settings=inbox.settings)
+        found = [(source.name, source.settings, source.provider) for source in inbox.sources.values()]
+    return configuration, [horizon(*source, configuration.settings) for source in found]
+
+
+@dataclass
+class Row:
+    """What goes, or would go, of a source."""
+
+    source: str
+    receipts: int
+    payloads: int
+    horizon: Horizon | None
+
+    def as_json(self) -> dict[str, Any]:
+        kept = self.horizon
+        return {
+            "source": self.source,
+            "receipts": self.receipts,
+            "payloads": self.payloads,
+            "dedupe_window": as_duration(kept.receipts) if kept else None,
+            "payload_retention": as_duration(kept.payloads) if kept else None,
+        }
+
+
+async def _prune(
+    configuration: Configuration, horizons: list[Horizon], dry_run: bool, removed_sources: bool, as_json: bool
+) -> int:
+    async with _opened(configuration) as store:
+        others = {row["source"] for row in await store.counts()} - {horizon.source for horizon in horizons}
+        if removed_sources:
+            horizons = horizons + [_removed(source, configuration.settings) for source in sorted(others)]
+            others = set()
+        if dry_run:
+            rows = await _count(store, horizons)
+        else:
+            with _progress() as progress:
+                done = await prune(store, horizons, progress=progress)
+            if done is None:
+                click.echo("oncehook: another process is pruning right now", err=True)
+                return 1
+            rows = _gone(done, horizons)
+    _print(rows, dry_run, as_json)
+    if others and not as_json:
+        click.echo(
+            f"left alone: {', '.join(sorted(others))} (not configured here; name your app, or --removed-sources)",
+            err=True,
+        )
+    return 0
+
+
+@asynccontextmanager
+async def _opened(configuration: Configuration) -> AsyncIterator[Store]:
+    require_database(configuration)
+    store = make_store(replace(configuration.settings, migrate="never"))
+    await store.open()
+    try:
+        if await store.pending_migrations():
+            raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+        yield store
+    finally:
+        await store.close()
+
+
+def _removed(source: str, settings: Settings) -> Horizon:
+    """The horizon of a source of which nothing else is known: that of the provider which needs the longest."""
+    known = [providers.built_in(name) for name in providers.built_in_names()]
+    needed = max(provider.horizon or 0.0 for provider in known) + MARGIN
+    window = max(float(settings.dedupe_window), needed)
+    return Horizon(source, window, min(float(settings.payload_retention), window))
+
+
+async def _count(store: Store, horizons: list[Horizon]) -> list[Row]:
+    found = {row["source"]: row for row in await store.prunable(*cutoffs(horizons, await store.now()))}
+    nothing = {"receipts": 0, "payloads": 0}
+    return [Row(h.source, **_numbers(found.get(h.source, nothing)), horizon=h) for h in horizons]
+
+
+def _numbers(row: dict[str, Any]) -> dict[str, int]:
+    return {"receipts": row["receipts"], "payloads": row["payloads"]}
+
+
+def _gone(done: Pruned, horizons: list[Horizon]) -> list[Row]:
+    rows = [Row(h.source, done.receipts[h.source], done.payloads[h.source], h) for h in horizons]
+    return rows + [Row(f"({day}, whole)", 0, 0, None) for day in done.days]
+
+
+def _print(rows: list[Row], dry_run: bool, as_json: bool) -> None:
+    if as_json:
+        for row in rows:
+            print_json(row.as_json())
+        return
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("source")
+    for title in ("window", "retention", "receipts", "payloads"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        shown = row.as_json()
+        numbers = (f"{row.receipts:,}", f"{row.payloads:,}") if row.horizon else ("", "")
+        table.add_row(row.source, shown["dedupe_window"], shown["payload_retention"], *numbers)
+    if rows:
+        console().print(table)
+    if dry_run:
+        click.echo("nothing was removed: this is what would go")
+    elif not any(row.receipts or row.payloads or not row.horizon for row in rows):
+        click.echo("nothing to remove")
+
+
+@contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """How far it is, on standard error, where a person sees it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status("pruning") as status:
+        yield lambda done: status.update(
+            f"{len(done.days)} whole days, {done.payloads.total():,} payloads, {done.receipts.total():,} receipts"
+        )

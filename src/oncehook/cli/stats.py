@@ -1,0 +1,83 @@
+"""`oncehook stats`: where everything stands."""
+
+from typing import Any
+
+import click
+
+from oncehook.cli.events import COLOURS
+from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.receipt import State
+
+STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+@click.command("stats")
+@config_option
+@json_option
+def command(config: str | None, as_json: bool) -> None:
+    """How many events each source has in which state, how many duplicates came, and how long the oldest has waited.
+
+    \b
+    oncehook stats
+    oncehook stats --json | jq 'select(.lag_seconds > 60)'
+    """
+    sources = run(_gather(config))
+    if as_json:
+        for source in sources:
+            print_json(source)
+    elif sources:
+        _print_table(sources)
+    else:
+        click.echo("nothing has arrived yet")
+
+
+async def _gather(config: str | None) -> list[dict[str, Any]]:
+    async with opened_store(config) as store:
+        counts, lags = await store.counts(), await store.lags()
+    sources: dict[str, dict[str, Any]] = {}
+    for row in counts:
+        name = row["source"]
+        of_source = sources.setdefault(name, _nothing(name))
+        if "status" in row:
+            of_source[row["status"]] = row["receipts"]
+            of_source["events"] += row["receipts"]
+            of_source["last_received_at"] = max(of_source["last_received_at"] or "", row["last_received_at"])
+        else:
+            of_source |= {"duplicates": row["duplicates"], "other_bodies": row["other_bodies"]}
+    for name, lag in lags.items():
+        if name in sources:
+            sources[name]["lag_seconds"] = round(max(0.0, lag), 3)
+    return [sources[name] for name in sorted(sources)]
+
+
+def _nothing(source: str) -> dict[str, Any]:
+    states = {state.value: 0 for state in State}
+    more = {"duplicates": 0, "other_bodies": 0, "lag_seconds": 0.0, "last_received_at": None}
+    return {"source": source, "events": 0, **states, **more}
+
+
+def _print_table(sources: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("source", overflow="fold")
+    for title in ("events", *State, "duplicates", "lag"):
+        table.add_column(str(title), justify="right", no_wrap=True)
+    for row in [*sources, _total(sources)] if len(sources) > 1 else sources:
+        cells = [Text(f"{row[state]:,}", style=COLOURS[state] if row[state] else "bright_black") for state in State]
+        lag = Text(told(row["lag_seconds"]), style="yellow" if row["lag_seconds"] > 60 else "")
+        table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", lag)
+    console().print(table)
+
+
+def _total(sources: list[dict[str, Any]]) -> dict[str, Any]:
+    added = {name: sum(row[name] for row in sources) for name in ("events", *State, "duplicates")}
+    return {"source": "all", **added, "lag_seconds": max(row["lag_seconds"] for row in sources)}
+
+
+def told(seconds: float) -> str:
+    """A duration in its largest unit: 3d, 45m, 12s; nothing waits: –."""
+    if seconds <= 0:
+        return "–"
+    return next((f"{seconds / size:.0f}{unit}" for size, unit in STEPS if seconds >= size), "<1s")

@@ -1,0 +1,75 @@
+"""`oncehook worker`: the work, without the door."""
+
+import asyncio
+import os
+import signal
+import sys
+from dataclasses import replace
+
+import click
+
+from oncehook import signals
+from oncehook.cli.options import config_option
+from oncehook.cli.serve import load_inbox
+from oncehook.errors import ConfigurationError
+from oncehook.inbox import Inbox
+
+
+@click.command("worker")
+@click.argument("app", required=False)
+@config_option
+@click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers run at once.  [default: settings]")
+def command(app: str | None, config: str | None, concurrency: int | None) -> None:
+    """Work off what was accepted, with the handlers of APP, and no door. Start as many as you need, on PostgreSQL.
+
+    APP is module:inbox, looked up with the current directory on the path. On SIGTERM it leases no more, lets running
+    handlers finish, gives back what was not started, and exits 0.
+
+    \b
+    oncehook worker hooks:inbox
+    oncehook worker hooks:inbox --concurrency 64
+    """
+    if config is not None:
+        os.environ["ONCEHOOK_CONFIG"] = config
+    inbox = load_inbox(app)
+    require_handlers(inbox, app)
+    if concurrency is not None:
+        inbox.settings = replace(inbox.settings, concurrency=concurrency)
+    inbox.works = True
+    signals.configure(inbox.settings.log_level, inbox.settings.log_format)
+    work(inbox)
+
+
+def require_handlers(inbox: Inbox, app: str | None) -> None:
+    """Without a handler, a worker would mark every event as processed, and nothing would have been done for it."""
+    forwards = any(getattr(source.settings, "forward", None) for source in inbox.sources.values())
+    if not forwards and not any(True for _ in inbox.handlers):
+        where = f"{app} registers none" if app else "no APP was given"
+        raise ConfigurationError(
+            f"there are no handlers to work with: {where}. Name yours: oncehook worker hooks:inbox"
+        )
+
+
+def work(inbox: Inbox) -> None:
+    """Run until SIGTERM or SIGINT, then finish what is under way."""
+
+    async def run() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                loop.add_signal_handler(number, stop.set)
+            except NotImplementedError:  # Windows
+                signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
+        async with inbox.lifespan():
+            click.echo(f"Oncehook worker, {inbox.settings.concurrency} at once  (Ctrl-C stops it)")
+            sys.stdout.flush()
+            await stop.wait()
+
+    try:
+        import uvloop
+    except ModuleNotFoundError:  # Windows
+        asyncio.run(run())
+    else:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(run())

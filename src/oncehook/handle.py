@@ -1,0 +1,118 @@
+"""Who handles an event: the registry of handlers, and the choice of exactly one.
+
+The most specific pattern wins. Two equally specific ones that could meet on one type are an error at start-up, and so
+is a handler that no event can reach: neither is found out by an event in the night.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from oncehook.errors import ConfigurationError
+from oncehook.retry import Retry
+from oncehook.source import compile_pattern
+
+Function = Callable[..., Any]
+DEFAULT_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A user's function for (source, type pattern)."""
+
+    source: str
+    pattern: str
+    function: Function
+    retry: Retry
+    timeout: float
+    batch: int | None = None
+    is_async: bool = field(init=False)
+    takes_tx: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        parameters = inspect.signature(self.function).parameters
+        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+        object.__setattr__(self, "takes_tx", len(parameters) > 1)
+        if not 1 <= len(parameters) <= 2:
+            raise ConfigurationError(f"{self.name} must take (event) or (event, tx), not {len(parameters)} arguments")
+
+    @property
+    def name(self) -> str:
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """How specific the pattern is: one without wildcards first, then by its literal characters."""
+        literals = sum(character not in "*?" for character in self.pattern)
+        return literals == len(self.pattern), literals
+
+
+class Handlers:
+    """The handlers of an inbox."""
+
+    def __init__(self) -> None:
+        self._of_source: dict[str, list[Handler]] = {}
+        self._chosen: dict[tuple[str, str], Handler | None] = {}
+
+    def add(self, handler: Handler) -> None:
+        of_source = self._of_source.setdefault(handler.source, [])
+        for other in of_source:
+            if other.rank == handler.rank and overlap(other.pattern, handler.pattern):
+                raise ConfigurationError(
+                    f"{handler.name} and {other.name} tie for {handler.source}: {handler.pattern!r} and "
+                    f"{other.pattern!r} are equally specific; make one more specific, or call both from one handler"
+                )
+        of_source.append(handler)
+        of_source.sort(key=lambda h: h.rank, reverse=True)
+        self._chosen.clear()
+
+    @property
+    def largest_batch(self) -> int:
+        """The most events that one call of a handler takes beyond the first."""
+        return max((handler.batch or 1 for handler in self), default=1) - 1
+
+    def find(self, source: str, type_: str) -> Handler | None:
+        """The one handler of an event, or None."""
+        key = source, type_
+        if key not in self._chosen:
+            if len(self._chosen) > 10_000:  # types come from senders
+                self._chosen.clear()
+            of_source = self._of_source.get(source, ())
+            self._chosen[key] = next((h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)), None)
+        return self._chosen[key]
+
+    def check(self, types_of: Mapping[str, Sequence[str] | None]) -> None:
+        """Refuse a handler that no event can reach. `types_of` has every source with its allow-list."""
+        for handler in self:
+            if handler.source not in types_of:
+                known = ", ".join(sorted(types_of)) or "none"
+                raise ConfigurationError(
+                    f"{handler.name} is for source {handler.source!r}, which does not exist: the sources are {known}"
+                )
+            types = types_of[handler.source]
+            if types is not None and not any(overlap(handler.pattern, allowed) for allowed in types):
+                raise ConfigurationError(
+                    f"{handler.name} is for {handler.pattern!r}, which sources.{handler.source}.types never lets in"
+                )
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter([handler for of_source in self._of_source.values() for handler in of_source])
+
+
+def overlap(one: str, other: str) -> bool:
+    """Whether some type matches both patterns, each also as a dotted prefix."""
+    return any(_meet(a, b) for a in (one, one + ".*") for b in (other, other + ".*"))
+
+
+@cache
+def _meet(a: str, b: str) -> bool:
+    """Whether two shell patterns (`*`, `?`) have a text in common."""
+    if not a or not b:
+        return not (a or b).strip("*")
+    if a[0] == "*":
+        return _meet(a[1:], b) or _meet(a, b[1:])
+    if b[0] == "*":
+        return _meet(a, b[1:]) or _meet(a[1:], b)
+    return (a[0] == b[0] or "?" in (a[0], b[0])) and _meet(a[1:], b[1:])

@@ -1,0 +1,68 @@
+"""Inline mode: work first, then the ack. The provider's own retries are the retries.
+
+The receipt is committed as `processing` with a lease before the handler runs; the work and the mark commit together
+under its fence. A failure leaves no work behind and answers 5xx; the redelivery of a `retrying` receipt, or of one
+whose
+lease ran out, is the next attempt. Under a live lease a redelivery gets 503: somebody is at it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+
+from oncehook.ack import Response, inline_failed, inline_processed, unavailable
+from oncehook.claim import Claimer
+from oncehook.clock import SYSTEM
+from oncehook.process import Processor
+from oncehook.receipt import Claim, Claimed, Leased, State
+from oncehook.retry import Retry
+from oncehook.source import Source
+from oncehook.store import Store
+
+
+class Inline:
+    """Takes deliveries of inline sources."""
+
+    def __init__(self, store: Store, claimer: Claimer, processor: Processor, lease_seconds: float) -> None:
+        self.store = store
+        self.claimer = claimer
+        self.processor = processor
+        self.lease_seconds = lease_seconds
+
+    async def take(self, source: Source, claims: Sequence[Claim]) -> Response:
+        """Claim, work, and only then answer. Goes on to its end whether or not the client still listens."""
+        return await asyncio.shield(asyncio.ensure_future(self._take(source, claims)))
+
+    async def _take(self, source: Source, claims: Sequence[Claim]) -> Response:
+        claimed = await self.claimer.claim(claims)
+        words = [await self._one(source, claim, outcome) for claim, outcome in zip(claims, claimed, strict=True)]
+        if "busy" in words:
+            return unavailable(5)
+        if "retrying" in words:
+            return inline_failed()
+        return inline_processed(claims, claimed, words, batch=source.split is not None)
+
+    async def _one(self, source: Source, claim: Claim, claimed: Claimed) -> str:
+        """What became of one event: a state's word, "duplicate", or "busy"."""
+        if claimed.fresh:
+            if claim.status is not State.PROCESSING:
+                return claim.status.value
+            leased: Leased | None = _first_lease(claim, claimed)
+        elif claimed.status not in (State.PROCESSING, State.RETRYING):
+            return "duplicate"  # done with, or replayed: then a worker has it
+        else:
+            leased = await self.store.lease_one(claimed.receipt, self.lease_seconds, "inline")
+        if leased is None:
+            return "busy"
+        settled = await self.processor.work(leased, retry=self._policy(source), retry_after=source.horizon)
+        return settled.status.value if settled is not None else "busy"
+
+    def _policy(self, source: Source) -> Retry:
+        """*Provider retries* is 5xx for the first attempts, then a dead letter; *first hard failure* is one attempt."""
+        return Retry(attempts=source.settings.max_attempts if source.settings.on_failure == "retry" else 1)
+
+
+def _first_lease(claim: Claim, claimed: Claimed) -> Leased:
+    return Leased(
+        claimed.receipt, 1, 1, claim.source, claim.provider, claim.event_id, claim.type or "", claim.object_id,
+        claim.occurred_at, SYSTEM.datetime(), claim.delivery_id, claim.correlation_id, 0, claim.body, claim.headers,
+    )  # fmt: skip

@@ -1,0 +1,281 @@
+"""lease → handle → settle: what was acked is worked off, each receipt in a transaction of its own, many at once.
+
+Attempts are counted at the lease, so a handler that kills its process is counted too. Every write that ends an attempt
+matches the lease's fence; where it does not match, somebody else has the receipt, and nothing of ours is kept.
+"""
+
+import asyncio
+import os
+import socket
+import traceback
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from oncehook import signals
+from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import Unavailable
+from oncehook.event import Event
+from oncehook.handle import Handler, Handlers
+from oncehook.heartbeat import Heartbeat
+from oncehook.receipt import Leased, Settled, State
+from oncehook.retry import Again, Retry, decide
+from oncehook.settle import Settler
+from oncehook.store import Store
+from oncehook.transact import Transaction
+
+POLL = 1.0
+"""Seconds between looks when nothing woke the worker: a wake-up is a hint, never the only way."""
+
+OURS = str(Path(__file__).parent)
+
+
+class Processor:
+    """Runs handlers for receipts that are leased, and settles them."""
+
+    def __init__(
+        self,
+        store: Store,
+        handlers: Handlers,
+        heartbeat: Heartbeat,
+        *,
+        transaction: Callable[[], Transaction] | None = None,
+        version: str | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.store = store
+        self.handlers = handlers
+        self.heartbeat = heartbeat
+        self.transaction = transaction or store.transaction
+        self.version = version
+        self.clock = clock
+        self.settler = Settler(store)
+
+    async def work(
+        self, leased: Leased, *, retry: Retry | None = None, retry_after: float | None = None
+    ) -> Settled | None:
+        """One receipt, to the end of this attempt: what was written, or None if nothing of ours counts any more.
+
+        `retry` and `retry_after` stand in for the handler's own policy where the provider drives the retries.
+        """
+        try:
+            settled, transaction = await self._attempt(leased, retry)
+            landed = transaction is not None and await self._settle_in(transaction, leased, settled, retry)
+            if transaction is None or settled.status is not State.PROCESSED:
+                if settled.after is not None and retry_after is not None:
+                    settled.after = retry_after
+                landed = await self.settler.settle(settled)
+            signals.settled(leased, settled, landed)
+            return settled if landed else None
+        except Unavailable as error:
+            signals.emit("settle_failed", receipt=leased.receipt, source=leased.source, detail=error.detail)
+            return None
+        finally:
+            self.heartbeat.drop(leased.held)
+
+    async def _settle_in(self, transaction: Transaction, leased: Leased, settled: Settled, retry: Retry | None) -> bool:
+        """The mark with the work. What fails here, a constraint at COMMIT or a last flush, is the handler's failure."""
+        try:
+            return await transaction.settle([settled])
+        except Exception as error:
+            await transaction.rollback()
+            handler = self.handlers.find(leased.source, leased.type)
+            self._failed(settled, leased, retry or (handler.retry if handler else Retry()), error)
+            return False
+
+    async def work_batch(self, handler: Handler, batch: Sequence[Leased]) -> None:
+        """Many receipts in one transaction. If anything fails, they rerun one by one, on the same attempt."""
+        started = self.clock.monotonic()
+        transaction = self.transaction()
+        settled = [self._done(one, handler) for one in batch]
+        try:
+            await self._call(handler, [Event(one) for one in batch], transaction, batch)
+            for done in settled:
+                done.seconds = self.clock.monotonic() - started
+            if transaction.used:
+                landed = await transaction.settle(settled)
+            else:
+                landed = all(await asyncio.gather(*map(self.settler.settle, settled)))
+        except Exception:
+            await transaction.rollback()
+            landed = False
+        if not landed:
+            for one in batch:
+                await self.work(one)
+            return
+        for leased, done in zip(batch, settled, strict=True):
+            self.heartbeat.drop(leased.held)
+            signals.settled(leased, done, True)
+
+    async def _attempt(self, leased: Leased, retry: Retry | None = None) -> tuple[Settled, Transaction | None]:
+        """Run the handler; what to write, and the transaction to write it in if the handler used one."""
+        handler = self.handlers.find(leased.source, leased.type)
+        settled = self._done(leased, handler)
+        if leased.body is None:
+            settled.status, settled.outcome, settled.error = State.FAILED, "failed", "its payload was erased"
+            return settled, None
+        if handler is None:
+            settled.outcome = "no handler"
+            return settled, None
+        transaction: Transaction | None = self.transaction()
+        assert transaction is not None
+        started = self.clock.monotonic()
+        event = Event(leased)
+        try:
+            await self._call(handler, [event] if handler.batch else event, transaction, [leased])
+        except Exception as error:
+            await transaction.rollback()
+            self._failed(settled, leased, retry or handler.retry, error)
+            transaction = None
+        except asyncio.CancelledError:
+            await asyncio.shield(transaction.rollback())
+            self._failed(settled, leased, retry or handler.retry, TimeoutError("the worker was stopped"))
+            transaction = None
+        settled.seconds = self.clock.monotonic() - started
+        return settled, transaction if transaction is not None and transaction.used else None
+
+    async def _call(self, handler: Handler, given: Any, transaction: Transaction, held: Sequence[Leased]) -> None:
+        for leased in held:
+            self.heartbeat.keep(leased.held, handler.timeout)
+        arguments = (given, transaction.offer(is_async=handler.is_async)) if handler.takes_tx else (given,)
+        limit = asyncio.timeout(handler.timeout)
+        try:
+            async with limit:
+                if handler.is_async:
+                    await handler.function(*arguments)
+                else:
+                    await asyncio.to_thread(handler.function, *arguments)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the handler's own
+            raise TimeoutError(f"the handler did not end within {handler.timeout:g} s") from None
+        finally:
+            transaction.withdraw()
+
+    def _done(self, leased: Leased, handler: Handler | None) -> Settled:
+        name = handler.name if handler else None
+        return Settled(leased.receipt, leased.lease, State.PROCESSED, "processed", handler=name, version=self.version)
+
+    def _failed(self, settled: Settled, leased: Leased, retry: Retry, error: BaseException) -> None:
+        decision = decide(retry, leased.attempt, error)
+        settled.status = State.RETRYING if isinstance(decision, Again) else State.FAILED
+        settled.outcome = settled.status.value
+        settled.after = decision.after if isinstance(decision, Again) else None
+        settled.error = f"{type(error).__name__}: {error}"[:2000]
+        settled.traceback = told(error)
+
+
+def told(error: BaseException) -> str:
+    """Where a handler's error went through: its own frames, never what the values were."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if not frame.filename.startswith(OURS)]
+    return "".join(traceback.format_list(theirs or frames))[-8000:]
+
+
+class Worker:
+    """Leases receipts and has them processed, `concurrency` at once."""
+
+    def __init__(
+        self, store: Store, processor: Processor, *, concurrency: int = 16, lease_seconds: float = 30.0
+    ) -> None:
+        self.store = store
+        self.processor = processor
+        self.concurrency = concurrency
+        self.lease_seconds = lease_seconds
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._ready: deque[Leased] = deque()
+        self._running: set[asyncio.Task[Any]] = set()
+        self._attention = asyncio.Event()  # something may be due, or a place is free
+        self._stop_asked = asyncio.Event()
+        self._feeder: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._feeder = asyncio.create_task(self._feed())
+
+    def wake(self) -> None:
+        """Something may be due."""
+        self._attention.set()
+
+    async def stop(self, grace: float = 30.0) -> None:
+        """Lease no more, let running handlers finish within `grace`, give back what was not started."""
+        self._stop_asked.set()
+        self._attention.set()
+        if self._feeder is not None:
+            await asyncio.gather(self._feeder, return_exceptions=True)
+        await self._give_back()
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=grace)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    async def _give_back(self) -> None:
+        held = [leased.held for leased in self._ready]
+        self._ready.clear()
+        for one in held:
+            self.processor.heartbeat.drop(one)
+        if held:
+            try:
+                await self.store.release(held)
+            except Unavailable as error:
+                signals.emit("release_failed", count=len(held), detail=error.detail)
+
+    # -- feeding --------------------------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        """Lease when there is room, start what is leased, and wait when nothing is due."""
+        while not self._stop_asked.is_set():
+            self._attention.clear()
+            found = await self._lease()
+            if self._stop_asked.is_set():
+                return
+            self._start_ready()
+            if not found or self._ready:
+                try:
+                    await asyncio.wait_for(self._attention.wait(), POLL)
+                except TimeoutError:
+                    pass
+
+    async def _lease(self) -> int:
+        """Fill the room that is left. A receipt whose worker died is taken alone, with nothing else running."""
+        if self._ready:
+            return 0
+        room = 2 * self.concurrency + self.processor.handlers.largest_batch - len(self._running)
+        try:
+            leased = await self.store.lease(room, self.lease_seconds, self.name)
+            if not leased and not self._running:
+                leased = await self.store.lease(1, self.lease_seconds, self.name, rescued=True)
+        except Unavailable as error:
+            signals.emit("worker_waits", detail=error.detail)
+            return 0
+        for one in leased:
+            self.processor.heartbeat.keep(one.held)
+        self._ready.extend(leased)
+        return len(leased)
+
+    def _start_ready(self) -> None:
+        while self._ready and len(self._running) < self.concurrency:
+            leased = self._ready.popleft()
+            handler = self.processor.handlers.find(leased.source, leased.type)
+            if handler is not None and handler.batch:
+                work = self.processor.work_batch(handler, [leased, *self._take_same(handler, handler.batch - 1)])
+                task: asyncio.Task[Any] = asyncio.create_task(work)
+            else:
+                task = asyncio.create_task(self.processor.work(leased))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+
+    def _take_same(self, handler: Handler, most: int) -> list[Leased]:
+        """Those that are ready for the same batch handler, up to so many."""
+        find = self.processor.handlers.find
+        same = [one for one in self._ready if find(one.source, one.type) is handler][:most]
+        taken = {one.receipt for one in same}
+        self._ready = deque(one for one in self._ready if one.receipt not in taken)
+        return same
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._running.discard(task)
+        if not self._stop_asked.is_set():
+            self._start_ready()
+        self._attention.set()

@@ -1,0 +1,188 @@
+"""Rehearsal: a receipt's handler runs in a transaction that is always rolled back, and every statement is written down.
+
+It leaves nothing in the database: no attempt, no change of state. Only what goes through `tx` can be taken back: a call
+that the handler makes itself (HTTP, mail, another database) is really made.
+"""
+
+import asyncio
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from oncehook.errors import OncehookError
+from oncehook.event import Event
+from oncehook.handle import Handler, Handlers
+from oncehook.receipt import Leased, Payload, Receipt
+from oncehook.store import Store
+from oncehook.transact import SAVEPOINT, Native, Transaction
+
+REALLY_MADE = "Calls that a handler makes itself (HTTP, mail, another database) are really made."
+_ENDS_TRANSACTION = re.compile(r"(?:^|;)\s*(?:commit|end|abort|rollback(?!\s+to\b)|prepare\s+transaction)\b", re.I)
+
+
+class NotInRehearsal(OncehookError):
+    """A rehearsed handler tried to end its transaction itself."""
+
+
+@dataclass(slots=True)
+class Statement:
+    """One statement that a handler ran: how many rows it changed or returned, None where the database does not say."""
+
+    sql: str
+    args: tuple[Any, ...]
+    rows: int | None = None
+    error: str | None = None
+    undone: bool = False  # its savepoint was rolled back by the handler
+
+
+@dataclass(slots=True)
+class Rehearsal:
+    """What a handler would do with a receipt."""
+
+    receipt: int
+    handler: str | None
+    statements: list[Statement] = field(default_factory=list)
+    error: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        statements = [{name: getattr(s, name) for name in Statement.__slots__} for s in self.statements]
+        return {"receipt": self.receipt, "handler": self.handler, "error": self.error, "statements": statements}
+
+
+async def rehearse(store: Store, handlers: Handlers, receipt: Receipt) -> Rehearsal:
+    """Run the receipt's handler and roll back. A handler that fails is no error here: that is what it is for."""
+    handler = None if receipt.type is None else handlers.find(receipt.source, receipt.type)
+    rehearsal = Rehearsal(receipt.receipt, handler.name if handler else None)
+    payload = await store.payload(receipt.receipt)
+    if payload is None:
+        rehearsal.error = "the payload was pruned: there is nothing to hand to a handler"
+    elif handler is not None:
+        transaction = Recording(store.transaction(), rehearsal.statements)
+        try:
+            await _call(handler, Event(_as_leased(receipt, payload)), transaction)
+        except Exception as error:  # whatever the user's code raises is the result
+            rehearsal.error = f"{type(error).__name__}: {error}"
+        finally:
+            await asyncio.shield(transaction.rollback())
+    return rehearsal
+
+
+async def _call(handler: Handler, event: Event, transaction: "Recording") -> None:
+    given = event if handler.batch is None else [event]
+    try:
+        async with asyncio.timeout(handler.timeout):
+            arguments = (given, transaction.offer(is_async=handler.is_async)) if handler.takes_tx else (given,)
+            if handler.is_async:
+                await handler.function(*arguments)
+            else:
+                await asyncio.to_thread(handler.function, *arguments)
+    finally:
+        transaction.withdraw()
+
+
+def _as_leased(receipt: Receipt, payload: Payload) -> Leased:
+    """The event as the first attempt after a replay would see it; no lease has the number 0."""
+    return Leased(
+        receipt.receipt, 0, 1, receipt.source, receipt.provider, receipt.event_id, receipt.type or "",
+        receipt.object_id, receipt.occurred_at, receipt.received_at, receipt.delivery_id, receipt.correlation_id,
+        receipt.replays + 1, payload.body, msgspec.json.encode(payload.headers).decode(),
+    )  # fmt: skip
+
+
+class Recording(Native):
+    """A handler's transaction that writes down what is run in it, and can only be rolled back."""
+
+    def __init__(self, transaction: Transaction, statements: list[Statement]) -> None:
+        self._transaction = transaction
+        self._statements = statements
+        self._savepoints: list[int] = []  # how many statements there were when each was set
+
+    @property
+    def used(self) -> bool:
+        return self._transaction.used
+
+    async def connection(self) -> "Recorder":
+        return Recorder(await self._transaction.connection(), self._statements, self._savepoints)
+
+    async def settle(self, settled: Any) -> bool:
+        await self.rollback()
+        return False
+
+    async def rollback(self) -> None:
+        await self._transaction.rollback()
+
+
+class Recorder:
+    """The connection, with every statement and its row count written down."""
+
+    def __init__(self, connection: Any, statements: list[Statement], savepoints: list[int]) -> None:
+        self._connection = connection
+        self._statements = statements
+        self._savepoints = savepoints
+
+    async def execute(self, sql: Any, *args: Any, **named: Any) -> Any:
+        if str(sql) in SAVEPOINT:
+            self._mark(str(sql))
+            return await self._connection.execute(sql)
+        with self._written(sql, args) as statement:
+            result = await self._connection.execute(sql, *args, **named)
+            statement.rows = counted(result)
+        return result
+
+    async def executemany(self, sql: str, args: Any, **named: Any) -> Any:
+        rows = [tuple(row) for row in args]
+        with self._written(sql, tuple(rows)):  # the driver does not say how many rows it changed
+            return await self._connection.executemany(sql, rows, **named)
+
+    async def fetch(self, sql: str, *args: Any, **named: Any) -> Any:
+        with self._written(sql, args) as statement:
+            rows = await self._connection.fetch(sql, *args, **named)
+            statement.rows = len(rows)
+        return rows
+
+    async def fetchrow(self, sql: str, *args: Any, **named: Any) -> Any:
+        """By `fetch`: the driver's own would say one row, however many an UPDATE … RETURNING changed."""
+        rows = await self.fetch(sql, *args, **named)
+        return rows[0] if rows else None
+
+    async def fetchval(self, sql: str, *args: Any, column: int = 0, **named: Any) -> Any:
+        row = await self.fetchrow(sql, *args, **named)
+        return None if row is None else list(row.values())[column]
+
+    def _mark(self, sql: str) -> None:
+        """What was run in a savepoint that the handler rolled back is undone."""
+        if sql == SAVEPOINT[0]:
+            self._savepoints.append(len(self._statements))
+        elif sql == SAVEPOINT[1]:
+            for statement in self._statements[self._savepoints[-1] :]:
+                statement.undone = True
+        else:
+            self._savepoints.pop()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    @contextmanager
+    def _written(self, sql: Any, args: tuple[Any, ...]) -> Iterator[Statement]:
+        statement = Statement(str(sql).strip(), args)
+        self._statements.append(statement)
+        try:
+            if _ENDS_TRANSACTION.search(statement.sql):
+                raise NotInRehearsal("a handler must not end its own transaction: Oncehook commits it with the mark")
+            yield statement
+        except Exception as error:
+            statement.error = f"{type(error).__name__}: {error}"
+            raise
+
+
+def counted(result: Any) -> int | None:
+    """How many rows a statement changed, as each driver says it: 3, "UPDATE 3", or a result's `rowcount`."""
+    if isinstance(result, str):
+        last = result.rpartition(" ")[2]
+        return int(last) if last.isdigit() else None
+    number = result if isinstance(result, int) else getattr(result, "rowcount", None)
+    return number if isinstance(number, int) and number >= 0 else None

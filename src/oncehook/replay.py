@@ -1,0 +1,136 @@
+"""Replay: finished receipts go back to `received`, deliberately, and who did it is recorded in the same transaction.
+
+Only `failed`, `processed` and `ignored` move; a receipt in another state is left alone and counted, and so is one whose
+payload was pruned. The move compares the state, so however many replays run at once, each receipt moves once.
+"""
+
+import getpass
+import os
+import secrets
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from oncehook.receipt import TRANSITIONS, Receipt, State, rfc3339
+from oncehook.store import Selection, Store
+
+BATCH = 500
+"""Receipts a transaction: few enough that neither the door nor a worker waits for one."""
+
+REPLAYABLE = frozenset(
+    state
+    for state, following in TRANSITIONS.items()
+    if state is not None and State.RECEIVED in following and state is not State.PROCESSING  # that one is a release
+)
+MEANWHILE, PRUNED, UNTYPED = "changed meanwhile", "payload pruned", "no type"
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What a replay did, or would do: how many matched and moved, and why the others did not."""
+
+    matched: int = 0
+    replayed: Counter[str] = field(default_factory=Counter)  # by the state they were in
+    left: Counter[str] = field(default_factory=Counter)  # by the reason: a state, or one of the words above
+
+    @property
+    def count(self) -> int:
+        return self.replayed.total()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "matched": self.matched,
+            "replayed": self.count,
+            "from": dict(sorted(self.replayed.items())),
+            "left": dict(sorted(self.left.items())),
+        }
+
+
+Progress = Callable[[Replayed], None]
+
+
+async def replay(
+    store: Store,
+    selection: Selection,
+    *,
+    actor: str | None = None,
+    progress: Progress | None = None,
+    batch: int = BATCH,
+) -> Replayed:
+    """Replay what is meant, oldest first, batch by batch; `progress` is told after each.
+
+    Cut short, it has done whole batches: run again, it goes on with what is left. What arrives meanwhile is not of it.
+    """
+    selection = await bounded(store, selection)
+    actor, done = actor or whoami(), Replayed()
+    detail = {"run": secrets.token_hex(8), "selection": as_json(selection)}
+    async for page in pages(store, selection, batch):
+        movable = [receipt for receipt, why in page if why is None]
+        moved = set(await store.replay([r.receipt for r in movable], actor, detail) if movable else ())
+        done.matched += len(page)
+        done.left.update(why for _, why in page if why is not None)
+        for receipt in movable:
+            if receipt.receipt in moved:
+                done.replayed[receipt.status.value] += 1
+            else:
+                done.left[MEANWHILE] += 1
+        if progress is not None:
+            progress(done)
+    return done
+
+
+async def survey(store: Store, selection: Selection) -> Replayed:
+    """What a replay of it would do now. Nothing is written."""
+    would = Replayed()
+    for row in await store.count_selected(selection):
+        would.matched += row["receipts"]
+        why = obstacle(State(row["status"]), typed=row["typed"], kept=row["kept"])
+        if why is None:
+            would.replayed[row["status"]] += row["receipts"]
+        else:
+            would.left[why] += row["receipts"]
+    return would
+
+
+async def pages(
+    store: Store, selection: Selection, size: int = BATCH
+) -> AsyncIterator[list[tuple[Receipt, str | None]]]:
+    """What is meant, by id, page by page; each with the reason why it cannot be replayed, or None."""
+    after = 0
+    while page := await store.select(selection, after=after, limit=size):
+        after = page[-1][0].receipt
+        yield [(one, obstacle(one.status, typed=one.type is not None, kept=kept)) for one, kept in page]
+
+
+async def bounded(store: Store, selection: Selection) -> Selection:
+    """The selection as of now: what arrives later is not of it."""
+    return selection if selection.horizon is not None else replace(selection, horizon=await store.now())
+
+
+def obstacle(status: State, *, typed: bool, kept: bool) -> str | None:
+    """Why a receipt cannot be replayed, or None if it can."""
+    if status not in REPLAYABLE:
+        return status.value
+    if not typed:
+        return UNTYPED
+    return None if kept else PRUNED
+
+
+def as_json(selection: Selection) -> dict[str, Any]:
+    """The selection as the audit keeps it: only what was asked for."""
+    asked: dict[str, Any] = {**asdict(selection.wanted), "handled_by": selection.handled_by}
+    asked |= {name: rfc3339(asked[name]) for name in ("since", "until")}
+    if selection.receipts is not None:
+        asked["named"] = len(selection.receipts)
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def whoami() -> str:
+    """Who acts, as far as the machine knows: user@host."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container without an entry for this user
+        user = f"uid-{os.getuid()}"
+    return f"{user}@{socket.gethostname()}"

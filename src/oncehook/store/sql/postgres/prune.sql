@@ -1,0 +1,103 @@
+-- name: prunable
+SELECT r.source, count(*) FILTER (WHERE r.received_at < h.receipts) AS receipts,
+       count(*) FILTER (WHERE EXISTS (
+           SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+       )) AS payloads
+FROM webhook_receipts r
+JOIN json_to_recordset(CAST(:before AS json)) AS h (source text, receipts timestamptz, payloads timestamptz)
+    ON h.source = r.source
+WHERE r.status IN ('processed', 'ignored') AND r.received_at < greatest(h.receipts, h.payloads)
+GROUP BY r.source ORDER BY r.source
+
+-- name: old_receipts
+SELECT r.id, r.source, r.received_at, (r.received_at AT TIME ZONE 'UTC')::date AS day, EXISTS (
+           SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+       ) AS has_payload
+FROM webhook_receipts r
+JOIN json_to_recordset(CAST(:before AS json)) AS h (source text, before timestamptz) ON h.source = r.source
+WHERE r.status IN ('processed', 'ignored') AND r.received_at < h.before AND r.received_at < CAST(:latest AS timestamptz)
+  AND (r.received_at, r.id) > (CAST(:after_time AS timestamptz), CAST(:after_receipt AS bigint))
+ORDER BY r.received_at, r.id
+LIMIT :limit
+
+-- name: hold_old
+-- Whoever replays one of these is first or waits for a moment; nobody waits for the pruner in a circle.
+SELECT id, source FROM webhook_receipts
+WHERE id = ANY(CAST(:receipts AS bigint[])) AND status IN ('processed', 'ignored')
+ORDER BY id FOR UPDATE SKIP LOCKED
+
+-- name: prune_payloads
+DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS bigint[])) AND day = ANY(CAST(:days AS date[]))
+
+-- name: prune_deliveries
+DELETE FROM webhook_deliveries WHERE receipt_id = ANY(CAST(:receipts AS bigint[]))
+
+-- name: prune_attempts
+DELETE FROM webhook_attempts WHERE receipt_id = ANY(CAST(:receipts AS bigint[]))
+
+-- name: prune_receipts
+DELETE FROM webhook_receipts WHERE id = ANY(CAST(:receipts AS bigint[]))
+
+-- name: turn_to_prune
+SELECT pg_try_advisory_xact_lock(CAST(:lock AS bigint))
+
+-- name: payload_days
+SELECT c.oid::regclass::text AS name, to_date(right(c.relname, 8), 'YYYYMMDD') AS day, i.inhdetachpending AS is_pending,
+       i.inhrelid IS NULL AS is_detached
+FROM pg_class c
+LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+WHERE c.relkind = 'r' AND c.relname ~ '^webhook_payloads_[0-9]{8}$' AND (
+    i.inhparent = 'webhook_payloads'::regclass
+    OR i.inhrelid IS NULL AND pg_table_is_visible(c.oid) AND obj_description(c.oid, 'pg_class') = 'oncehook: to be dropped'
+)
+ORDER BY day
+
+-- name: day_must_stay
+SELECT EXISTS (
+    SELECT 1 FROM webhook_receipts r
+    LEFT JOIN json_to_recordset(CAST(:before AS json)) AS h (source text, before timestamptz) ON h.source = r.source
+    WHERE r.received_at >= CAST(:day AS date)::timestamp AT TIME ZONE 'UTC'
+      AND r.received_at < (CAST(:day AS date) + 1)::timestamp AT TIME ZONE 'UTC'
+      AND (h.source IS NULL OR r.status NOT IN ('processed', 'ignored') OR r.received_at >= h.before)
+      AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = CAST(:day AS date))
+)
+
+-- name: mark_day
+COMMENT ON TABLE {name} IS 'oncehook: to be dropped'
+
+-- name: detach_day
+ALTER TABLE webhook_payloads DETACH PARTITION {name} CONCURRENTLY
+
+-- name: finish_detaching
+ALTER TABLE webhook_payloads DETACH PARTITION {name} FINALIZE
+
+-- name: drop_day
+DROP TABLE IF EXISTS {name}
+
+-- name: bodies
+SELECT receipt_id, body, headers FROM webhook_payloads WHERE receipt_id > :after ORDER BY receipt_id LIMIT :limit
+
+-- name: about_object
+SELECT r.id FROM webhook_receipts r
+JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+WHERE r.object_id = :object_id ORDER BY r.id
+
+-- name: erase_payloads
+DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS bigint[])) RETURNING tableoid::regclass::text AS name
+
+-- name: erase_in_receipts
+UPDATE webhook_receipts
+SET object_id = CASE WHEN position(CAST(:text AS text) IN lower(object_id)) > 0 THEN NULL ELSE object_id END,
+    correlation_id = CASE WHEN position(CAST(:text AS text) IN lower(correlation_id)) > 0 THEN NULL ELSE correlation_id END,
+    last_error = CASE WHEN position(CAST(:text AS text) IN lower(last_error)) > 0 THEN '(erased)' ELSE last_error END,
+    serial_key = CASE WHEN position(CAST(:text AS text) IN lower(serial_key)) > 0 AND status IN ('processed', 'ignored') THEN NULL
+                      ELSE serial_key END
+WHERE id = ANY(CAST(:receipts AS bigint[]))
+  AND position(CAST(:text AS text) IN lower(concat_ws(' ', object_id, correlation_id, last_error, serial_key))) > 0
+
+-- name: erase_in_attempts
+UPDATE webhook_attempts SET error = '(erased)', traceback = NULL
+WHERE receipt_id = ANY(CAST(:receipts AS bigint[])) AND position(CAST(:text AS text) IN lower(concat_ws(' ', error, traceback))) > 0
+
+-- name: vacuum_day
+VACUUM {name}

@@ -1,0 +1,60 @@
+-- name: replay_now
+SELECT now()
+
+-- name: replay_page
+SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
+       r.attempts, r.next_attempt_at, r.processed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates,
+       EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date) AS kept
+FROM webhook_receipts r
+WHERE r.id > :after::bigint
+  AND r.id = ANY(:receipts::bigint[])                          --? receipts
+  AND r.source = :source                                       --? source
+  AND r.type ~ :type                                           --? type
+  AND r.object_id = :object                                    --? object
+  AND r.status = :status                                       --? status
+  AND r.received_at >= :since                                  --? since
+  AND r.received_at < :until                                   --? until
+  AND r.received_at <= :horizon                                --? horizon
+  AND EXISTS (SELECT 1 FROM webhook_attempts a WHERE a.version = :handled_by AND a.receipt_id = r.id)  --? handled_by
+  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
+ORDER BY r.id
+LIMIT :limit::bigint
+
+-- name: replay_counts
+SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM ({page}) AS matching
+GROUP BY status, type IS NOT NULL, kept
+
+-- name: replay
+WITH chosen AS (
+    SELECT r.id FROM webhook_receipts r
+    WHERE r.id = ANY(:receipts::bigint[])
+      AND r.status IN ('failed', 'processed', 'ignored') AND r.type IS NOT NULL
+      AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date)
+    ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
+)
+UPDATE webhook_receipts r
+SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = false, next_attempt_at = NULL,
+    processed_at = NULL, last_error = NULL, outcome = NULL, handler = NULL
+FROM chosen WHERE r.id = chosen.id AND r.status IN ('failed', 'processed', 'ignored')
+RETURNING r.id
+
+-- name: audit
+INSERT INTO webhook_audit (actor, action, detail) VALUES (:actor, :action, :detail)
+
+-- name: audited_replays
+SELECT at, actor FROM webhook_audit
+WHERE action = 'replay'
+  AND EXISTS (SELECT 1 FROM json_array_elements_text(detail::json -> 'receipts') AS e (id) WHERE e.id = (:receipt::bigint)::text)
+ORDER BY id
+
+-- name: dead
+SELECT source, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
+       max(received_at) AS last_received_at, max(id) AS last_receipt
+FROM webhook_receipts WHERE status = 'failed'
+GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
+
+-- name: lags
+SELECT source, extract(epoch FROM now() - min(coalesce(next_attempt_at, received_at)))::double precision AS lag
+FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+GROUP BY source ORDER BY source

@@ -1,0 +1,101 @@
+-- name: lease
+WITH due AS (
+    SELECT id FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND coalesce(next_attempt_at, received_at) <= now()
+      AND (crashes > 0) = :rescued AND serial_key IS NULL
+    ORDER BY coalesce(next_attempt_at, received_at), id
+    LIMIT :limit FOR UPDATE SKIP LOCKED
+), leased AS (
+    UPDATE webhook_receipts r
+    SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
+        lease_until = now() + :seconds * interval '1 second'
+    FROM due WHERE r.id = due.id
+    RETURNING r.*
+)
+SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, p.body, p.headers
+FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = l.id AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
+ORDER BY coalesce(l.next_attempt_at, l.received_at), l.id
+
+-- name: extend
+UPDATE webhook_receipts r SET lease_until = now() + :seconds * interval '1 second'
+FROM (
+    SELECT w.id FROM webhook_receipts w
+    JOIN json_to_recordset(CAST(:held AS json)) AS h (receipt bigint, lease bigint) ON h.receipt = w.id AND h.lease = w.lease
+    WHERE w.status = 'processing' FOR UPDATE OF w SKIP LOCKED
+) held
+WHERE r.id = held.id
+
+-- name: settle
+WITH given AS (
+    SELECT * FROM json_to_recordset(CAST(:given AS json)) AS g (
+        receipt bigint, lease bigint, status text, outcome text, after double precision, error text, traceback text,
+        handler text, version text, seconds double precision, crashed boolean
+    )
+), settled AS (
+    UPDATE webhook_receipts r
+    SET status = g.status, outcome = g.outcome, handler = g.handler, last_error = g.error, lease_until = NULL,
+        crashes = CASE WHEN g.crashed THEN r.crashes + 1 ELSE 0 END,
+        processed_at = CASE WHEN g.status = 'processed' THEN now() END,
+        next_attempt_at = CASE WHEN g.after IS NOT NULL THEN now() + g.after * interval '1 second' END
+    FROM given g
+    WHERE r.id = g.receipt AND r.lease = g.lease AND r.status = 'processing'
+      AND (NOT g.crashed OR r.id IN (
+          SELECT w.id FROM webhook_receipts w WHERE w.id = g.receipt FOR UPDATE SKIP LOCKED
+      ))
+    RETURNING r.id, r.attempts, r.worker, r.leased_at, g.outcome, g.error, g.traceback, g.handler, g.version, g.seconds
+), history AS (
+    INSERT INTO webhook_attempts
+        (receipt_id, number, started_at, ended_at, outcome, error, traceback, handler, version, worker)
+    SELECT id, attempts, coalesce(clock_timestamp() - seconds * interval '1 second', leased_at), clock_timestamp(), outcome,
+           error, traceback, handler, version, worker
+    FROM settled
+    RETURNING receipt_id
+)
+SELECT receipt_id FROM history
+
+-- name: settle_or_fail
+-- In place of the last line of `settle`: an error, and so no COMMIT, unless every lease still held.
+SELECT 1 / (count(*) = {expected})::integer FROM history; COMMIT
+
+-- name: release
+UPDATE webhook_receipts r
+SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
+FROM json_to_recordset(CAST(:held AS json)) AS h (receipt bigint, lease bigint)
+WHERE r.id = h.receipt AND r.lease = h.lease AND r.status = 'processing'
+RETURNING r.id
+
+-- name: expired
+SELECT id AS receipt, lease, attempts AS attempt, source, type FROM webhook_receipts
+WHERE status = 'processing' AND lease_until < now() AND id > :after
+ORDER BY id LIMIT :limit
+
+-- name: attempts
+SELECT number, started_at, ended_at, outcome, error, traceback, handler, version, worker
+FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
+
+-- name: next_due
+SELECT extract(epoch FROM min(coalesce(next_attempt_at, received_at)) - now())::double precision
+FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+
+-- name: lease_one
+WITH leased AS (
+    UPDATE webhook_receipts
+    SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
+        lease_until = now() + :seconds * interval '1 second'
+    WHERE id = :receipt AND is_inline AND (status = 'retrying' OR (status = 'processing' AND lease_until < now()))
+    RETURNING *
+)
+SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, p.body, p.headers
+FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = l.id AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
+
+-- name: abandon_inline
+UPDATE webhook_receipts SET status = 'failed', next_attempt_at = NULL
+WHERE is_inline AND status = 'retrying' AND next_attempt_at <= now()
+RETURNING id
+
+-- name: same_database
+-- Which database, which server, which table; and which transaction, so that asking twice shows an AUTOCOMMIT.
+SELECT current_database()::text, extract(epoch FROM pg_postmaster_start_time())::text,
+       to_regclass('webhook_receipts')::oid::bigint, txid_current()

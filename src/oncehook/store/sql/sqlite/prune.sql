@@ -1,0 +1,60 @@
+-- name: prunable
+SELECT r.source, sum(r.received_at < h.value ->> 'receipts') AS receipts,
+       sum(EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id)) AS payloads
+FROM webhook_receipts r JOIN json_each(:before) h ON h.value ->> 'source' = r.source
+WHERE r.status IN ('processed', 'ignored') AND r.received_at < max(h.value ->> 'receipts', h.value ->> 'payloads')
+GROUP BY r.source ORDER BY r.source
+
+-- name: old_receipts
+SELECT r.id, r.source, r.received_at, EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id) AS has_payload
+FROM webhook_receipts r CROSS JOIN json_each(:before) h ON h.value ->> 'source' = r.source
+WHERE r.status IN ('processed', 'ignored') AND r.received_at < h.value ->> 'before' AND r.received_at < :latest
+  AND (r.received_at, r.id) > (:after_time, :after_receipt)
+ORDER BY r.received_at, r.id
+LIMIT :limit
+
+-- name: hold_old
+SELECT id, source FROM webhook_receipts
+WHERE id IN (SELECT value FROM json_each(:receipts)) AND status IN ('processed', 'ignored')
+ORDER BY id
+
+-- name: prune_payloads
+DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+
+-- name: prune_deliveries
+DELETE FROM webhook_deliveries WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+
+-- name: prune_attempts
+DELETE FROM webhook_attempts WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+
+-- name: prune_receipts
+DELETE FROM webhook_receipts WHERE id IN (SELECT value FROM json_each(:receipts))
+
+-- name: free_pages
+SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count
+
+-- name: bodies
+SELECT receipt_id, body, headers FROM webhook_payloads WHERE receipt_id > :after ORDER BY receipt_id LIMIT :limit
+
+-- name: about_object
+SELECT r.id FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = r.id
+WHERE r.object_id = :object_id ORDER BY r.id
+
+-- name: erase_payloads
+DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+
+-- name: erase_in_receipts
+UPDATE webhook_receipts
+SET object_id = CASE WHEN instr(lower(object_id), :text) THEN NULL ELSE object_id END,
+    correlation_id = CASE WHEN instr(lower(correlation_id), :text) THEN NULL ELSE correlation_id END,
+    last_error = CASE WHEN instr(lower(last_error), :text) THEN '(erased)' ELSE last_error END,
+    serial_key = CASE WHEN instr(lower(serial_key), :text) AND status IN ('processed', 'ignored') THEN NULL
+                      ELSE serial_key END
+WHERE id IN (SELECT value FROM json_each(:receipts))
+  AND instr(lower(coalesce(object_id, '') || ' ' || coalesce(correlation_id, '') || ' ' || coalesce(last_error, '')
+                  || ' ' || coalesce(serial_key, '')), :text)
+
+-- name: erase_in_attempts
+UPDATE webhook_attempts SET error = '(erased)', traceback = NULL
+WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+  AND instr(lower(coalesce(error, '') || ' ' || coalesce(traceback, '')), :text)

@@ -1,0 +1,54 @@
+-- name: replay_now
+SELECT strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+
+-- name: replay_page
+SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
+       r.attempts, r.next_attempt_at, r.processed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates,
+       EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id) AS kept
+FROM webhook_receipts r
+WHERE r.id > :after
+  AND r.id IN (SELECT value FROM json_each(:receipts))         --? receipts
+  AND r.source = :source                                       --? source
+  AND (r.type GLOB :type OR r.type GLOB :type || '.*')         --? type
+  AND r.object_id = :object                                    --? object
+  AND r.status = :status                                       --? status
+  AND r.received_at >= :since                                  --? since
+  AND r.received_at < :until                                   --? until
+  AND r.received_at <= :horizon                                --? horizon
+  AND EXISTS (SELECT 1 FROM webhook_attempts a WHERE a.version = :handled_by AND a.receipt_id = r.id)  --? handled_by
+  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND instr(p.body, CAST(:search AS BLOB)) > 0))  --? search
+ORDER BY r.id
+LIMIT :limit
+
+-- name: replay_counts
+SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM ({page}) AS matching
+GROUP BY status, type IS NOT NULL, kept
+
+-- name: replay
+UPDATE webhook_receipts
+SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = 0, next_attempt_at = NULL,
+    processed_at = NULL, last_error = NULL, outcome = NULL, handler = NULL
+WHERE id IN (SELECT value FROM json_each(:receipts))
+  AND status IN ('failed', 'processed', 'ignored') AND type IS NOT NULL
+  AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id)
+RETURNING id
+
+-- name: audit
+INSERT INTO webhook_audit (actor, action, detail) VALUES (:actor, :action, :detail)
+
+-- name: audited_replays
+SELECT at, actor FROM webhook_audit
+WHERE action = 'replay' AND EXISTS (SELECT 1 FROM json_each(detail, '$.receipts') WHERE value = :receipt)
+ORDER BY id
+
+-- name: dead
+SELECT source, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
+       max(received_at) AS last_received_at, max(id) AS last_receipt
+FROM webhook_receipts WHERE status = 'failed'
+GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
+
+-- name: lags
+SELECT source, (julianday('now') - julianday(min(coalesce(next_attempt_at, received_at)))) * 86400 AS lag
+FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+GROUP BY source ORDER BY source

@@ -1,0 +1,92 @@
+-- name: lease
+UPDATE webhook_receipts
+SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
+    leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+    lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
+WHERE id IN (
+    SELECT id FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline
+      AND coalesce(next_attempt_at, received_at) <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+      AND (crashes > 0) = :rescued AND serial_key IS NULL
+    ORDER BY coalesce(next_attempt_at, received_at), id
+    LIMIT :limit
+)
+RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
+          delivery_id, correlation_id, replays,
+          (SELECT body FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS body,
+          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS headers
+
+-- name: extend
+UPDATE webhook_receipts SET lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
+FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM json_each(:held)) h
+WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
+
+-- name: settle
+UPDATE webhook_receipts
+SET status = g.status, outcome = g.outcome, handler = g.handler, last_error = g.error, lease_until = NULL,
+    crashes = CASE WHEN g.crashed THEN crashes + 1 ELSE 0 END,
+    processed_at = CASE WHEN g.status = 'processed' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
+    next_attempt_at = CASE WHEN g.after IS NOT NULL
+                           THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || g.after || ' seconds') END
+FROM (
+    SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease, value ->> 'status' AS status,
+           value ->> 'outcome' AS outcome, value ->> 'after' AS after, value ->> 'error' AS error,
+           value ->> 'handler' AS handler, value ->> 'crashed' AS crashed
+    FROM json_each(:given)
+) g
+WHERE id = g.receipt AND webhook_receipts.lease = g.lease AND webhook_receipts.status = 'processing'
+RETURNING id
+
+-- name: settle_attempts
+INSERT INTO webhook_attempts (receipt_id, number, started_at, outcome, error, traceback, handler, version, worker)
+SELECT r.id, r.attempts,
+       coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || (value ->> 'seconds') || ' seconds'), r.leased_at),
+       value ->> 'outcome', value ->> 'error', value ->> 'traceback', value ->> 'handler', value ->> 'version', r.worker
+FROM json_each(:given) JOIN webhook_receipts r ON r.id = value ->> 'receipt'
+WHERE r.id IN (SELECT value FROM json_each(:settled))
+
+-- name: release
+UPDATE webhook_receipts
+SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
+FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM json_each(:held)) h
+WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
+RETURNING id
+
+-- name: expired
+SELECT id AS receipt, lease, attempts AS attempt, source, type FROM webhook_receipts
+WHERE status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
+ORDER BY id LIMIT :limit
+
+-- name: attempts
+SELECT number, started_at, ended_at, outcome, error, traceback, handler, version, worker
+FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
+
+-- name: next_due
+SELECT (julianday(min(coalesce(next_attempt_at, received_at))) - julianday('now')) * 86400
+FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+
+-- name: claim_inline
+UPDATE webhook_receipts
+SET is_inline = 1, attempts = 1, lease = 1, leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+    lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || ? || ' seconds')
+WHERE id = ?
+
+-- name: lease_one
+UPDATE webhook_receipts
+SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
+    leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+    lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
+WHERE id = :receipt AND is_inline
+  AND (status = 'retrying' OR (status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')))
+RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, received_at,
+          delivery_id, correlation_id, replays,
+          (SELECT body FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS body,
+          (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS headers
+
+-- name: abandon_inline
+UPDATE webhook_receipts SET status = 'failed', next_attempt_at = NULL
+WHERE is_inline AND status = 'retrying' AND next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+RETURNING id
+
+-- name: same_database
+SELECT file FROM pragma_database_list WHERE name = 'main'

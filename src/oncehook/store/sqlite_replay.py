@@ -1,0 +1,69 @@
+"""SQLite's side of replays, and of what a person asks about the work."""
+
+import json
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from oncehook.extract import moment
+from oncehook.receipt import Receipt, rfc3339
+from oncehook.store import Selection, queries
+from oncehook.store.sqlite_work import SqliteWork
+
+NO_LIMIT = 2**62
+
+
+class SqliteReplay(SqliteWork):
+    """The verbs of replays."""
+
+    async def now(self) -> datetime:
+        found = moment((await self._read(self.sql["replay_now"], {}))[0][0])
+        assert found is not None
+        return found
+
+    async def select(self, selection: Selection, *, after: int, limit: int) -> list[tuple[Receipt, bool]]:
+        from oncehook.store.sqlite import _receipt  # the module of the class that is made of this one
+
+        given = _given(selection) | {"after": after, "limit": limit}
+        page = queries.with_given(self.sql["replay_page"], set(given))
+        rows: list[Any] = [dict(row) for row in await self._read(page, given)]
+        kept = [bool(row.pop("kept")) for row in rows]
+        return list(zip(map(_receipt, rows), kept, strict=True))
+
+    async def count_selected(self, selection: Selection) -> list[dict[str, Any]]:
+        given = _given(selection) | {"after": 0, "limit": NO_LIMIT}
+        page = queries.with_given(self.sql["replay_page"], set(given))
+        return [dict(row) for row in await self._read(self.sql["replay_counts"].replace("{page}", page), given)]
+
+    async def replay(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
+        def replay(connection: sqlite3.Connection) -> list[int]:
+            connection.execute("BEGIN IMMEDIATE")
+            moved = sorted(row[0] for row in connection.execute(self.sql["replay"], {"receipts": json.dumps(receipts)}))
+            if moved:
+                told = json.dumps({**detail, "count": len(moved), "receipts": moved})
+                connection.execute(self.sql["audit"], {"actor": actor, "action": "replay", "detail": told})
+            connection.execute("COMMIT")
+            return moved
+
+        return await self._write(replay)
+
+    async def replays(self, receipt: int) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._read(self.sql["audited_replays"], {"receipt": receipt})]
+
+    async def dead(self, limit: int) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._read(self.sql["dead"], {"limit": limit})]
+
+    async def lags(self) -> dict[str, float]:
+        return {row["source"]: row["lag"] for row in await self._read(self.sql["lags"], {})}
+
+
+def _given(selection: Selection) -> dict[str, Any]:
+    from oncehook.store.sqlite import _parameters  # as above
+
+    given = {
+        "receipts": None if selection.receipts is None else json.dumps(selection.receipts),
+        "handled_by": selection.handled_by,
+        "horizon": rfc3339(selection.horizon),
+    }
+    return _parameters(selection.wanted, None) | {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,146 @@
+"""The handler's transaction: its writes, and the mark that they are done, commit together or not at all.
+
+It opens at the handler's first use of `tx`, so a handler that first waits on the network holds no lock. `tx` belongs to
+that handler alone and is dead once its event is settled.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+from oncehook.errors import OncehookError
+from oncehook.receipt import Held, Settled
+
+SAVEPOINT = ("SAVEPOINT handler", "ROLLBACK TO SAVEPOINT handler", "RELEASE SAVEPOINT handler")
+"""Set, undo, forget: the same words on both databases."""
+
+
+ENDED = "tx was used after its handler had ended: await everything inside the handler"
+NOT_YOURS = "the handler ended its transaction itself: COMMIT and ROLLBACK are not its to send"
+
+
+class TransactionClosed(OncehookError):
+    """`tx` was used after its handler had ended, or the handler ended the transaction itself."""
+
+
+class Transaction(Protocol):
+    """What the processor needs of a handler's transaction, whoever opens it."""
+
+    @property
+    def used(self) -> bool:
+        """Whether the handler touched it. One that did not is settled in bulk with others."""
+
+    async def connection(self) -> Any:
+        """The connection, in its transaction; begun now if it was not."""
+
+    async def settle(self, settled: Sequence[Settled]) -> bool:
+        """Write the marks as the last statement and commit; False, with all rolled back, if a lease was lost.
+
+        Whatever it raises, it is rolled back too, or was committed and only the reply is lost: the fence knows.
+        """
+
+    async def rollback(self) -> None:
+        """Undo everything. Nothing happens if it was never used, or is over."""
+
+    def offer(self, *, is_async: bool) -> Any:
+        """What the handler gets as `tx`."""
+
+    def withdraw(self) -> None:
+        """The handler has ended: what it got is dead."""
+
+
+class Native:
+    """The `tx` of a store's own transaction: a proxy of its connection."""
+
+    _tx: "Tx | None" = None
+
+    def offer(self: Any, *, is_async: bool) -> Any:
+        self._tx = Tx(self)
+        return self._tx if is_async else SyncTx(self._tx, asyncio.get_running_loop())
+
+    def withdraw(self) -> None:
+        if self._tx is not None:
+            self._tx._close()
+
+
+class Heart(Protocol):
+    """A store's way to extend leases, used from one thread."""
+
+    def beat(self, held: Sequence[Held], seconds: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Tx:
+    """A handler's `tx`: the connection of its transaction, asked for when it is first used."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._transaction: Transaction | None = transaction
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        async def call(*args: Any, **named: Any) -> Any:
+            if self._transaction is None:
+                raise TransactionClosed(ENDED)
+            connection = await self._transaction.connection()
+            return await getattr(connection, name)(*args, **named)
+
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return call
+
+    def transaction(self) -> "Savepoint":
+        """A savepoint: `async with tx.transaction():` undoes only its own block when it fails."""
+        return Savepoint(self)
+
+    def _close(self) -> None:
+        self._transaction = None
+
+
+class Savepoint:
+    """A nested transaction: SAVEPOINT, and its RELEASE or ROLLBACK, in the words that both databases share."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+
+    async def __aenter__(self) -> None:
+        await self._tx.execute(SAVEPOINT[0])
+
+    async def __aexit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            await self._tx.execute(SAVEPOINT[1])
+        await self._tx.execute(SAVEPOINT[2])
+
+
+class SyncTx:
+    """The same for a plain `def` handler, which runs in a thread."""
+
+    def __init__(self, tx: Tx, loop: asyncio.AbstractEventLoop) -> None:
+        self._tx = tx
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        verb = getattr(self._tx, name)
+
+        def call(*args: Any, **named: Any) -> Any:
+            return asyncio.run_coroutine_threadsafe(verb(*args, **named), self._loop).result()
+
+        return call
+
+    def transaction(self) -> "SyncSavepoint":
+        """A savepoint: `with tx.transaction():` undoes only its own block when it fails."""
+        return SyncSavepoint(self)
+
+
+class SyncSavepoint:
+    """The savepoint of a plain `def` handler."""
+
+    def __init__(self, tx: SyncTx) -> None:
+        self._tx = tx
+
+    def __enter__(self) -> None:
+        self._tx.execute(SAVEPOINT[0])
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is not None:
+            self._tx.execute(SAVEPOINT[1])
+        self._tx.execute(SAVEPOINT[2])

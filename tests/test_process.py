@@ -1,0 +1,257 @@
+"""lease → handle → settle, on both databases, asserting rows."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from oncehook import Event, Fail, Inbox, Retry, RetryLater
+from oncehook.rescue import rescue
+from tests.events import deliver, make_claim, stripe_body, stripe_headers
+from tests.servers import ask
+
+pytestmark = pytest.mark.anyio
+
+STATES = "SELECT event_id, status, attempts, outcome, last_error FROM webhook_receipts ORDER BY id"
+HISTORY = "SELECT number, outcome, error FROM webhook_attempts ORDER BY id"
+QUICK = Retry(attempts=3, first=0.01, most=0.02)
+
+
+@pytest.fixture
+async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[Inbox]:
+    """An inbox without a worker yet, and a table that handlers write to."""
+    inbox = make_inbox(worker=False, lease="0.6s")
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        ask(database, "CREATE TABLE ledger (event_id TEXT NOT NULL, note TEXT)")
+        yield inbox
+
+
+@pytest.fixture
+def insert(database: str) -> str:
+    """A statement that writes an event's id and a note, in the words of the database."""
+    marks = "$1, $2" if database.startswith("postgresql") else "?, ?"
+    return f"INSERT INTO ledger (event_id, note) VALUES ({marks})"
+
+
+async def claim(inbox: Inbox, *ids: str, **changes: Any) -> None:
+    await inbox.store.claim([make_claim(event_id, **changes) for event_id in sorted(ids)])
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for what the database or a handler shows; a condition, not a time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        await asyncio.sleep(0.02)
+
+
+def settled(database: str, status: str, count: int) -> Callable[[], bool]:
+    asked = f"SELECT count(*) FROM webhook_receipts WHERE status = '{status}'"
+    return lambda: ask(database, asked)[0][0] == count
+
+
+async def test_the_work_and_the_mark_are_one(inbox: Inbox, database: str, insert: str) -> None:
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute(insert, event.id, event.type)
+
+    await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
+    inbox.start_worker()
+    await until(settled(database, "processed", 40))
+    assert sorted(ask(database, "SELECT event_id FROM ledger")) == [(f"evt_{n:02d}",) for n in range(40)]
+    assert ask(database, "SELECT count(*) FROM webhook_attempts WHERE outcome = 'processed'") == [(40,)]
+    assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE processed_at IS NULL") == [(0,)]
+
+
+async def test_a_transient_failure_leaves_nothing_and_then_succeeds(inbox: Inbox, database: str, insert: str) -> None:
+    @inbox.on("stripe", "invoice.paid", retry=QUICK)
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute(insert, event.id, f"attempt {event.attempt}")
+        if event.attempt < 3:
+            raise ConnectionError("the bank is closed")
+
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await until(settled(database, "processed", 1))
+    assert ask(database, "SELECT event_id, note FROM ledger") == [("evt_1", "attempt 3")]
+    failed = (
+        (1, "retrying", "ConnectionError: the bank is closed"),
+        (2, "retrying", "ConnectionError: the bank is closed"),
+    )
+    assert ask(database, HISTORY) == [*failed, (3, "processed", None)]
+
+
+async def test_a_handler_that_always_fails_is_a_dead_letter_after_its_attempts(inbox: Inbox, database: str) -> None:
+    @inbox.on("stripe", "invoice.paid", retry=QUICK)
+    async def paid(event: Event) -> None:
+        raise ValueError("never")
+
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await until(settled(database, "failed", 1))
+    assert ask(database, STATES) == [("evt_1", "failed", 3, "failed", "ValueError: never")]
+    assert ask(database, "SELECT event_id, last_error, attempts FROM webhook_dlq") == [
+        ("evt_1", "ValueError: never", 3)
+    ]
+
+
+async def test_giving_up_is_at_once_and_asking_for_later_waits(inbox: Inbox, database: str) -> None:
+    @inbox.on("stripe", "invoice.paid", retry=QUICK)
+    async def paid(event: Event) -> None:
+        raise Fail("no such customer") if event.id == "evt_1" else RetryLater("not yet", after="1h")
+
+    await claim(inbox, "evt_1", "evt_2")
+    inbox.start_worker()
+    await until(settled(database, "failed", 1))
+    await until(settled(database, "retrying", 1))
+    assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "failed", 1), ("evt_2", "retrying", 1)]
+    due = await inbox.store.next_due()
+    assert due is not None
+    assert 3500 < due < 4000
+
+
+async def test_an_event_without_a_handler_is_processed_and_says_so(inbox: Inbox, database: str) -> None:
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await until(settled(database, "processed", 1))
+    assert ask(database, STATES) == [("evt_1", "processed", 1, "no handler", None)]
+
+
+async def test_a_plain_function_runs_in_a_thread_with_a_plain_tx(inbox: Inbox, database: str, insert: str) -> None:
+    @inbox.on("stripe", "invoice.paid")
+    def paid(event: Event, tx: Any) -> None:
+        tx.execute(insert, event.id, tx.fetchval("SELECT 'plain'"))
+
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await until(settled(database, "processed", 1))
+    assert ask(database, "SELECT event_id, note FROM ledger") == [("evt_1", "plain")]
+
+
+async def test_a_batch_handler_gets_many_and_one_poison_event_takes_no_neighbour_with_it(
+    inbox: Inbox, database: str, insert: str
+) -> None:
+    sizes: list[int] = []
+
+    @inbox.on("stripe", "invoice.paid", batch=50, retry=Retry(attempts=1))
+    async def paid(events: list[Event], tx: Any) -> None:
+        sizes.append(len(events))
+        for event in events:
+            await tx.execute(insert, event.id, "batch")
+            if event.id == "evt_13":
+                raise ValueError("poison")
+
+    await claim(inbox, *(f"evt_{n:02d}" for n in range(50)))
+    inbox.start_worker()
+    await until(settled(database, "processed", 49))
+    await until(settled(database, "failed", 1))
+    assert sizes[0] == 50
+    assert len(ask(database, "SELECT DISTINCT event_id FROM ledger")) == 49
+    assert ask(database, "SELECT count(*) FROM ledger") == [(49,)]
+    assert ask(database, "SELECT event_id, attempts FROM webhook_receipts WHERE status = 'failed'") == [("evt_13", 1)]
+
+
+async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, database: str, insert: str) -> None:
+    taken = asyncio.Event()
+    go_on = asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event, tx: Any) -> None:
+        if event.attempt == 1:
+            taken.set()
+            await go_on.wait()
+        await tx.execute(insert, event.id, f"attempt {event.attempt}")
+
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await asyncio.wait_for(taken.wait(), 10)
+    ask(database, "UPDATE webhook_receipts SET status = 'retrying', lease_until = NULL")  # as a rescuer would
+    inbox.worker.wake()  # type: ignore[union-attr]
+    await until(settled(database, "processed", 1))
+    go_on.set()
+    await inbox.worker.stop()  # type: ignore[union-attr]
+    assert ask(database, "SELECT note FROM ledger") == [("attempt 2",)]
+    assert ask(database, HISTORY) == [(2, "processed", None)]
+
+
+async def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(
+    inbox: Inbox, database: str, insert: str
+) -> None:
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event, tx: Any) -> None:
+        time.sleep(1.8)  # the loop stands still; the heartbeat does not
+        await tx.execute(insert, event.id, f"attempt {event.attempt}")
+
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await until(settled(database, "processed", 1))
+    assert ask(database, "SELECT note FROM ledger") == [("attempt 1",)]
+
+
+async def test_a_hung_handler_is_ended_at_its_timeout_and_tried_again(inbox: Inbox, database: str) -> None:
+    @inbox.on("stripe", "invoice.paid", timeout="0.2s", retry=QUICK)
+    async def paid(event: Event) -> None:
+        if event.attempt == 1:
+            await asyncio.Event().wait()
+
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await until(settled(database, "processed", 1))
+    assert ask(database, HISTORY)[0] == (1, "retrying", "TimeoutError: the handler did not end within 0.2 s")
+
+
+async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(inbox: Inbox, database: str) -> None:
+    @inbox.on("stripe", "invoice.paid", retry=Retry(attempts=2, first=0, most=0))
+    async def paid(event: Event) -> None: ...
+
+    await claim(inbox, "evt_1", "evt_2")
+    for crash in (1, 2):
+        leased = await inbox.store.lease(1, 0, "gone", rescued=crash > 1)
+        assert [one.event_id for one in leased] == ["evt_1"]
+        await until(lambda: bool(ask(database, "SELECT 1 FROM webhook_receipts WHERE status = 'processing'")))
+        rescued = 0
+        while not rescued:  # the lease of no seconds runs out with the database's next tick
+            rescued = await rescue(inbox.store, inbox.handlers)
+    states = [row[:4] for row in ask(database, STATES)]
+    assert states == [("evt_1", "failed", 2, "crashed"), ("evt_2", "received", 0, None)]
+
+
+async def test_stopping_gives_back_what_was_not_started(inbox: Inbox, database: str) -> None:
+    started = asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        started.set()
+        await asyncio.sleep(0.2)
+
+    await claim(inbox, *(f"evt_{n:02d}" for n in range(60)))
+    inbox.start_worker()
+    await asyncio.wait_for(started.wait(), 10)
+    await inbox.worker.stop()  # type: ignore[union-attr]
+    assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'processing'") == [(0,)]
+    waiting = ask(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'received' AND attempts = 0")[0][0]
+    assert waiting + ask(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'")[0][0] == 60
+    assert waiting > 0
+
+
+async def test_a_duplicate_of_a_receipt_that_is_being_handled_is_answered_at_once(inbox: Inbox, insert: str) -> None:
+    inside = asyncio.Event()
+    go_on = asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event, tx: Any) -> None:
+        inside.set()
+        await go_on.wait()
+        await tx.execute(insert, event.id, "slow")
+
+    body = stripe_body("evt_1")
+    assert (await deliver(inbox, "stripe", body, stripe_headers(body))).status == 202
+    inbox.start_worker()
+    await asyncio.wait_for(inside.wait(), 10)
+    started = time.monotonic()
+    assert (await deliver(inbox, "stripe", body, stripe_headers(body))).outcome == (200, "duplicate")
+    assert time.monotonic() - started < 0.5
+    go_on.set()

@@ -1,0 +1,49 @@
+"""Again, and when, or never: the decision after a failure."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncehook import ConfigurationError, Fail, Retry, RetryLater
+from oncehook.retry import Again, Dead, decide
+
+policies = st.builds(
+    Retry,
+    attempts=st.integers(1, 50),
+    first=st.floats(0, 10),
+    factor=st.floats(1, 4),
+    most=st.floats(10, 10_000),
+)
+
+
+@given(policies, st.integers(1, 100))
+def test_a_pause_is_anywhere_up_to_a_ceiling_that_grows_to_the_most(policy: Retry, attempt: int) -> None:
+    longest = decide(policy, attempt, ValueError(), lambda low, high: high)
+    shortest = decide(policy, attempt, ValueError(), lambda low, high: low)
+    if attempt >= policy.attempts:
+        assert longest == shortest == Dead()
+    else:
+        assert shortest == Again(0)
+        assert isinstance(longest, Again)
+        assert longest.after <= policy.most
+        assert longest.after <= policy.ceiling(attempt + 1)
+
+
+def test_a_handler_that_gives_up_is_not_tried_again() -> None:
+    assert decide(Retry(), 1, Fail("no such customer")) == Dead()
+
+
+def test_a_handler_that_asks_for_later_is_never_called_sooner() -> None:
+    decision = decide(Retry(), 1, RetryLater(after="2m"))
+    assert isinstance(decision, Again)
+    assert 120 <= decision.after <= 132
+
+
+def test_asking_for_later_counts_as_an_attempt() -> None:
+    assert decide(Retry(attempts=3), 3, RetryLater(after="2m")) == Dead()
+
+
+@pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first": -1}, {"factor": 0.5}, {"first": 10, "most": 5}])
+def test_a_policy_that_cannot_be_followed_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be followed"):
+        Retry(**wrong)  # type: ignore[arg-type]
