@@ -1,7 +1,4 @@
-"""The door, from the outside: duplicate, concurrent, tampered, skewed and malformed deliveries, asserting rows.
-
-What the articles test of the work behind the door (handlers, retries, replay, pruning) comes with those parts.
-"""
+"""The door, from the outside: duplicate, concurrent, tampered, skewed and malformed deliveries, asserting rows."""
 
 import asyncio
 import sqlite3
