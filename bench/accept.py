@@ -96,12 +96,12 @@ def echo() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 @contextmanager
 def door(folder: Path, database: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """`oncehook serve` as it comes, logging at info into a file."""
+    """The door of `oncehook serve`, without a worker beside it, logging at info into a file."""
     folder.mkdir()
     config = folder / "oncehook.toml"
     config.write_text(f'database = "{database}"\nlog_format = "json"\n[sources.stripe]\nsecrets = ["{SECRET}"]\n')
     port = free_port()
-    command = [sys.executable, "-m", "oncehook", "serve", "--config", str(config), "--port", str(port)]
+    command = [sys.executable, "-m", "oncehook", "serve", "--no-worker", "--config", str(config), "--port", str(port)]
     with (folder / "log").open("wb") as log, running(command, port, log) as process:
         yield process, port
 

@@ -24,7 +24,8 @@ from oncehook.cli.stats import told
 from oncehook.receipt import Settled, State
 from tests.conformance.test_schema import EVENT_KEYS
 from tests.events import Rows, make_claim, stripe_body, stripe_headers
-from tests.serving import ONCEHOOK, process, write_config
+from tests.servers import ask
+from tests.serving import ONCEHOOK, Process, process, write_config
 
 HOOKS = """
 from oncehook import Event, Inbox
@@ -454,3 +455,13 @@ def test_a_worker_without_handlers_does_not_start(run: Run, hooks: Path) -> None
         ran = run("worker", *arguments)
         assert ran.code == 2 and "there are no handlers to work with" in ran.error
     assert run("worker", "nowhere:inbox").code == 2
+
+
+def test_a_door_without_a_worker_leaves_the_work(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'inbox.db'}"
+    service = Process(write_config(tmp_path, database), "--no-worker", "--concurrency", "4")
+    body = stripe_body("evt_1")
+    address = f"http://127.0.0.1:{service.port}/webhooks/stripe"
+    assert httpx.post(address, content=body, headers=stripe_headers(body)).status_code == 202
+    assert service.end() == 0
+    assert ask(database, "SELECT status, attempts FROM webhook_receipts") == [("received", 0)]

@@ -14,10 +14,19 @@ SETTLED = 10.0
 """Seconds after which a child that ends, for whatever reason, is one to be replaced: the database may be away."""
 
 
-def run_processes(count: int, listener: socket.socket, app: str | None) -> int:
+def run_processes(count: int, listener: socket.socket, app: str | None, options: list[str]) -> int:
     """Start `count` children, restart one that dies, and pass SIGTERM on. Returns the exit code."""
     listener.set_inheritable(True)
-    command = [sys.executable, "-m", "oncehook", "serve", *([app] if app else []), "--fd", str(listener.fileno())]
+    command = [
+        sys.executable,
+        "-m",
+        "oncehook",
+        "serve",
+        *([app] if app else []),
+        "--fd",
+        str(listener.fileno()),
+        *options,
+    ]
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -34,8 +35,19 @@ GRACE = 30
 )
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
 @click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="How many, on PostgreSQL.")
+@click.option("--no-worker", is_flag=True, help="Only take deliveries; `oncehook worker` does the work elsewhere.")
+@click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers at once.  [default: 16]")
 @click.option("--fd", type=int, hidden=True, help="The listening socket, from the parent of several processes.")
-def command(app: str | None, config: str | None, host: str, port: int, processes: int, fd: int | None) -> None:
+def command(
+    app: str | None,
+    config: str | None,
+    host: str,
+    port: int,
+    processes: int,
+    no_worker: bool,
+    concurrency: int | None,
+    fd: int | None,
+) -> None:
     """Run the inbox as a service: the door at POST /webhooks/SOURCE, and the probes /healthz and /readyz.
 
     APP is module:inbox, looked up with the current directory on the path. Without it, sources come from the
@@ -49,6 +61,10 @@ def command(app: str | None, config: str | None, host: str, port: int, processes
     if config is not None:
         os.environ["ONCEHOOK_CONFIG"] = config
     inbox = load_inbox(app)
+    if no_worker:
+        inbox.works = False
+    if concurrency is not None:
+        inbox.settings = replace(inbox.settings, concurrency=concurrency)
     if processes > 1 and inbox.settings.database.startswith("sqlite:"):
         raise ConfigurationError(
             "--processes needs PostgreSQL: on SQLite one process writes, and more would only wait for it"
@@ -56,8 +72,14 @@ def command(app: str | None, config: str | None, host: str, port: int, processes
     signals.configure(inbox.settings.log_level, inbox.settings.log_format)
     listener = socket.socket(fileno=fd) if fd is not None else listen(host, port)
     if processes > 1 and fd is None:
-        sys.exit(run_processes(processes, listener, app))
+        sys.exit(run_processes(processes, listener, app, _passed_on(no_worker, concurrency)))
     serve(inbox, listener, announced=fd is None)
+
+
+def _passed_on(no_worker: bool, concurrency: int | None) -> list[str]:
+    """The options that each of several processes is started with."""
+    options = ["--no-worker"] if no_worker else []
+    return options if concurrency is None else [*options, "--concurrency", str(concurrency)]
 
 
 def load_inbox(app: str | None) -> Inbox:
