@@ -10,6 +10,7 @@ import socket
 import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,12 @@ class Processor:
 
     async def work_batch(self, handler: Handler, batch: Sequence[Leased]) -> None:
         """Many receipts in one transaction. If anything fails, they rerun one by one, on the same attempt."""
+        for one in batch:
+            if one.body is None:  # erased: it fails by itself, and no handler sees it
+                await self.work(one)
+        batch = [one for one in batch if one.body is not None]
+        if not batch:
+            return
         started = self.clock.monotonic()
         transaction = self.transaction()
         settled = [self._done(one, handler) for one in batch]
@@ -93,20 +100,40 @@ class Processor:
             await self._call(handler, [Event(one) for one in batch], transaction, batch)
             for done in settled:
                 done.seconds = self.clock.monotonic() - started
-            if transaction.used:
-                landed = await transaction.settle(settled)
-            else:
-                landed = all(await asyncio.gather(*map(self.settler.settle, settled)))
+            whole = not transaction.used or await transaction.settle(settled)
         except Exception:
             await transaction.rollback()
-            landed = False
-        if not landed:
+            whole = False
+        except asyncio.CancelledError:  # the worker stops: nothing of it is kept, and somebody else takes them
+            await asyncio.shield(self._give_up(transaction, batch))
+            raise
+        if not whole:
             for one in batch:
                 await self.work(one)
-            return
-        for leased, done in zip(batch, settled, strict=True):
+        elif transaction.used:
+            for leased, done in zip(batch, settled, strict=True):
+                self._ended(leased, done, True)
+        else:
+            await asyncio.gather(*map(self._mark, batch, settled))
+
+    async def _mark(self, leased: Leased, settled: Settled) -> None:
+        """Settle an event of a batch that wrote nothing: its mark stands or falls by itself."""
+        try:
+            self._ended(leased, settled, await self.settler.settle(settled))
+        except Unavailable as error:
             self.heartbeat.drop(leased.held)
-            signals.settled(leased, done, True)
+            signals.emit("settle_failed", receipt=leased.receipt, source=leased.source, detail=error.detail)
+
+    def _ended(self, leased: Leased, settled: Settled, landed: bool) -> None:
+        self.heartbeat.drop(leased.held)
+        signals.settled(leased, settled, landed)
+
+    async def _give_up(self, transaction: Transaction, batch: Sequence[Leased]) -> None:
+        await transaction.rollback()
+        for leased in batch:
+            self.heartbeat.drop(leased.held)
+        with suppress(Unavailable):
+            await self.store.release([leased.held for leased in batch])
 
     async def _attempt(self, leased: Leased, retry: Retry | None = None) -> tuple[Settled, Transaction | None]:
         """Run the handler; what to write, and the transaction to write it in if the handler used one."""

@@ -33,7 +33,13 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 @asynccontextmanager
 async def opened_store(config: str | None) -> AsyncIterator[Store]:
     """The configured database, for a look. Its schema must be there already."""
-    configuration = load(config)
+    async with opened(load(config)) as store:
+        yield store
+
+
+@asynccontextmanager
+async def opened(configuration: Configuration) -> AsyncIterator[Store]:
+    """The same for a configuration that is read already."""
     require_database(configuration)
     store = make_store(replace(configuration.settings, migrate="never"))
     await store.open()

@@ -2,19 +2,18 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
 from oncehook import providers
-from oncehook.cli.options import config_option, console, json_option, print_json, require_database, run
-from oncehook.errors import ConfigurationError
+from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
 from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, horizon, prune
 from oncehook.settings import Configuration, Horizon, Settings, as_duration, load
-from oncehook.store import Store, make_store
+from oncehook.store import Store
 
 
 @click.command("prune")
@@ -83,7 +82,7 @@ class Row:
 async def _prune(
     configuration: Configuration, horizons: list[Horizon], dry_run: bool, removed_sources: bool, as_json: bool
 ) -> int:
-    async with _opened(configuration) as store:
+    async with opened(configuration) as store:
         others = {row["source"] for row in await store.counts()} - {horizon.source for horizon in horizons}
         if removed_sources:
             horizons = horizons + [_removed(source, configuration.settings) for source in sorted(others)]
@@ -104,19 +103,6 @@ async def _prune(
             err=True,
         )
     return 0
-
-
-@asynccontextmanager
-async def _opened(configuration: Configuration) -> AsyncIterator[Store]:
-    require_database(configuration)
-    store = make_store(replace(configuration.settings, migrate="never"))
-    await store.open()
-    try:
-        if await store.pending_migrations():
-            raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
-        yield store
-    finally:
-        await store.close()
 
 
 def _removed(source: str, settings: Settings) -> Horizon:
