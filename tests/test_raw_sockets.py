@@ -263,6 +263,28 @@ async def test_the_probes_say_alive_and_ready(wire: Wire) -> None:
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
+async def test_an_answer_to_head_has_no_body_and_does_not_keep_the_next_request_waiting(wire: Wire) -> None:
+    for method, said in (("HEAD", b""), ("HEAD", b""), ("GET", b"alive\n")):
+        await wire.say(request("/healthz", {}, None, method=method))
+        async with asyncio.timeout(5):
+            head = await wire.reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200") and b"content-length: 6" in head
+            assert await wire.reader.readexactly(len(said)) == said
+
+
+async def test_an_answer_comes_in_one_piece(port: int, rows: Rows) -> None:
+    reads = []
+    async with connected(port) as wire:
+        for number in range(50):
+            body = stripe_body(f"evt_whole_{number}")
+            await wire.say(request(DOOR, signed(body), body))
+            async with asyncio.timeout(5):
+                reads.append(await wire.reader.read(65536))
+                while not reads[-1].endswith(b"}"):
+                    reads.append(await wire.reader.read(65536))
+    assert len(reads) == 50
+
+
 @pytest.mark.parametrize("bytes_", [b"\x16\x03\x01 hello", b"POST\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"], ids=repr)
 async def test_bytes_that_are_no_request_get_400_and_nothing_more(wire: Wire, bytes_: bytes) -> None:
     await wire.say(bytes_ + b"\r\n\r\n")

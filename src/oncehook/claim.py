@@ -28,7 +28,7 @@ class Group:
         self.claims = claims
         self.waiter = waiter
         self.asked = asked
-        self.bytes = sum(len(claim.body) for claim in claims)
+        self.bytes = len(claims[0].body) if len(claims) == 1 else sum(len(claim.body) for claim in claims)
 
 
 class Claimer:
@@ -43,6 +43,7 @@ class Claimer:
         self.limit_bytes = limit_bytes
         self.timeout = timeout
         self.clock = clock
+        self.loop: asyncio.AbstractEventLoop | None = None  # known: asking for it is a system call in Python 3.11
         self._waiting: deque[Group] = deque()
         self._events = 0
         self._bytes = 0
@@ -53,7 +54,8 @@ class Claimer:
         """What became of each claim, once that is durable. Raises Unavailable if it cannot be recorded now."""
         if not claims:
             return []
-        group = Group(claims, asyncio.get_running_loop().create_future(), self.clock.monotonic())
+        loop = self.loop or asyncio.get_running_loop()
+        group = Group(claims, loop.create_future(), self.clock.monotonic())
         # A group larger than the whole intake is let in when nothing else waits, or it could never be.
         full = self._events + len(claims) > self.limit or self._bytes + group.bytes > self.limit_bytes
         if full and self._events:
@@ -63,7 +65,7 @@ class Claimer:
         self._bytes += group.bytes
         if self._flushing < self.store.parallel_claims:
             self._flushing += 1
-            task = asyncio.create_task(self._flush())
+            task = loop.create_task(self._flush())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return await group.waiter
@@ -115,10 +117,8 @@ class Claimer:
 
     async def _commit_together(self, groups: list[Group]) -> None:
         """One statement for all. If the database refuses a row, the halves go apart until it fails alone."""
-        first: dict[tuple[str, str], Claim] = {}
-        for group in groups:
-            for claim in group.claims:
-                first.setdefault((claim.source, claim.event_id), claim)
+        offered = [((claim.source, claim.event_id), claim) for group in groups for claim in group.claims]
+        first = dict(reversed(offered))
         keys = sorted(first)  # the same order in every batch, or two of them could deadlock
         try:
             outcomes = dict(zip(keys, await self.store.claim([first[key] for key in keys]), strict=True))
@@ -134,29 +134,22 @@ class Claimer:
         except Exception as error:  # a bug of ours must not leave a sender without an answer
             _fail(groups, StoreUnavailable(f"the store failed: {error!r}"))
         else:
-            seen: list[tuple[Claim, Claimed]] = []
+            results = [_result(claim, first[key], outcomes[key]) for key, claim in offered]
+            start = 0
             for group in groups:
-                results = _results(group, first, outcomes)
+                end = start + len(group.claims)
                 if not group.waiter.done():
-                    group.waiter.set_result(results)
-                seen += zip(group.claims, results, strict=True)
+                    group.waiter.set_result(results[start:end])
+                start = end
             with suppress(Exception):  # a full log disk is not the sender's trouble
-                self.observe(seen)
+                self.observe([(claim, result) for (_, claim), result in zip(offered, results, strict=True)])
 
 
-def _results(
-    group: Group, first: dict[tuple[str, str], Claim], outcomes: dict[tuple[str, str], Claimed]
-) -> list[Claimed]:
-    results = []
-    for claim in group.claims:
-        key = claim.source, claim.event_id
-        outcome = outcomes[key]
-        leader = first[key]
-        if claim is not leader:  # it raced with its own twin in this very batch, and the twin was first
-            same = claim.fingerprint == outcome.kept
-            outcome = Claimed(outcome.receipt, False, outcome.status, outcome.kept, same)
-        results.append(outcome)
-    return results
+def _result(claim: Claim, first: Claim, outcome: Claimed) -> Claimed:
+    if claim is first:
+        return outcome
+    # It raced with its own twin in this very batch, and the twin was first.
+    return Claimed(outcome.receipt, False, outcome.status, outcome.kept, claim.fingerprint == outcome.kept)
 
 
 def _fail(groups: Sequence[Group], error: Unavailable) -> None:

@@ -136,6 +136,7 @@ class Inbox:
         try:
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
             await self._open_store()
+            self.door.start()
         except BaseException:
             self._running = 0
             raise

@@ -6,6 +6,7 @@ Claimed    what the store said: accepted, or a duplicate of which receipt
 Receipt    the durable row, as it is read back
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -36,6 +37,14 @@ TRANSITIONS: Mapping[State | None, frozenset[State]] = {
 """Every legal move. `None` is the world before the row; a move that is not here must not happen."""
 
 
+_NONE: frozenset[bytes] = frozenset()
+
+
+def _repeated(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    counts = Counter(name for name, _ in headers)
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
 class Delivery:
     """One HTTP request: its raw bytes, and its headers as they came.
 
@@ -48,16 +57,12 @@ class Delivery:
     def __init__(
         self, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (), *, method: str = "POST", query: bytes = b""
     ) -> None:
+        pairs = list(headers)
         self.body = body
         self.method = method
         self.query = query
-        self.headers: dict[bytes, bytes] = {}
-        self.repeated: set[bytes] = set()
-        kept = self.headers
-        for name, value in headers:
-            if name in kept:
-                self.repeated.add(name)
-            kept[name] = value
+        self.headers = dict(pairs)
+        self.repeated = _NONE if len(self.headers) == len(pairs) else _repeated(pairs)
 
     @classmethod
     def of(cls, body: bytes, headers: Mapping[str, str] | None = None) -> "Delivery":

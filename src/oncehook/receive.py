@@ -20,8 +20,9 @@ from oncehook.receipt import Claim, Delivery, State
 from oncehook.source import Source
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
 
 CLOSE = (b"connection", b"close")
 LONGEST = 10**15
@@ -54,6 +55,11 @@ class Door:
         self.inline: Inline | None = None
         self.clock = clock
 
+    def start(self) -> None:
+        """Deliveries come in the loop that runs now. It is kept: asking for it is a system call in Python 3.11."""
+        self.claimer.loop = asyncio.get_running_loop()
+        self.reads.start(self.claimer.loop)
+
     async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request to the address of source `name`. Every way through here ends in exactly one answer."""
         try:
@@ -85,9 +91,9 @@ class Door:
 
     async def receive(self, name: str, scope: Scope, receive: Receive) -> Response:
         source = self._source(name)
-        declared = check_request(source, scope)
-        body = await read_capped(receive, source.max_body, declared, self.reads)
-        delivery = Delivery(body, scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
+        delivery = Delivery(b"", scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
+        declared = check_request(source, delivery)
+        delivery.body = await read_capped(receive, source.max_body, declared, self.reads)
         await self._verify(source, delivery)
         parsed = source.parse(delivery)
         if source.shakes_hands and is_handshake(source.provider.handshake, parsed):
@@ -137,23 +143,22 @@ class Door:
 _NEVER_JSON = (b"multipart/", b"image/", b"audio/", b"video/", b"font/", b"application/xml", b"text/xml", b"text/html")
 
 
-def check_request(source: Source, scope: Scope) -> int | None:
+def check_request(source: Source, delivery: Delivery) -> int | None:
     """Refuse what the request line and headers alone rule out; return the length that the client declared."""
-    if scope["method"] != "POST":
+    headers = delivery.headers
+    if delivery.method != "POST":
         raise turned_away("method_not_allowed", (b"allow", b"POST"), CLOSE)
-    declared = None
-    for name, value in scope["headers"]:
-        if name == b"content-length":
-            if value.isdigit():
-                declared = int(value) if len(value) < 16 else LONGEST
-                if declared > source.max_body:
-                    raise turned_away("too_large", CLOSE)
-        elif name == b"content-type":
-            if value.lower().startswith(_NEVER_JSON):
-                raise turned_away("unsupported_media_type", CLOSE)
-        elif name == b"content-encoding" and value.lower() != b"identity":
-            message = "Bodies are taken as they are signed: uncompressed."
-            raise turned_away("unsupported_media_type", CLOSE, message=message)
+    if headers.get(b"content-type", b"").lower().startswith(_NEVER_JSON):
+        raise turned_away("unsupported_media_type", CLOSE)
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        message = "Bodies are taken as they are signed: uncompressed."
+        raise turned_away("unsupported_media_type", CLOSE, message=message)
+    length = headers.get(b"content-length", b"")
+    if not length.isdigit():
+        return None
+    declared = int(length) if len(length) < 16 else LONGEST
+    if declared > source.max_body:
+        raise turned_away("too_large", CLOSE)
     return declared
 
 
@@ -167,16 +172,18 @@ class Reads:
         self.limit = time_limit
         self.limit_bytes = limit_bytes
         self.held = 0
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._reading: dict[asyncio.Task[Any], float] = {}  # the oldest is first
         self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Bodies arrive in this loop from now on; the timer of an earlier one never fires."""
+        self.loop, self._timer = loop, None
 
     def begin(self) -> "asyncio.Task[Any]":
-        loop = asyncio.get_running_loop()
+        loop = self.loop or asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None
-        if self._loop is not loop:  # started again in another loop: the old one's timer never fires
-            self._loop, self._timer = loop, None
         self._reading[task] = loop.time() + self.limit
         if self._timer is None:
             self._timer = loop.call_later(self.limit / 8, self._sweep, loop)
@@ -198,7 +205,13 @@ async def read_capped(receive: Receive, cap: int, declared: int | None, reads: R
     """The whole body, or no part of it. The cap holds while it streams; the deadline is for all of it together."""
     task = reads.begin()
     try:
-        body = await _read(receive, cap, reads)
+        message = await receive()
+        if message["type"] == "http.request" and not message.get("more_body", False):  # nearly always: all at once
+            body: bytes = message.get("body", b"")
+            if len(body) > cap:
+                raise turned_away("too_large", CLOSE)
+        else:
+            body = await _read_on(message, receive, cap, reads)
     except asyncio.CancelledError:
         if reads.end(task):
             raise  # somebody else's cancel
@@ -211,12 +224,12 @@ async def read_capped(receive: Receive, cap: int, declared: int | None, reads: R
     return body
 
 
-async def _read(receive: Receive, cap: int, reads: Reads) -> bytes:
+async def _read_on(message: Message, receive: Receive, cap: int, reads: Reads) -> bytes:
+    """The rest of a body that comes in parts, of which `message` is the first."""
     chunks: list[bytes] = []
     size = held = 0
     try:
         while True:
-            message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientLeft
             chunk = message.get("body", b"")
@@ -230,6 +243,7 @@ async def _read(receive: Receive, cap: int, reads: Reads) -> bytes:
             if reads.held > reads.limit_bytes:
                 raise Unavailable("the bodies that are arriving hold too many bytes", retry_after=2)
             chunks.append(chunk)
+            message = await receive()
     finally:
         reads.held -= held
 

@@ -134,7 +134,9 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | io.Tex
     )
 
 
-_encode = msgspec.json.Encoder(enc_hook=str).encode
+_encoder = msgspec.json.Encoder(enc_hook=str)
+_encode = _encoder.encode
+_encode_lines = _encoder.encode_lines
 
 
 def _render_json(logger: Any, method: str, event: Any) -> str:
@@ -186,16 +188,13 @@ def claimed(pairs: Iterable[tuple[Claim, Claimed]]) -> None:
             emit(line.event, **_fields(line))
         return
     now = rfc3339(SYSTEM.datetime()) or ""
-    text = ""
     for line in lines:
         line.level, line.timestamp = LINES[line.event][0], now
-        encoded = _encode(line)
-        if encoded.isascii() and b"\x7f" not in encoded:  # one clean line already; the rest is escaped first
-            text += encoded.decode() + "\n"
-        else:
-            text += _encode(_escape(None, "", msgspec.structs.asdict(line))).decode() + "\n"
+    encoded = _encode_lines(lines)
+    if not encoded.isascii() or b"\x7f" in encoded:  # nearly always they are clean; else what is not is escaped
+        encoded = _encode_lines([_escape(None, "", msgspec.structs.asdict(line)) for line in lines])
     with suppress(OSError, ValueError):
-        _json_stream.write(text)
+        _json_stream.write(encoded.decode())
         _json_stream.flush()
 
 

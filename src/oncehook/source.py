@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from fnmatch import translate
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -187,16 +187,17 @@ class Source:
 
     def _kept_headers(self, delivery: Delivery) -> str:
         dropped = self.dropped
-        kept = {
-            name.decode("latin-1"): value.decode("latin-1")
-            for name, value in delivery.headers.items()
-            if name not in dropped
-        }
-        return _encode_json(kept).decode()
+        return _headers_as_json(tuple([pair for pair in delivery.headers.items() if pair[0] not in dropped]))
 
     def takes(self, type_: str) -> bool:
         """Whether the allow-list has this type."""
         return self.types is None or any(pattern.fullmatch(type_) for pattern in self.types)
+
+
+@lru_cache(256)  # most senders repeat themselves in every header that is kept
+def _headers_as_json(headers: tuple[tuple[bytes, bytes], ...]) -> str:
+    kept = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
+    return _encode_json(kept).decode()
 
 
 def _optional(expression: str | Sequence[str] | None, *, names: bool = True) -> Find | None:

@@ -21,7 +21,7 @@ from oncehook.cli.processes import run_processes
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
 from oncehook.web.app import Service
-from oncehook.web.protocol import close_unfinished
+from oncehook.web.protocol import Protocol, close_unfinished
 
 GRACE = 30
 """Seconds that deliveries under way get to finish after SIGTERM."""
@@ -167,7 +167,7 @@ def make_server(inbox: Inbox) -> Server:
     return Server(
         uvicorn.Config(
             Service(inbox),
-            http="httptools",
+            http=Protocol,
             limit_concurrency=most_connections(),
             lifespan="off",
             proxy_headers=False,
