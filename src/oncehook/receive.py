@@ -18,6 +18,7 @@ from oncehook.inline import Inline
 from oncehook.providers.handshake import answer, is_handshake
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.source import Source
+from oncehook.verify import Verifier
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -94,7 +95,10 @@ class Door:
         delivery = Delivery(b"", scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         declared = check_request(source, delivery)
         delivery.body = await read_capped(receive, source.max_body, declared, self.reads)
-        await self._verify(source, delivery)
+        if source.verifier is not None:
+            if source.fetches_certificates:
+                await self._fetch_certificate(source, source.verifier, delivery)
+            source.verifier.verify(delivery, self.clock.now())
         parsed = source.parse(delivery)
         if source.shakes_hands and is_handshake(source.provider.handshake, parsed):
             return await self._shake_hands(source, parsed)
@@ -122,14 +126,10 @@ class Door:
             raise turned_away("unknown_source")
         return source
 
-    async def _verify(self, source: Source, delivery: Delivery) -> None:
-        if source.verifier is None:
-            return
-        if source.fetches_certificates:
-            wanted = source.verifier.certificate_wanted(delivery)
-            if wanted is not None:
-                await source.certificates.ensure(wanted)
-        source.verifier.verify(delivery, self.clock.now())
+    async def _fetch_certificate(self, source: Source, verifier: Verifier, delivery: Delivery) -> None:
+        wanted = verifier.certificate_wanted(delivery)
+        if wanted is not None:
+            await source.certificates.ensure(wanted)
 
     async def _shake_hands(self, source: Source, parsed: dict[str, Any]) -> Response:
         assert source.provider.handshake is not None

@@ -170,6 +170,7 @@ def make_server(inbox: Inbox) -> Server:
             http=Protocol,
             limit_concurrency=most_connections(),
             lifespan="off",
+            interface="asgi3",
             proxy_headers=False,
             server_header=False,
             access_log=False,

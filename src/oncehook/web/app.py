@@ -1,5 +1,7 @@
 """The service: the door under /webhooks/, the probes, and a first page. Raw ASGI, the door first."""
 
+from collections.abc import Awaitable
+
 from oncehook.ack import TEXT, refused, unavailable
 from oncehook.errors import Unavailable
 from oncehook.inbox import Inbox
@@ -27,15 +29,13 @@ class Service:
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
-            await self.inbox(scope, receive, send)
-            return
+            return self.inbox(scope, receive, send)
         path: str = scope["path"]
         if path.startswith(PREFIX):
-            await self.inbox.door(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
-        else:
-            await self._page(path, scope["method"], send)
+            return self.inbox.door(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
+        return self._page(path, scope["method"], send)
 
     async def _page(self, path: str, method: str, send: Send) -> None:
         if path not in ("/", "/healthz", "/readyz"):
