@@ -71,6 +71,7 @@ def source_settings_table() -> str:
 
 def _default(value: Any, parse: Callable[[Any], Any]) -> str:
     """A default as one would write it in the file."""
+    parse = getattr(parse, "__wrapped__", parse)
     if value in (None, ()):
         return ""
     if parse is settings.duration:

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,19 @@ def size(value: Any) -> int:
     return int(float(match[1]) * _SIZE[match[2]])
 
 
+def some(parse: Parse) -> Parse:
+    """As `parse`, but nothing at all is a mistake: no body, no time or no worker would do no work."""
+
+    @wraps(parse)
+    def more_than_nothing(value: Any) -> Any:
+        read = parse(value)
+        if not read > 0:
+            raise ValueError("expected more than 0")
+        return read
+
+    return more_than_nothing
+
+
 def one_of(*words: str) -> Parse:
     def parse(value: Any) -> str:
         if value not in words:
@@ -115,17 +129,19 @@ class Settings:
     database: str = setting(
         "sqlite:///oncehook.db", text, "Where the inbox lives: `sqlite:///file.db` or `postgresql://user@host/db`."
     )
-    max_body: int = setting(2**20, size, "Largest body that is read; more is 413. A source may have its own.")
+    max_body: int = setting(2**20, some(size), "Largest body that is read; more is 413. A source may have its own.")
     receive_timeout: float = setting(
-        15.0, duration, "A request whose body is not complete by then gets 408 and leaves nothing behind."
+        15.0, some(duration), "A request whose body is not complete by then gets 408 and leaves nothing behind."
     )
     claim_timeout: float = setting(
-        10.0, duration, "How long an event may wait for its turn, and again how long its commit may take; then 503."
+        10.0,
+        some(duration),
+        "How long an event may wait for its turn, and again how long its commit may take; then 503.",
     )
-    intake_limit: int = setting(10_000, whole, "How many events may wait for their commit; more get 503.")
+    intake_limit: int = setting(10_000, some(whole), "How many events may wait for their commit; more get 503.")
     intake_bytes: int = setting(
         64 * 2**20,
-        size,
+        some(size),
         "How many bytes of bodies may be arriving, and as many again wait for their commit; more get 503.",
     )
     migrate: str = setting(
@@ -138,9 +154,9 @@ class Settings:
         flag,
         "Start although PostgreSQL runs with `fsync=off` or `synchronous_commit=off`: acked events may be lost.",
     )
-    concurrency: int = setting(16, whole, "How many handlers a worker runs at once.")
+    concurrency: int = setting(16, some(whole), "How many handlers a worker runs at once.")
     lease: float = setting(
-        30.0, duration, "How long a crashed worker's events stay with it; a running handler's lease is extended."
+        30.0, some(duration), "How long a crashed worker's events stay with it; a running handler's lease is extended."
     )
     dedupe_window: float = setting(
         Default(30 * 86400.0),
@@ -190,7 +206,7 @@ class SourceSettings:
         "Inline: `retry` answers 5xx until `max_attempts`, `dead_letter` gives up at the first failure, with 2xx.",
     )
     max_attempts: int = setting(5, whole, "Inline: after so many attempts the event is a dead letter, and acked.")
-    max_body: int | None = setting(None, size, "Largest body; else the provider's, else the global one.")
+    max_body: int | None = setting(None, some(size), "Largest body; else the provider's, else the global one.")
     tolerance: float | None = setting(
         None, duration, "How far a signed timestamp may be from now, either way; the provider's unless given."
     )
