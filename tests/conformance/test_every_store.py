@@ -185,6 +185,12 @@ async def test_duplicates_are_noted_in_order_and_counted_on_the_receipt(store: S
     assert found is not None and found.duplicates == 3
 
 
+async def test_a_duplicate_of_a_receipt_that_was_pruned_meanwhile_leaves_nothing(store: Store, rows: Rows) -> None:
+    receipt = await claim_one(store, make_claim())
+    await store.note_duplicates([Duplicate(receipt + 1, None, b"f", True), Duplicate(receipt, None, b"f", True)])
+    assert rows("SELECT receipt_id FROM webhook_deliveries") == [(receipt,)]
+
+
 @pytest.mark.parametrize("batch", [1, 37, 500])
 async def test_of_each_kind_of_duplicate_a_hundred_are_kept_per_receipt(store: Store, rows: Rows, batch: int) -> None:
     receipt = await claim_one(store, make_claim("evt_1"))

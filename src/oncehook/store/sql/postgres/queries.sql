@@ -39,6 +39,7 @@ FROM (
 ) o
 WHERE place + (SELECT count(*) FROM webhook_deliveries d
                WHERE d.receipt_id = o.receipt_id AND d.same_body = o.same_body) <= $5
+  AND EXISTS (SELECT 1 FROM webhook_receipts r WHERE r.id = o.receipt_id)  -- it may have been pruned since
 ORDER BY number
 
 -- name: find

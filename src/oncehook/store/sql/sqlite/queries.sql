@@ -20,6 +20,7 @@ SELECT id, status, fingerprint FROM webhook_receipts WHERE source = ? AND event_
 INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)
 SELECT :receipt, :delivery_id, :fingerprint, :same_body
 WHERE (SELECT count(*) FROM webhook_deliveries WHERE receipt_id = :receipt AND same_body = :same_body) < :most
+  AND EXISTS (SELECT 1 FROM webhook_receipts WHERE id = :receipt)  -- it may have been pruned since
 
 -- name: find
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
