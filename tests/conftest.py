@@ -6,6 +6,7 @@ they share the cluster and make databases of their own.
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from oncehook import Inbox
+from oncehook.cli import main
 from tests.events import Rows
+from tests.running import Ran, Run
 from tests.servers import Postgres, ask
 
 os.environ.pop("ONCEHOOK_CONFIG", None)
@@ -92,6 +95,26 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
     inbox.source("github", secrets=["github-secret"])
     async with inbox.lifespan():
         yield inbox
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_folder: Path) -> Run:
+    """Run a command in a folder of its own, with `oncehook.toml` in it as the configuration."""
+    monkeypatch.setenv("COLUMNS", "220")
+    monkeypatch.setenv("ONCEHOOK_CONFIG", "oncehook.toml")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def call(*arguments: str) -> Ran:
+        sys.modules.pop("hooks", None)
+        monkeypatch.setattr(sys, "argv", ["oncehook", *arguments])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, error = capfd.readouterr()
+        assert isinstance(ended.value.code, int) and "Traceback" not in error
+        return Ran(ended.value.code, out, error)
+
+    return call
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.cli import main
 from oncehook.cli import replay as replay_command
 from oncehook.cli.dead import grouped
 from oncehook.cli.stats import told
 from oncehook.receipt import Settled, State
 from tests.conformance.test_schema import EVENT_KEYS
 from tests.events import Rows, make_claim, stripe_body, stripe_headers
+from tests.running import Run
 from tests.servers import ask
 from tests.serving import ONCEHOOK, Process, process, write_config
 
@@ -44,42 +43,6 @@ async def voided(event: Event, tx) -> None:
     await tx.execute(INSERT, event.id, "voided")
     raise LookupError("no such invoice")
 """
-
-
-@dataclass
-class Ran:
-    """What a command did."""
-
-    code: int
-    out: str
-    error: str
-
-    @property
-    def lines(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.out.splitlines()]
-
-
-Run = Callable[..., Ran]
-
-
-@pytest.fixture
-def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_folder: Path) -> Run:
-    """Run the command line as its entry point does."""
-    monkeypatch.setenv("COLUMNS", "220")
-    monkeypatch.setenv("ONCEHOOK_CONFIG", "oncehook.toml")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-
-    def call(*arguments: str) -> Ran:
-        sys.modules.pop("hooks", None)
-        monkeypatch.setattr(sys, "argv", ["oncehook", *arguments])
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, error = capfd.readouterr()
-        assert isinstance(ended.value.code, int) and "Traceback" not in error
-        return Ran(ended.value.code, out, error)
-
-    return call
 
 
 @pytest.fixture

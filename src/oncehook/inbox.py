@@ -19,6 +19,7 @@ from oncehook.providers.certificates import Certificates
 from oncehook.prune import Janitor, horizon
 from oncehook.receipt import Claim, Claimed
 from oncehook.receive import Door, Reads, Receive, Scope, Send
+from oncehook.rejections import RejectionLog, SecretLog
 from oncehook.rescue import keep_rescuing
 from oncehook.retry import Retry
 from oncehook.settings import Configuration, Horizon, Settings, duration, load, read_source, read_table
@@ -66,7 +67,9 @@ class Inbox:
             clock=clock,
         )
         reads = Reads(time_limit=self.settings.receive_timeout, limit_bytes=self.settings.intake_bytes)
-        self.door = Door(self.sources, self.claimer, reads, clock=clock)
+        self.rejections = RejectionLog(self.store)
+        self.secrets = SecretLog(self.store, self.sources)
+        self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock)
         self.handlers = Handlers()
         self.works = worker
         self.worker: Worker | None = None
@@ -137,6 +140,7 @@ class Inbox:
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
             await self._open_store()
             self.door.start()
+            self.secrets.start()
         except BaseException:
             self._running = 0
             raise
@@ -176,6 +180,8 @@ class Inbox:
             await asyncio.to_thread(self.heartbeat.stop)
         await self.claimer.drain()
         await self.duplicates.drain()
+        await self.rejections.stop()
+        await self.secrets.stop()
         await self.store.close()
         signals.emit("stopped")
 

@@ -112,6 +112,20 @@ class Duplicate:
     same_body: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A sample of a refused request, for the doctor. Nothing in it is trusted, and no credential is in it."""
+
+    source: str
+    reason: str
+    detail: str
+    method: str
+    query: str
+    headers: str  # a JSON object
+    body: bytes  # its beginning, where it was long
+    size: int  # of the whole body
+
+
 @dataclass(slots=True)
 class Leased:
     """A receipt that a worker holds: the event whole, and the fence."""

@@ -17,6 +17,7 @@ from oncehook.errors import Rejected, Unavailable
 from oncehook.inline import Inline
 from oncehook.providers.handshake import answer, is_handshake
 from oncehook.receipt import Claim, Delivery, State
+from oncehook.rejections import RejectionLog
 from oncehook.source import Source
 from oncehook.verify import Verifier
 
@@ -49,10 +50,18 @@ class ClientLeft(Exception):
 class Door:
     """Receives deliveries for a set of sources."""
 
-    def __init__(self, sources: Mapping[str, Source], claimer: Claimer, reads: "Reads", clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        claimer: Claimer,
+        reads: "Reads",
+        rejections: RejectionLog,
+        clock: Clock = SYSTEM,
+    ) -> None:
         self.sources = sources
         self.claimer = claimer
         self.reads = reads
+        self.rejections = rejections
         self.inline: Inline | None = None
         self.clock = clock
 
@@ -98,7 +107,11 @@ class Door:
         if source.verifier is not None:
             if source.fetches_certificates:
                 await self._fetch_certificate(source, source.verifier, delivery)
-            source.verifier.verify(delivery, self.clock.now())
+            try:
+                source.uses[source.verifier.verify(delivery, self.clock.now())] += 1
+            except Rejected as error:
+                self.rejections.note(source, delivery, error)
+                raise
         parsed = source.parse(delivery)
         if source.shakes_hands and is_handshake(source.provider.handshake, parsed):
             return await self._shake_hands(source, parsed)

@@ -34,6 +34,8 @@ LINES: dict[str, tuple[str, str]] = {
     "handshake": ("info", "A provider's handshake is answered."),
     "deliveries_dropped": ("warning", "Duplicates were acked, but too many came at once to note each."),
     "deliveries_lost": ("error", "Noting duplicates failed; the receipts themselves are untouched."),
+    "samples_lost": ("warning", "A sample of a refused request could not be kept for the doctor."),
+    "uses_not_counted": ("warning", "Which secrets verified could not be written; it is tried again."),
     "processed": ("info", "A handler's work and the mark are committed, or nothing had to be done."),
     "retrying": ("warning", "A handler failed; its event will be tried again."),
     "dead": ("error", "A handler failed for the last time; its event is a dead letter."),

@@ -36,12 +36,15 @@ from oncehook.receipt import Claim, Delivery, State
 from oncehook.settings import SourceSettings, size
 from oncehook.verify import Verifier
 
-_ALWAYS_DROPPED = frozenset(
+NEVER_KEPT = frozenset(
     b"authorization cookie set-cookie proxy-authorization x-api-key host connection accept accept-encoding "
     b"content-length transfer-encoding expect upgrade keep-alive te trailer forwarded x-forwarded-for "
     b"x-forwarded-proto x-forwarded-host x-real-ip x-auth-token x-access-token x-amz-security-token "
     b"cf-access-client-secret x-gitlab-token x-hook-secret x-webhook-secret x-webhook-token".split()
 )
+CERTIFICATE = "certificate"
+"""The mark of a source whose deliveries are verified by a certificate that is fetched."""
+
 _encode_json = msgspec.json.Encoder().encode
 
 
@@ -68,16 +71,21 @@ class Source:
                 raise ConfigurationError(
                     f"{where}.{option} is missing: {self.provider.title} cannot be received safely without it"
                 )
+        self.topics = [re.compile(translate(topic)) for topic in settings.topics]
         self.verifier: Verifier | None = None
+        self.marks: list[str] = [CERTIFICATE]
         if settings.verify == "signature":
+            secrets = [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)]
+            self.marks = [mark(name, secret) for secret in secrets] or self.marks
             self.verifier = Verifier(
                 self.provider,
-                [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)],
+                secrets,
                 where=where,
                 tolerance=settings.tolerance,
-                topics=[re.compile(translate(topic)) for topic in settings.topics],
+                topics=self.topics,
                 certificates=self.certificates,
             )
+        self.uses = [0] * len(self.marks)  # how often each secret verified, since that was last written
         # A handshake that makes us call somebody is only for senders that have proved who they are.
         handshake = self.provider.handshake
         self.shakes_hands = handshake is not None and (self.verifier is not None or handshake.kind == "echo")
@@ -103,7 +111,7 @@ class Source:
         self.split = facts.split
         self.volatile = tuple(tuple(path.split(".")) for path in facts.volatile)
         secret_headers = {s.header.lower().encode() for s in self.provider.signatures if s.header}
-        self.dropped = _ALWAYS_DROPPED | secret_headers
+        self.dropped = NEVER_KEPT | secret_headers
         self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
 
     # -- reading a verified delivery ------------------------------------------------------------------------------
@@ -208,6 +216,11 @@ def _optional(expression: str | Sequence[str] | None, *, names: bool = True) -> 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """A type pattern: shell wildcards, and a match as a dotted prefix too (`push` matches `push.forced`)."""
     return re.compile(f"(?:{translate(pattern)})|(?:{translate(pattern + '.*')})")
+
+
+def mark(source: str, secret: str) -> str:
+    """A short mark by which a secret of a source is told from another. It narrows down nothing: 32 bits of a hash."""
+    return hashlib.sha256(f"oncehook secret\n{source}\n{secret}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def resolve(secret: str, where: str) -> str:

@@ -212,7 +212,7 @@ class Verifier:
     ) -> None:
         self.provider = provider
         self.certificates = certificates or Certificates()
-        self.window = _window(provider, tolerance)
+        self.window = window_of(provider, tolerance)
         fetched = any(signature.algorithm == "sns" for signature in provider.signatures)
         if not secrets and not fetched:
             raise ConfigurationError(
@@ -299,7 +299,8 @@ def _make_check(
 Window = tuple[str, float, float]  # unit, seconds into the past, seconds into the future
 
 
-def _window(provider: Provider, tolerance: float | None) -> Window | None:
+def window_of(provider: Provider, tolerance: float | None) -> Window | None:
+    """How far a timestamp may be from now, or None for a provider without one."""
     if provider.timestamp is None:
         return None
     allowed = duration(provider.timestamp.tolerance) if tolerance is None else tolerance
@@ -310,7 +311,7 @@ def _window(provider: Provider, tolerance: float | None) -> Window | None:
 
 def _check_window(stamp: bytes | None, window: Window, now: float) -> None:
     unit, past, future = window
-    seconds = _seconds(stamp, unit)
+    seconds = seconds_of(stamp, unit)
     if seconds is None:
         raise Rejected("bad_signature", "the timestamp is missing or not one")
     if seconds < now - past:
@@ -319,7 +320,8 @@ def _check_window(stamp: bytes | None, window: Window, now: float) -> None:
         raise Rejected("stale_timestamp", "the timestamp is in the future")
 
 
-def _seconds(stamp: bytes | None, unit: str) -> float | None:
+def seconds_of(stamp: bytes | None, unit: str) -> float | None:
+    """A timestamp in Unix seconds, or None if it is none."""
     if stamp is None:
         return None
     if unit == "iso":

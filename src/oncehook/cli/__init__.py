@@ -22,6 +22,8 @@ COMMANDS = {
     "forget": "Erase the payloads about an object or an address; dedupe goes on.",
     "send": "Sign and post realistic events of a provider.",
     "providers": "List the providers, or explain one.",
+    "doctor": "Look over the configuration and the database, or say why deliveries were refused.",
+    "secrets": "Which secrets still verify deliveries, and which may go.",
 }
 
 

@@ -7,12 +7,16 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from oncehook.errors import ConfigurationError
-from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Held, Leased, Payload, Receipt, Settled
+from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Held, Leased, Payload, Receipt, Rejection, Settled
 from oncehook.settings import Settings
 from oncehook.transact import Heart, Transaction
 
 DUPLICATES_KEPT = 100
 """How many duplicates of one receipt are noted, and as many again with another body."""
+
+
+REJECTIONS_KEPT = 20
+"""How many refused requests of one source are kept; the newest push out the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,18 @@ class Store(Protocol):
 
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
         """Erase the payloads of `receipts`, and `text` where else they hold it; note who did; return how many went."""
+
+    async def keep_rejection(self, rejection: Rejection) -> None:
+        """Keep a sample of a refused request, and of its source no more than REJECTIONS_KEPT."""
+
+    async def rejections(self, source: str | None = None, *, limit: int = 20) -> list[dict[str, Any]]:
+        """The kept samples, newest first."""
+
+    async def note_secrets(self, used: Mapping[tuple[str, str], int]) -> None:
+        """Add how often each (source, mark of a secret) has verified a delivery just now."""
+
+    async def secrets_used(self) -> list[dict[str, Any]]:
+        """Per source and mark: how often it has verified, first and last when; and the database's time."""
 
     async def pending_migrations(self) -> list[tuple[int, str, str]]:
         """(number, name, SQL) of the migrations that are not applied yet."""

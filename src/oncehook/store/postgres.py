@@ -19,13 +19,13 @@ from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt
 from oncehook.settings import Settings
 from oncehook.store import DUPLICATES_KEPT, queries
 from oncehook.store.postgres_pool import Connection, plain
-from oncehook.store.postgres_prune import PostgresPrune
+from oncehook.store.postgres_rejections import PostgresRejections
 
 ID_BLOCK = 512
 """How many receipt ids are drawn at once; a restart leaves a gap of at most as many."""
 
 
-class PostgresStore(PostgresPrune):
+class PostgresStore(PostgresRejections):
     """The Store of `postgresql://…`."""
 
     parallel_claims = 2

@@ -1,0 +1,163 @@
+"""`oncehook doctor`: what is wrong here, and why were deliveries refused?"""
+
+import sqlite3
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
+from oncehook.cli.serve import load_inbox
+from oncehook.clock import SYSTEM
+from oncehook.doctor import diagnose
+from oncehook.errors import ConfigurationError, OncehookError
+from oncehook.inbox import Inbox
+from oncehook.settings import Configuration, load
+from oncehook.store import Store
+
+SAFE_SQLITE = (3, 51, 3)
+MOST_SECONDS_APART = 5.0
+Finding = tuple[str, str]  # ("ok" | "note" | "wrong", a sentence)
+
+
+@click.group("doctor", invoke_without_command=True)
+@config_option
+@json_option
+@click.pass_context
+def command(context: click.Context, config: str | None, as_json: bool) -> None:
+    """Look over the configuration and the database. Exits 1 if something is wrong.
+
+    \b
+    oncehook doctor
+    oncehook doctor signature            why were deliveries refused?
+    oncehook doctor signature stripe
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = run(_examine(config))
+    for word, sentence in found:
+        if as_json:
+            print_json({"level": word, "message": sentence})
+        else:
+            mark = {"ok": click.style("ok   ", "green"), "note": click.style("note ", "yellow")}
+            click.echo(f"{mark.get(word, click.style('wrong', 'red'))}  {sentence}")
+    sys.exit(1 if any(word == "wrong" for word, _ in found) else 0)
+
+
+async def _examine(config: str | None) -> list[Finding]:
+    try:
+        configuration = load(config)
+        inbox = Inbox(config=configuration)
+    except ConfigurationError as error:
+        return [("wrong", str(error))]
+    found: list[Finding] = [("ok", f"configuration: {configuration.file or 'no file, only the environment'}")]
+    found += [finding async for finding in _database(configuration)]
+    found += _sources(inbox)
+    return found
+
+
+async def _database(configuration: Configuration) -> AsyncIterator[Finding]:
+    kind = configuration.settings.database.partition(":")[0]
+    if kind == "sqlite" and sqlite3.sqlite_version_info < SAFE_SQLITE:
+        yield (
+            "note",
+            f"SQLite {sqlite3.sqlite_version} is older than 3.51.3, which mends a rare corruption of files that "
+            f"several connections write; a newer Python brings a newer SQLite",
+        )
+    try:
+        async with opened(configuration) as store:
+            yield "ok", f"database: {kind} answers, and its schema is up to date"
+            apart = abs((await store.now()).timestamp() - SYSTEM.now())
+            if apart > MOST_SECONDS_APART:
+                yield (
+                    "wrong",
+                    f"the database's clock and this machine's are {apart:.0f} s apart: signatures will look stale",
+                )
+            rejected = await store.rejections(limit=1)
+            if rejected:
+                newest = rejected[0]
+                yield (
+                    "note",
+                    f"a delivery to {newest['source']} was refused at {newest['rejected_at'][:19]} "
+                    f"({newest['reason']}): see `oncehook doctor signature`",
+                )
+    except OncehookError as error:
+        yield "wrong", str(error)
+
+
+def _sources(inbox: Inbox) -> list[Finding]:
+    found: list[Finding] = []
+    for name, source in sorted(inbox.sources.items()):
+        if source.verifier is None:
+            found.append(("note", f"source {name} accepts unsigned deliveries from anyone who knows its address"))
+        elif source.provider.support == "unconfirmed":
+            found.append(
+                (
+                    "note",
+                    f"source {name}: the scheme of {source.provider_name} is not confirmed; try it before you rely",
+                )
+            )
+    return found or [("ok", f"sources: {', '.join(sorted(inbox.sources)) or 'none yet'}")]
+
+
+# -- signatures -----------------------------------------------------------------------------------------------------
+
+
+@command.command("signature")
+@click.argument("source", required=False)
+@click.option("--app", help="module:inbox, where sources are added in code.")
+@click.option("--limit", default=5, show_default=True, type=click.IntRange(1, 100), help="How many refused requests.")
+@config_option
+@json_option
+def signature(source: str | None, app: str | None, limit: int, config: str | None, as_json: bool) -> None:
+    """Say why deliveries were refused: the usual causes are tried offline on the kept samples, newest first.
+
+    It never accepts anything, and no secret is shown. Exits 1 if no refused delivery is kept.
+
+    \b
+    oncehook doctor signature
+    oncehook doctor signature stripe --limit 1
+    """
+    configuration = load(config)
+    inbox = load_inbox(app) if app else Inbox(config=configuration)
+    if source is not None and source not in inbox.sources:
+        raise ConfigurationError(f"there is no source {source}; known are {', '.join(sorted(inbox.sources)) or 'none'}")
+    cases = run(_cases(configuration, inbox, source, limit))
+    for case in cases:
+        print_json(case) if as_json else _print_case(case)
+    if not cases:
+        click.echo("no refused delivery is kept", err=True)
+        sys.exit(1)
+
+
+async def _cases(configuration: Configuration, inbox: Inbox, source: str | None, limit: int) -> list[dict[str, Any]]:
+    async with opened(configuration) as store:
+        return await examine_rejections(store, inbox, source, limit)
+
+
+async def examine_rejections(store: Store, inbox: Inbox, source: str | None, limit: int) -> list[dict[str, Any]]:
+    """The kept samples with the doctor's word on each."""
+    others = list(inbox.sources.values())
+    cases = []
+    for row in await store.rejections(source, limit=limit):
+        known = inbox.sources.get(row["source"])
+        findings = [] if known is None else [asdict(finding) for finding in diagnose(row, known, others)]
+        case = {name: row[name] for name in ("source", "rejected_at", "reason", "detail", "size")}
+        cases.append(case | {"findings": findings})
+    return cases
+
+
+def _print_case(case: dict[str, Any]) -> None:
+    from rich.text import Text
+
+    out = console()
+    head = f"{case['source']}  {case['rejected_at'][:19]}  {case['reason']}  {case['size']:,} bytes"
+    out.print(Text(printable(head), style="bold"))
+    out.print(Text(f"  {printable(case['detail'])}", style="dim"))
+    for finding in case["findings"]:
+        out.print(Text(f"  {finding['cause']}: ", style="yellow").append(finding["shows"], style="default"))
+        out.print(Text(f"  → {finding['remedy']}"))
+    if not case["findings"]:
+        out.print("  this source is not in the configuration any more")

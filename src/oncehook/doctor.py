@@ -1,0 +1,248 @@
+"""Why was this delivery refused? The usual causes, tried offline on the kept sample. Nothing here accepts anything.
+
+A refused request is tried again with one thing changed at a time, then two: another body (as it was before a proxy
+or a framework wrote it anew), another form of the secret, another source's secret, another encoding, another address.
+The first change that makes the signature right is the cause.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import msgspec
+
+from oncehook.errors import ConfigurationError, Rejected
+from oncehook.extract import moment
+from oncehook.providers import Provider, Signature
+from oncehook.receipt import Delivery
+from oncehook.settings import as_duration
+from oncehook.source import Source, resolve
+from oncehook.template import Body
+from oncehook.verify import Match, Verifier, seconds_of, window_of
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A cause, what shows it, and what to do."""
+
+    cause: str
+    shows: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is tried otherwise. Its cause is empty for "as it is"."""
+
+    cause: str
+    value: Any
+    shows: str = ""
+
+
+REMEDIES = {
+    "clock": "Set this machine's clock (NTP). If deliveries really take so long, raise the source's `tolerance`; a "
+    "recorded request that somebody sends again looks just like this, so do not raise it far.",
+    "would be accepted": "Nothing to do: have the provider deliver it again.",
+    "rewritten JSON": "Something between the provider and Oncehook parses the body and writes it anew (a gateway, a "
+    "framework's middleware, a test tool). Pass the raw bytes through.",
+    "newline": "Something between the provider and Oncehook, or the tool that sent this, adds or cuts a line end. Pass "
+    "the raw bytes through (`curl --data-binary`, not `-d`).",
+    "blank in the secret": "The configured secret has blanks, quotes or a line end around it. Take them away.",
+    "form of the secret": "The secret is right but is read in another form. Paste it exactly as the provider shows it, "
+    "with its prefix; for a provider of your own, correct `key` in its definition.",
+    "encoding": "The signature is right but is written in another encoding. For a provider of your own, correct "
+    "`encoding` in its definition.",
+    "other source": "Either the address that is registered with the provider is that of the wrong source, or the "
+    "secrets of the two (test and live?) are swapped.",
+    "address": "The address that the provider signs is not the one that Oncehook was told. Set `public_url` to exactly "
+    "what is registered with the provider.",
+    "no signature": "If it is the provider that sends, a proxy drops the header; else somebody else knows this "
+    "address, and refusing is right.",
+    "token": "Compare it with what is registered at the provider. Credentials of refused requests are not kept, so "
+    "more cannot be said.",
+    "cut": "Let the provider deliver a smaller event, or look at the delivery at the provider.",
+    "unknown": "Compare the secret with the one that the provider shows for exactly this endpoint: the usual causes "
+    "(body, form, encoding, clock, other sources) are ruled out, so most likely it is another one.",
+}
+
+
+def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source] = ()) -> list[Finding]:
+    """What is wrong with a kept sample, most likely first. Always at least one finding."""
+    if source.verifier is None:
+        return [_found("would be accepted", "The source accepts unsigned deliveries now.")]
+    delivery = _delivery(rejection)
+    missing = _missing_header(source.provider, delivery)
+    if missing:
+        return [_found("no signature", missing)]
+    if all(signature.algorithm in ("token", "basic") for signature in source.provider.signatures):
+        return [_found("token", "The password or token in the request is not one of the source's secrets.")]
+    if rejection["size"] > len(delivery.body):
+        said = f"Only the first {len(delivery.body):,} of {rejection['size']:,} bytes were kept: it cannot be tried."
+        return [_found("cut", said)]
+    match = _match(source.verifier, delivery)
+    if match is not None:
+        return [_of_the_time(match, source, rejection)]
+    for changes in _trials(source, others, delivery):
+        if _signature_is_right(source, delivery, changes):
+            return [_found(change.cause, change.shows) for change in changes if change.cause]
+    return [_found("unknown", "No signature in the request is right with any secret, body or form that was tried.")]
+
+
+def _found(cause: str, shows: str) -> Finding:
+    return Finding(cause, shows, REMEDIES[cause])
+
+
+def _delivery(rejection: dict[str, Any]) -> Delivery:
+    headers = [(name.encode(), text.encode("latin-1")) for name, text in json.loads(rejection["headers"]).items()]
+    body = bytes(rejection["body"])
+    return Delivery(body, headers, method=rejection["method"], query=rejection["query"].encode())
+
+
+def _missing_header(provider: Provider, delivery: Delivery) -> str | None:
+    names = {_header(signature) for signature in provider.signatures}
+    if "" in names or any(name.lower().encode() in delivery.headers for name in names):
+        return None
+    return f"The request has no {' and no '.join(sorted(names))} header."
+
+
+def _header(signature: Signature) -> str:
+    """The header that an alternative looks at; none if the signature is in the body."""
+    return "Authorization" if signature.algorithm == "basic" else signature.header or ""
+
+
+def _of_the_time(match: Match, source: Source, rejection: dict[str, Any]) -> Finding:
+    """The signature is right: then it was the time, or it is right only since the configuration was changed."""
+    window = window_of(source.provider, source.settings.tolerance)
+    stamp = seconds_of(match[1], window[0]) if window is not None else None
+    arrived = moment(rejection["rejected_at"])
+    if window is None or stamp is None or arrived is None:
+        return _found("would be accepted", "The signature is right with the secrets of now.")
+    late = arrived.timestamp() - stamp
+    if -window[2] <= late <= window[1]:
+        return _found("would be accepted", "The signature and its time are right with the secrets of now.")
+    far = as_duration(float(round(abs(late))))
+    when = f"{far} before it arrived" if late > 0 else f"{far} after it arrived"
+    return _found("clock", f"The signature is right, but its time is {when}.")
+
+
+# -- trials ---------------------------------------------------------------------------------------------------------
+
+
+def _trials(source: Source, others: Sequence[Source], delivery: Delivery) -> Iterator[tuple[Change, ...]]:
+    """Combinations of changes, those with the fewest first, and no more than two at once."""
+    alternatives = [list(_secrets(source, others)), list(_bodies(delivery.body)), list(_readings(source.provider))]
+    tried = sorted(product(*alternatives), key=lambda changes: sum(1 for change in changes if change.cause))
+    for changes in tried:
+        if sum(1 for change in changes if change.cause) <= 2:
+            yield changes
+
+
+def _signature_is_right(source: Source, delivery: Delivery, changes: tuple[Change, ...]) -> bool:
+    secret, body, reading = (change.value for change in changes)
+    try:
+        verifier = Verifier(
+            reading, [secret], where="doctor", topics=source.topics, certificates=source.certificates, tolerance=None
+        )
+    except ConfigurationError:
+        return False  # this secret cannot be read in this form
+    tried = Delivery(body, delivery.headers.items(), method=delivery.method, query=delivery.query)
+    return _match(verifier, tried) is not None
+
+
+def _match(verifier: Verifier, delivery: Delivery) -> Match | None:
+    body = Body(delivery, verifier.provider.sends_form)
+    for check in verifier.checks:
+        try:
+            found = check.matches(delivery, body)
+        except Rejected:
+            continue
+        if found is not None:
+            return found
+    return None
+
+
+def _secrets(source: Source, others: Sequence[Source]) -> Iterator[Change]:
+    own = _resolved(source)
+    for secret in own:
+        yield Change("", secret)
+    for secret in own:
+        for bare in dict.fromkeys((secret.strip(), secret.strip().strip("\"'"), secret + "\n")):
+            if bare != secret and bare:
+                yield Change("blank in the secret", bare, "The signature is right with the secret without blanks.")
+    for other in others:
+        if other.name != source.name:
+            for secret in _resolved(other):
+                if secret not in own:
+                    shows = f"The signature is right with a secret of source {other.name}."
+                    yield Change("other source", secret, shows)
+
+
+def _resolved(source: Source) -> list[str]:
+    found = []
+    for secret in source.settings.secrets:
+        try:
+            found.append(resolve(secret, ""))
+        except ConfigurationError:
+            continue
+    return found
+
+
+def _readings(provider: Provider) -> Iterator[Change]:
+    """The provider's definition with its keys or its signatures read in another form."""
+    yield Change("", provider)
+    for encoding in ("hex", "base64"):
+        yield Change("encoding", _with(provider, encoding=encoding), f"The signature is right read as {encoding}.")
+    for key in ("text", "base64", "hex", "whsec"):
+        shows = f"The signature is right with the secret read as {key}."
+        yield Change("form of the secret", _with(provider, key=key), shows)
+
+
+def _with(provider: Provider, **changes: str) -> Provider:
+    """The definition with its HMACs changed; what is left the same only costs a moment more."""
+    signatures = [
+        msgspec.structs.replace(signature, **changes) if signature.algorithm.startswith("hmac") else signature
+        for signature in provider.signatures
+    ]
+    return msgspec.structs.replace(provider, signatures=signatures)
+
+
+def _bodies(body: bytes) -> Iterator[Change]:
+    """The body as it may have been before somebody touched it."""
+    yield Change("", body)
+    seen = {body}
+    for shows, was in (*_line_ends(body), *_rewritten(body)):
+        if was not in seen:
+            seen.add(was)
+            yield Change("rewritten JSON" if "JSON" in shows else "newline", was, shows)
+
+
+def _line_ends(body: bytes) -> Iterator[tuple[str, bytes]]:
+    yield "The signature is right for the body without the line end at its end.", body.rstrip(b"\r\n")
+    yield "The signature is right for the body with a line end after it.", body + b"\n"
+    yield "The signature is right for the body with CR LF as line ends.", body.replace(b"\n", b"\r\n")
+    yield "The signature is right for the body with LF as line ends.", body.replace(b"\r\n", b"\n")
+    yield "The signature is right for the body without the byte order mark.", body.removeprefix(b"\xef\xbb\xbf")
+
+
+def _rewritten(body: bytes) -> Iterator[tuple[str, bytes]]:
+    try:
+        parsed = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    styles: list[tuple[str, Callable[[], str]]] = [
+        ("compact", lambda: json.dumps(parsed, separators=(",", ":"), ensure_ascii=False)),
+        ("compact, other letters escaped", lambda: json.dumps(parsed, separators=(",", ":"))),
+        ("with blanks", lambda: json.dumps(parsed, ensure_ascii=False)),
+        ("with blanks, other letters escaped", lambda: json.dumps(parsed)),
+        ("indented by two", lambda: json.dumps(parsed, indent=2, ensure_ascii=False)),
+        ("indented by four", lambda: json.dumps(parsed, indent=4, ensure_ascii=False)),
+        ("compact, keys sorted", lambda: json.dumps(parsed, separators=(",", ":"), sort_keys=True, ensure_ascii=False)),
+        ("compact, slashes escaped", lambda: json.dumps(parsed, separators=(",", ":")).replace("/", "\\/")),
+    ]
+    for style, write in styles:
+        try:
+            yield f"The signature is right for the same JSON, written {style}.", write().encode()
+        except (ValueError, RecursionError, UnicodeError):
+            continue

@@ -1,0 +1,141 @@
+"""What is kept of refused requests, and which secrets still verify: for the doctor, and off the hot path.
+
+A stranger can knock as often as they like: one sample a second is written at most, the sources taking turns, each with
+a small ring of its own. A sample is cut, and credentials are left out of it.
+"""
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+
+from oncehook import signals
+from oncehook.errors import Rejected
+from oncehook.receipt import Delivery, Rejection
+from oncehook.source import NEVER_KEPT, Source
+from oncehook.store import Store
+
+MOST_BYTES = 65_536
+MOST_OF_A_HEADER = 4096
+PAUSE = 1.0
+"""Seconds from one write of a sample to the next."""
+
+FLUSH = 10.0
+"""Seconds over which the uses of secrets are counted into one write."""
+
+_NOT_KEPT = "(not kept)"
+_encode = msgspec.json.Encoder().encode
+
+
+def sample(source: Source, delivery: Delivery, error: Rejected) -> Rejection:
+    """What may be kept of a refused request."""
+    return Rejection(
+        source.name,
+        error.reason,
+        error.detail,
+        delivery.method,
+        _query(source, delivery),
+        _encode(dict(_headers(source, delivery))).decode(),
+        delivery.body[:MOST_BYTES],
+        len(delivery.body),
+    )
+
+
+def _headers(source: Source, delivery: Delivery) -> Iterable[tuple[str, str]]:
+    """The headers without credentials; of one that had to be there, that it was."""
+    signed = {s.header.lower().encode() for s in source.provider.signatures if s.header and s.algorithm != "token"}
+    tokens = {s.header.lower().encode() for s in source.provider.signatures if s.header and s.algorithm == "token"}
+    for name, value in delivery.headers.items():
+        text = value[:MOST_OF_A_HEADER].decode("latin-1")
+        if name in tokens or name == b"authorization":
+            yield name.decode("latin-1"), _NOT_KEPT
+        elif name in signed or name not in NEVER_KEPT:
+            yield name.decode("latin-1"), text
+
+
+def _query(source: Source, delivery: Delivery) -> str:
+    """The query whole where the address is signed; elsewhere a token may be in it, so only its names."""
+    text = delivery.query[:MOST_OF_A_HEADER].decode("latin-1").replace("\x00", "")
+    if any("{url" in signature.template for signature in source.provider.signatures):
+        return text
+    return "&".join(f"{name}=…" for part in text.split("&") if (name := part.partition("=")[0]))
+
+
+class RejectionLog:
+    """Writes samples of refused requests: one a second at most, never in anybody's way."""
+
+    def __init__(self, store: Store, pause: float = PAUSE) -> None:
+        self.store = store
+        self.pause = pause
+        self._waiting: dict[str, Rejection] = {}  # one a source, whoever waits longest first
+        self._writing: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+
+    def note(self, source: Source, delivery: Delivery, error: Rejected) -> None:
+        """Keep this one, unless one of the same source is waiting already. Never waits, never raises."""
+        if source.name in self._waiting:
+            return
+        self._waiting[source.name] = sample(source, delivery, error)
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+
+    async def stop(self) -> None:
+        """Write what waits, one a source, without the pauses."""
+        self._hurry.set()
+        if self._writing is not None:
+            await self._writing
+        self._hurry.clear()
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                await self._keep(next(iter(self._waiting)))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._hurry.wait(), self.pause)
+        finally:
+            self._writing = None
+
+    async def _keep(self, source: str) -> None:
+        try:
+            await self.store.keep_rejection(self._waiting[source])
+        except Exception as error:  # a sample is worth nobody's trouble
+            signals.emit("samples_lost", source=source, detail=type(error).__name__)
+        del self._waiting[source]
+
+
+class SecretLog:
+    """Counts which secret verified, and writes the counts now and then."""
+
+    def __init__(self, store: Store, sources: dict[str, Source]) -> None:
+        self.store = store
+        self.sources = sources
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_writing())
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+        await self.write()
+
+    async def _keep_writing(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH)
+            await self.write()
+
+    async def write(self) -> None:
+        """Add what was counted since the last time. If that fails, it is counted again next time."""
+        taken = [(source, index, count) for source in self.sources.values() for index, count in enumerate(source.uses)]
+        used = {(source.name, source.marks[index]): count for source, index, count in taken if count}
+        if not used:
+            return
+        try:
+            await self.store.note_secrets(used)
+        except Exception as error:
+            signals.emit("uses_not_counted", detail=type(error).__name__)
+        else:
+            for source, index, count in taken:
+                source.uses[index] -= count

@@ -1,0 +1,252 @@
+"""The signature doctor: each usual cause is named, on a sample as the door keeps it, and nothing is ever accepted."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.cli.secrets import list_secrets
+from oncehook.doctor import REMEDIES, diagnose
+from oncehook.errors import Rejected
+from oncehook.providers import built_in
+from oncehook.receipt import Delivery, rfc3339
+from oncehook.rejections import sample
+from oncehook.sign import sign
+from oncehook.source import Source
+from tests.events import as_bytes, deliver, github_headers, stripe_body, stripe_headers
+from tests.running import Run
+from tests.serving import write_config
+from tests.test_cli_work import on_store
+
+BODY = json.dumps(
+    {"id": "evt_1", "type": "invoice.paid", "name": "Zoë", "url": "https://a/b"}, separators=(",", ":")
+).encode()
+
+
+def make_source(name: str = "stripe", **settings: Any) -> Source:
+    inbox = Inbox("sqlite:///unused.db", worker=False)
+    return inbox.source(name, **{"secrets": ["whsec_test"], **settings})
+
+
+def refused(source: Source, body: bytes, headers: dict[str, str], *, at: float | None = None) -> dict[str, Any]:
+    """A refused request as it is read back."""
+    delivery = Delivery(body, as_bytes(headers))
+    assert source.verifier is not None
+    with pytest.raises(Rejected) as caught:
+        source.verifier.verify(delivery, time.time() if at is None else at)
+    kept = sample(source, delivery, caught.value)
+    moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
+    return {**{name: getattr(kept, name) for name in kept.__slots__}, "rejected_at": rfc3339(moment)}
+
+
+def causes(rejection: dict[str, Any], source: Source, *others: Source) -> list[str]:
+    return [finding.cause for finding in diagnose(rejection, source, others)]
+
+
+REWRITTEN = {
+    "with blanks": lambda parsed: json.dumps(parsed).encode(),
+    "indented": lambda parsed: json.dumps(parsed, indent=2).encode(),
+    "sorted": lambda parsed: json.dumps(parsed, sort_keys=True).encode(),
+}
+
+
+@pytest.mark.parametrize("style", ["with blanks", "indented"])
+def test_json_that_was_written_anew_is_recognised(style: str) -> None:
+    source = make_source()
+    arrived = REWRITTEN[style](json.loads(BODY))
+    assert causes(refused(source, arrived, stripe_headers(BODY)), source) == ["rewritten JSON"]
+
+
+def test_json_that_was_made_compact_on_the_way_is_recognised() -> None:
+    source = make_source()
+    sent = json.dumps(json.loads(BODY), indent=2, ensure_ascii=False).encode()
+    assert causes(refused(source, BODY, stripe_headers(sent)), source) == ["rewritten JSON"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "arrived"), [(BODY, BODY + b"\n"), (BODY + b"\n", BODY), (b'{\r\n"id":1}', b'{\n"id":1}')]
+)
+def test_a_line_end_that_came_or_went_is_recognised(sent: bytes, arrived: bytes) -> None:
+    source = make_source()
+    assert causes(refused(source, arrived, stripe_headers(sent)), source) == ["newline"]
+
+
+@pytest.mark.parametrize("configured", [" whsec_test", "whsec_test\n", '"whsec_test"'])
+def test_blanks_and_quotes_around_the_secret_are_recognised(configured: str) -> None:
+    source = make_source("github", secrets=[configured])
+    headers = github_headers(BODY, "d-1", secret="whsec_test")
+    assert causes(refused(source, BODY, headers), source) == ["blank in the secret"]
+
+
+def test_the_secret_of_another_source_is_recognised_and_named() -> None:
+    test, live = make_source("github", secrets=["alpha"]), make_source("live", provider="github", secrets=["bravo"])
+    rejection = refused(test, BODY, github_headers(BODY, "d-1", secret="bravo"))
+    (finding,) = diagnose(rejection, test, [test, live])
+    assert finding.cause == "other source" and "live" in finding.shows and "bravo" not in str(finding)
+
+
+@pytest.mark.parametrize(("late", "said"), [(3600, "1h before it arrived"), (-900, "15m after it arrived")])
+def test_a_clock_that_is_wrong_is_recognised(late: int, said: str) -> None:
+    source = make_source()
+    now = time.time()
+    (finding,) = diagnose(refused(source, BODY, stripe_headers(BODY, now=now - late), at=now), source)
+    assert finding.cause == "clock" and said in finding.shows
+
+
+def test_a_definition_with_the_wrong_encoding_is_recognised() -> None:
+    source = make_source("github", secrets=["github-secret"])
+    headers = github_headers(BODY, "d-1")
+    raw = bytes.fromhex(headers["X-Hub-Signature-256"].removeprefix("sha256="))
+    headers["X-Hub-Signature-256"] = "sha256=" + base64.b64encode(raw).decode()
+    assert causes(refused(source, BODY, headers), source) == ["encoding"]
+
+
+def test_a_secret_that_is_read_in_another_form_is_recognised() -> None:
+    source = make_source("standard-webhooks", secrets=["whsec_MDEyMzQ1Njc4OWFiY2RlZg=="])
+    wrong = built_in("github")  # somebody signs with the text of the secret
+    given = {"webhook-id": "msg_1", "webhook-timestamp": str(int(time.time()))}
+    message = f"msg_1.{given['webhook-timestamp']}.".encode() + BODY
+    signed, _ = sign(wrong, message, "whsec_MDEyMzQ1Njc4OWFiY2RlZg==", now=time.time())
+    raw = bytes.fromhex(signed["X-Hub-Signature-256"].removeprefix("sha256="))
+    given["webhook-signature"] = "v1," + base64.b64encode(raw).decode()
+    assert causes(refused(source, BODY, given), source) == ["form of the secret"]
+
+
+def test_two_mistakes_at_once_are_both_named() -> None:
+    test, live = make_source("github", secrets=["alpha"]), make_source("live", provider="github", secrets=["bravo"])
+    rejection = refused(test, BODY + b"\n", github_headers(BODY, "d-1", secret="bravo"))
+    assert sorted(causes(rejection, test, live)) == ["newline", "other source"]
+
+
+def test_a_request_without_a_signature_is_told_as_such() -> None:
+    source = make_source()
+    (finding,) = diagnose(refused(source, BODY, {}), source)
+    assert finding.cause == "no signature" and "Stripe-Signature" in finding.shows
+
+
+def test_a_wrong_password_is_told_as_such() -> None:
+    source = make_source("postmark", secrets=["user:password"])
+    assert causes(refused(source, BODY, {"Authorization": "Basic dXNlcjp4"}), source) == ["token"]
+
+
+def test_what_nobody_can_explain_is_said_to_be_so() -> None:
+    source = make_source()
+    assert causes(refused(source, BODY, stripe_headers(BODY, "whsec_of_nobody")), source) == ["unknown"]
+
+
+def test_a_body_that_was_cut_is_not_tried() -> None:
+    source = make_source()
+    body = stripe_body(filler="x" * 100_000)
+    assert causes(refused(source, body, stripe_headers(body, "whsec_of_nobody")), source) == ["cut"]
+
+
+def test_a_sample_that_the_secrets_of_now_verify_is_told_as_such() -> None:
+    source, old = make_source(), make_source(secrets=["whsec_before"])
+    assert causes(refused(old, BODY, stripe_headers(BODY)), source) == ["would be accepted"]
+
+
+def test_every_cause_has_a_remedy_and_no_finding_holds_a_secret() -> None:
+    source = make_source(secrets=["whsec_very_secret"])
+    rejection = refused(source, BODY, stripe_headers(BODY, "whsec_of_nobody"))
+    assert "very_secret" not in str(diagnose(rejection, source)) and all(REMEDIES.values())
+
+
+@pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"[" * 5000, b'{"a":NaN}', b"\x00"])
+def test_whatever_was_kept_gets_a_finding(body: bytes) -> None:
+    source = make_source()
+    assert causes(refused(source, body, stripe_headers(b"other")), source)
+
+
+# -- the commands ---------------------------------------------------------------------------------------------------
+
+
+async def refuse_one(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", BODY + b"\n", stripe_headers(BODY))
+
+
+def test_doctor_signature_says_what_is_wrong_with_what_was_refused(
+    run: Run,
+    in_folder: Path,
+    database: str,
+    make_inbox: Callable[..., Inbox],
+) -> None:
+    write_config(in_folder, database)
+    on_store(make_inbox)
+    assert run("doctor", "signature").code == 1
+    asyncio.run(refuse_one(make_inbox))
+    told = run("doctor", "signature", "stripe")
+    assert told.code == 0 and "newline" in told.out and "--data-binary" in told.out and "whsec" not in told.out
+    (case,) = run("doctor", "signature", "--json").lines
+    assert (case["source"], case["findings"][0]["cause"]) == ("stripe", "newline")
+    nobody = run("doctor", "signature", "nobody")
+    assert nobody.code == 2 and "known are stripe" in nobody.error
+
+
+def test_doctor_looks_the_whole_over(
+    run: Run,
+    in_folder: Path,
+    database: str,
+    make_inbox: Callable[..., Inbox],
+) -> None:
+    config = write_config(in_folder, database)
+    asyncio.run(refuse_one(make_inbox))
+    told = run("doctor")
+    assert told.code == 0 and "schema is up to date" in told.out and "oncehook doctor signature" in told.out
+    config.write_text(config.read_text().replace('["whsec_test"]', "[]"))
+    wrong = run("doctor", "--json")
+    assert wrong.code == 1 and "sources.stripe.secrets is empty" in wrong.lines[-1]["message"]
+
+
+def test_doctor_says_when_the_database_is_not_there(run: Run, in_folder: Path) -> None:
+    write_config(in_folder, "sqlite:///nowhere.db")
+    told = run("doctor")
+    assert told.code == 1 and "there is no inbox at" in told.out
+
+
+def test_secrets_says_which_may_go(
+    run: Run,
+    in_folder: Path,
+    database: str,
+    make_inbox: Callable[..., Inbox],
+) -> None:
+    async def use() -> None:
+        inbox = make_inbox()
+        inbox.source("stripe", secrets=["whsec_new", "whsec_test"])
+        async with inbox.lifespan():
+            body = stripe_body()
+            assert (await deliver(inbox, "stripe", body, stripe_headers(body, "whsec_new"))).status == 202
+
+    config = write_config(in_folder, database)
+    config.write_text(config.read_text().replace('["whsec_test"]', '["whsec_new", "whsec_test"]'))
+    asyncio.run(use())
+    first, second = run("secrets", "--json").lines
+    assert (first["secret"], first["verified"], first["advice"]) == (0, 1, "in use")
+    assert second["verified"] == 0 and second["last_used_at"] is None and "safe to remove" in second["advice"]
+    shown = run("secrets")
+    assert "secrets[1]" in shown.out and "whsec" not in shown.out
+
+
+@pytest.mark.parametrize(
+    ("days", "advice"), [(1, "keep it until 3 days have passed"), (6, "last used 6 days ago: safe to remove")]
+)
+def test_an_old_secret_may_go_once_it_has_been_quiet_for_longer_than_the_provider_retries(
+    days: int, advice: str
+) -> None:
+    source = make_source(secrets=["whsec_new", "whsec_old"])
+    new, old = source.marks
+    row = {"source": "stripe", "verified": 5, "now": "2026-11-15T00:00:00.000000Z"}
+    used = [
+        {**row, "secret": new, "last_used_at": "2026-11-14T23:59:00.000000Z"},
+        {**row, "secret": old, "last_used_at": f"2026-11-{15 - days:02d}T00:00:00.000000Z"},
+    ]
+    assert advice in list_secrets([source], used)[1]["advice"]

@@ -1,0 +1,122 @@
+"""What is kept of refused requests and of secrets' uses: little, without credentials, and in nobody's way."""
+
+import asyncio
+import base64
+import json
+from collections.abc import Callable
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.receipt import Rejection
+from oncehook.store import REJECTIONS_KEPT
+from tests.events import Rows, deliver, deliver_stripe, stripe_body, stripe_headers
+
+pytestmark = pytest.mark.anyio
+
+SAMPLES = "SELECT source, reason, body, size FROM webhook_rejections ORDER BY id"
+USES = "SELECT source, secret, verified FROM webhook_secrets ORDER BY source, secret"
+
+
+async def until(rows: Rows, sql: str, count: int) -> None:
+    async with asyncio.timeout(10):
+        while len(rows(sql)) < count:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_refused_delivery_is_kept_as_a_sample_and_never_as_a_receipt(inbox: Inbox, rows: Rows) -> None:
+    body = stripe_body()
+    assert (await deliver_stripe(inbox, body, secret="whsec_other")).status == 401
+    await until(rows, SAMPLES, 1)
+    assert rows(SAMPLES) == [("stripe", "bad_signature", body, len(body))]
+    assert rows("SELECT count(*) FROM webhook_receipts") == [(0,)]
+    ((headers,),) = rows("SELECT headers FROM webhook_rejections")
+    assert json.loads(headers)["stripe-signature"].startswith("t=")
+
+
+async def test_a_flood_of_forgeries_writes_one_sample_a_second_and_sources_take_turns(inbox: Inbox, rows: Rows) -> None:
+    for number in range(300):
+        assert (await deliver_stripe(inbox, stripe_body(f"evt_{number}"), secret="whsec_other")).status == 401
+    assert (await deliver(inbox, "github", b"{}", {"X-Hub-Signature-256": "sha256=00"})).status == 401
+    await until(rows, SAMPLES, 2)
+    assert [row[0] for row in rows(SAMPLES)][:2] == ["stripe", "github"]
+    assert len(rows(SAMPLES)) <= 3
+
+
+async def test_a_long_body_is_cut_and_its_whole_size_is_kept(inbox: Inbox, rows: Rows) -> None:
+    body = stripe_body(filler="x" * 200_000)
+    assert (await deliver_stripe(inbox, body, secret="whsec_other")).status == 401
+    await until(rows, SAMPLES, 1)
+    assert rows(SAMPLES) == [("stripe", "bad_signature", body[:65_536], len(body))]
+
+
+async def test_no_credential_is_kept(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    inbox = make_inbox()
+    inbox.source("postmark", secrets=["user:right-password"])
+    inbox.source("stripe", secrets=["whsec_test"])
+    basic = base64.b64encode(b"user:wrong-password").decode()
+    secret = {"Cookie": "session=s3cret", "X-Api-Key": "s3cret", "Authorization": "Bearer s3cret"}
+    async with inbox.lifespan():
+        assert (await deliver(inbox, "postmark", b"{}", {"Authorization": f"Basic {basic}"})).status == 401
+        assert (await deliver(inbox, "stripe", b"{}", {"Stripe-Signature": "t=1,v1=00", **secret})).status == 401
+    kept = str(rows("SELECT headers FROM webhook_rejections"))
+    assert basic not in kept and "s3cret" not in kept and "stripe-signature" in kept
+    assert len(rows(SAMPLES)) == 2
+
+
+async def test_of_each_source_the_newest_samples_stay(inbox: Inbox) -> None:
+    store = inbox.store
+    for number in range(REJECTIONS_KEPT + 5):
+        await store.keep_rejection(Rejection("stripe", "bad_signature", str(number), "POST", "", "{}", b"x", 1))
+    await store.keep_rejection(Rejection("github", "malformed", "", "POST", "", "{}", b"", 0))
+    kept = await store.rejections("stripe", limit=100)
+    assert [row["detail"] for row in kept] == [str(n) for n in reversed(range(5, REJECTIONS_KEPT + 5))]
+    assert len(await store.rejections(limit=100)) == REJECTIONS_KEPT + 1
+    assert kept[0]["rejected_at"].endswith("Z") and bytes(kept[0]["body"]) == b"x"
+
+
+async def test_a_store_that_fails_changes_no_answer(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken(rejection: Rejection) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(inbox.store, "keep_rejection", broken)
+    for _ in range(3):
+        assert (await deliver_stripe(inbox, stripe_body(), secret="whsec_other")).status == 401
+        await asyncio.sleep(0.01)
+
+
+# -- secrets --------------------------------------------------------------------------------------------------------
+
+
+async def test_which_secret_verified_is_counted_and_written_at_the_end(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    for round_ in range(2):
+        inbox = make_inbox()
+        source = inbox.source("stripe", secrets=["whsec_new", "whsec_old"])
+        async with inbox.lifespan():
+            for number in range(3):
+                body = stripe_body(f"evt_{round_}_{number}")
+                assert (await deliver_stripe(inbox, body, secret="whsec_old")).status == 202
+            body = stripe_body(f"evt_{round_}_new")
+            assert (await deliver(inbox, "stripe", body, stripe_headers(body, "whsec_new"))).status == 202
+    new, old = source.marks
+    assert sorted(rows(USES)) == sorted([("stripe", new, 2), ("stripe", old, 6)])
+    assert new != old and "whsec" not in str(rows(USES))
+
+
+async def test_uses_that_could_not_be_written_are_written_next_time(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await deliver_stripe(inbox, stripe_body())
+    with monkeypatch.context() as patch:
+
+        async def broken(used: object) -> None:
+            raise OSError("disk full")
+
+        patch.setattr(inbox.store, "note_secrets", broken)
+        await inbox.secrets.write()
+    assert rows(USES) == []
+    await inbox.secrets.write()
+    await inbox.secrets.write()
+    assert [row[2] for row in rows(USES)] == [1]
