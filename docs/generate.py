@@ -18,6 +18,7 @@ import click
 from oncehook import providers, settings, signals
 from oncehook.ack import ERRORS
 from oncehook.cli import COMMANDS, oncehook
+from oncehook.metrics import METRICS
 from oncehook.providers import Expression, Provider
 from oncehook.receipt import TRANSITIONS, State
 from oncehook.store import queries
@@ -81,6 +82,17 @@ def _default(value: Any, parse: Callable[[Any], Any]) -> str:
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+# -- metrics --------------------------------------------------------------------------------------------------------
+
+
+def metrics_table() -> str:
+    rows = [
+        (f"`{name}`", kind, " ".join(f"`{label}`" for label in labels), meaning)
+        for name, (kind, labels, meaning) in METRICS.items()
+    ]
+    return table(("metric", "kind", "labels", "meaning"), rows)
 
 
 # -- the lifecycle --------------------------------------------------------------------------------------------------
@@ -339,6 +351,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "lifecycle": lifecycle,
     "errors": errors_table,
     "lines": lines_table,
+    "metrics": metrics_table,
     "providers": providers_table,
     "provider-pages": providers_pages,
     "commands": commands,

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
-from oncehook import signals
+from oncehook import metrics, signals
 from oncehook.ack import TEXT, Header, Response, accepted, refused, unavailable
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
@@ -72,17 +72,17 @@ class Door:
 
     async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request to the address of source `name`. Every way through here ends in exactly one answer."""
+        started = self.clock.monotonic()
         try:
             response = await self.receive(name, scope, receive)
+            metrics.observe("oncehook_accept_seconds", name, value=self.clock.monotonic() - started)
         except Refused as error:
             if error.code is not None:
                 known = name if name in self.sources else "unknown"
-                signals.emit(
-                    "rejected", source=known, reason=error.code, detail="refused before it was read and verified"
-                )
+                signals.rejected(known, error.code, "refused before it was read and verified")
             response = error.response
         except Rejected as error:
-            signals.rejected(name, error)
+            signals.rejected(name, error.reason, error.detail)
             response = refused(error.reason)
         except Unavailable as error:
             signals.emit("unavailable", source=name, detail=error.detail)

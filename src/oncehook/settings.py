@@ -170,6 +170,9 @@ class Settings:
         "How long bodies and headers are kept, at most the window. A source may have its own.",
     )
     version: str | None = setting(None, text, "What attempts are recorded with: a release or git sha of your handlers.")
+    metrics_token: str | None = setting(
+        None, text, "`/metrics` is open unless this is set; then it wants `Authorization: Bearer` with it."
+    )
     log_level: str = setting("info", one_of("debug", "info", "warning", "error"), "The least that is logged.")
     log_format: str = setting(
         "auto", one_of("auto", "json", "console"), "How: `auto` is console on a terminal and JSON lines elsewhere."
@@ -237,7 +240,7 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
 
 
 def _shown(name: str, value: Any) -> str:
-    return "not usable" if name in ("secrets", "database") else repr(value)
+    return "not usable" if name in ("secrets", "database", "metrics_token") else repr(value)
 
 
 def read_source(name: str, values: Mapping[str, Any]) -> SourceSettings:

@@ -11,15 +11,17 @@ import os
 import select
 import stat
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, TextIO, cast
 
 import msgspec
 import structlog
 
+from oncehook import metrics
 from oncehook.clock import SYSTEM
-from oncehook.errors import Rejected, Unavailable
+from oncehook.errors import Unavailable
 from oncehook.receipt import Claim, Claimed, Leased, Settled, State, rfc3339
 
 LINES: dict[str, tuple[str, str]] = {
@@ -182,8 +184,10 @@ class EventLine(msgspec.Struct, omit_defaults=True):
     timestamp: str = ""
 
 
-def claimed(pairs: Iterable[tuple[Claim, Claimed]]) -> None:
-    """A line for what became of each event at the door. Every event passes here, so JSON lines take a short way."""
+def claimed(pairs: Sequence[tuple[Claim, Claimed]]) -> None:
+    """A count and a line for what became of each event at the door. Every event passes here: JSON takes a short way."""
+    for (fresh, source), number in Counter((outcome.fresh, claim.source) for claim, outcome in pairs).items():
+        metrics.count("oncehook_received_total" if fresh else "oncehook_duplicates_total", source, by=number)
     lines = [line for claim, outcome in pairs if (line := _event_line(claim, outcome)) is not None]
     if _json_stream is None:
         for line in lines:
@@ -228,7 +232,10 @@ def _fields(line: EventLine) -> dict[str, Any]:
 
 
 def settled(leased: Leased, done: Settled, landed: bool) -> None:
-    """One line for what came of an attempt."""
+    """A count and a line for what came of an attempt."""
+    metrics.count("oncehook_processed_total", leased.source, done.outcome if landed else "lease lost")
+    if done.seconds is not None and done.handler is not None:
+        metrics.observe("oncehook_handle_seconds", leased.source, done.handler, value=done.seconds)
     words = {State.PROCESSED: "processed", State.RETRYING: "retrying", State.FAILED: "dead"}
     line = words[done.status] if landed else "lease_lost"
     if is_on(line):
@@ -265,5 +272,7 @@ def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:
     )
 
 
-def rejected(source: str, error: Rejected) -> None:
-    emit("rejected", source=source, reason=error.reason, detail=error.detail)
+def rejected(source: str, reason: str, detail: str) -> None:
+    """A count and a line for a delivery that is refused. `source` is one of ours, or "unknown"."""
+    metrics.count("oncehook_rejected_total", source, reason)
+    emit("rejected", source=source, reason=reason, detail=detail)

@@ -5,10 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
 import click
+
+from oncehook.metrics import FOLDER
 
 SETTLED = 10.0
 """Seconds after which a child that ends, for whatever reason, is one to be replaced: the database may be away."""
@@ -30,6 +33,12 @@ def run_processes(count: int, listener: socket.socket, app: str | None, options:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+    with tempfile.TemporaryDirectory(prefix="oncehook-metrics-") as folder:
+        os.environ[FOLDER] = folder
+        return _keep(count, command, listener, stopping)
+
+
+def _keep(count: int, command: list[str], listener: socket.socket, stopping: threading.Event) -> int:
     children = [_start(command, listener) for _ in range(count)]
     host, port = listener.getsockname()[:2]
     click.echo(f"Oncehook on http://{host}:{port} in {count} processes  (Ctrl-C stops them)")

@@ -15,7 +15,7 @@ from typing import Any
 import click
 import uvicorn
 
-from oncehook import signals
+from oncehook import metrics, signals
 from oncehook.cli.options import config_option
 from oncehook.cli.processes import run_processes
 from oncehook.errors import ConfigurationError
@@ -199,11 +199,13 @@ def serve(inbox: Inbox, listener: socket.socket, *, announced: bool) -> None:
                 # The writer's thread needs the GIL back after each statement; by default it waits 5 ms for it.
                 sys.setswitchinterval(0.0005)
             unfinished = close_unfinished(server.server_state.connections, inbox.settings.receive_timeout)
-            closing = asyncio.create_task(unfinished)
+            beside = [asyncio.create_task(unfinished), asyncio.create_task(metrics.keep_writing())]
             try:
                 await server.serve(sockets=[listener])
             finally:
-                closing.cancel()
+                for task in beside:
+                    task.cancel()
+                await asyncio.wait(beside)
 
     try:
         import uvloop

@@ -1,13 +1,16 @@
 """The service: the door under /webhooks/, the probes, and a first page. Raw ASGI, the door first."""
 
 from collections.abc import Awaitable
+from hmac import compare_digest
 
-from oncehook.ack import TEXT, refused, unavailable
+from oncehook.ack import TEXT, Response, refused, unavailable
 from oncehook.errors import Unavailable
 from oncehook.inbox import Inbox
 from oncehook.receive import Receive, Scope, Send, respond
+from oncehook.scrape import Scrape
 
 PREFIX = "/webhooks/"
+METRICS_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 HTML = (b"content-type", b"text/html; charset=utf-8")
 POLICY = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
 
@@ -28,6 +31,7 @@ class Service:
 
     def __init__(self, inbox: Inbox) -> None:
         self.inbox = inbox
+        self.scrape = Scrape(inbox.store)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
@@ -35,10 +39,13 @@ class Service:
         path: str = scope["path"]
         if path.startswith(PREFIX):
             return self.inbox.door(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
-        return self._page(path, scope["method"], send)
+        return self._page(path, scope, send)
 
-    async def _page(self, path: str, method: str, send: Send) -> None:
-        if path not in ("/", "/healthz", "/readyz"):
+    async def _page(self, path: str, scope: Scope, send: Send) -> None:
+        method = scope["method"]
+        if path == "/metrics" and method in ("GET", "HEAD"):
+            response = await self._metrics(scope)
+        elif path not in ("/", "/healthz", "/readyz", "/metrics"):
             response = refused("unknown_source", message="There is nothing at this address.")
         elif method not in ("GET", "HEAD"):
             response = refused("method_not_allowed", (b"allow", b"GET, HEAD"), message="Ask with GET.")
@@ -50,7 +57,14 @@ class Service:
             response = await self._ready()
         await respond(send, response)
 
-    async def _ready(self) -> tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]:
+    async def _metrics(self, scope: Scope) -> Response:
+        token = self.inbox.settings.metrics_token
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        if token is not None and not compare_digest(given, b"Bearer " + token.encode()):
+            return 401, b"Give the token: Authorization: Bearer ...\n", (TEXT, (b"www-authenticate", b"Bearer"))
+        return 200, await self.scrape.text(), (METRICS_TEXT,)
+
+    async def _ready(self) -> Response:
         try:
             await self.inbox.ready()
         except Unavailable as error:

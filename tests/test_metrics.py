@@ -1,0 +1,195 @@
+"""What is counted and scraped: the promised names, right figures, no label of a sender's choosing."""
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from oncehook import Event, Inbox, metrics
+from oncehook.metrics import BOUNDS, METRICS, Tally
+from oncehook.scrape import Scrape, render
+from oncehook.settings import Settings
+from oncehook.store import make_store
+from tests.events import deliver, deliver_stripe, stripe_body, stripe_headers
+from tests.servers import Postgres
+from tests.serving import process, served, write_config
+
+pytestmark = pytest.mark.anyio
+
+Figures = dict[str, float]
+
+
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Counts of this test's own."""
+    monkeypatch.setattr(metrics.TALLY, "counters", Tally().counters)
+    monkeypatch.setattr(metrics.TALLY, "histograms", Tally().histograms)
+    yield
+
+
+def read(text: bytes) -> Figures:
+    lines = [line.rpartition(" ") for line in text.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+async def scraped(inbox: Inbox) -> Figures:
+    return read(await Scrape(inbox.store).text())
+
+
+async def test_the_door_counts_what_it_took_and_what_it_refused(inbox: Inbox) -> None:
+    for _ in range(3):
+        await deliver_stripe(inbox, stripe_body("evt_1"))
+    await deliver_stripe(inbox, stripe_body("evt_2"))
+    await deliver_stripe(inbox, stripe_body("evt_3"), secret="whsec_other")
+    await deliver_stripe(inbox, stripe_body("evt_3"), now=1.0)
+    await deliver(inbox, "no-such-<source>", b"{}", {})
+    figures = await scraped(inbox)
+    assert figures['oncehook_received_total{source="stripe"}'] == 2
+    assert figures['oncehook_duplicates_total{source="stripe"}'] == 2
+    assert figures['oncehook_rejected_total{reason="bad_signature",source="stripe"}'] == 1
+    assert figures['oncehook_rejected_total{reason="stale_timestamp",source="stripe"}'] == 1
+    assert figures['oncehook_rejected_total{reason="unknown_source",source="unknown"}'] == 1
+    assert figures['oncehook_accept_seconds_count{source="stripe"}'] == 4
+    assert figures['oncehook_accept_seconds_bucket{le="+Inf",source="stripe"}'] == 4
+    assert 0 < figures['oncehook_accept_seconds_sum{source="stripe"}'] < 60
+    assert not [name for name in figures if "no-such" in name]
+
+
+async def test_the_work_counts_outcomes_and_times_by_handler(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(worker=True)
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        await asyncio.sleep(0.01)
+
+    async with inbox.lifespan():
+        for number in range(5):
+            await deliver_stripe(inbox, stripe_body(f"evt_{number}"))
+        await deliver_stripe(inbox, stripe_body("evt_other", "charge.refunded"))
+        async with asyncio.timeout(20):
+            while sum(v for k, v in metrics.TALLY.counters.items() if k[0] == "oncehook_processed_total") < 6:
+                await asyncio.sleep(0.02)
+        figures = await scraped(inbox)
+    assert figures['oncehook_processed_total{outcome="processed",source="stripe"}'] == 5
+    assert figures['oncehook_processed_total{outcome="no handler",source="stripe"}'] == 1
+    (counted,) = [v for k, v in figures.items() if k.startswith("oncehook_handle_seconds_count") and "paid" in k]
+    (total,) = [v for k, v in figures.items() if k.startswith("oncehook_handle_seconds_sum") and "paid" in k]
+    assert counted == 5 and total >= 0.05
+    assert figures['oncehook_receipts{source="stripe",state="processed"}'] == 6
+    assert figures['oncehook_lag_seconds{source="stripe"}'] == 0
+
+
+async def test_what_waits_has_a_lag(inbox: Inbox) -> None:
+    await deliver_stripe(inbox, stripe_body())
+    await asyncio.sleep(0.05)
+    figures = await scraped(inbox)
+    assert figures['oncehook_receipts{source="stripe",state="received"}'] == 1
+    assert figures['oncehook_lag_seconds{source="stripe"}'] > 0
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_a_database_that_is_away_leaves_only_its_own_figures_out(inbox: Inbox, tmp_path: Path) -> None:
+    await deliver_stripe(inbox, stripe_body())
+    away = make_store(
+        Settings(database=f"sqlite:///{tmp_path}/nowhere.db")
+    )
+    figures = read(await Scrape(away).text())
+    assert figures['oncehook_received_total{source="stripe"}'] == 1
+    assert not [name for name in figures if name.startswith("oncehook_receipts")]
+
+
+async def test_the_database_is_not_asked_at_every_scrape(inbox: Inbox) -> None:
+    scrape = Scrape(inbox.store)
+    await scrape.text()
+    await deliver_stripe(inbox, stripe_body())
+    figures = read(await scrape.text())
+    assert figures['oncehook_received_total{source="stripe"}'] == 1
+    assert 'oncehook_receipts{source="stripe",state="received"}' not in figures
+
+
+def test_a_histogram_has_every_bound_and_grows_with_it() -> None:
+    tally = Tally()
+    for value in (0.0001, 0.001, 0.3, 100.0):
+        tally.observe("oncehook_accept_seconds", "stripe", value=value)
+    figures = read(render(tally, {}))
+    buckets = [v for k, v in figures.items() if k.startswith("oncehook_accept_seconds_bucket")]
+    assert len(buckets) == len(BOUNDS) + 1 and buckets == sorted(buckets) and buckets[0] == 2 and buckets[-1] == 4
+    assert figures['oncehook_accept_seconds_sum{source="stripe"}'] == pytest.approx(100.3011)
+
+
+def test_the_names_and_labels_are_the_promised_ones() -> None:
+    promised = """
+    oncehook_received_total{source} oncehook_duplicates_total{source} oncehook_rejected_total{source,reason}
+    oncehook_accept_seconds{source} oncehook_lag_seconds{source} oncehook_receipts{source,state}
+    oncehook_processed_total{source,outcome} oncehook_handle_seconds{source,handler} oncehook_stale_total{source}
+    oncehook_effect_conflicts_total{source} oncehook_effects{state}
+    """
+    names = {match[1]: tuple(match[2].split(",")) for match in re.finditer(r"(\w+)\{([\w,]+)\}", promised)}
+    assert {name: labels for name, (_, labels, _) in METRICS.items()} == names
+
+
+# -- the service ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_metrics_are_open_unless_there_is_a_token(make_inbox: Callable[..., Inbox]) -> None:
+    for settings, headers, status in (
+        ({}, {}, 200),
+        ({"metrics_token": "t0ken"}, {}, 401),
+        ({"metrics_token": "t0ken"}, {"Authorization": "Bearer other"}, 401),
+        ({"metrics_token": "t0ken"}, {"Authorization": "Bearer t0ken"}, 200),
+    ):
+        inbox = make_inbox(**settings)
+        inbox.source("stripe", secrets=["whsec_test"])
+        async with served(inbox) as port, httpx.AsyncClient() as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/metrics", headers=headers)
+            assert answer.status_code == status
+            assert ("oncehook_received_total" in answer.text) == (status == 200)
+            assert (await client.post(f"http://127.0.0.1:{port}/metrics")).status_code == 405
+
+
+def test_several_processes_are_counted_together_and_a_dead_one_still_counts(postgres: Postgres, tmp_path: Path) -> None:
+    config = write_config(tmp_path, postgres.database())
+    with process(config, "--processes", "2", "--no-worker") as serving:
+        address = f"http://127.0.0.1:{serving.port}"
+
+        def send(first: int, last: int) -> None:
+            for number in range(first, last):
+                body = stripe_body(f"evt_{number}")
+                # a connection of its own each: either process may take it
+                answer = httpx.post(f"{address}/webhooks/stripe", content=body, headers=stripe_headers(body))
+                assert answer.status_code == 202
+
+        def received() -> float:
+            return read(httpx.get(f"{address}/metrics").content).get('oncehook_received_total{source="stripe"}', 0.0)
+
+        until(lambda: httpx.get(f"{address}/readyz").status_code == 200)
+        send(0, 40)
+        until(lambda: received() == 40)
+        time.sleep(3)  # a process that is killed takes along what it counted in its last second
+        parent = serving.process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        os.kill(int(children[0]), signal.SIGKILL)
+        until(lambda: Path(f"/proc/{parent}/task/{parent}/children").read_text().split() != children)
+        until(lambda: httpx.get(f"{address}/readyz").status_code == 200)
+        send(40, 60)
+        until(lambda: received() == 60)
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if condition():
+                return
+        except httpx.HTTPError:
+            pass
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
