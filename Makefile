@@ -4,7 +4,7 @@ PORT ?= 8000
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test check torture bench docs clean
+.PHONY: run test check torture bench bench-accept bench-process docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,7 +12,7 @@ help:
 	@echo "make test     install what the tests need, start private servers, run every check and test"
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the long fault runs"
-	@echo "make bench    the benchmarks, with a table of ratios"
+	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process)"
 	@echo "make docs     write the generated pages of docs/ anew"
 
 run: .venv/installed
@@ -30,14 +30,19 @@ check: .venv/ready-for-tests
 torture: .venv/ready-for-tests
 	$(BIN)/python -m pytest -q -m torture --torture -o timeout=3600 $(ARGS)
 
-bench: .venv/ready-for-tests
+bench: bench-accept bench-process
+
+bench-accept: .venv/ready-for-tests
 	$(BIN)/python -m bench.accept $(ARGS)
+
+bench-process: .venv/ready-for-tests
+	$(BIN)/python -m bench.process $(ARGS)
 
 docs: .venv/ready-for-tests
 	$(BIN)/python -m docs.generate
 
 clean:
-	rm -rf .venv dist build
+	rm -rf .venv .venv-bench dist build
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

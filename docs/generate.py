@@ -239,7 +239,7 @@ MEANING = {
         "worker": "Who leased it last: host and process.",
         "crashes": "How many leases in a row ran out; such a receipt is leased alone.",
         "is_inline": "Whether the provider's own retries drive it.",
-        "serial_key": "For an order by key; empty in this release.",
+        "serial_key": "What the source's `serial_by` names, by which events are handled in [order](order.md).",
         "outcome": "What came of the last attempt, such as `processed` or `no handler`.",
         "handler": "The handler of the last attempt.",
     },

@@ -3,7 +3,6 @@
 A new provider needs nothing here: its keys are made from what its definition says they are.
 """
 
-import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,52 +12,29 @@ from typing import Any
 import msgspec
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from oncehook.providers import Provider, Signature, built_in, built_in_names
 from oncehook.providers.certificates import Certificates
 from oncehook.receipt import Delivery
-from oncehook.sample import compose
+from oncehook.sample import TOPIC, compose
 from oncehook.settings import read_source
 from oncehook.sign import sign
 from oncehook.signatures import algorithm, encode
 from oncehook.source import Source
 from oncehook.template import Body, Template
+from oncehook.testing import Pair, make_pair
 
 NOW = 1_800_000_000.0
-TOPIC = "arn:aws:sns:eu-west-1:123456789012:example"
 CERTIFICATE_URL = f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-{'0123456789abcdef' * 2}.pem"
-
-
-@dataclass(frozen=True)
-class Pair:
-    """One secret: what the sender signs with, and what the source is given."""
-
-    signing: str
-    verifying: str
 
 
 @cache
 def pair(algorithm_name: str, form: str, number: int) -> Pair:
     """The `number`th secret of a kind; the same one each time it is asked for."""
     if algorithm_name == "sns":
-        return Pair(_pem(rsa_key(number)), certificate(number).public_bytes(serialization.Encoding.PEM).decode())
-    if algorithm_name == "basic":
-        return Pair(*[f"user-{number}:pass:word-{number}"] * 2)
-    if algorithm_name.startswith("rsa"):
-        return _asymmetric(rsa_key(number))
-    if algorithm_name.startswith("ecdsa"):
-        return _asymmetric(ec.generate_private_key(ec.SECP256R1()))
-    if algorithm_name == "ed25519":
-        return _ed25519(ed25519.Ed25519PrivateKey.generate())
-    raw = f"secret number {number:02} of a test ".encode()
-    shared = {
-        "text": raw.decode().strip(),
-        "hex": raw.hex(),
-        "base64": base64.b64encode(raw).decode(),
-        "whsec": "whsec_" + base64.b64encode(raw).decode(),
-    }[form]
-    return Pair(shared, shared)
+        return Pair(_pem(rsa_key(number)), pem_of(number).decode())
+    return make_pair(Signature(algorithm=algorithm_name, key=form))
 
 
 @cache
@@ -84,21 +60,6 @@ def _pem(key: Any) -> str:
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     pem: bytes = key.private_bytes(encoding, form, serialization.NoEncryption())
     return pem.decode()
-
-
-def _asymmetric(key: Any) -> Pair:
-    der = key.public_key().public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    return Pair(_pem(key), base64.b64encode(der).decode())
-
-
-def _ed25519(key: ed25519.Ed25519PrivateKey) -> Pair:
-    public = key.public_key().public_bytes_raw()
-    return Pair(
-        *(
-            name + base64.b64encode(raw).decode()
-            for name, raw in (("whsk_", key.private_bytes_raw()), ("whpk_", public))
-        )
-    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,6 +1,7 @@
 """Private real servers for tests and benchmarks: started on free ports, in directories of their own, stopped after.
 
-PostgreSQL: the binaries that are there, else Debian's package when root, else a sentence that says what to install.
+PostgreSQL and PgBouncer: the programs that are there, else Debian's package when root, else a sentence on what to
+install.
 A server that already listens on this machine is never touched.
 """
 
@@ -168,6 +169,84 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+def pgbouncer_binary() -> str:
+    """The program, installed if need be and possible."""
+    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        print("PgBouncer is not here: installing Debian's package", file=sys.stderr, flush=True)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}  # installed, not started
+        subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "pgbouncer"], check=True, env=environment)
+        found = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
+    if found is None:
+        sys.exit(
+            "The tests need PgBouncer and found none. Install it: `apt-get install pgbouncer`, `dnf install pgbouncer` "
+            "or `brew install pgbouncer`; or put its folder on PATH."
+        )
+    return found
+
+
+class PgBouncer:
+    """A private PgBouncer in transaction mode before a cluster: few connections, which all its clients share."""
+
+    CONNECTIONS = 5
+
+    def __init__(self, postgres: Postgres, folder: Path) -> None:
+        self.postgres = postgres
+        self.folder = folder
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "PgBouncer":
+        binary = pgbouncer_binary()
+        owner = self.postgres._as  # as PostgreSQL, it does not run as root
+        config = self.folder / "pgbouncer.ini"
+        config.write_text(
+            "[databases]\n"
+            f"* = host=127.0.0.1 port={self.postgres.port} user={self.postgres.user}\n"
+            "[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = transaction\ndefault_pool_size = {self.CONNECTIONS}\nmax_client_conn = 1000\n"
+        )
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [binary, config], stdout=log, stderr=log, cwd="/", start_new_session=True, **owner
+            )
+        deadline = time.monotonic() + 30
+        while not self._listens():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"PgBouncer did not start: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+        return self
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def url(self, direct: str) -> str:
+        """The address of a database, through the pooler."""
+        return direct.replace(f":{self.postgres.port}/", f":{self.port}/")
+
+
+@contextlib.contextmanager
+def private_pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
+    """A pooler for the length of a block, removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="oncehook-pgbouncer-"))
+    folder.chmod(0o755)
+    server = PgBouncer(postgres, folder)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager

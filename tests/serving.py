@@ -13,7 +13,8 @@ from typing import Any
 
 from oncehook import Inbox
 from oncehook.cli.serve import listen, make_server
-from tests.events import STRIPE_SECRET, Answer
+from oncehook.testing import Answer
+from tests.events import STRIPE_SECRET
 
 ONCEHOOK = Path(sys.executable).parent / "oncehook"
 

@@ -23,3 +23,20 @@ def test_the_accept_benchmark_measures_the_door_against_the_echo_on_both_stores(
     assert set(measured) == {"echo", "postgres", "sqlite"}
     assert all(row["events"] > 0 and row["cpu_us"] > 0 for row in measured.values())
     assert "× echo" in done.stdout
+
+
+def test_the_process_benchmark_works_events_off_one_by_one_and_in_batches(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    briefly = ["--targets", "single", "batch", "--events", "300", "--rounds", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.process", *briefly, "--json", figures],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(figures.read_text())["medians"]
+    assert {name: row["events"] for name, row in measured.items()} == {"single": 300, "batch": 900}
+    assert all(row["rate"] > 0 and row["cpu_us"] > 0 for row in measured.values())
+    assert "events/s" in done.stdout

@@ -14,8 +14,9 @@ import pytest
 from oncehook import Inbox
 from oncehook.cli import COMMANDS, events, main
 from oncehook.settings import load
+from oncehook.testing import deliver, post
 from tests.conformance.test_schema import EVENT_KEYS
-from tests.events import Rows, deliver, deliver_stripe, stripe_body, stripe_headers
+from tests.events import Rows, stripe_body, stripe_headers
 from tests.serving import write_config
 
 
@@ -68,9 +69,9 @@ def take(inbox: Inbox, *bodies: bytes, live: bytes | None = None) -> None:
     async def deliver_all() -> None:
         async with inbox.lifespan():
             for body in bodies:
-                await deliver_stripe(inbox, body)
+                await deliver(inbox, "stripe", body)
             if live is not None:
-                await deliver(inbox, "live", live, stripe_headers(live, "whsec_live"))
+                await post(inbox, "live", live, stripe_headers(live, "whsec_live"))
 
     asyncio.run(deliver_all())
 
@@ -283,6 +284,7 @@ def test_what_init_has_commented_out_is_a_configuration_that_works(
     file.write_text("\n".join(line for line in code if not line.startswith(("Every", "Secrets"))))
     for name in ("STRIPE_WEBHOOK_SECRET", "GITHUB_WEBHOOK_SECRET", "STRIPE_TEST_WEBHOOK_SECRET"):
         monkeypatch.setenv(name, "whsec_x")
+    monkeypatch.setenv("FORWARD_SECRET", "whsec_c2lnbnMgd2hhdCBpcyBmb3J3YXJkZWQ=")
     inbox = Inbox(config=str(file))
     assert sorted(inbox.sources) == ["github", "stripe", "stripe-test"]
 

@@ -18,22 +18,27 @@ import msgspec
 import pytest
 
 from docs import generate
-from oncehook import Inbox, providers, signals
+from oncehook import Inbox, providers, signals, testing
 from oncehook.ack import ERRORS
 from oncehook.cli import COMMANDS
 from oncehook.cli.tour import make_keys
 from oncehook.clock import SYSTEM
 from oncehook.extract import MOST_BYTES
+from oncehook.forward import POLICY
+from oncehook.outgoing import MOST_BODY
 from oncehook.receipt import State
 from oncehook.sample import compose
 from oncehook.settings import Settings, SourceSettings, load
 from oncehook.store import DUPLICATES_KEPT, queries
+from oncehook.target import FAILURES, FIRST_PAUSE, MOST_PAUSE
 from oncehook.verify import MOST_SIGNATURES
+from tests.test_testing import run_pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = generate.pages()
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in PAGES}
 KEYS = make_keys()
+FORWARDING = "whsec_c2lnbnMgd2hhdCB0aGUgZG9jcyBmb3J3YXJk"
 
 
 def blocks(language: str) -> list[Any]:
@@ -58,6 +63,8 @@ def secrets_of_the_docs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def secret_for(name: str) -> tuple[str, str]:
     """What the sender signs with, and what the source is given."""
+    if name.startswith("FORWARD"):
+        return FORWARDING, FORWARDING
     return KEYS.get(name.split("_")[0].lower(), ("a-long-random-text", "a-long-random-text"))
 
 
@@ -87,6 +94,16 @@ async def deliver_to(app: Any, inbox: Inbox) -> None:
             if name == "stripe" and any(route.path.startswith("/invoices") for route in app.routes):
                 invoice = msgspec.json.decode(sample.body)["data"]["object"]["id"]
                 assert (await client.get(f"/invoices/{invoice}/events")).json() == ["invoice.paid"]
+
+
+def test_the_tests_in_the_docs_pass(in_folder: Path) -> None:
+    """The page on testing is a project of a few files, each named in its first line."""
+    files = re.findall(r"^```\w+\n# ([\w.]+)\n(.*?)^```$", TEXTS["docs/testing.md"], re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in files] == ["shop.py", "pytest.ini", "conftest.py", "test_shop.py"]
+    for name, text in files:
+        (in_folder / name).write_text(text)
+    done = run_pytest(in_folder, ini=None)
+    assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("code", blocks("toml"))
@@ -157,6 +174,7 @@ def anchors(text: str) -> set[str]:
         ("docs/ack.md", [f"`{code}`" for code in ERRORS]),
         ("docs/lifecycle.md", [f"`{state}`" for state in State]),
         ("docs/providers.md", [f"### {name}" for name in providers.built_in_names()]),
+        ("docs/testing.md", [f"`{name}" for name in testing.__all__]),
         (
             "docs/README.md",
             [f"]({page.name})" for page in PAGES if page.parent != ROOT and page.stem != "README"],
@@ -188,6 +206,11 @@ def test_the_event_in_json_is_documented_key_by_key() -> None:
         ("README.md", f"at most {DUPLICATES_KEPT} of a kind per receipt"),
         ("docs/claim.md", f"at most {DUPLICATES_KEPT} per receipt"),
         ("docs/claim.md", f"longer than {MOST_BYTES} bytes"),
+        ("docs/forwarding.md", f"up to {POLICY.attempts} attempts"),
+        ("docs/forwarding.md", f"After {FAILURES} failures in a row"),
+        ("docs/forwarding.md", f"paused: {FIRST_PAUSE:.0f} seconds"),
+        ("docs/forwarding.md", f"up to {MOST_PAUSE / 60:.0f} minutes"),
+        ("docs/forwarding.md", f"larger than {MOST_BODY // 1024} kB"),
         ("docs/verify.md", f"alternatives, at most {MOST_SIGNATURES}"),
         ("docs/verify.md", f"within {providers.Timestamp().tolerance.removesuffix('s')} seconds of now"),
     ],
@@ -204,7 +227,7 @@ def test_the_picture_asks_no_other_host_for_anything() -> None:
 
 # -- guarantees -----------------------------------------------------------------------------------------------------
 
-BUILT = {f"R{number}" for number in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 28, 32, 34)}
+BUILT = {f"R{number}" for number in (*range(1, 17), 22, 23, 28, 32, 34)}
 PROOF = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 

@@ -20,7 +20,8 @@ from oncehook.receipt import Delivery, rfc3339
 from oncehook.rejections import sample
 from oncehook.sign import sign
 from oncehook.source import Source
-from tests.events import as_bytes, deliver, github_headers, stripe_body, stripe_headers
+from oncehook.testing import post
+from tests.events import github_headers, stripe_body, stripe_headers
 from tests.running import Run
 from tests.serving import write_config
 from tests.test_cli_work import on_store
@@ -37,7 +38,7 @@ def make_source(name: str = "stripe", **settings: Any) -> Source:
 
 def refused(source: Source, body: bytes, headers: dict[str, str], *, at: float | None = None) -> dict[str, Any]:
     """A refused request as it is read back."""
-    delivery = Delivery(body, as_bytes(headers))
+    delivery = Delivery(body, [(name.lower().encode(), value.encode()) for name, value in headers.items()])
     assert source.verifier is not None
     with pytest.raises(Rejected) as caught:
         source.verifier.verify(delivery, time.time() if at is None else at)
@@ -171,7 +172,7 @@ async def refuse_one(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
-        await deliver(inbox, "stripe", BODY + b"\n", stripe_headers(BODY))
+        await post(inbox, "stripe", BODY + b"\n", stripe_headers(BODY))
 
 
 def test_doctor_signature_says_what_is_wrong_with_what_was_refused(
@@ -224,7 +225,7 @@ def test_secrets_says_which_may_go(
         inbox.source("stripe", secrets=["whsec_new", "whsec_test"])
         async with inbox.lifespan():
             body = stripe_body()
-            assert (await deliver(inbox, "stripe", body, stripe_headers(body, "whsec_new"))).status == 202
+            assert (await post(inbox, "stripe", body, stripe_headers(body, "whsec_new"))).status == 202
 
     config = write_config(in_folder, database)
     config.write_text(config.read_text().replace('["whsec_test"]', '["whsec_new", "whsec_test"]'))

@@ -13,7 +13,8 @@ from oncehook import Inbox
 from oncehook.providers import built_in
 from oncehook.receipt import State
 from oncehook.sign import sign
-from tests.events import Answer, Rows, as_bytes, deliver, deliver_stripe, stripe_body, stripe_headers
+from oncehook.testing import Answer, deliver, post
+from tests.events import Rows, stripe_body, stripe_headers
 from tests.serving import served
 
 pytestmark = pytest.mark.anyio
@@ -37,12 +38,12 @@ def signed(body: bytes, *, secret: str = SECRET, skew: float = 0.0, clock: float
     return headers
 
 
-async def post(
+async def send(
     inbox: Inbox, body: bytes, *, sent: bytes | None = None, secret: str = SECRET, skew: float = 0
 ) -> Answer:
     """Deliver to the source of seed 000; `sent` is what goes over the wire in place of what was signed."""
     headers = signed(body, secret=secret, skew=skew, clock=inbox.clock.now())
-    return await deliver(inbox, "sesmetric", body if sent is None else sent, headers)
+    return await post(inbox, "sesmetric", body if sent is None else sent, headers)
 
 
 # -- seed 000: verify, dedupe, ack ----------------------------------------------------------------------------------
@@ -51,8 +52,8 @@ BODY = b'{"id": "evt_123", "type": "delivery", "message_id": "m_1"}'
 
 
 async def test_the_same_event_twice_is_one_receipt(inbox: Inbox, rows: Rows) -> None:
-    assert (await post(inbox, BODY)).outcome == (202, "accepted")
-    assert (await post(inbox, BODY)).outcome == (200, "duplicate")
+    assert (await send(inbox, BODY)).outcome == (202, "accepted")
+    assert (await send(inbox, BODY)).outcome == (200, "duplicate")
     assert rows("SELECT source, event_id, status FROM webhook_receipts") == [("sesmetric", "evt_123", "received")]
     assert rows("SELECT body FROM webhook_payloads") == [(BODY,)]
 
@@ -60,45 +61,45 @@ async def test_the_same_event_twice_is_one_receipt(inbox: Inbox, rows: Rows) -> 
 async def test_a_body_with_one_byte_changed_is_not_authentic(inbox: Inbox, rows: Rows) -> None:
     for place in range(len(BODY)):
         tampered = BODY[:place] + bytes([BODY[place] ^ 1]) + BODY[place + 1 :]
-        assert (await post(inbox, BODY, sent=tampered)).outcome == (401, "bad_signature")
+        assert (await send(inbox, BODY, sent=tampered)).outcome == (401, "bad_signature")
     for truncated in (BODY[:-1], BODY + b" ", b""):
-        assert (await post(inbox, BODY, sent=truncated)).outcome == (401, "bad_signature")
+        assert (await send(inbox, BODY, sent=truncated)).outcome == (401, "bad_signature")
     assert rows(COUNT) == [(0,)]
 
 
 @pytest.mark.parametrize("skew", [-HOUR, HOUR, -310.0, 310.0])
 async def test_a_timestamp_that_is_off_is_stale_either_way(inbox: Inbox, rows: Rows, skew: float) -> None:
-    assert (await post(inbox, BODY, skew=skew)).outcome == (401, "stale_timestamp")
+    assert (await send(inbox, BODY, skew=skew)).outcome == (401, "stale_timestamp")
     assert rows(COUNT) == [(0,)]
-    assert (await post(inbox, BODY, skew=skew / 100)).outcome == (202, "accepted")
+    assert (await send(inbox, BODY, skew=skew / 100)).outcome == (202, "accepted")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"id": "evt_123"', b"id=evt_123", b"\x00"], ids=repr)
 async def test_a_malformed_payload_is_400_and_leaves_nothing(inbox: Inbox, rows: Rows, body: bytes) -> None:
-    assert (await post(inbox, body)).outcome == (400, "malformed")
+    assert (await send(inbox, body)).outcome == (400, "malformed")
     assert rows(COUNT) == [(0,)]
 
 
 async def test_a_forged_delivery_cannot_claim_an_id_before_the_real_one(inbox: Inbox, rows: Rows) -> None:
     for _ in range(3):
-        assert (await post(inbox, BODY, secret="guessed")).status == 401
+        assert (await send(inbox, BODY, secret="guessed")).status == 401
     assert rows(COUNT) == [(0,)]
-    assert (await post(inbox, BODY)).outcome == (202, "accepted")
+    assert (await send(inbox, BODY)).outcome == (202, "accepted")
 
 
 async def test_an_attempt_that_failed_does_not_poison_the_next(inbox: Inbox, rows: Rows) -> None:
     await inbox.store.close()
-    assert (await post(inbox, BODY)).outcome == (503, "unavailable")
+    assert (await send(inbox, BODY)).outcome == (503, "unavailable")
     await inbox.store.open()
     assert rows(COUNT) == [(0,)]
-    assert (await post(inbox, BODY)).outcome == (202, "accepted")
+    assert (await send(inbox, BODY)).outcome == (202, "accepted")
 
 
 # -- seed 002: states that production adds --------------------------------------------------------------------------
 
 
 async def test_an_invalid_signature_on_a_valid_body_is_rejected_before_any_work(inbox: Inbox, rows: Rows) -> None:
-    assert (await deliver_stripe(inbox, stripe_body(), secret="whsec_other")).outcome == (401, "bad_signature")
+    assert (await deliver(inbox, "stripe", stripe_body(), secret="whsec_other")).outcome == (401, "bad_signature")
     tables = [rows(f"SELECT count(*) FROM {t}") for t in ("webhook_receipts", "webhook_payloads", "webhook_deliveries")]
     assert tables == [[(0,)]] * 3
 
@@ -107,10 +108,10 @@ async def test_an_invalid_signature_on_a_valid_body_is_rejected_before_any_work(
 async def test_a_duplicate_of_a_receipt_in_any_state_is_2xx_and_changes_nothing(
     inbox: Inbox, rows: Rows, state: State
 ) -> None:
-    await post(inbox, BODY)
+    await send(inbox, BODY)
     rows(f"UPDATE webhook_receipts SET status = '{state}', attempts = 3, last_error = 'no luck'")
     before = rows("SELECT * FROM webhook_receipts")
-    answers = await asyncio.gather(*(post(inbox, BODY) for _ in range(5)))
+    answers = await asyncio.gather(*(send(inbox, BODY) for _ in range(5)))
     await inbox.duplicates.drain()
     assert [answer.outcome for answer in answers] == [(200, "duplicate")] * 5
     assert rows("SELECT * FROM webhook_receipts") == before
@@ -118,9 +119,9 @@ async def test_a_duplicate_of_a_receipt_in_any_state_is_2xx_and_changes_nothing(
 
 
 async def test_the_same_id_with_another_body_is_flagged_and_the_first_stays(inbox: Inbox, rows: Rows) -> None:
-    await post(inbox, BODY)
+    await send(inbox, BODY)
     other = BODY.replace(b"m_1", b"m_2")
-    assert (await post(inbox, other)).outcome == (200, "duplicate")
+    assert (await send(inbox, other)).outcome == (200, "duplicate")
     await inbox.duplicates.drain()
     assert rows("SELECT same_body FROM webhook_deliveries") == [(False,)]
     assert rows("SELECT body FROM webhook_payloads") == [(BODY,)]
@@ -161,7 +162,7 @@ async def test_no_duplicate_is_acked_before_the_winners_commit(
     inbox: Inbox, database: str, rows: Rows, ending: str, first: int
 ) -> None:
     async with uncommitted(database, "evt_123") as end:
-        posting = [asyncio.create_task(post(inbox, BODY)) for _ in range(3)]
+        posting = [asyncio.create_task(send(inbox, BODY)) for _ in range(3)]
         done, _ = await asyncio.wait(posting, timeout=0.3)
         assert not done
         await end(ending)
@@ -176,9 +177,9 @@ async def test_no_duplicate_is_acked_before_the_winners_commit(
 async def test_a_replayed_batch_changes_no_count(inbox: Inbox, rows: Rows) -> None:
     bodies = [f'{{"id": "evt_{n}", "type": "bounce"}}'.encode() for n in range(40)]
     for body in bodies:
-        assert (await post(inbox, body)).status == 202
+        assert (await send(inbox, body)).status == 202
     before = rows("SELECT * FROM webhook_receipts ORDER BY id")
-    again = await asyncio.gather(*(post(inbox, body) for body in reversed(bodies)))
+    again = await asyncio.gather(*(send(inbox, body) for body in reversed(bodies)))
     assert {answer.outcome for answer in again} == {(200, "duplicate")}
     assert rows("SELECT * FROM webhook_receipts ORDER BY id") == before
 
@@ -214,9 +215,9 @@ async def test_of_64_concurrent_deliveries_one_is_accepted_in_each_of_1000_round
             await stack.enter_async_context(door.lifespan())
         for number in range(1000):
             body = stripe_body(f"evt_{number}")
-            headers = as_bytes(stripe_headers(body))
+            headers = stripe_headers(body)
             answers = await asyncio.gather(
-                *(deliver(doors[place % inboxes], "stripe", body, headers) for place in range(64))
+                *(post(doors[place % inboxes], "stripe", body, headers) for place in range(64))
             )
             statuses = sorted(answer.status for answer in answers)
             assert statuses == [200] * 63 + [202], f"round {number}: {statuses}"

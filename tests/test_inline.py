@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox
-from tests.events import deliver, stripe_body, stripe_headers
+from oncehook.testing import post
+from tests.events import stripe_body, stripe_headers
 from tests.servers import ask
 
 pytestmark = pytest.mark.anyio
@@ -15,9 +16,9 @@ pytestmark = pytest.mark.anyio
 STATES = "SELECT event_id, status, attempts FROM webhook_receipts ORDER BY id"
 
 
-async def post(inbox: Inbox, event_id: str = "evt_1") -> tuple[int, str]:
+async def send(inbox: Inbox, event_id: str = "evt_1") -> tuple[int, str]:
     body = stripe_body(event_id)
-    return (await deliver(inbox, "stripe", body, stripe_headers(body))).outcome
+    return (await post(inbox, "stripe", body, stripe_headers(body))).outcome
 
 
 def make(make_inbox: Callable[..., Inbox], **settings: Any) -> Inbox:
@@ -35,8 +36,8 @@ async def test_the_work_is_done_before_the_ack(make_inbox: Callable[..., Inbox],
         seen.append(event.id)
 
     async with inbox.lifespan():
-        assert await post(inbox) == (200, "processed")
-        assert await post(inbox) == (200, "duplicate")
+        assert await send(inbox) == (200, "processed")
+        assert await send(inbox) == (200, "duplicate")
     assert seen == ["evt_1"]
     assert ask(database, STATES) == [("evt_1", "processed", 1)]
 
@@ -55,10 +56,10 @@ async def test_a_failure_is_5xx_and_the_redelivery_is_the_next_attempt(
 
     async with inbox.lifespan():
         ask(database, "CREATE TABLE ledger (note TEXT)")
-        assert await post(inbox) == (500, "handler_failed")
+        assert await send(inbox) == (500, "handler_failed")
         assert ask(database, STATES) == [("evt_1", "retrying", 1)]
         assert ask(database, "SELECT note FROM ledger") == []
-        assert await post(inbox) == (200, "processed")
+        assert await send(inbox) == (200, "processed")
     assert ask(database, STATES) == [("evt_1", "processed", 2)]
     assert ask(database, "SELECT note FROM ledger") == [("attempt 2",)]
 
@@ -74,8 +75,8 @@ async def test_after_its_attempts_it_is_a_dead_letter_and_acked(
         raise ValueError("never")
 
     async with inbox.lifespan():
-        assert [(await post(inbox))[0] for _ in answers] == answers
-        assert await post(inbox) == (200, "duplicate")
+        assert [(await send(inbox))[0] for _ in answers] == answers
+        assert await send(inbox) == (200, "duplicate")
     assert ask(database, STATES) == [("evt_1", "failed", len(answers))]
 
 
@@ -91,9 +92,9 @@ async def test_a_redelivery_under_a_live_lease_is_asked_to_come_again(
         await go_on.wait()
 
     async with inbox.lifespan():
-        first = asyncio.create_task(post(inbox))
+        first = asyncio.create_task(send(inbox))
         await asyncio.wait_for(inside.wait(), 10)
-        assert await post(inbox) == (503, "unavailable")
+        assert await send(inbox) == (503, "unavailable")
         go_on.set()
         assert await first == (200, "processed")
     assert ask(database, STATES) == [("evt_1", "processed", 1)]
@@ -109,7 +110,7 @@ async def test_a_client_that_leaves_does_not_stop_the_work(make_inbox: Callable[
         await go_on.wait()
 
     async with inbox.lifespan():
-        first = asyncio.create_task(post(inbox))
+        first = asyncio.create_task(send(inbox))
         await asyncio.wait_for(inside.wait(), 10)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
@@ -128,7 +129,7 @@ async def test_what_the_provider_stopped_retrying_is_a_dead_letter(
         raise ValueError("not now")
 
     async with inbox.lifespan():
-        assert await post(inbox) == (500, "handler_failed")
+        assert await send(inbox) == (500, "handler_failed")
         assert await inbox.store.abandon_inline() == []
         ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
         assert await inbox.store.abandon_inline() == [1]

@@ -16,7 +16,8 @@ from oncehook.metrics import BOUNDS, METRICS, Tally
 from oncehook.scrape import Scrape, render
 from oncehook.settings import Settings
 from oncehook.store import make_store
-from tests.events import deliver, deliver_stripe, stripe_body, stripe_headers
+from oncehook.testing import deliver, post
+from tests.events import stripe_body, stripe_headers
 from tests.servers import Postgres
 from tests.serving import process, served, write_config
 
@@ -44,11 +45,11 @@ async def scraped(inbox: Inbox) -> Figures:
 
 async def test_the_door_counts_what_it_took_and_what_it_refused(inbox: Inbox) -> None:
     for _ in range(3):
-        await deliver_stripe(inbox, stripe_body("evt_1"))
-    await deliver_stripe(inbox, stripe_body("evt_2"))
-    await deliver_stripe(inbox, stripe_body("evt_3"), secret="whsec_other")
-    await deliver_stripe(inbox, stripe_body("evt_3"), now=1.0)
-    await deliver(inbox, "no-such-<source>", b"{}", {})
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+    await deliver(inbox, "stripe", stripe_body("evt_2"))
+    await deliver(inbox, "stripe", stripe_body("evt_3"), secret="whsec_other")
+    await deliver(inbox, "stripe", stripe_body("evt_3"), now=1.0)
+    await post(inbox, "no-such-<source>", b"{}", {})
     figures = await scraped(inbox)
     assert figures['oncehook_received_total{source="stripe"}'] == 2
     assert figures['oncehook_duplicates_total{source="stripe"}'] == 2
@@ -71,8 +72,8 @@ async def test_the_work_counts_outcomes_and_times_by_handler(make_inbox: Callabl
 
     async with inbox.lifespan():
         for number in range(5):
-            await deliver_stripe(inbox, stripe_body(f"evt_{number}"))
-        await deliver_stripe(inbox, stripe_body("evt_other", "charge.refunded"))
+            await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
+        await deliver(inbox, "stripe", stripe_body("evt_other", "charge.refunded"))
         async with asyncio.timeout(20):
             while sum(v for k, v in metrics.TALLY.counters.items() if k[0] == "oncehook_processed_total") < 6:
                 await asyncio.sleep(0.02)
@@ -87,7 +88,7 @@ async def test_the_work_counts_outcomes_and_times_by_handler(make_inbox: Callabl
 
 
 async def test_what_waits_has_a_lag(inbox: Inbox) -> None:
-    await deliver_stripe(inbox, stripe_body())
+    await deliver(inbox, "stripe", stripe_body())
     await asyncio.sleep(0.05)
     figures = await scraped(inbox)
     assert figures['oncehook_receipts{source="stripe",state="received"}'] == 1
@@ -96,10 +97,8 @@ async def test_what_waits_has_a_lag(inbox: Inbox) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 async def test_a_database_that_is_away_leaves_only_its_own_figures_out(inbox: Inbox, tmp_path: Path) -> None:
-    await deliver_stripe(inbox, stripe_body())
-    away = make_store(
-        Settings(database=f"sqlite:///{tmp_path}/nowhere.db")
-    )
+    await deliver(inbox, "stripe", stripe_body())
+    away = make_store(Settings(database=f"sqlite:///{tmp_path}/nowhere.db"))
     figures = read(await Scrape(away).text())
     assert figures['oncehook_received_total{source="stripe"}'] == 1
     assert not [name for name in figures if name.startswith("oncehook_receipts")]
@@ -108,7 +107,7 @@ async def test_a_database_that_is_away_leaves_only_its_own_figures_out(inbox: In
 async def test_the_database_is_not_asked_at_every_scrape(inbox: Inbox) -> None:
     scrape = Scrape(inbox.store)
     await scrape.text()
-    await deliver_stripe(inbox, stripe_body())
+    await deliver(inbox, "stripe", stripe_body())
     figures = read(await scrape.text())
     assert figures['oncehook_received_total{source="stripe"}'] == 1
     assert 'oncehook_receipts{source="stripe",state="received"}' not in figures

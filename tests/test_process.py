@@ -1,15 +1,19 @@
 """lease → handle → settle, on both databases, asserting rows."""
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater
+from oncehook.prune import forget
 from oncehook.rescue import rescue
-from tests.events import deliver, make_claim, stripe_body, stripe_headers
+from oncehook.testing import deliver, drain
+from tests.events import make_claim
 from tests.servers import ask
 
 pytestmark = pytest.mark.anyio
@@ -131,6 +135,55 @@ async def test_a_plain_function_runs_in_a_thread_with_a_plain_tx(inbox: Inbox, d
     assert ask(database, "SELECT event_id, note FROM ledger") == [("evt_1", "plain")]
 
 
+async def test_plain_functions_have_threads_of_their_own_as_many_as_run_at_once(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    """They all meet at the barrier: nobody's thread pool, and no other code in it, limits how many."""
+    inbox = make_inbox(worker=False, concurrency=40)
+    inbox.source("stripe", secrets=["whsec_test"])
+    all_here = threading.Barrier(40, timeout=30)
+    names: set[str] = set()
+    asked: ContextVar[str] = ContextVar("asked", default="nobody")
+
+    @inbox.on("stripe", "invoice.paid", retry=Retry(attempts=1))
+    def paid(event: Event) -> None:
+        names.add(threading.current_thread().name)
+        assert asked.get() == "the test"
+        all_here.wait()
+
+    async with inbox.lifespan():
+        await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
+        asked.set("the test")
+        inbox.start_worker()
+        await until(settled(database, "processed", 40))
+    assert len(names) == 40
+    assert all(name.startswith("oncehook-handler") for name in names)
+
+
+async def test_an_attempt_keeps_the_first_line_of_an_error_and_no_row(inbox: Inbox, database: str, insert: str) -> None:
+    canary = "-".join(("a", "row", "of", "theirs"))  # so that it is no line of the source either
+    ask(database, "CREATE UNIQUE INDEX once ON ledger (note)")
+    ask(database, f"INSERT INTO ledger VALUES ('evt_0', '{canary}')")
+
+    class Unsayable(Exception):
+        def __str__(self) -> str:
+            raise ValueError(canary)
+
+    @inbox.on("stripe", "invoice.paid", retry=Retry(attempts=1))
+    async def paid(event: Event, tx: Any) -> None:
+        if event.id == "evt_1":
+            await tx.execute(insert, event.id, canary)
+        raise Unsayable if event.id == "evt_2" else ValueError(f"1 error\n  input_value={canary}")
+
+    await claim(inbox, "evt_1", "evt_2", "evt_3")
+    inbox.start_worker()
+    await until(settled(database, "failed", 3))
+    kept = ask(database, "SELECT last_error FROM webhook_receipts ORDER BY event_id")
+    assert "unique" in kept[0][0].lower()
+    assert kept[1:] == [("Unsayable: ",), ("ValueError: 1 error",)]
+    assert canary not in str(ask(database, "SELECT error, traceback FROM webhook_attempts") + kept)
+
+
 async def test_a_batch_handler_gets_many_and_one_poison_event_takes_no_neighbour_with_it(
     inbox: Inbox, database: str, insert: str
 ) -> None:
@@ -152,6 +205,71 @@ async def test_a_batch_handler_gets_many_and_one_poison_event_takes_no_neighbour
     assert len(ask(database, "SELECT DISTINCT event_id FROM ledger")) == 49
     assert ask(database, "SELECT count(*) FROM ledger") == [(49,)]
     assert ask(database, "SELECT event_id, attempts FROM webhook_receipts WHERE status = 'failed'") == [("evt_13", 1)]
+
+
+async def test_an_erased_event_of_a_batch_fails_by_itself(inbox: Inbox, database: str, insert: str) -> None:
+    calls: list[list[str]] = []
+
+    @inbox.on("stripe", "invoice.paid", batch=10)
+    async def paid(events: list[Event], tx: Any) -> None:
+        calls.append([event.id for event in events])
+        for event in events:
+            await tx.execute(insert, event.id, "batch")
+
+    await claim(inbox, "evt_1", "evt_2", "evt_3")
+    ((erased,),) = ask(database, "SELECT id FROM webhook_receipts WHERE event_id = 'evt_2'")
+    assert await forget(inbox.store, [erased], actor="a test", object_id="in_1") == 1
+    await drain(inbox)
+    assert calls == [["evt_1", "evt_3"]]
+    assert sorted(ask(database, "SELECT event_id FROM ledger")) == [("evt_1",), ("evt_3",)]
+    assert ask(database, STATES) == [
+        ("evt_1", "processed", 1, "processed", None),
+        ("evt_2", "failed", 1, "failed", "its payload was erased"),
+        ("evt_3", "processed", 1, "processed", None),
+    ]
+
+
+async def test_a_lost_mark_of_a_batch_that_wrote_nothing_costs_its_neighbours_nothing(
+    inbox: Inbox, database: str
+) -> None:
+    calls: list[list[str]] = []
+
+    @inbox.on("stripe", "invoice.paid", batch=10)
+    async def paid(events: list[Event]) -> None:
+        calls.append([event.id for event in events])
+        if len(calls) == 1:  # as a rescuer would, while this one is busy
+            ask(database, "UPDATE webhook_receipts SET status = 'retrying' WHERE event_id = 'evt_2'")
+
+    await claim(inbox, "evt_1", "evt_2", "evt_3")
+    await drain(inbox)
+    assert calls == [["evt_1", "evt_2", "evt_3"], ["evt_2"]]
+    assert [row[:3] for row in ask(database, STATES)] == [
+        ("evt_1", "processed", 1), ("evt_2", "processed", 2), ("evt_3", "processed", 1)
+    ]  # fmt: skip
+    assert sorted(ask(database, HISTORY)) == [(1, "processed", None), (1, "processed", None), (2, "processed", None)]
+
+
+async def test_a_stop_in_the_middle_of_a_batch_gives_its_leases_back(inbox: Inbox, database: str, insert: str) -> None:
+    inside = asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid", batch=10)
+    async def paid(events: list[Event], tx: Any) -> None:
+        for event in events:
+            await tx.execute(insert, event.id, f"attempt {event.attempt}")
+        if not inside.is_set():
+            inside.set()
+            await asyncio.Event().wait()
+
+    await claim(inbox, "evt_1", "evt_2", "evt_3")
+    inbox.start_worker()
+    assert inbox.worker is not None
+    await asyncio.wait_for(inside.wait(), 10)
+    await inbox.worker.stop(grace=0.05)
+    assert [row[:3] for row in ask(database, STATES)] == [(f"evt_{n}", "received", 0) for n in (1, 2, 3)]
+    assert ask(database, "SELECT * FROM ledger") == ask(database, HISTORY) == []
+    inbox.worker = None
+    await drain(inbox)
+    assert sorted(ask(database, "SELECT * FROM ledger")) == [(f"evt_{n}", "attempt 1") for n in (1, 2, 3)]
 
 
 async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, database: str, insert: str) -> None:
@@ -247,11 +365,11 @@ async def test_a_duplicate_of_a_receipt_that_is_being_handled_is_answered_at_onc
         await go_on.wait()
         await tx.execute(insert, event.id, "slow")
 
-    body = stripe_body("evt_1")
-    assert (await deliver(inbox, "stripe", body, stripe_headers(body))).status == 202
+    first = await deliver(inbox, "stripe", type="invoice.paid")
+    assert first.status == 202
     inbox.start_worker()
     await asyncio.wait_for(inside.wait(), 10)
     started = time.monotonic()
-    assert (await deliver(inbox, "stripe", body, stripe_headers(body))).outcome == (200, "duplicate")
+    assert (await deliver(inbox, "stripe", first.sent)).outcome == (200, "duplicate")
     assert time.monotonic() - started < 0.5
     go_on.set()

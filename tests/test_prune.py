@@ -21,7 +21,8 @@ from oncehook.prune import Janitor, Pruned, cutoffs, forget, horizon, mentioning
 from oncehook.receipt import State
 from oncehook.settings import Horizon, Settings, SourceSettings, as_duration, duration, load
 from oncehook.store import Store, make_store
-from tests.events import Rows, deliver_stripe, make_claim, stripe_body
+from oncehook.testing import deliver
+from tests.events import Rows, make_claim, stripe_body
 from tests.servers import Postgres, ask
 
 pytestmark = pytest.mark.anyio
@@ -204,14 +205,14 @@ async def test_an_event_older_than_its_window_is_fresh_again_and_until_then_a_du
     inbox.source("stripe", secrets=["whsec_test"])
     body = stripe_body("evt_1")
     async with inbox.lifespan():
-        assert (await deliver_stripe(inbox, body)).outcome == (202, "accepted")
+        assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
         age(database, "evt_1", 29, "processed")
         await pruned(inbox.store)
-        assert (await deliver_stripe(inbox, body)).outcome == (200, "duplicate")
+        assert (await deliver(inbox, "stripe", body)).outcome == (200, "duplicate")
         ((first,),) = rows("SELECT id FROM webhook_receipts")
         age(database, "evt_1", 32)
         await pruned(inbox.store)
-        assert (await deliver_stripe(inbox, body)).outcome == (202, "accepted")
+        assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
     ((second, status),) = rows("SELECT id, status FROM webhook_receipts")
     assert second != first and status == "received"
     assert rows("SELECT receipt_id, body FROM webhook_payloads") == [(second, body)]
@@ -252,14 +253,14 @@ async def test_dedupe_goes_on_without_payloads(make_inbox: Callable[..., Inbox],
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         for name in ("evt_done", "evt_dead", "evt_young"):
-            await deliver_stripe(inbox, stripe_body(name))
+            await deliver(inbox, "stripe", stripe_body(name))
         age(database, "evt_done", 9, "processed")
         age(database, "evt_dead", 9, "failed")
         age(database, "evt_young", 5, "processed")
         await pruned(inbox.store, [Horizon("stripe", 30 * DAY, 7 * DAY)])
         assert ids(rows) == ["evt_dead", "evt_done", "evt_young"]
         assert with_payload(rows) == ["evt_dead", "evt_young"]
-        assert (await deliver_stripe(inbox, stripe_body("evt_done"))).outcome == (200, "duplicate")
+        assert (await deliver(inbox, "stripe", stripe_body("evt_done"))).outcome == (200, "duplicate")
     ((receipt,),) = rows("SELECT id FROM webhook_receipts WHERE event_id = 'evt_done'")
     assert rows(f"SELECT count(*) FROM webhook_payloads WHERE receipt_id = {receipt}") == [(0,)]
 
@@ -373,7 +374,7 @@ async def test_claims_go_on_while_much_is_pruned(
         pruning = asyncio.create_task(prune(inbox.store, KEEP_30))
         answers = []
         while not pruning.done():
-            answers.append((await deliver_stripe(inbox, stripe_body(f"evt_{len(answers)}"))).outcome)
+            answers.append((await deliver(inbox, "stripe", stripe_body(f"evt_{len(answers)}"))).outcome)
         done = await pruning
     assert done is not None and done.receipts == {"stripe": 400}
     assert answers and set(answers) == {(202, "accepted")}
@@ -632,7 +633,7 @@ async def test_forgetting_keeps_dedupe_and_leaves_no_trace_of_the_body(
     mary = stripe_body("evt_mary", customer_email="mary@example.com")
     async with inbox.lifespan():
         for body in (jane, mary):
-            await deliver_stripe(inbox, body)
+            await deliver(inbox, "stripe", body)
         ask(
             database,
             "UPDATE webhook_receipts SET object_id = 'jane@example.com', last_error = 'no Jane@Example.com here' "
@@ -640,7 +641,7 @@ async def test_forgetting_keeps_dedupe_and_leaves_no_trace_of_the_body(
         )
         found = [receipt async for receipt, matches in mentioning(inbox.store, "jane@example.com") if matches]
         assert await forget(inbox.store, found, actor="me@here", address="jane@example.com") == 1
-        assert (await deliver_stripe(inbox, jane)).outcome == (200, "duplicate")
+        assert (await deliver(inbox, "stripe", jane)).outcome == (200, "duplicate")
         assert with_payload(rows) == ["evt_mary"]
         assert rows("SELECT object_id, last_error FROM webhook_receipts WHERE event_id = 'evt_jane'") == [
             (None, "(erased)")

@@ -18,7 +18,8 @@ from oncehook.errors import StoreUnavailable
 from oncehook.providers import built_in
 from oncehook.sign import sign
 from oncehook.store import sqlite_file as sqlite
-from tests.events import Answer, Rows, deliver, deliver_stripe, github_headers, stripe_body, stripe_headers
+from oncehook.testing import Answer, deliver, post
+from tests.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.servers import Postgres
 
 pytestmark = pytest.mark.anyio
@@ -37,7 +38,7 @@ def only_receipt(rows: Rows) -> int:
 
 async def test_a_first_delivery_is_accepted_with_its_receipt(inbox: Inbox, rows: Rows) -> None:
     body = stripe_body("evt_1")
-    answer = await deliver_stripe(inbox, body)
+    answer = await deliver(inbox, "stripe", body)
     assert answer.status == 202
     assert answer.json == {"status": "accepted", "event_id": "evt_1", "receipt": only_receipt(rows)}
     assert answer.headers["content-type"] == "application/json"
@@ -46,15 +47,15 @@ async def test_a_first_delivery_is_accepted_with_its_receipt(inbox: Inbox, rows:
 
 async def test_a_second_delivery_is_a_duplicate_of_the_same_receipt(inbox: Inbox, rows: Rows) -> None:
     body = stripe_body("evt_1")
-    await deliver_stripe(inbox, body)
-    answer = await deliver_stripe(inbox, body)
+    await deliver(inbox, "stripe", body)
+    answer = await deliver(inbox, "stripe", body)
     assert answer.status == 200
     assert answer.json == {"status": "duplicate", "event_id": "evt_1", "receipt": only_receipt(rows)}
 
 
 async def test_duplicates_are_noted_aside_in_the_background(inbox: Inbox, rows: Rows) -> None:
     for body in (stripe_body("evt_1"), stripe_body("evt_1"), stripe_body("evt_1", more=1), stripe_body("evt_1")):
-        await deliver_stripe(inbox, body)
+        await deliver(inbox, "stripe", body)
     await inbox.duplicates.drain()
     receipt = only_receipt(rows)
     noted = [(receipt, True), (receipt, False), (receipt, True)]
@@ -66,7 +67,7 @@ async def test_a_stop_writes_the_duplicates_that_still_wait(make_inbox: Callable
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         for _ in range(3):
-            await deliver_stripe(inbox, stripe_body("evt_1"))
+            await deliver(inbox, "stripe", stripe_body("evt_1"))
     assert rows("SELECT count(*) FROM webhook_deliveries") == [(2,)]
 
 
@@ -76,9 +77,9 @@ async def test_an_authentic_event_of_another_type_is_recorded_as_ignored(
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"], types=["invoice.*", "customer"])
     async with inbox.lifespan():
-        other = await deliver_stripe(inbox, stripe_body("evt_1", "charge.refunded"))
-        answers = [await deliver_stripe(inbox, stripe_body(f"evt_{t}", t)) for t in ("invoice.paid", "customer.new")]
-        again = await deliver_stripe(inbox, stripe_body("evt_1", "charge.refunded"))
+        other = await deliver(inbox, "stripe", stripe_body("evt_1", "charge.refunded"))
+        answers = [await deliver(inbox, "stripe", stripe_body(f"evt_{t}", t)) for t in ("invoice.paid", "customer.new")]
+        again = await deliver(inbox, "stripe", stripe_body("evt_1", "charge.refunded"))
     assert other.status == 200
     assert other.json == {"status": "ignored", "event_id": "evt_1", "receipt": other.json["receipt"]}
     assert [answer.outcome for answer in answers] == [(202, "accepted")] * 2
@@ -93,13 +94,13 @@ async def test_an_authentic_body_without_a_usable_id_or_type_is_kept_as_a_dead_l
 ) -> None:
     event: dict[str, Any] = {"id": "evt_1", "type": "invoice.paid"}
     body = json.dumps(event | {lacking: {"new": "shape"}}).encode()
-    answer = await deliver_stripe(inbox, body)
+    answer = await deliver(inbox, "stripe", body)
     event_id = "sha256:" + hashlib.sha256(body).hexdigest()
     assert answer.status == 202
     assert answer.json == {"status": "accepted", "event_id": event_id, "receipt": only_receipt(rows)}
     assert rows("SELECT event_id, payload FROM webhook_dlq") == [(event_id, body)]
     assert lacking in rows("SELECT last_error FROM webhook_dlq")[0][0]
-    assert (await deliver_stripe(inbox, body)).outcome == (200, "duplicate")
+    assert (await deliver(inbox, "stripe", body)).outcome == (200, "duplicate")
 
 
 ODD_BODIES = {
@@ -117,15 +118,15 @@ ODD_BODIES = {
 async def test_an_odd_but_authentic_body_is_kept_byte_for_byte(
     inbox: Inbox, rows: Rows, body: bytes, status: str
 ) -> None:
-    answer = await deliver_stripe(inbox, body)
+    answer = await deliver(inbox, "stripe", body)
     assert answer.outcome == (202, "accepted")
     assert rows(STORED) == [(answer.json["event_id"], status, body)]
-    assert (await deliver_stripe(inbox, body)).outcome == (200, "duplicate")
+    assert (await deliver(inbox, "stripe", body)).outcome == (200, "duplicate")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"not json", b'{"id":"a"} x', b"\xff\xfe", b'{"id":NaN}'], ids=repr)
 async def test_authentic_bytes_that_are_not_json_are_malformed(inbox: Inbox, rows: Rows, body: bytes) -> None:
-    answer = await deliver_stripe(inbox, body)
+    answer = await deliver(inbox, "stripe", body)
     assert answer.outcome == (400, "malformed")
     assert set(answer.json) == {"error"} and set(answer.json["error"]) == {"code", "message"}
     assert rows(COUNT) == [(0,)]
@@ -160,12 +161,12 @@ async def test_a_body_with_many_events_is_many_receipts_with_their_exact_bytes(
     ]
     body = b"[" + b",\n ".join(elements) + b"]"
 
-    async def post() -> Answer:
+    async def send() -> Answer:
         headers, _ = sign(built_in("sendgrid"), body, private, now=inbox.clock.now())
-        return await deliver(inbox, "sendgrid", body, headers)
+        return await post(inbox, "sendgrid", body, headers)
 
     async with inbox.lifespan():
-        first, again = await post(), await post()
+        first, again = await send(), await send()
     assert first.status == 202
     assert first.json == {"status": "accepted", "accepted": 1, "duplicate": 1, "ignored": 1, "failed": 2}
     assert again.status == 200
@@ -185,9 +186,9 @@ async def test_two_sources_have_secrets_and_ids_of_their_own(make_inbox: Callabl
     inbox.source("test", provider="stripe", secrets=["whsec_test"])
     body = stripe_body("evt_1")
     async with inbox.lifespan():
-        crossed = await deliver(inbox, "live", body, stripe_headers(body, "whsec_test"))
-        live = await deliver(inbox, "live", body, stripe_headers(body, "whsec_live"))
-        test = await deliver(inbox, "test", body, stripe_headers(body, "whsec_test"))
+        crossed = await post(inbox, "live", body, stripe_headers(body, "whsec_test"))
+        live = await post(inbox, "live", body, stripe_headers(body, "whsec_live"))
+        test = await post(inbox, "test", body, stripe_headers(body, "whsec_test"))
     assert [crossed.status, live.status, test.status] == [401, 202, 202]
     assert rows("SELECT source, event_id FROM webhook_receipts ORDER BY 1") == [("live", "evt_1"), ("test", "evt_1")]
 
@@ -208,7 +209,7 @@ async def test_what_is_refused_leaves_nothing(
 ) -> None:
     body = stripe_body()
     signed = {} if code == "bad_signature" else stripe_headers(body)
-    answer = await deliver(inbox, source, body, {**signed, **headers})
+    answer = await post(inbox, source, body, {**signed, **headers})
     assert answer.outcome == (status, code)
     assert set(answer.json) == {"error"} and set(answer.json["error"]) == {"code", "message"}
     assert rows(COUNT) == [(0,)]
@@ -224,9 +225,9 @@ async def test_a_body_as_large_as_the_cap_is_taken_and_a_byte_more_is_not(
     whole = stripe_body("evt_1", filler="x" * (10_000 - len(whole)))
     assert len(whole) == 10_000
     async with inbox.lifespan():
-        assert (await deliver_stripe(inbox, whole)).status == 202
-        assert (await deliver_stripe(inbox, whole + b" ")).outcome == (413, "too_large")
-        assert (await deliver(inbox, "small", whole, stripe_headers(whole))).outcome == (413, "too_large")
+        assert (await deliver(inbox, "stripe", whole)).status == 202
+        assert (await deliver(inbox, "stripe", whole + b" ")).outcome == (413, "too_large")
+        assert (await post(inbox, "small", whole, stripe_headers(whole))).outcome == (413, "too_large")
     assert rows("SELECT source FROM webhook_receipts") == [("stripe",)]
 
 
@@ -234,7 +235,7 @@ async def test_the_answer_never_says_which_part_of_a_signature_was_wrong(inbox: 
     body = stripe_body()
     good = stripe_headers(body)["Stripe-Signature"]
     bad = ["", "x", good[:-1], good.replace("v1=", "v0="), good.replace("t=", "t=1"), f"{good[:20]},v1={'0' * 64}"]
-    answers = [await deliver(inbox, "stripe", body, {"Stripe-Signature": value}) for value in bad]
+    answers = [await post(inbox, "stripe", body, {"Stripe-Signature": value}) for value in bad]
     assert {answer.status for answer in answers} == {401}
     assert len({answer.body for answer in answers if b"bad_signature" in answer.body}) == 1
 
@@ -273,10 +274,10 @@ async def test_without_its_database_the_door_asks_to_try_again_and_then_takes_it
     impatient: Inbox, database: str, postgres: Postgres, rows: Rows
 ) -> None:
     body = stripe_body("evt_1")
-    assert (await deliver_stripe(impatient, stripe_body("before"))).status == 202
+    assert (await deliver(impatient, "stripe", stripe_body("before"))).status == 202
     with taken_away(database, postgres):
         answers = await asyncio.gather(
-            *(deliver_stripe(impatient, b) for b in (body, body, stripe_body("evt_2"), stripe_body("before")))
+            *(deliver(impatient, "stripe", b) for b in (body, body, stripe_body("evt_2"), stripe_body("before")))
         )
         with pytest.raises(StoreUnavailable):
             await impatient.ready()
@@ -284,14 +285,14 @@ async def test_without_its_database_the_door_asks_to_try_again_and_then_takes_it
         assert answer.outcome == (503, "unavailable")
         assert int(answer.headers["retry-after"]) > 0
     await impatient.ready()
-    assert (await deliver_stripe(impatient, body)).outcome == (202, "accepted")
+    assert (await deliver(impatient, "stripe", body)).outcome == (202, "accepted")
     assert rows("SELECT event_id FROM webhook_receipts ORDER BY 1") == [("before",), ("evt_1",)]
 
 
 async def test_what_can_be_refused_without_a_database_is(impatient: Inbox, database: str, postgres: Postgres) -> None:
     with taken_away(database, postgres):
-        assert (await deliver_stripe(impatient, stripe_body(), secret="whsec_wrong")).status == 401
-        assert (await deliver(impatient, "nobody", b"", {})).status == 404
+        assert (await deliver(impatient, "stripe", stripe_body(), secret="whsec_wrong")).status == 401
+        assert (await post(impatient, "nobody", b"", {})).status == 404
 
 
 async def test_a_full_intake_is_answered_503_and_recorded_when_there_is_room(
@@ -301,12 +302,12 @@ async def test_a_full_intake_is_answered_503_and_recorded_when_there_is_room(
     inbox.source("stripe", secrets=["whsec_test"])
     bodies = [stripe_body(f"evt_{n}") for n in range(40)]
     async with inbox.lifespan():
-        answers = await asyncio.gather(*(deliver_stripe(inbox, body) for body in bodies))
+        answers = await asyncio.gather(*(deliver(inbox, "stripe", body) for body in bodies))
         assert {answer.status for answer in answers} == {202, 503}
         refused = [body for body, answer in zip(bodies, answers, strict=True) if answer.status == 503]
         assert rows(COUNT) == [(40 - len(refused),)]
         for body in refused:
-            assert (await deliver_stripe(inbox, body)).status == 202
+            assert (await deliver(inbox, "stripe", body)).status == 202
     assert rows(COUNT) == [(40,)]
 
 
@@ -314,7 +315,7 @@ async def test_a_full_intake_is_answered_503_and_recorded_when_there_is_room(
 
 
 async def test_a_task_that_is_cancelled_after_the_body_still_has_its_event_recorded(inbox: Inbox, rows: Rows) -> None:
-    delivering = asyncio.create_task(deliver_stripe(inbox, stripe_body("evt_1")))
+    delivering = asyncio.create_task(deliver(inbox, "stripe", stripe_body("evt_1")))
     for _ in range(3):  # far enough to have asked for the claim
         await asyncio.sleep(0)
     delivering.cancel()
@@ -370,16 +371,16 @@ def test_an_inbox_that_is_started_in_another_loop_still_times_out(make_inbox: Ca
 
     async def take_one() -> int:
         async with inbox.lifespan():
-            return (await deliver_stripe(inbox, stripe_body())).status
+            return (await deliver(inbox, "stripe", stripe_body())).status
 
     assert [asyncio.run(take_one()), asyncio.run(never_complete(inbox)), asyncio.run(take_one())] == [202, 408, 200]
 
 
 async def test_github_delivers_json_and_forms_under_the_id_in_its_header(inbox: Inbox, rows: Rows) -> None:
     body = b'{"ref":"refs/heads/main","repository":{"full_name":"example/shop"}}'
-    assert (await deliver(inbox, "github", body, github_headers(body, "guid-1"))).outcome == (202, "accepted")
-    assert (await deliver(inbox, "github", body, github_headers(body, "guid-2"))).outcome == (202, "accepted")
-    assert (await deliver(inbox, "github", body, github_headers(body, "guid-1"))).outcome == (200, "duplicate")
+    assert (await post(inbox, "github", body, github_headers(body, "guid-1"))).outcome == (202, "accepted")
+    assert (await post(inbox, "github", body, github_headers(body, "guid-2"))).outcome == (202, "accepted")
+    assert (await post(inbox, "github", body, github_headers(body, "guid-1"))).outcome == (200, "duplicate")
     assert rows("SELECT event_id, type, object_id FROM webhook_receipts ORDER BY 1") == [
         ("guid-1", "push", "example/shop"),
         ("guid-2", "push", "example/shop"),

@@ -10,7 +10,8 @@ import pytest
 from oncehook import Inbox
 from oncehook.receipt import Rejection
 from oncehook.store import REJECTIONS_KEPT
-from tests.events import Rows, deliver, deliver_stripe, stripe_body, stripe_headers
+from oncehook.testing import deliver, post
+from tests.events import Rows, stripe_body, stripe_headers
 
 pytestmark = pytest.mark.anyio
 
@@ -26,7 +27,7 @@ async def until(rows: Rows, sql: str, count: int) -> None:
 
 async def test_a_refused_delivery_is_kept_as_a_sample_and_never_as_a_receipt(inbox: Inbox, rows: Rows) -> None:
     body = stripe_body()
-    assert (await deliver_stripe(inbox, body, secret="whsec_other")).status == 401
+    assert (await deliver(inbox, "stripe", body, secret="whsec_other")).status == 401
     await until(rows, SAMPLES, 1)
     assert rows(SAMPLES) == [("stripe", "bad_signature", body, len(body))]
     assert rows("SELECT count(*) FROM webhook_receipts") == [(0,)]
@@ -36,8 +37,8 @@ async def test_a_refused_delivery_is_kept_as_a_sample_and_never_as_a_receipt(inb
 
 async def test_a_flood_of_forgeries_writes_one_sample_a_second_and_sources_take_turns(inbox: Inbox, rows: Rows) -> None:
     for number in range(300):
-        assert (await deliver_stripe(inbox, stripe_body(f"evt_{number}"), secret="whsec_other")).status == 401
-    assert (await deliver(inbox, "github", b"{}", {"X-Hub-Signature-256": "sha256=00"})).status == 401
+        assert (await deliver(inbox, "stripe", stripe_body(f"evt_{number}"), secret="whsec_other")).status == 401
+    assert (await post(inbox, "github", b"{}", {"X-Hub-Signature-256": "sha256=00"})).status == 401
     await until(rows, SAMPLES, 2)
     assert [row[0] for row in rows(SAMPLES)][:2] == ["stripe", "github"]
     assert len(rows(SAMPLES)) <= 3
@@ -45,7 +46,7 @@ async def test_a_flood_of_forgeries_writes_one_sample_a_second_and_sources_take_
 
 async def test_a_long_body_is_cut_and_its_whole_size_is_kept(inbox: Inbox, rows: Rows) -> None:
     body = stripe_body(filler="x" * 200_000)
-    assert (await deliver_stripe(inbox, body, secret="whsec_other")).status == 401
+    assert (await deliver(inbox, "stripe", body, secret="whsec_other")).status == 401
     await until(rows, SAMPLES, 1)
     assert rows(SAMPLES) == [("stripe", "bad_signature", body[:65_536], len(body))]
 
@@ -57,8 +58,8 @@ async def test_no_credential_is_kept(make_inbox: Callable[..., Inbox], rows: Row
     basic = base64.b64encode(b"user:wrong-password").decode()
     secret = {"Cookie": "session=s3cret", "X-Api-Key": "s3cret", "Authorization": "Bearer s3cret"}
     async with inbox.lifespan():
-        assert (await deliver(inbox, "postmark", b"{}", {"Authorization": f"Basic {basic}"})).status == 401
-        assert (await deliver(inbox, "stripe", b"{}", {"Stripe-Signature": "t=1,v1=00", **secret})).status == 401
+        assert (await post(inbox, "postmark", b"{}", {"Authorization": f"Basic {basic}"})).status == 401
+        assert (await post(inbox, "stripe", b"{}", {"Stripe-Signature": "t=1,v1=00", **secret})).status == 401
     kept = str(rows("SELECT headers FROM webhook_rejections"))
     assert basic not in kept and "s3cret" not in kept and "stripe-signature" in kept
     assert len(rows(SAMPLES)) == 2
@@ -81,7 +82,7 @@ async def test_a_store_that_fails_changes_no_answer(inbox: Inbox, monkeypatch: p
 
     monkeypatch.setattr(inbox.store, "keep_rejection", broken)
     for _ in range(3):
-        assert (await deliver_stripe(inbox, stripe_body(), secret="whsec_other")).status == 401
+        assert (await deliver(inbox, "stripe", stripe_body(), secret="whsec_other")).status == 401
         await asyncio.sleep(0.01)
 
 
@@ -97,9 +98,9 @@ async def test_which_secret_verified_is_counted_and_written_at_the_end(
         async with inbox.lifespan():
             for number in range(3):
                 body = stripe_body(f"evt_{round_}_{number}")
-                assert (await deliver_stripe(inbox, body, secret="whsec_old")).status == 202
+                assert (await deliver(inbox, "stripe", body, secret="whsec_old")).status == 202
             body = stripe_body(f"evt_{round_}_new")
-            assert (await deliver(inbox, "stripe", body, stripe_headers(body, "whsec_new"))).status == 202
+            assert (await post(inbox, "stripe", body, stripe_headers(body, "whsec_new"))).status == 202
     new, old = source.marks
     assert sorted(rows(USES)) == sorted([("stripe", new, 2), ("stripe", old, 6)])
     assert new != old and "whsec" not in str(rows(USES))
@@ -108,7 +109,7 @@ async def test_which_secret_verified_is_counted_and_written_at_the_end(
 async def test_uses_that_could_not_be_written_are_written_next_time(
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await deliver_stripe(inbox, stripe_body())
+    await deliver(inbox, "stripe", stripe_body())
     with monkeypatch.context() as patch:
 
         async def broken(used: object) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 import oncehook
 from oncehook import ConfigurationError, Inbox, signals
-from tests.events import Answer, Rows, deliver, deliver_stripe, github_headers, stripe_body, stripe_headers
+from oncehook.testing import Answer, deliver, post
+from tests.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.servers import ask
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +48,7 @@ async def one_of_each(inbox: Inbox) -> list[Answer]:
         stripe_body("evt_2", "charge.refunded"),
         b'{"type": "invoice.paid"}',
     ]
-    return [await deliver_stripe(inbox, body) for body in bodies]
+    return [await deliver(inbox, "stripe", body) for body in bodies]
 
 
 @pytest.fixture
@@ -108,8 +109,8 @@ async def test_the_correlation_id_is_the_configured_path_else_the_trace_else_the
     stream = written()
     async with inbox.lifespan():
         for body in (stripe_body("evt_1", request={"id": "req_1"}), stripe_body("evt_2")):
-            await deliver(inbox, "stripe", body, {**stripe_headers(body), "traceparent": "00-abc-def-01"})
-        await deliver_stripe(inbox, stripe_body("evt_3"))
+            await post(inbox, "stripe", body, {**stripe_headers(body), "traceparent": "00-abc-def-01"})
+        await deliver(inbox, "stripe", stripe_body("evt_3"))
     lines = parsed(stream)[1:-1]
     assert [line["correlation_id"] for line in lines] == ["req_1", "00-abc-def-01", str(lines[2]["receipt"])]
 
@@ -118,7 +119,7 @@ async def test_a_level_leaves_out_what_is_below_it(stripe_inbox: Inbox, written:
     stream = written(level="warning")
     async with stripe_inbox.lifespan():
         await one_of_each(stripe_inbox)
-        await deliver_stripe(stripe_inbox, stripe_body(), secret="wrong")
+        await deliver(stripe_inbox, "stripe", stripe_body(), secret="wrong")
     assert [line["event"] for line in parsed(stream)] == ["other_body", "failed", "rejected"]
 
 
@@ -158,7 +159,7 @@ async def go_every_way(inbox: Inbox) -> list[Answer]:
 
     async def send(body: bytes, signing: str = secret, at: float = now, source: str = "stripe", **more: str) -> None:
         headers = with_credentials({**stripe_headers(body, signing, at), **more})
-        answers.append(await deliver(inbox, source, body, headers))
+        answers.append(await post(inbox, source, body, headers))
 
     def with_payload(event_id: str, type_: str = "invoice.paid", **more: Any) -> bytes:
         return stripe_body(event_id, type_, note=CANARIES["payload"], **more)
@@ -175,7 +176,7 @@ async def go_every_way(inbox: Inbox) -> list[Answer]:
     await send(with_payload("3"), **{"Content-Length": "9999999"})
     await send(with_payload("3"), **{"Stripe-Signature": CANARIES["forged"]})
     headers = {**github_headers(b"{}", "guid"), "X-Hub-Signature-256": CANARIES["forged"]}
-    answers.append(await deliver(inbox, "github", b"{}", headers))
+    answers.append(await post(inbox, "github", b"{}", headers))
     await inbox.store.close()
     await send(with_payload("4"))
     await inbox.store.open()
@@ -247,8 +248,8 @@ async def test_what_a_sender_writes_stays_one_escaped_line(
     stream = written(format)
     body = stripe_body(f"evt{hostile}", f"invoice.{hostile}", data={"object": {"id": hostile}})
     async with stripe_inbox.lifespan():
-        await deliver(stripe_inbox, "stripe", body, {**stripe_headers(body), "traceparent": "00-\x1b[2J"})
-        await deliver(stripe_inbox, f"no{hostile}body", body, stripe_headers(body))
+        await post(stripe_inbox, "stripe", body, {**stripe_headers(body), "traceparent": "00-\x1b[2J"})
+        await post(stripe_inbox, f"no{hostile}body", body, stripe_headers(body))
     started, accepted, rejected, stopped, rest = stream.getvalue().split("\n")
     assert rest == ""
     for line, name in ((started, "started"), (accepted, "accepted"), (rejected, "rejected"), (stopped, "stopped")):
@@ -275,10 +276,10 @@ async def test_a_log_that_cannot_be_written_changes_no_answer(
     async with stripe_inbox.lifespan():
         signals.configure("debug", format, FullDisk())
         answers = await one_of_each(stripe_inbox)
-        answers.append(await deliver_stripe(stripe_inbox, stripe_body(), secret="wrong"))
-        answers.append(await deliver(stripe_inbox, "nobody", b"", {}))
+        answers.append(await deliver(stripe_inbox, "stripe", stripe_body(), secret="wrong"))
+        answers.append(await post(stripe_inbox, "nobody", b"", {}))
         await stripe_inbox.store.close()
-        answers.append(await deliver_stripe(stripe_inbox, stripe_body("evt_9")))
+        answers.append(await deliver(stripe_inbox, "stripe", stripe_body("evt_9")))
         await stripe_inbox.store.open()
         written(format)
     assert [answer.status for answer in answers] == [202, 200, 200, 200, 202, 401, 404, 503]

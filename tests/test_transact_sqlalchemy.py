@@ -14,6 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from oncehook import ConfigurationError, Event, Inbox, Retry
+from oncehook.receipt import Filter
+from oncehook.rehearse import Rehearsal, rehearse
 from oncehook.store import sqlite_work
 from oncehook.transact import TransactionClosed
 from tests.events import Rows, make_claim
@@ -580,3 +582,68 @@ async def test_the_users_engine_is_left_as_it_is(inbox: Inbox, database: str, ki
             reading.execute(select(func.count()).select_from(Invoice))
             await asyncio.wait_for(inbox.store.claim([make_claim("evt_2")]), 2)
     assert ask(database, "SELECT count(*) FROM webhook_receipts")[0][0] >= 1
+
+
+# -- rehearsal ------------------------------------------------------------------------------------------------------
+
+
+async def rehearsed(inbox: Inbox) -> Rehearsal:
+    (receipt,) = await inbox.store.find(Filter(), limit=1)
+    return await rehearse(inbox.store, inbox.handlers, receipt, inbox.sessions.transaction)
+
+
+async def test_a_rehearsal_on_an_engine_shows_the_statements_and_leaves_nothing(
+    inbox: Inbox, rows: Rows, on_paid: Any
+) -> None:
+    def paid(event: Event, session: Session) -> None:
+        session.execute(text("INSERT INTO invoices VALUES ('in_0', 'open')"))
+        try:
+            with session.begin_nested():
+                session.execute(text("DELETE FROM invoices"))
+                raise LookupError
+        except LookupError:
+            session.add(Invoice(id=event.id, status="only added"))
+
+    on_paid(paid)
+    rehearsal = await rehearsed(inbox)
+    assert rehearsal.error is None
+    shown = [(one.sql.split()[0], one.rows, one.undone, one.error) for one in rehearsal.statements]
+    assert shown == [("INSERT", 1, False, None), ("DELETE", 1, True, None), ("INSERT", 1, False, None)]
+    assert rehearsal.statements[-1].args == ("evt_1", "only added")
+    assert (rows(INVOICES), rows(RECEIPTS)) == ([], [("received", 0)])
+
+
+async def test_a_rehearsal_on_an_engine_tells_what_failed(inbox: Inbox, rows: Rows, on_paid: Any) -> None:
+    def paid(event: Event, session: Session) -> None:
+        session.execute(text("INSERT INTO invoices VALUES ('in_0', 'open')"))
+        session.execute(text("SELECT * FROM nowhere"))
+
+    on_paid(paid)
+    rehearsal = await rehearsed(inbox)
+    assert rehearsal.error is not None and "nowhere" in rehearsal.error
+    assert [one.error for one in rehearsal.statements] == [None, rehearsal.error]
+    assert rows(INVOICES) == []
+
+
+async def test_a_rehearsed_handler_cannot_commit_its_session(inbox: Inbox, rows: Rows, on_paid: Any) -> None:
+    def paid(event: Event, session: Session) -> None:
+        session.execute(text("INSERT INTO invoices VALUES ('in_0', 'open')"))
+        session.commit()
+
+    on_paid(paid)
+    rehearsal = await rehearsed(inbox)
+    assert rehearsal.error is not None and "not the handler's to call" in rehearsal.error
+    assert rows(INVOICES) == []
+
+
+async def test_an_attempt_keeps_no_parameters_of_a_statement(inbox: Inbox, rows: Rows, on_paid: Any) -> None:
+    def paid(event: Event, session: Session) -> None:
+        rows_of = [{"id": "in_0", "status": "CANARY"}, {"id": "in_0", "status": "CANARY"}]
+        for row in rows_of:
+            session.execute(text("INSERT INTO invoices VALUES (:id, :status)"), row)
+
+    on_paid(paid, retry=SLOW)
+    await worked_off(inbox, rows, "retrying")
+    assert "IntegrityError" in last_error(rows)
+    assert "CANARY" not in last_error(rows) and "in_0" not in last_error(rows)
+    assert "CANARY" not in rows("SELECT error FROM webhook_attempts")[0][0]

@@ -6,6 +6,8 @@ from oncehook.errors import (
     OncehookError,
     Rejected,
     RowRefused,
+    SendFailed,
+    SendRefused,
     StoreUnavailable,
     Unavailable,
 )
@@ -28,6 +30,8 @@ __all__ = [
     "Retry",
     "RetryLater",
     "RowRefused",
+    "SendFailed",
+    "SendRefused",
     "State",
     "StoreUnavailable",
     "Unavailable",

@@ -118,8 +118,10 @@ class Claimer:
     async def _commit_together(self, groups: list[Group]) -> None:
         """One statement for all. If the database refuses a row, the halves go apart until it fails alone."""
         offered = [((claim.source, claim.event_id), claim) for group in groups for claim in group.claims]
-        first = dict(reversed(offered))
-        keys = sorted(first)  # the same order in every batch, or two of them could deadlock
+        first: dict[tuple[str, str], Claim] = {}
+        for key, claim in offered:
+            first.setdefault(key, claim)
+        keys = list(first)  # in order of arrival: receipts are numbered in it, and serial keys go by it
         try:
             outcomes = dict(zip(keys, await self.store.claim([first[key] for key in keys]), strict=True))
         except RowRefused as error:

@@ -3,10 +3,12 @@
 OncehookError
 ├── ConfigurationError   a setting, source or provider is wrong; the message says which, and what to do
 ├── Rejected             a delivery is refused: not authentic, stale or malformed
-└── Unavailable          an event cannot be recorded now; the sender is asked to try again
-    ├── IntakeFull       more claims wait than `intake_limit` or `intake_bytes` allow
-    ├── StoreUnavailable the database does not answer, or cannot write now
-    └── RowRefused       the database refuses this row for what is in it
+├── Unavailable          an event cannot be recorded now; the sender is asked to try again
+│   ├── IntakeFull       more claims wait than `intake_limit` or `intake_bytes` allow
+│   ├── StoreUnavailable the database does not answer, or cannot write now
+│   └── RowRefused       the database refuses this row for what is in it
+└── SendFailed           a target that was called gave no whole answer
+    └── SendRefused      a target was not called, because it must not be
 """
 
 from typing import Literal
@@ -54,3 +56,11 @@ class StoreUnavailable(Unavailable):
 
 class RowRefused(Unavailable):
     """The database refuses a row for what is in it. Alone in its statement, it fails alone."""
+
+
+class SendFailed(OncehookError):
+    """A target that was called gave no whole answer: whether it got the request is not known."""
+
+
+class SendRefused(SendFailed):
+    """Nothing was sent: the target's address or a header of the request is not allowed."""

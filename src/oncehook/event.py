@@ -1,5 +1,7 @@
 """What a handler gets: one event, with its facts at hand and its body as plain data when asked."""
 
+import hashlib
+import re
 from datetime import datetime
 from typing import Any
 
@@ -8,6 +10,7 @@ import msgspec
 from oncehook.extract import NotReadable, TooDeep, look_up, parse
 from oncehook.receipt import Leased
 
+_PLAIN = re.compile(r"[A-Za-z0-9_:@/+=~-]{1,191}")
 FORM = "application/x-www-form-urlencoded"
 
 
@@ -70,6 +73,11 @@ class Event:
         return self._leased.correlation_id or str(self._leased.receipt)
 
     @property
+    def idempotency_key(self) -> str:
+        """For whatever is called downstream: of this event alone, the same at every attempt and replay, header-safe."""
+        return make_key(self.source, self.id)
+
+    @property
     def raw(self) -> bytes:
         """The exact bytes as received."""
         return self._leased.body or b""
@@ -105,3 +113,13 @@ class Event:
 
     def __repr__(self) -> str:
         return f"<Event {self.source} {self.type} {self.id} receipt={self.receipt} attempt={self.attempt}>"
+
+
+def make_key(source: str, event_id: str) -> str:
+    """`source:id`, at most 255 characters. An id that is long, or has other than plain characters, goes in by its hash.
+
+    A dot is not plain: Standard Webhooks joins id, time and body with dots, and must not be read in two ways.
+    """
+    if _PLAIN.fullmatch(event_id):
+        return f"{source}:{event_id}"
+    return f"{source}:sha256-{hashlib.sha256(event_id.encode('utf-8', 'surrogatepass')).hexdigest()}"

@@ -4,8 +4,11 @@ The most specific pattern wins. Two equally specific ones that could meet on one
 is a handler that no event can reach: neither is found out by an event in the night.
 """
 
+import asyncio
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 from oncehook.errors import ConfigurationError
 from oncehook.retry import Retry
 from oncehook.source import compile_pattern
+from oncehook.transact import Transaction
 
 Function = Callable[..., Any]
 DEFAULT_TIMEOUT = 300.0
@@ -28,6 +32,7 @@ class Handler:
     retry: Retry
     timeout: float
     batch: int | None = None
+    forwards_to: str | None = None  # the target, if this is a source's `forward`
     is_async: bool = field(init=False)
     takes_tx: bool = field(init=False)
 
@@ -40,7 +45,27 @@ class Handler:
 
     @property
     def name(self) -> str:
+        if self.forwards_to is not None:
+            return f"forward to {self.forwards_to}"
         return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    async def call(self, given: Any, transaction: Transaction, threads: Executor) -> None:
+        """Call the function, for no longer than its timeout; a plain one in one of `threads`. Then its `tx` is dead."""
+        arguments = (given, transaction.offer(is_async=self.is_async)) if self.takes_tx else (given,)
+        limit = asyncio.timeout(self.timeout)
+        try:
+            async with limit:
+                if self.is_async:
+                    await self.function(*arguments)
+                else:
+                    loop = asyncio.get_running_loop()
+                    await loop.run_in_executor(threads, copy_context().run, self.function, *arguments)
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the handler's own
+            raise TimeoutError(f"the handler did not end within {self.timeout:g} s") from None
+        finally:
+            transaction.withdraw()
 
     @property
     def rank(self) -> tuple[bool, int]:
@@ -59,6 +84,12 @@ class Handlers:
     def add(self, handler: Handler) -> None:
         of_source = self._of_source.setdefault(handler.source, [])
         for other in of_source:
+            if other.forwards_to or handler.forwards_to:
+                own = handler if other.forwards_to else other
+                raise ConfigurationError(
+                    f"{own.name} would never be called: sources.{handler.source}.forward takes every event of that "
+                    "source. Remove the handler, or the forward"
+                )
             if other.rank == handler.rank and overlap(other.pattern, handler.pattern):
                 raise ConfigurationError(
                     f"{handler.name} and {other.name} tie for {handler.source}: {handler.pattern!r} and "

@@ -11,9 +11,11 @@ from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.duplicates import DuplicateLog
 from oncehook.errors import ConfigurationError
+from oncehook.forward import Forward
 from oncehook.handle import DEFAULT_TIMEOUT, Handler, Handlers
 from oncehook.heartbeat import Heartbeat
 from oncehook.inline import Inline
+from oncehook.outgoing import Outgoing
 from oncehook.process import Processor, Worker
 from oncehook.providers.certificates import Certificates
 from oncehook.prune import Janitor, horizon
@@ -25,6 +27,8 @@ from oncehook.retry import Retry
 from oncehook.settings import Configuration, Horizon, Settings, duration, load, read_source, read_table
 from oncehook.source import Source
 from oncehook.store import Store, make_store
+from oncehook.target import Target
+from oncehook.wake import Announcer, keep_listening
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,6 +62,7 @@ class Inbox:
         self.store: Store = make_store(self.settings)
         self.sessions = None if engine is None else make_sessions(engine, self.store)
         self.duplicates = DuplicateLog(self.store)
+        self.announcer = Announcer(self.store)
         self.claimer = Claimer(
             self.store,
             observe=self._observe,
@@ -71,15 +76,20 @@ class Inbox:
         self.secrets = SecretLog(self.store, self.sources)
         self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock)
         self.handlers = Handlers()
+        self.outgoing = Outgoing()
+        self.targets: dict[str, Target] = {}
         self.works = worker
+        self.heartbeat: Heartbeat | None = None
+        self.processor: Processor | None = None
         self.worker: Worker | None = None
         self._rescuing: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
         self.horizons: dict[str, Horizon] = {}
         self.janitor: Janitor | None = None
         self._running = 0
         if database is None or config is not None:
             for name, source in self.configuration.sources.items():
-                self._add(name, source)
+                self._add(name, source, in_file=True)
 
     # -- sources --------------------------------------------------------------------------------------------------
 
@@ -87,7 +97,7 @@ class Inbox:
         """Add a source: deliveries to `/<name>`. The keys are those of `[sources.NAME]` in the file."""
         return self._add(name, read_source(name, {"secrets": list(secrets), **settings}))
 
-    def _add(self, name: str, settings: Any) -> Source:
+    def _add(self, name: str, settings: Any, *, in_file: bool = False) -> Source:
         if name in self.sources:
             raise ConfigurationError(
                 f"sources.{name} is defined twice: in the configuration and in code, or twice in code"
@@ -101,6 +111,9 @@ class Inbox:
         )
         self.sources[name] = source
         self.horizons[name] = horizon(name, settings, source.provider, self.settings)
+        if settings.forward is not None:
+            forward = Forward(source, self.outgoing, self.targets, trusted=in_file, clock=self.clock)
+            self.handlers.add(forward.handler)
         return source
 
     # -- handlers -------------------------------------------------------------------------------------------------
@@ -130,6 +143,14 @@ class Inbox:
         return register
 
     # -- running --------------------------------------------------------------------------------------------------
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Run so many handlers at once, whatever the settings say. It counts from the next start on."""
+        self.settings = self.store.settings = replace(self.settings, concurrency=concurrency)
+
+    @property
+    def is_running(self) -> bool:
+        return self._running > 0
 
     async def start(self) -> None:
         """Open the store. From here on deliveries are taken."""
@@ -169,38 +190,62 @@ class Inbox:
         self._running -= 1
         if self._running > 0:
             return
-        if self._rescuing is not None:
-            self._rescuing.cancel()
+        for task in (self._rescuing, self._listening):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         if self.janitor is not None:
             await self.janitor.stop()
             self.janitor = None
         if self.worker is not None:
             await self.worker.stop()
             self.worker = None
+        if self.heartbeat is not None and self.processor is not None:
+            self.processor.close()
             await asyncio.to_thread(self.heartbeat.stop)
+            self.heartbeat = self.processor = self.door.inline = None
+        await self.outgoing.close()
         await self.claimer.drain()
         await self.duplicates.drain()
         await self.rejections.stop()
         await self.secrets.stop()
+        await self.announcer.stop()
         await self.store.close()
         signals.emit("stopped")
+
+    def start_processor(self) -> Processor:
+        """Be able to run handlers in this process: for the worker, for inline sources, and for tests without either."""
+        if self.processor is None:
+            settings = self.settings
+            self.heartbeat = Heartbeat(self.store.heart(), settings.lease, self.clock)
+            self.heartbeat.start()
+            self.processor = Processor(
+                self.store,
+                self.handlers,
+                self.heartbeat,
+                transaction=self.sessions.transaction if self.sessions is not None else None,
+                version=settings.version,
+                clock=self.clock,
+                announce=self.announcer.announce,
+                threads=settings.concurrency,
+            )
+            self.door.inline = Inline(self.store, self.claimer, self.processor, settings.lease)
+        return self.processor
 
     def start_worker(self) -> None:
         """Work off what was accepted, in this process."""
         settings = self.settings
-        self.heartbeat = Heartbeat(self.store.heart(), settings.lease, self.clock)
-        self.heartbeat.start()
-        self.processor = Processor(
+        self.worker = Worker(
             self.store,
-            self.handlers,
-            self.heartbeat,
-            transaction=self.sessions.transaction if self.sessions is not None else None,
-            version=settings.version,
-            clock=self.clock,
+            self.start_processor(),
+            concurrency=settings.concurrency,
+            lease_seconds=settings.lease,
+            poll=settings.poll,
+            skip_failed=[name for name, source in self.sources.items() if source.settings.serial_failed == "skip"],
+            announce=self.announcer.announce,
         )
-        self.door.inline = Inline(self.store, self.claimer, self.processor, settings.lease)
-        self.worker = Worker(self.store, self.processor, concurrency=settings.concurrency, lease_seconds=settings.lease)
         self.worker.start()
+        self._listening = asyncio.create_task(keep_listening(self.store, self.worker.wake))
         self.janitor = Janitor(self.store, self.horizons.values())
         self.janitor.start()
         self._rescuing = asyncio.create_task(keep_rescuing(self.store, self.handlers, settings.lease / 3))
@@ -224,6 +269,8 @@ class Inbox:
                 self.duplicates.note(claim, outcome)
         if self.worker is not None:
             self.worker.wake()
+        if any(outcome.fresh for _, outcome in pairs):
+            self.announcer.announce()
         signals.claimed(pairs)
 
     # -- ASGI -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import os
 import socket
 import traceback
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,13 +22,13 @@ from oncehook.event import Event
 from oncehook.handle import Handler, Handlers
 from oncehook.heartbeat import Heartbeat
 from oncehook.receipt import Leased, Settled, State
-from oncehook.retry import Again, Retry, decide
+from oncehook.retry import Again, NotNow, Retry, decide
 from oncehook.settle import Settler
 from oncehook.store import Store
 from oncehook.transact import Transaction
 
-POLL = 1.0
-"""Seconds between looks when nothing woke the worker: a wake-up is a hint, never the only way."""
+MOMENT, MOST_AHEAD = 0.05, 8
+"""Leases that follow each other within so many seconds take more at once, up to so many for each place."""
 
 OURS = str(Path(__file__).parent)
 
@@ -44,14 +45,22 @@ class Processor:
         transaction: Callable[[], Transaction] | None = None,
         version: str | None = None,
         clock: Clock = SYSTEM,
+        announce: Callable[[], None] | None = None,
+        threads: int = 16,
     ) -> None:
         self.store = store
+        self.announce = announce or _nobody
         self.handlers = handlers
         self.heartbeat = heartbeat
         self.transaction = transaction or store.transaction
         self.version = version
         self.clock = clock
         self.settler = Settler(store)
+        self.threads = ThreadPoolExecutor(threads, thread_name_prefix="oncehook-handler")  # of plain `def` handlers
+
+    def close(self) -> None:
+        """No more handlers. One that hangs in its thread is not waited for."""
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
     async def work(
         self, leased: Leased, *, retry: Retry | None = None, retry_after: float | None = None
@@ -68,12 +77,24 @@ class Processor:
                     settled.after = retry_after
                 landed = await self.settler.settle(settled)
             signals.settled(leased, settled, landed)
+            if settled.after == 0:
+                self.announce()  # it is due now, and this worker may have no room
             return settled if landed else None
+        except NotNow as error:
+            await self._put_back(leased, error)
+            return None
         except Unavailable as error:
             signals.emit("settle_failed", receipt=leased.receipt, source=leased.source, detail=error.detail)
             return None
         finally:
             self.heartbeat.drop(leased.held)
+
+    async def _put_back(self, leased: Leased, error: NotNow) -> None:
+        """No attempt was made, so none is counted, and nothing is written down. Unanswered, the lease runs out."""
+        try:
+            await self.store.release([leased.held], error.after)
+        except Unavailable as refused:
+            signals.emit("release_failed", count=1, detail=refused.detail)
 
     async def _settle_in(self, transaction: Transaction, leased: Leased, settled: Settled, retry: Retry | None) -> bool:
         """The mark with the work. What fails here, a constraint at COMMIT or a last flush, is the handler's failure."""
@@ -153,6 +174,8 @@ class Processor:
             await self._call(handler, [event] if handler.batch else event, transaction, [leased])
         except Exception as error:
             await transaction.rollback()
+            if isinstance(error, NotNow) and retry is None:
+                raise
             self._failed(settled, leased, retry or handler.retry, error)
             transaction = None
         except asyncio.CancelledError:
@@ -165,20 +188,7 @@ class Processor:
     async def _call(self, handler: Handler, given: Any, transaction: Transaction, held: Sequence[Leased]) -> None:
         for leased in held:
             self.heartbeat.keep(leased.held, handler.timeout)
-        arguments = (given, transaction.offer(is_async=handler.is_async)) if handler.takes_tx else (given,)
-        limit = asyncio.timeout(handler.timeout)
-        try:
-            async with limit:
-                if handler.is_async:
-                    await handler.function(*arguments)
-                else:
-                    await asyncio.to_thread(handler.function, *arguments)
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the handler's own
-            raise TimeoutError(f"the handler did not end within {handler.timeout:g} s") from None
-        finally:
-            transaction.withdraw()
+        await handler.call(given, transaction, self.threads)
 
     def _done(self, leased: Leased, handler: Handler | None) -> Settled:
         name = handler.name if handler else None
@@ -189,8 +199,17 @@ class Processor:
         settled.status = State.RETRYING if isinstance(decision, Again) else State.FAILED
         settled.outcome = settled.status.value
         settled.after = decision.after if isinstance(decision, Again) else None
-        settled.error = f"{type(error).__name__}: {error}"[:2000]
+        settled.error = said(error)
         settled.traceback = told(error)
+
+
+def said(error: BaseException) -> str:
+    """What a handler's error says, in its first line: drivers and validators put the row or the payload below that."""
+    try:
+        first, *_ = str(error).splitlines() or [""]
+    except Exception:  # a __str__ that fails must not keep the attempt from being written down
+        first = ""
+    return f"{type(error).__name__}: {first}"[:2000]
 
 
 def told(error: BaseException) -> str:
@@ -200,18 +219,36 @@ def told(error: BaseException) -> str:
     return "".join(traceback.format_list(theirs or frames))[-8000:]
 
 
+def _nobody() -> None:
+    """There is nobody to tell."""
+
+
 class Worker:
     """Leases receipts and has them processed, `concurrency` at once."""
 
     def __init__(
-        self, store: Store, processor: Processor, *, concurrency: int = 16, lease_seconds: float = 30.0
+        self,
+        store: Store,
+        processor: Processor,
+        *,
+        concurrency: int = 16,
+        lease_seconds: float = 30.0,
+        poll: float = 1.0,
+        skip_failed: Collection[str] = (),
+        announce: Callable[[], None] | None = None,
     ) -> None:
         self.store = store
         self.processor = processor
         self.concurrency = concurrency
         self.lease_seconds = lease_seconds
+        self.poll = poll  # seconds between looks when nothing woke it: a wake-up is a hint, never the only way
+        self.skip_failed = skip_failed  # sources whose dead letters do not block their serial keys
+        self.announce = announce or _nobody
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._ready: deque[Leased] = deque()
+        self._leased_at, self._was_full = 0.0, False  # the last lease, and whether it found as many as it asked for
+        self._pace = 1  # how many are leased ahead for each place
+        self._enough = 0  # with more than so many ready, no lease is needed
         self._running: set[asyncio.Task[Any]] = set()
         self._attention = asyncio.Event()  # something may be due, or a place is free
         self._stop_asked = asyncio.Event()
@@ -245,6 +282,7 @@ class Worker:
         if held:
             try:
                 await self.store.release(held)
+                self.announce()
             except Unavailable as error:
                 signals.emit("release_failed", count=len(held), detail=error.detail)
 
@@ -260,26 +298,49 @@ class Worker:
             self._start_ready()
             if not found or self._ready:
                 try:
-                    await asyncio.wait_for(self._attention.wait(), POLL)
+                    await asyncio.wait_for(self._attention.wait(), self.poll)
                 except TimeoutError:
                     pass
 
     async def _lease(self) -> int:
-        """Fill the room that is left. A receipt whose worker died is taken alone, with nothing else running."""
-        if self._ready:
+        """Lease before nothing is ready. A receipt whose worker died is taken alone, with nothing else running."""
+        batch = self.processor.handlers.largest_batch + 1
+        ahead = max(self._ahead(), 2 * batch)
+        self._enough = ahead // 2
+        if len(self._ready) > self._enough:
             return 0
-        room = 2 * self.concurrency + self.processor.handlers.largest_batch - len(self._running)
+        free = self.concurrency - len(self._running) if batch == 1 else 0  # else they would be a batch of few
+        room = ahead - len(self._ready) + free
+        self._leased_at = self.processor.clock.monotonic()
         try:
-            leased = await self.store.lease(room, self.lease_seconds, self.name)
-            if not leased and not self._running:
-                leased = await self.store.lease(1, self.lease_seconds, self.name, rescued=True)
+            leased = await self._take(room)
+            if not leased and not self._running and not self._ready:
+                leased = await self._take(1, rescued=True)
         except Unavailable as error:
             signals.emit("worker_waits", detail=error.detail)
             return 0
         for one in leased:
             self.processor.heartbeat.keep(one.held)
         self._ready.extend(leased)
+        self._was_full = len(leased) == room
         return len(leased)
+
+    async def _take(self, room: int, *, rescued: bool = False) -> list[Leased]:
+        return await self.store.lease(
+            room, self.lease_seconds, self.name, rescued=rescued, skip_failed=self.skip_failed
+        )
+
+    def _ahead(self) -> int:
+        """How many to have ready beside those that run: what is worked off in a moment, and no more.
+
+        A place that is free then waits for no lease, and where handlers are slow, other workers find something to do.
+        """
+        since = self.processor.clock.monotonic() - self._leased_at
+        if since > 10 * MOMENT:
+            self._pace = 1
+        elif since < MOMENT and self._was_full:
+            self._pace = min(2 * self._pace, MOST_AHEAD)
+        return self._pace * self.concurrency
 
     def _start_ready(self) -> None:
         while self._ready and len(self._running) < self.concurrency:
@@ -305,4 +366,5 @@ class Worker:
         self._running.discard(task)
         if not self._stop_asked.is_set():
             self._start_ready()
-        self._attention.set()
+        if len(self._ready) <= self._enough or not self._running:
+            self._attention.set()

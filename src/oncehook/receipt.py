@@ -89,6 +89,7 @@ class Claim:
     body: bytes
     headers: str  # a JSON object, credentials left out
     inline_seconds: float | None = None  # an inline claim is leased at once, for so long
+    serial_key: str | None = None  # events of a source with the same one are handled one at a time, in order
 
 
 @dataclass(slots=True)
@@ -145,6 +146,7 @@ class Leased:
     replays: int
     body: bytes | None
     headers: str | None
+    serial_key: str | None = None
 
     @property
     def held(self) -> "Held":

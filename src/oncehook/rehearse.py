@@ -6,7 +6,8 @@ that the handler makes itself (HTTP, mail, another database) is really made.
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +19,12 @@ from oncehook.event import Event
 from oncehook.handle import Handler, Handlers
 from oncehook.receipt import Leased, Payload, Receipt
 from oncehook.store import Store
-from oncehook.transact import SAVEPOINT, Native, Transaction
+from oncehook.transact import Native, Transaction
 
 REALLY_MADE = "Calls that a handler makes itself (HTTP, mail, another database) are really made."
 _ENDS_TRANSACTION = re.compile(r"(?:^|;)\s*(?:commit|end|abort|rollback(?!\s+to\b)|prepare\s+transaction)\b", re.I)
+
+_SAVEPOINT = re.compile(r"(?:SAVEPOINT|ROLLBACK\s+TO|RELEASE)\b", re.I)
 
 
 class NotInRehearsal(OncehookError):
@@ -53,35 +56,43 @@ class Rehearsal:
         return {"receipt": self.receipt, "handler": self.handler, "error": self.error, "statements": statements}
 
 
-async def rehearse(store: Store, handlers: Handlers, receipt: Receipt) -> Rehearsal:
-    """Run the receipt's handler and roll back. A handler that fails is no error here: that is what it is for."""
+async def rehearse(
+    store: Store, handlers: Handlers, receipt: Receipt, transaction: Callable[[], Any] | None = None
+) -> Rehearsal:
+    """Run the receipt's handler and roll back. A handler that fails is no error here: that is what it is for.
+
+    `transaction` makes those that handlers get, where they are not the store's own: sessions on the user's engine.
+    """
     handler = None if receipt.type is None else handlers.find(receipt.source, receipt.type)
     rehearsal = Rehearsal(receipt.receipt, handler.name if handler else None)
     payload = await store.payload(receipt.receipt)
     if payload is None:
         rehearsal.error = "the payload was pruned: there is nothing to hand to a handler"
-    elif handler is not None:
-        transaction = Recording(store.transaction(), rehearsal.statements)
+    elif handler is not None and handler.forwards_to is None:  # a forward has only its call, which is not made
+        event = Event(_as_leased(receipt, payload))
+        watch = Watch(rehearsal.statements)
+        if transaction is None:
+            recording: Any = Recording(store.transaction(), watch)
+        else:
+            recording = transaction()
+            recording.watch(watch.begins, watch.ends)
         try:
-            await _call(handler, Event(_as_leased(receipt, payload)), transaction)
+            await _rehearse(handler, event, recording)
         except Exception as error:  # whatever the user's code raises is the result
             rehearsal.error = f"{type(error).__name__}: {error}"
+            watch.failed(rehearsal.error)
         finally:
-            await asyncio.shield(transaction.rollback())
+            await asyncio.shield(recording.rollback())
     return rehearsal
 
 
-async def _call(handler: Handler, event: Event, transaction: "Recording") -> None:
-    given = event if handler.batch is None else [event]
+async def _rehearse(handler: Handler, event: Event, recording: Any) -> None:
+    threads = ThreadPoolExecutor(1, thread_name_prefix="oncehook-rehearsal")
     try:
-        async with asyncio.timeout(handler.timeout):
-            arguments = (given, transaction.offer(is_async=handler.is_async)) if handler.takes_tx else (given,)
-            if handler.is_async:
-                await handler.function(*arguments)
-            else:
-                await asyncio.to_thread(handler.function, *arguments)
+        await handler.call([event] if handler.batch else event, recording, threads)
+        await recording.flush()
     finally:
-        transaction.withdraw()
+        threads.shutdown(wait=False)
 
 
 def _as_leased(receipt: Receipt, payload: Payload) -> Leased:
@@ -93,24 +104,74 @@ def _as_leased(receipt: Receipt, payload: Payload) -> Leased:
     )  # fmt: skip
 
 
+class Record:
+    """What was run, and what of it a savepoint took back."""
+
+    def __init__(self, statements: list[Statement]) -> None:
+        self.statements = statements
+        self._savepoints: list[int] = []  # how many statements there were when each was set
+
+    def write(self, sql: str, args: tuple[Any, ...]) -> Statement | None:
+        """A statement that is about to be run; None for what belongs to a savepoint."""
+        savepoint = _SAVEPOINT.match(sql)
+        if savepoint is not None:
+            self._mark(savepoint[0].upper())
+            return None
+        statement = Statement(sql.strip(), args)
+        self.statements.append(statement)
+        return statement
+
+    def _mark(self, word: str) -> None:
+        """What was run in a savepoint that the handler rolled back is undone."""
+        if word == "SAVEPOINT":
+            self._savepoints.append(len(self.statements))
+        elif word == "RELEASE":
+            self._savepoints.pop()
+        else:
+            for statement in self.statements[self._savepoints[-1] :]:
+                statement.undone = True
+
+
+class Watch(Record):
+    """The same for a session, which tells when a statement begins and when it has ended well."""
+
+    _under_way: Statement | None = None
+
+    def begins(self, sql: str, args: tuple[Any, ...]) -> None:
+        self.failed("it failed, and the handler went on")
+        self._under_way = self.write(sql, args)
+
+    def ends(self, rows: int | None) -> None:
+        if self._under_way is not None:
+            self._under_way.rows = rows
+        self._under_way = None
+
+    def failed(self, error: str) -> None:
+        if self._under_way is not None:
+            self._under_way.error = error
+        self._under_way = None
+
+
 class Recording(Native):
     """A handler's transaction that writes down what is run in it, and can only be rolled back."""
 
-    def __init__(self, transaction: Transaction, statements: list[Statement]) -> None:
+    def __init__(self, transaction: Transaction, record: Record) -> None:
         self._transaction = transaction
-        self._statements = statements
-        self._savepoints: list[int] = []  # how many statements there were when each was set
+        self._record = record
 
     @property
     def used(self) -> bool:
         return self._transaction.used
 
     async def connection(self) -> "Recorder":
-        return Recorder(await self._transaction.connection(), self._statements, self._savepoints)
+        return Recorder(await self._transaction.connection(), self._record)
 
     async def settle(self, settled: Any) -> bool:
         await self.rollback()
         return False
+
+    async def flush(self) -> None:
+        """Nothing waits here to be sent."""
 
     async def rollback(self) -> None:
         await self._transaction.rollback()
@@ -119,18 +180,15 @@ class Recording(Native):
 class Recorder:
     """The connection, with every statement and its row count written down."""
 
-    def __init__(self, connection: Any, statements: list[Statement], savepoints: list[int]) -> None:
+    def __init__(self, connection: Any, record: Record) -> None:
         self._connection = connection
-        self._statements = statements
-        self._savepoints = savepoints
+        self._record = record
 
     async def execute(self, sql: Any, *args: Any, **named: Any) -> Any:
-        if str(sql) in SAVEPOINT:
-            self._mark(str(sql))
-            return await self._connection.execute(sql)
         with self._written(sql, args) as statement:
             result = await self._connection.execute(sql, *args, **named)
-            statement.rows = counted(result)
+            if statement is not None:
+                statement.rows = counted(result)
         return result
 
     async def executemany(self, sql: str, args: Any, **named: Any) -> Any:
@@ -141,7 +199,8 @@ class Recorder:
     async def fetch(self, sql: str, *args: Any, **named: Any) -> Any:
         with self._written(sql, args) as statement:
             rows = await self._connection.fetch(sql, *args, **named)
-            statement.rows = len(rows)
+            if statement is not None:
+                statement.rows = len(rows)
         return rows
 
     async def fetchrow(self, sql: str, *args: Any, **named: Any) -> Any:
@@ -153,29 +212,19 @@ class Recorder:
         row = await self.fetchrow(sql, *args, **named)
         return None if row is None else list(row.values())[column]
 
-    def _mark(self, sql: str) -> None:
-        """What was run in a savepoint that the handler rolled back is undone."""
-        if sql == SAVEPOINT[0]:
-            self._savepoints.append(len(self._statements))
-        elif sql == SAVEPOINT[1]:
-            for statement in self._statements[self._savepoints[-1] :]:
-                statement.undone = True
-        else:
-            self._savepoints.pop()
-
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     @contextmanager
-    def _written(self, sql: Any, args: tuple[Any, ...]) -> Iterator[Statement]:
-        statement = Statement(str(sql).strip(), args)
-        self._statements.append(statement)
+    def _written(self, sql: Any, args: tuple[Any, ...]) -> Iterator[Statement | None]:
+        statement = self._record.write(str(sql), args)
         try:
-            if _ENDS_TRANSACTION.search(statement.sql):
+            if statement is not None and _ENDS_TRANSACTION.search(statement.sql):
                 raise NotInRehearsal("a handler must not end its own transaction: Oncehook commits it with the mark")
             yield statement
         except Exception as error:
-            statement.error = f"{type(error).__name__}: {error}"
+            if statement is not None:
+                statement.error = f"{type(error).__name__}: {error}"
             raise
 
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from oncehook import signals
 from oncehook.receipt import TRANSITIONS, Receipt, State, rfc3339
 from oncehook.store import Selection, Store
 
@@ -66,19 +67,31 @@ async def replay(
     selection = await bounded(store, selection)
     actor, done = actor or whoami(), Replayed()
     detail = {"run": secrets.token_hex(8), "selection": as_json(selection)}
-    async for page in pages(store, selection, batch):
-        movable = [receipt for receipt, why in page if why is None]
-        moved = set(await store.replay([r.receipt for r in movable], actor, detail) if movable else ())
-        done.matched += len(page)
-        done.left.update(why for _, why in page if why is not None)
-        for receipt in movable:
-            if receipt.receipt in moved:
-                done.replayed[receipt.status.value] += 1
-            else:
-                done.left[MEANWHILE] += 1
-        if progress is not None:
-            progress(done)
+    try:
+        async for page in pages(store, selection, batch):
+            await _replay_page(store, page, actor, detail, done)
+            if progress is not None:
+                progress(done)
+    finally:  # also of what was cut short: whole batches of it are done
+        if done.count:
+            signals.emit("replayed", actor=actor, count=done.count, **detail)
     return done
+
+
+async def _replay_page(
+    store: Store, page: list[tuple[Receipt, str | None]], actor: str, detail: dict[str, Any], done: Replayed
+) -> None:
+    movable = [receipt for receipt, why in page if why is None]
+    moved = set(await store.replay([r.receipt for r in movable], actor, detail) if movable else ())
+    if moved:
+        await store.notify()
+    done.matched += len(page)
+    done.left.update(why for _, why in page if why is not None)
+    for receipt in movable:
+        if receipt.receipt in moved:
+            done.replayed[receipt.status.value] += 1
+        else:
+            done.left[MEANWHILE] += 1
 
 
 async def survey(store: Store, selection: Selection) -> Replayed:

@@ -26,6 +26,17 @@ class Fail(OncehookError):
         super().__init__(reason)
 
 
+class NotNow(OncehookError):
+    """What the event needs is not to be had now, and not for anything of its own: it goes back, and no attempt is used.
+
+    Where the provider's own redeliveries are the attempts, there is no going back, and it is a failure like any other.
+    """
+
+    def __init__(self, reason: str, *, after: float) -> None:
+        super().__init__(reason)
+        self.after = after
+
+
 @dataclass(frozen=True, slots=True)
 class Again:
     """Try again after so many seconds."""

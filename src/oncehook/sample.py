@@ -22,15 +22,18 @@ class Sample:
     body: bytes
 
 
-def compose(
-    provider: Provider,
-    type_: str,
-    secret: str,
-    *,
-    now: float,
-    topic: str = "arn:aws:sns:eu-west-1:123456789012:example",
-) -> Sample:
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:example"
+
+
+def compose(provider: Provider, type_: str, secret: str, *, now: float, topic: str = TOPIC) -> Sample:
     """A new event of this type as the provider would send it. Raises ValueError if the secret cannot sign it."""
+    draft = unsigned(provider, type_, now=now, topic=topic)
+    signed, body = sign(provider, draft.body, secret, headers=draft.headers, now=now)
+    return Sample(signed, body)
+
+
+def unsigned(provider: Provider, type_: str, *, now: float, topic: str = TOPIC) -> Sample:
+    """The same before it is signed."""
     example = next((e for e in provider.examples if fnmatchcase(type_, e.type)), None) or _bare(provider)
     moment = datetime.fromtimestamp(now, UTC)
     event, _, action = type_.partition(".")
@@ -47,8 +50,7 @@ def compose(
     }
     body = Template(example.body).safe_substitute(words).lstrip("\n").encode()
     headers = {name: Template(value).safe_substitute(words) for name, value in example.headers.items()}
-    signed, body = sign(provider, body, secret, headers={"Content-Type": "application/json", **headers}, now=now)
-    return Sample(signed, body)
+    return Sample({"Content-Type": "application/json", **headers}, body)
 
 
 def _bare(provider: Provider) -> Example:
@@ -57,10 +59,10 @@ def _bare(provider: Provider) -> Example:
     headers: dict[str, str] = {}
     facts = provider.event
     wanted = [(facts.type, "$type"), (facts.object, "obj_$number"), (facts.occurred_at, "$now_iso")]
-    composed = len(_locators(facts.id)) > 1  # then the other facts may be parts of it, and go first
+    composed = len(locators(facts.id)) > 1  # then the other facts may be parts of it, and go first
     wanted.insert(len(wanted) if composed else 0, (facts.id, "$id"))
     for expression, value in wanted:
-        places = _locators(expression or [])
+        places = locators(expression or [])
         for i, locator in enumerate(places):
             part = ("$action" if i else "$event") if value == "$type" and len(places) > 1 else value
             _place(locator, part, body, headers)
@@ -80,7 +82,7 @@ def _wrapped(body: dict[str, Any], path: str | None) -> Any:
     return wrapped
 
 
-def _locators(expression: Expression) -> list[str]:
+def locators(expression: Expression) -> list[str]:
     """Where the parts of the first way to a fact are."""
     template = next(iter(templates_of(expression)), "literal:")
     return [choice.strip() for choice in re.findall(r"\{([^{}|]+)", template)] or [template.strip()]

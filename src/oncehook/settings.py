@@ -158,6 +158,18 @@ class Settings:
     lease: float = setting(
         30.0, some(duration), "How long a crashed worker's events stay with it; a running handler's lease is extended."
     )
+    poll: float = setting(1.0, duration, "How often a worker looks for work when nothing wakes it.")
+    notify: bool = setting(
+        True,
+        flag,
+        "PostgreSQL: whether processes wake each other with `NOTIFY`; else workers only look, every `poll`.",
+    )
+    pooler: str = setting(
+        "auto",
+        one_of("auto", "none", "transaction"),
+        "PostgreSQL: whether a pooler in transaction mode, such as PgBouncer, is between; `auto` finds out. `none` is "
+        "also right for one in session mode.",
+    )
     dedupe_window: float = setting(
         Default(30 * 86400.0),
         duration,
@@ -219,6 +231,31 @@ class SourceSettings:
     id: tuple[str, ...] | None = setting(
         None, locators, "A natural key in place of the provider's id, for a sender whose id changes between retries."
     )
+    forward: str | None = setting(
+        None,
+        text,
+        "The handler of its events is this HTTP address: 2xx is `processed`. See [forwarding](forwarding.md).",
+    )
+    forward_secret: tuple[str, ...] = setting(
+        (), locators, "Signs what is forwarded (Standard Webhooks): `env:NAME`, `file:PATH` or the value; or several."
+    )
+    forward_timeout: float = setting(15.0, duration, "How long one forwarded request may take, as a whole.")
+    forward_concurrency: int = setting(8, whole, "How many are under way to that address at once, in one worker.")
+    forward_headers: tuple[str, ...] | None = setting(
+        None,
+        texts,
+        "Headers of the delivery that go on (shell patterns). Absent: those that name the event, and traces.",
+    )
+    serial_by: tuple[str, ...] | None = setting(
+        None,
+        locators,
+        "One event at a time per key, in order of arrival: `object_id`, or where the key is, in the words of `id`.",
+    )
+    serial_failed: str = setting(
+        "block",
+        one_of("block", "skip"),
+        "With `serial_by`: whether a dead letter blocks later events of its key until it is replayed, or they pass it.",
+    )
     topics: tuple[str, ...] = setting((), texts, "SNS: the topic ARNs that may deliver here (shell patterns).")
 
 
@@ -239,8 +276,11 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
     return known
 
 
+_SECRET = ("secrets", "database", "metrics_token", "forward", "forward_secret")
+
+
 def _shown(name: str, value: Any) -> str:
-    return "not usable" if name in ("secrets", "database", "metrics_token") else repr(value)
+    return "not usable" if name in _SECRET else repr(value)
 
 
 def read_source(name: str, values: Mapping[str, Any]) -> SourceSettings:

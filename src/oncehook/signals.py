@@ -42,13 +42,21 @@ LINES: dict[str, tuple[str, str]] = {
     "retrying": ("warning", "A handler failed; its event will be tried again."),
     "dead": ("error", "A handler failed for the last time; its event is a dead letter."),
     "lease_lost": ("warning", "A handler ended after its lease was lost; nothing of it was kept."),
+    "target_paused": ("warning", "A target failed or asked for a pause: its events wait, and use no attempt."),
+    "target_back": ("info", "A target that was paused took an event."),
     "abandoned": ("error", "The provider stopped retrying an inline event; it is a dead letter."),
+    "replayed": ("info", "A person had finished events handled again; `selection` says which."),
     "rescued": ("warning", "A lease ran out, and its receipt was taken back."),
     "settle_failed": ("error", "What came of an attempt could not be written; the lease will run out."),
     "release_failed": ("warning", "Receipts could not be given back; their leases will run out."),
     "heartbeat_failed": ("warning", "Leases could not be extended this time."),
     "pruned": ("info", "Receipts and payloads that were past their horizon are gone."),
     "prune_waits": ("warning", "The database does not answer; pruning goes on at its next turn."),
+    "listen_lost": ("warning", "Other processes cannot wake this worker now; it looks by itself until they can."),
+    "pooled": (
+        "info",
+        "A pooler is before PostgreSQL: no statement is prepared ahead, workers look by themselves.",
+    ),
     "worker_waits": ("warning", "The database does not answer; the worker tries again."),
     "lines_dropped": ("warning", "The log was not read quickly enough, and lines were left out."),
     "connections_closed": ("warning", "Connections that never completed a request were closed."),
@@ -188,7 +196,10 @@ def claimed(pairs: Sequence[tuple[Claim, Claimed]]) -> None:
     """A count and a line for what became of each event at the door. Every event passes here: JSON takes a short way."""
     for (fresh, source), number in Counter((outcome.fresh, claim.source) for claim, outcome in pairs).items():
         metrics.count("oncehook_received_total" if fresh else "oncehook_duplicates_total", source, by=number)
-    lines = [line for claim, outcome in pairs if (line := _event_line(claim, outcome)) is not None]
+    _write([line for claim, outcome in pairs if (line := _event_line(claim, outcome)) is not None])
+
+
+def _write(lines: Sequence[EventLine]) -> None:
     if _json_stream is None:
         for line in lines:
             emit(line.event, **_fields(line))
@@ -231,28 +242,31 @@ def _fields(line: EventLine) -> dict[str, Any]:
     return fields
 
 
+class AttemptLine(EventLine, omit_defaults=False):
+    """What a line about an attempt carries besides."""
+
+    attempt: int = 0
+    outcome: str = ""
+    handler: str | None = None
+    error: str | None = None
+
+
+WORDS = {State.PROCESSED: "processed", State.RETRYING: "retrying", State.FAILED: "dead"}
+
+
 def settled(leased: Leased, done: Settled, landed: bool) -> None:
     """A count and a line for what came of an attempt."""
     metrics.count("oncehook_processed_total", leased.source, done.outcome if landed else "lease lost")
     if done.seconds is not None and done.handler is not None:
         metrics.observe("oncehook_handle_seconds", leased.source, done.handler, value=done.seconds)
-    words = {State.PROCESSED: "processed", State.RETRYING: "retrying", State.FAILED: "dead"}
-    line = words[done.status] if landed else "lease_lost"
+    line = WORDS[done.status] if landed else "lease_lost"
     if is_on(line):
-        emit(
-            line,
-            source=leased.source,
-            event_id=leased.event_id,
-            type=leased.type,
-            object_id=leased.object_id,
-            receipt=leased.receipt,
-            status=done.status.value,
-            correlation_id=leased.correlation_id or str(leased.receipt),
-            attempt=leased.attempt,
-            outcome=done.outcome,
-            handler=done.handler,
-            error=done.error,
-        )
+        written = AttemptLine(
+            line, leased.source, leased.event_id, leased.type, leased.object_id, leased.receipt, done.status.value,
+            leased.correlation_id or str(leased.receipt), leased.delivery_id, attempt=leased.attempt,
+            outcome=done.outcome, handler=done.handler, error=done.error,
+        )  # fmt: skip
+        _write([written])
 
 
 def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:

@@ -96,6 +96,7 @@ class Source:
         self.horizon = self.provider.horizon or 30 * 86400.0
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self._prepare_facts(settings, where)
+        self.find_serial = self._serial(settings, where)
 
     def _prepare_facts(self, settings: SourceSettings, where: str) -> None:
         facts = self.provider.event
@@ -113,6 +114,27 @@ class Source:
         secret_headers = {s.header.lower().encode() for s in self.provider.signatures if s.header}
         self.dropped = NEVER_KEPT | secret_headers
         self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
+
+    def _serial(self, settings: SourceSettings, where: str) -> Find | None:
+        """Where the key is by which events take turns, or None if they do not."""
+        if settings.serial_by is None:
+            return None
+        if self.inline:
+            raise ConfigurationError(
+                f'{where}.serial_by needs mode = "queued": an inline event is handled while its sender waits, '
+                f"and cannot wait for the ones before it"
+            )
+        if settings.serial_by == ("object_id",):
+            if self.find_object is None:
+                raise ConfigurationError(
+                    f"{where}.serial_by is object_id, and {self.provider_name} does not say where that is: "
+                    f"name a path in the body, such as data.id"
+                )
+            return self.find_object
+        try:
+            return compile_expression(settings.serial_by)
+        except ValueError as error:
+            raise ConfigurationError(f"{where}.serial_by: {error}") from None
 
     # -- reading a verified delivery ------------------------------------------------------------------------------
 
@@ -178,6 +200,7 @@ class Source:
             fingerprint(body, parsed, self.volatile),
             body,
             headers,
+            serial_key=indexed(self.find_serial(parsed, delivery.headers)) if self.find_serial else None,
         )
 
     def _unusable(self, body: bytes, headers: str, error: str, type_: str | None = None) -> Claim:

@@ -12,7 +12,7 @@ so long.
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
@@ -73,6 +73,14 @@ class Sessions:
     def transaction(self) -> "SessionTransaction":
         """A handler's transaction, not begun yet."""
         return AsyncTransaction(self) if self.is_async else SyncTransaction(self)
+
+    async def dispose(self) -> None:
+        """Close the engine's connections, where the process is ours and ends."""
+        if isinstance(self.engine, AsyncEngine):
+            await self.engine.dispose()
+        else:
+            self.engine.dispose()
+        self.threads.shutdown()
 
     def _check_dialect(self) -> None:
         name = self.engine.dialect.name
@@ -238,6 +246,7 @@ class SessionTransaction(ABC):
         self._cutting: asyncio.Task[None] | None = None
         self._ended = False
         self._finished = False
+        self._watched: dict[str, Callable[..., None]] = {}
 
     @abstractmethod
     async def _run(self, work: Callable[[HandlerSession], T]) -> T:
@@ -311,6 +320,24 @@ class SessionTransaction(ABC):
         finally:
             self._give_turn()
 
+    # -- for a rehearsal ------------------------------------------------------------------------------------------
+
+    def watch(self, begins: Callable[[str, tuple[Any, ...]], Any], ends: Callable[[int | None], None]) -> None:
+        """Tell of every statement, with its parameters, and of how many rows it changed or returned."""
+
+        def before(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
+            begins(statement, tuple(parameters.values() if isinstance(parameters, Mapping) else parameters or ()))
+
+        def after(_connection: Any, cursor: Any, *_: Any) -> None:
+            ends(cursor.rowcount if cursor.rowcount >= 0 else None)
+
+        self._watched = {"before_cursor_execute": before, "after_cursor_execute": after}
+
+    async def flush(self) -> None:
+        """Send what was only added so far, as it would be before the mark."""
+        if self.session.new or self.session.dirty or self.session.deleted:
+            await self._run(lambda session: session.flush())
+
     # -- for the session ------------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
@@ -333,6 +360,8 @@ class SessionTransaction(ABC):
                 raise
             event.listen(connection, "before_cursor_execute", self._before_statement)
             self._loop.call_soon_threadsafe(self._start_limit)
+        for name, listener in self._watched.items():
+            event.listen(connection, name, listener)
 
     def _before_statement(self, *_: Any) -> None:
         """Also for what a handler sends through the session's connection, past the session."""

@@ -19,7 +19,11 @@ pytestmark = pytest.mark.anyio
 
 # What one dialect needs and the other has another way for; everything else is in both.
 POSTGRES_ONLY = {
-    "settle_or_fail",
+    "mark",
+    "mark_processed",
+    "clean_session",
+    "notify",
+    "backend",
     "turn_to_prune",
     "payload_days",
     "day_must_stay",
@@ -36,6 +40,10 @@ POSTGRES_ONLY = {
     "migration_lock",
     "durability_off",
     "is_standby",
+    "days_received",
+    "move_payloads",
+    "create_database",
+    "drop_database",
 }
 SQLITE_ONLY = {"last_receipt", "fresh_receipts", "claim_payload", "claim_inline", "settle_attempts", "free_pages"}
 

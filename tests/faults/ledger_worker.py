@@ -1,6 +1,6 @@
 """A worker of its own process: its handler writes a ledger row for each event, in the event's transaction.
 
-python -m tests.faults.ledger_worker DATABASE LEASE_SECONDS
+python -m tests.faults.ledger_worker DATABASE LEASE_SECONDS [HANDLER_SECONDS]
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import Any
 from oncehook import Event, Inbox, Retry
 
 
-async def main(database: str, lease: str) -> None:
+async def main(database: str, lease: str, pause: str = "0.002") -> None:
     inbox = Inbox(database, lease=float(lease), migrate="never")
     inbox.source("stripe", secrets=["whsec_test"])
     mark = "$1" if database.startswith("postgresql") else "?"
@@ -19,7 +19,7 @@ async def main(database: str, lease: str) -> None:
     @inbox.on("stripe", "*", retry=Retry(attempts=100, first=0.05, most=0.1))
     async def write(event: Event, tx: Any) -> None:
         await tx.execute(f"INSERT INTO ledger (event_id) VALUES ({mark})", event.id)
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(float(pause))
         await tx.execute(f"UPDATE ledger SET twice = event_id WHERE event_id = {mark}", event.id)
 
     stop = asyncio.Event()

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from oncehook import Inbox
-from tests.events import STRIPE_SECRET, deliver_stripe, stripe_body
+from oncehook.testing import deliver
+from tests.events import STRIPE_SECRET, stripe_body
 from tests.servers import Postgres, ask, private_postgres
 
 pytestmark = pytest.mark.anyio
@@ -42,7 +43,7 @@ class Load:
                 assert await self._deliver(event_id, body) in (200, 503)
 
     async def _deliver(self, event_id: str, body: bytes) -> int:
-        answer = await deliver_stripe(self.inbox, body)
+        answer = await deliver(self.inbox, "stripe", body)
         if answer.status in (200, 202):
             self.fresh += [event_id] * (answer.status == 202)
             async with self._acks:

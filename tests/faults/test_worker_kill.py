@@ -25,8 +25,8 @@ DONE = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
 class WorkerProcess:
     """A worker that a test may treat badly."""
 
-    def __init__(self, database: str) -> None:
-        command = [sys.executable, "-m", "tests.faults.ledger_worker", database, str(LEASE)]
+    def __init__(self, database: str, *options: str, module: str = "tests.faults.ledger_worker") -> None:
+        command = [sys.executable, "-m", module, database, str(LEASE), *options]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"ready\n"
@@ -125,4 +125,20 @@ async def test_a_worker_that_slept_past_its_lease_cannot_commit(postgres: Postgr
             zombie.send(signal.SIGCONT)
             codes = [worker.end(signal.SIGTERM) for worker in (zombie, other) if worker is not None]
     check(database, 0)
+    assert codes == [0, 0]
+
+
+async def test_two_workers_share_the_work(postgres: Postgres) -> None:
+    """Each does at least a quarter, however late it was woken: a handler takes long enough for the other to come."""
+    database = postgres.database()
+    async with filled(lambda **settings: Inbox(database, **settings), database) as claim:
+        workers = [WorkerProcess(database, "0.1"), WorkerProcess(database, "0.1")]
+        try:
+            await claim(400)  # type: ignore[misc]
+            await until(database, UNFINISHED, lambda left: left == 0)
+        finally:
+            codes = [worker.end(signal.SIGTERM) for worker in workers]
+    check(database, 0)
+    shares = ask(database, "SELECT worker, count(*) FROM webhook_attempts WHERE outcome = 'processed' GROUP BY worker")
+    assert len(shares) == 2 and min(count for _, count in shares) >= 100, shares
     assert codes == [0, 0]

@@ -22,6 +22,8 @@ max_body = "1MiB"
 
 # [sources.github]
 # secrets = ["env:GITHUB_WEBHOOK_SECRET"]
+# forward = "http://localhost:3000/hooks"      # this address handles its events: 2xx is done
+# forward_secret = "env:FORWARD_SECRET"        # whsec_…: signs what is forwarded
 
 # Test and live endpoints of one provider are two sources, with their own secrets:
 # [sources.stripe-test]

@@ -2,10 +2,11 @@
 
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import click
@@ -20,6 +21,7 @@ from oncehook.rehearse import REALLY_MADE, Rehearsal, rehearse
 from oncehook.replay import BATCH, REPLAYABLE, Progress, Replayed, bounded, pages, replay, survey
 from oncehook.store import Selection, Store, make_store
 
+Rehearsing = Callable[[Receipt], Awaitable[Rehearsal]]
 STATES = sorted(state.value for state in REPLAYABLE)
 
 
@@ -98,7 +100,7 @@ def command(
 
 
 async def _replay(names: tuple[str, ...], selection: Selection, config: str | None, app: str | None, how: How) -> int:
-    async with _opened(config, app) as (store, handlers):
+    async with _opened(config, app) as (store, handlers, transaction):
         if names:
             found = [(name, await resolve(store, name)) for name in names]
             missing = [name for name, receipt in found if receipt is None]
@@ -116,7 +118,8 @@ async def _replay(names: tuple[str, ...], selection: Selection, config: str | No
         if not names and not how.yes and would.count > 1:
             _confirm(would, how)
         if how.rehearse:
-            return await _rehearse(store, handlers, selection, would, how)
+            rehearsing = partial(rehearse, store, handlers, transaction=transaction)
+            return await _rehearse(store, rehearsing, selection, would, how)
         with _progress(would) as progress:
             done = await replay(store, selection, actor=how.actor, progress=progress)
     _tell(done, how)
@@ -124,13 +127,17 @@ async def _replay(names: tuple[str, ...], selection: Selection, config: str | No
 
 
 @asynccontextmanager
-async def _opened(config: str | None, app: str | None) -> AsyncIterator[tuple[Store, Handlers]]:
-    """The store of the app, with its handlers; without an app, that of the configuration."""
+async def _opened(config: str | None, app: str | None) -> AsyncIterator[tuple[Store, Handlers, Any]]:
+    """The store of the app, its handlers, and what makes their transactions where it has an engine.
+
+    Without an app, the store of the configuration.
+    """
     if app is None:
         async with opened_store(config) as store:
-            yield store, Handlers()
+            yield store, Handlers(), None
         return
     from oncehook.cli.serve import load_inbox
+    from oncehook.inbox import make_sessions
 
     if config is not None:
         os.environ["ONCEHOOK_CONFIG"] = config
@@ -140,7 +147,16 @@ async def _opened(config: str | None, app: str | None) -> AsyncIterator[tuple[St
     try:
         if await store.pending_migrations():
             raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
-        yield store, inbox.handlers
+        if inbox.sessions is None:
+            yield store, inbox.handlers, None
+            return
+        sessions = make_sessions(inbox.sessions.engine, store)
+        sessions.check_handlers(inbox.handlers)
+        await sessions.check_database()
+        try:
+            yield store, inbox.handlers, sessions.transaction
+        finally:
+            await sessions.dispose()
     finally:
         await store.close()
 
@@ -194,12 +210,12 @@ async def _list(store: Store, selection: Selection, would: Replayed, how: How) -
     return 0 if would.count else 1
 
 
-async def _rehearse(store: Store, handlers: Handlers, selection: Selection, would: Replayed, how: How) -> int:
+async def _rehearse(store: Store, rehearsing: Rehearsing, selection: Selection, would: Replayed, how: How) -> int:
     good = rehearsed = 0
     async for page in pages(store, selection):
         for receipt, why in page:
             if why is None:
-                rehearsal = await rehearse(store, handlers, receipt)
+                rehearsal = await rehearsing(receipt)
                 rehearsed += 1
                 good += rehearsal.error is None
                 if how.as_json:

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -20,6 +19,8 @@ from oncehook.cli.options import config_option
 from oncehook.cli.processes import run_processes
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
+from oncehook.outgoing import parse_url
+from oncehook.source import Source
 from oncehook.web.app import Service
 from oncehook.web.protocol import Protocol, close_unfinished
 
@@ -64,7 +65,7 @@ def command(
     if no_worker:
         inbox.works = False
     if concurrency is not None:
-        inbox.settings = replace(inbox.settings, concurrency=concurrency)
+        inbox.set_concurrency(concurrency)
     if processes > 1 and inbox.settings.database.startswith("sqlite:"):
         raise ConfigurationError(
             "--processes needs PostgreSQL: on SQLite one process writes, and more would only wait for it"
@@ -126,10 +127,18 @@ def announce(inbox: Inbox, listener: socket.socket) -> None:
     width = max(map(len, inbox.sources), default=0)
     for name, source in sorted(inbox.sources.items()):
         unsigned = "   ! accepts unsigned deliveries" if source.verifier is None else ""
-        click.echo(f"  {base}/webhooks/{name:<{width}}   {source.provider.title or source.provider_name}{unsigned}")
+        title = source.provider.title or source.provider_name
+        click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{_forwarding(source)}{unsigned}")
     if not inbox.sources:
         click.echo("  no sources yet: `oncehook init` writes a configuration to start from")
     sys.stdout.flush()
+
+
+def _forwarding(source: Source) -> str:
+    if source.settings.forward is None:
+        return ""
+    signed = "" if source.settings.forward_secret else ", unsigned"
+    return f"   → {parse_url(source.settings.forward).origin}{signed}"
 
 
 class Server(uvicorn.Server):

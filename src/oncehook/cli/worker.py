@@ -4,7 +4,6 @@ import asyncio
 import os
 import signal
 import sys
-from dataclasses import replace
 
 import click
 
@@ -34,7 +33,7 @@ def command(app: str | None, config: str | None, concurrency: int | None) -> Non
     inbox = load_inbox(app)
     require_handlers(inbox, app)
     if concurrency is not None:
-        inbox.settings = replace(inbox.settings, concurrency=concurrency)
+        inbox.set_concurrency(concurrency)
     inbox.works = True
     signals.configure(inbox.settings.log_level, inbox.settings.log_format)
     work(inbox)
@@ -42,8 +41,7 @@ def command(app: str | None, config: str | None, concurrency: int | None) -> Non
 
 def require_handlers(inbox: Inbox, app: str | None) -> None:
     """Without a handler, a worker would mark every event as processed, and nothing would have been done for it."""
-    forwards = any(getattr(source.settings, "forward", None) for source in inbox.sources.values())
-    if not forwards and not any(True for _ in inbox.handlers):
+    if not any(True for _ in inbox.handlers):
         where = f"{app} registers none" if app else "no APP was given"
         raise ConfigurationError(
             f"there are no handlers to work with: {where}. Name yours: oncehook worker hooks:inbox"

@@ -1,21 +1,19 @@
 """Certificates that must be fetched, and the one way in which the door fetches anything.
 
-Who may be asked is decided before this module is called (`providers/sns.py`). Here: HTTPS with a verified
-host name, no redirect, no proxy, one time limit for the whole exchange, a bounded answer, one fetch at a time per
-address, a bounded cache, and a failed fetch is Unavailable (503, the sender tries again), never a verdict.
+Who may be asked is decided before this module is called (`providers/sns.py`), and `outgoing.py` asks. Here: HTTPS
+alone, one fetch at a time per address, a bounded cache, and a failed fetch is Unavailable (503, the sender tries
+again), never a verdict.
 """
 
 import asyncio
-import io
 import socket
 import ssl
 from collections.abc import Callable
-from http.client import HTTPException, HTTPResponse
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-from oncehook.clock import SYSTEM
-from oncehook.errors import Unavailable
+from oncehook.errors import SendFailed, Unavailable
+from oncehook.exchange import Answer
+from oncehook.outgoing import Address, Outgoing, look_up_name
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
@@ -29,58 +27,30 @@ MOST_FETCHING = 4
 
 
 def fetch(url: str, *, context: ssl.SSLContext | None = None, dial: tuple[str, int] | None = None) -> bytes:
-    """GET an https address: 200 or an OSError, within the time limit. `dial` connects elsewhere, for tests."""
-    parts = urlsplit(url)
-    if parts.scheme != "https" or parts.hostname is None:
-        raise OSError("only https is fetched")
-    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-    request = f"GET {target} HTTP/1.1\r\nHost: {parts.hostname}\r\nAccept: */*\r\nConnection: close\r\n\r\n"
-    deadline = SYSTEM.monotonic() + TIME_LIMIT
-    context = context or ssl.create_default_context()
-    with socket.create_connection(dial or (parts.hostname, 443), timeout=_left(deadline)) as plain:
-        plain.settimeout(_left(deadline))
-        with context.wrap_socket(plain, server_hostname=parts.hostname) as secure:
-            secure.settimeout(_left(deadline))
-            secure.sendall(request.encode())
-            return _content(_read_to_end(secure, deadline))
+    """GET an https address: 200 or an OSError, within the time limit. `dial` connects elsewhere, for tests.
 
-
-def _left(deadline: float) -> float:
-    left = deadline - SYSTEM.monotonic()
-    if left <= 0:
-        raise TimeoutError("it took too long")
-    return left
-
-
-def _read_to_end(connection: ssl.SSLSocket, deadline: float) -> bytes:
-    """All that is sent until the other side closes. A timeout of the socket alone would count anew with every byte."""
-    answer = b""
-    while True:
-        connection.settimeout(_left(deadline))
-        chunk = connection.recv(16 * 1024)
-        if not chunk:
-            return answer
-        answer += chunk
-        if len(answer) > 2 * MOST_BYTES:
-            raise OSError("it answered with too much")
-
-
-def _content(answer: bytes) -> bytes:
-    class Received:  # as much of a socket as a response needs
-        def makefile(self, mode: str) -> io.BytesIO:
-            return io.BytesIO(answer)
-
-    response = HTTPResponse(Received(), method="GET")  # type: ignore[arg-type]
+    Waits: for a thread of its own. The address is trusted, wherever it is: who may be asked was decided by its name,
+    and a cloud's own services may well have private addresses.
+    """
+    if not url.startswith("https://") or url.startswith("https:///"):
+        raise OSError("only https is fetched, from a host")
     try:
-        response.begin()
-        content = response.read()
-    except (HTTPException, ValueError) as error:
-        raise OSError(f"it did not answer in HTTP: {type(error).__name__}") from None
-    if response.status != 200:
-        raise OSError(f"it answered {response.status}")
-    if len(content) > MOST_BYTES:
+        answer = asyncio.run(_get(url, context, dial))
+    except SendFailed as error:
+        raise OSError(str(error)) from None
+    if answer.status != 200:
+        raise OSError(f"it answered {answer.status}")
+    if not answer.whole:
         raise OSError("it answered with too much")
-    return content
+    return answer.body
+
+
+async def _get(url: str, context: ssl.SSLContext | None, dial: tuple[str, int] | None) -> Answer:
+    async def elsewhere(host: str, port: int) -> list[Address]:
+        return [(socket.AF_INET, dial)] if dial else await look_up_name(host, port)
+
+    client = Outgoing(context=context, resolve=elsewhere, keep=0)
+    return await client.get(url, {"Accept": "*/*"}, trusted=True, timeout=TIME_LIMIT, most=MOST_BYTES)
 
 
 class Certificates:

@@ -1,6 +1,6 @@
 """What the house asks of a database. One behavioural suite, tests/conformance, holds every store to it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -62,8 +62,15 @@ class Pruning(Protocol):
 class Store(Protocol):
     """The verbs. Times are the database's own; every text that comes in is already capped and clean."""
 
+    settings: Settings
+    """What it opens with."""
+
     parallel_claims: int
     """How many `claim` calls may usefully be under way at once."""
+
+    @property
+    def notifies(self) -> bool:
+        """Whether `notify` may reach anybody."""
 
     async def open(self) -> None:
         """Connect, check that commits are durable, and bring the schema up to date if the settings say so."""
@@ -77,8 +84,18 @@ class Store(Protocol):
     async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
         """Insert all that are new in one durable transaction; return what became of each, in their order.
 
-        No two of `claims` have the same (source, event_id). When this returns, the commit is on disk. It raises
-        RowRefused if the database refuses a row for what is in it, StoreUnavailable if nothing can be recorded now.
+        No two of `claims` have the same (source, event_id). Receipts are numbered in their order. When this returns,
+        the commit is on disk. It raises RowRefused if the database refuses a row for what is in it, StoreUnavailable if
+        nothing can be recorded now.
+        """
+
+    async def notify(self) -> None:
+        """Tell the workers of other processes that something may be due. A hint: it never raises."""
+
+    async def listen(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when another process notifies, and once at first. Returns where there is no way to listen.
+
+        Raises StoreUnavailable when the connection is lost.
         """
 
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
@@ -99,10 +116,14 @@ class Store(Protocol):
     async def counts(self) -> list[dict[str, Any]]:
         """Per source and status: how many receipts; per source: how many noted duplicates and changed bodies."""
 
-    async def lease(self, limit: int, seconds: float, worker: str, *, rescued: bool = False) -> list[Leased]:
-        """Take up to `limit` due receipts in one statement: `processing`, attempt counted, fence raised.
+    async def lease(
+        self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
+    ) -> list[Leased]:
+        """Take up to `limit` due receipts: `processing`, attempt counted, fence raised.
 
-        With `rescued`, only such whose last worker died; without, only others.
+        With `rescued`, only such whose last worker died; without, only others. Of receipts with a serial key only the
+        first of its key that is not finished is taken, and only while none of that key is `processing`. A dead letter
+        is not finished, except in the sources of `skip_failed`, and where its payload is gone.
         """
 
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
@@ -114,8 +135,11 @@ class Store(Protocol):
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
         """End attempts: the receipts whose lease still held are moved on, with a row of history; returns those."""
 
-    async def release(self, held: Sequence[Held]) -> int:
-        """Give back receipts that were leased and not started, and their attempts; returns how many still were ours."""
+    async def release(self, held: Sequence[Held], after: float | None = None) -> int:
+        """Give back receipts that were leased and not started, and their attempts; returns how many still were ours.
+
+        With `after`, they are due again in so many seconds.
+        """
 
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
         """Receipts whose lease ran out, by id above `after`."""

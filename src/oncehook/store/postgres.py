@@ -79,7 +79,7 @@ class PostgresStore(PostgresRejections):
         while len(self._ids) < count:
             rows = await self._surely(lambda connection: connection.fetch(self.sql["receipt_ids"], ID_BLOCK + count))
             self._ids = [row[0] for row in reversed(rows)] + self._ids
-        return [self._ids.pop() for _ in range(count)]
+        return sorted(self._ids.pop() for _ in range(count))
 
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
         async with self._connection() as connection:
@@ -136,6 +136,7 @@ class Row(msgspec.Struct, omit_defaults=True):
     status: str = "received"
     last_error: str | None = None
     inline_seconds: float | None = None
+    serial_key: str | None = None
 
 
 _encode = msgspec.json.Encoder().encode
@@ -154,7 +155,7 @@ def _offered(offered: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:
             Row(
                 id, claim.source, claim.provider, claim.event_id, claim.fingerprint.hex(), claim.headers, start, size,
                 claim.type, claim.object_id, claim.delivery_id, claim.occurred_at, claim.correlation_id,
-                claim.status.value, claim.last_error, claim.inline_seconds,
+                claim.status.value, claim.last_error, claim.inline_seconds, claim.serial_key,
             )
         )  # fmt: skip
         start += size

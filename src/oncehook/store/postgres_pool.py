@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 
+from oncehook import signals
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import ConfigurationError, RowRefused, StoreUnavailable
 from oncehook.receipt import rfc3339
@@ -19,6 +20,7 @@ from oncehook.store import queries
 Connection = asyncpg.pool.PoolConnectionProxy
 T = TypeVar("T")
 
+CONNECTIONS = 10
 DAYS_AHEAD = 7
 MIGRATION_LOCK = 0x6F6E6365  # "once"
 MIGRATION_SECONDS = 3600.0
@@ -57,19 +59,24 @@ class PostgresPool:
         self.sql = queries.load("postgres")
         self._pool: asyncpg.Pool[Any] | None = None
         self._pid = os.getpid()
+        self.pooled = settings.pooler == "transaction"
 
     # -- opening and closing --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         try:
+            self.pooled = await self._is_pooled()
+            if self.pooled:
+                signals.emit("pooled")
             self._pool = await asyncpg.create_pool(
                 self.settings.database,
                 min_size=1,
-                max_size=self.settings.concurrency + 10,  # handlers must not keep the door from a connection
+                max_size=CONNECTIONS,  # handlers have others: they must not keep the door from one
                 timeout=self.settings.claim_timeout,
                 command_timeout=self.settings.claim_timeout / 2,
                 reset=_keep_as_it_is,
                 server_settings={"application_name": "oncehook"},
+                **self._statements(),
             )
         except ValueError:
             raise ConfigurationError(
@@ -103,6 +110,37 @@ class PostgresPool:
         async with self._connection() as connection:
             if await connection.fetchval(self.sql["is_standby"]):
                 raise StoreUnavailable("PostgreSQL is read-only here: it is a standby")
+
+    async def _is_pooled(self) -> bool:
+        """Whether a pooler in transaction mode is, or may be, between.
+
+        A server tells a client its process when they connect; a pooler has to make one up, and is found out by asking
+        the server itself. In which mode it pools cannot be asked, and transaction mode is the one that needs care.
+        """
+        if self.settings.pooler != "auto":
+            return self.settings.pooler == "transaction"
+        connection = await asyncpg.connect(
+            self.settings.database, timeout=self.settings.claim_timeout, statement_cache_size=0
+        )
+        try:
+            process = await connection.fetchval(self.sql["backend"], timeout=self.settings.claim_timeout)
+            return bool(process != connection.get_server_pid())
+        finally:
+            connection.terminate()
+
+    def _statements(self) -> dict[str, Any]:
+        """Behind a pooler in transaction mode the next statement may meet another server: none is prepared ahead."""
+        return {"statement_cache_size": 0} if self.pooled else {}
+
+    async def _connect(self, name: str, command_timeout: float) -> Any:
+        """A connection beside the pool."""
+        return await asyncpg.connect(
+            self.settings.database,
+            timeout=min(self.settings.claim_timeout, command_timeout),
+            command_timeout=command_timeout,
+            server_settings={"application_name": name},
+            **self._statements(),
+        )
 
     async def _check_durability(self) -> None:
         async with self._connection() as connection:
@@ -228,7 +266,7 @@ class PostgresPool:
 
 
 async def _keep_as_it_is(connection: Any) -> None:
-    """asyncpg would reset the session with a round trip on every release; nothing here changes the session."""
+    """asyncpg would reset the session with a round trip on each release; nobody changes these: handlers have others."""
 
 
 def _partition(day: date) -> str:

@@ -41,13 +41,13 @@ class PostgresPrune(PostgresReplay):
         """Two connections beside the pool: one holds the turn in an open transaction, the other works outside of it."""
         turn = works = None
         try:
-            turn = await self._connect()
+            turn = await self._connect("oncehook prune", STEP_SECONDS)
             await turn.execute("BEGIN")
             ((mine,),) = await _run(turn, self.sql["turn_to_prune"], {"lock": PRUNE_LOCK})
             # That one's portal, and with it a snapshot that our own detach would wait for, stays until the next.
             await turn.execute(self.sql["today"])
             if mine:
-                works = await self._connect()
+                works = await self._connect("oncehook prune", STEP_SECONDS)
                 yield PostgresPruning(self, works)
             else:
                 yield None
@@ -57,14 +57,6 @@ class PostgresPrune(PostgresReplay):
             for connection in (works, turn):
                 if connection is not None:
                     connection.terminate()
-
-    async def _connect(self) -> Any:
-        return await asyncpg.connect(
-            self.settings.database,
-            timeout=self.settings.claim_timeout,
-            command_timeout=STEP_SECONDS,
-            server_settings={"application_name": "oncehook prune"},
-        )
 
     # -- forgetting -----------------------------------------------------------------------------------------------
 
@@ -88,7 +80,7 @@ class PostgresPrune(PostgresReplay):
     async def _vacuum(self, days: Sequence[str]) -> None:
         """A deleted row is on its page until this; where it takes too long, it is left to autovacuum."""
         try:
-            connection = await self._connect()
+            connection = await self._connect("oncehook prune", STEP_SECONDS)
             try:
                 for day in days:
                     await connection.execute(self.sql["vacuum_day"].format(name=day))

@@ -96,6 +96,7 @@ def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:
     return (
         id, claim.source, claim.provider, claim.event_id, claim.type, claim.object_id, claim.delivery_id,
         rfc3339(claim.occurred_at), claim.correlation_id, claim.status, claim.last_error, claim.fingerprint,
+        claim.serial_key,
     )  # fmt: skip
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from oncehook.errors import StoreUnavailable
-from oncehook.extract import moment
 from oncehook.receipt import Held, Leased, Settled
-from oncehook.store.sqlite_file import BUSY_MS, SqliteFile
+from oncehook.store.sqlite_file import BUSY_MS
+from oncehook.store.sqlite_lease import SqliteLease, leased_by
 from oncehook.transact import ENDED, NOT_YOURS, Native, TransactionClosed
 
 MOST_SECONDS = 2.0
@@ -29,8 +29,8 @@ def held_json(held: Sequence[Held]) -> str:
     return _encode([{"receipt": receipt, "lease": lease} for receipt, lease in held]).decode()
 
 
-class SqliteWork(SqliteFile):
-    """The verbs of the worker."""
+class SqliteWork(SqliteLease):
+    """The other verbs of the worker."""
 
     handling: "Handling | None" = None
 
@@ -44,13 +44,9 @@ class SqliteWork(SqliteFile):
             await asyncio.to_thread(handling.close)
         await super().close()
 
-    async def lease(self, limit: int, seconds: float, worker: str, *, rescued: bool = False) -> list[Leased]:
-        given = {"limit": limit, "seconds": seconds, "worker": worker, "rescued": rescued}
-        return await self._write(lambda connection: _lease(connection, self.sql["lease"], given))
-
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         given = {"receipt": receipt, "seconds": seconds, "worker": worker}
-        leased = await self._write(lambda connection: _lease(connection, self.sql["lease_one"], given))
+        leased = await self._write(lambda connection: leased_by(connection, self.sql["lease_one"], given))
         return leased[0] if leased else None
 
     async def abandon_inline(self) -> list[int]:
@@ -68,9 +64,10 @@ class SqliteWork(SqliteFile):
 
         return await self._write(settle)
 
-    async def release(self, held: Sequence[Held]) -> int:
+    async def release(self, held: Sequence[Held], after: float | None = None) -> int:
         def release(connection: sqlite3.Connection) -> int:
-            return len(connection.execute(self.sql["release"], {"held": held_json(held)}).fetchall())
+            given = {"held": held_json(held), "after": after}
+            return len(connection.execute(self.sql["release"], given).fetchall())
 
         return await self._write(release)
 
@@ -100,20 +97,6 @@ def settle_in(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequ
     if landed:
         connection.execute(sql["settle_attempts"], {"given": given, "settled": _encode(sorted(landed)).decode()})
     return landed
-
-
-def _lease(connection: sqlite3.Connection, sql: str, given: dict[str, Any]) -> list[Leased]:
-    connection.execute("BEGIN IMMEDIATE")
-    cursor = connection.execute(sql, given)
-    names = [column[0] for column in cursor.description]
-    rows = [_leased(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
-    connection.execute("COMMIT")
-    return sorted(rows, key=lambda row: row.receipt)
-
-
-def _leased(row: dict[str, Any]) -> Leased:
-    row["occurred_at"], row["received_at"] = moment(row["occurred_at"]), moment(row["received_at"])
-    return Leased(**row)
 
 
 class Handling:

@@ -6,13 +6,14 @@ WITH offered AS (
     SELECT * FROM json_to_recordset($1::json) AS o (
         id bigint, source text, provider text, event_id text, type text, object_id text, delivery_id text,
         occurred_at timestamptz, correlation_id text, status text, last_error text, fingerprint text, headers text,
-        start integer, size integer, inline_seconds double precision
+        start integer, size integer, inline_seconds double precision, serial_key text
     )
 ), claimed AS (
     INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
-                                  status, last_error, fingerprint, is_inline, attempts, lease, leased_at, lease_until)
+                                  status, last_error, fingerprint, serial_key, is_inline, attempts, lease, leased_at,
+                                  lease_until)
     SELECT id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
-           coalesce(status, 'received'), last_error, decode(fingerprint, 'hex'),
+           coalesce(status, 'received'), last_error, decode(fingerprint, 'hex'), serial_key,
            inline_seconds IS NOT NULL, (inline_seconds IS NOT NULL)::integer, (inline_seconds IS NOT NULL)::integer,
            CASE WHEN inline_seconds IS NOT NULL THEN now() END, now() + inline_seconds * interval '1 second'
     FROM offered ORDER BY source COLLATE "C", event_id COLLATE "C"

@@ -55,6 +55,12 @@ FROM webhook_receipts WHERE status = 'failed'
 GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
 
 -- name: lags
-SELECT source, extract(epoch FROM now() - min(coalesce(next_attempt_at, received_at)))::double precision AS lag
-FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+SELECT source, extract(epoch FROM now() - min(due))::double precision AS lag
+FROM (
+    SELECT source, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+    UNION ALL
+    SELECT source, coalesce(next_attempt_at, received_at) FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
+) waiting
 GROUP BY source ORDER BY source

@@ -27,40 +27,25 @@ FROM (
 WHERE r.id = held.id
 
 -- name: settle
-WITH given AS (
-    SELECT * FROM json_to_recordset(CAST(:given AS json)) AS g (
-        receipt bigint, lease bigint, status text, outcome text, after double precision, error text, traceback text,
-        handler text, version text, seconds double precision, crashed boolean
-    )
-), settled AS (
-    UPDATE webhook_receipts r
-    SET status = g.status, outcome = g.outcome, handler = g.handler, last_error = g.error, lease_until = NULL,
-        crashes = CASE WHEN g.crashed THEN r.crashes + 1 ELSE 0 END,
-        processed_at = CASE WHEN g.status = 'processed' THEN now() END,
-        next_attempt_at = CASE WHEN g.after IS NOT NULL THEN now() + g.after * interval '1 second' END
-    FROM given g
-    WHERE r.id = g.receipt AND r.lease = g.lease AND r.status = 'processing'
-      AND (NOT g.crashed OR r.id IN (
-          SELECT w.id FROM webhook_receipts w WHERE w.id = g.receipt FOR UPDATE SKIP LOCKED
-      ))
-    RETURNING r.id, r.attempts, r.worker, r.leased_at, g.outcome, g.error, g.traceback, g.handler, g.version, g.seconds
-), history AS (
-    INSERT INTO webhook_attempts
-        (receipt_id, number, started_at, ended_at, outcome, error, traceback, handler, version, worker)
-    SELECT id, attempts, coalesce(clock_timestamp() - seconds * interval '1 second', leased_at), clock_timestamp(), outcome,
-           error, traceback, handler, version, worker
-    FROM settled
-    RETURNING receipt_id
-)
-SELECT receipt_id FROM history
+SELECT receipt FROM webhook_settle(CAST(:given AS json)) AS receipt
 
--- name: settle_or_fail
--- In place of the last line of `settle`: an error, and so no COMMIT, unless every lease still held.
-SELECT 1 / (count(*) = {expected})::integer FROM history; COMMIT
+-- name: mark
+-- An error of its own, OH001, and so no COMMIT, unless every lease still held.
+CALL webhook_mark({given}, {expected}); COMMIT
+
+-- name: mark_processed
+-- The same for one event whose handler ended well.
+CALL webhook_mark_processed({receipt}, {lease}, {handler}, {version}, {seconds}); COMMIT
+
+-- name: clean_session
+-- What a handler may have left in its session, as DISCARD ALL has it, without the plans and prepared statements.
+SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL; SET SESSION AUTHORIZATION DEFAULT;
+DISCARD TEMP; DISCARD SEQUENCES
 
 -- name: release
 UPDATE webhook_receipts r
-SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
+SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
+    next_attempt_at = coalesce(now() + CAST(:after AS double precision) * interval '1 second', next_attempt_at)
 FROM json_to_recordset(CAST(:held AS json)) AS h (receipt bigint, lease bigint)
 WHERE r.id = h.receipt AND r.lease = h.lease AND r.status = 'processing'
 RETURNING r.id
@@ -75,8 +60,14 @@ SELECT number, started_at, ended_at, outcome, error, traceback, handler, version
 FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
 
 -- name: next_due
-SELECT extract(epoch FROM min(coalesce(next_attempt_at, received_at)) - now())::double precision
-FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+SELECT extract(epoch FROM min(due) - now())::double precision
+FROM (
+    SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+    UNION ALL
+    SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
+) waiting
 
 -- name: lease_one
 WITH leased AS (

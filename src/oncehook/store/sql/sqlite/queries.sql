@@ -3,7 +3,7 @@ SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'webhook_receipts'
 
 -- name: claim
 INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
-                              status, last_error, fingerprint)
+                              status, last_error, fingerprint, serial_key)
 VALUES :rows
 ON CONFLICT (source, event_id) DO NOTHING
 

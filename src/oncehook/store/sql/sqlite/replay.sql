@@ -49,6 +49,12 @@ FROM webhook_receipts WHERE status = 'failed'
 GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
 
 -- name: lags
-SELECT source, (julianday('now') - julianday(min(coalesce(next_attempt_at, received_at)))) * 86400 AS lag
-FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+SELECT source, (julianday('now') - julianday(min(due))) * 86400 AS lag
+FROM (
+    SELECT source, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+    UNION ALL
+    SELECT source, coalesce(next_attempt_at, received_at) FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
+)
 GROUP BY source ORDER BY source

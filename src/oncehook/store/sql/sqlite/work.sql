@@ -47,7 +47,8 @@ WHERE r.id IN (SELECT value FROM json_each(:settled))
 
 -- name: release
 UPDATE webhook_receipts
-SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
+SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
+    next_attempt_at = coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :after || ' seconds'), next_attempt_at)
 FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM json_each(:held)) h
 WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
 RETURNING id
@@ -62,8 +63,14 @@ SELECT number, started_at, ended_at, outcome, error, traceback, handler, version
 FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
 
 -- name: next_due
-SELECT (julianday(min(coalesce(next_attempt_at, received_at))) - julianday('now')) * 86400
-FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+SELECT (julianday(min(due)) - julianday('now')) * 86400
+FROM (
+    SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+    UNION ALL
+    SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
+)
 
 -- name: claim_inline
 UPDATE webhook_receipts

@@ -1,0 +1,53 @@
+"""The clock of one run, without anything that a peer's environment lacks."""
+
+import asyncio
+import json
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+BODY = json.dumps(
+    {"id": "evt", "object": "event", "data": {"object": {"amount_paid": 2900, "note": "x" * 1000}}}
+).encode()
+LEDGER = "CREATE TABLE ledger (event_id text PRIMARY KEY, object_id text NOT NULL, paid_at timestamptz DEFAULT now())"
+INSERT = "INSERT INTO ledger (event_id, object_id) VALUES ($1, $2)"
+
+
+class Stopwatch:
+    """Runs from when a tenth of the events is done: connections are made and statements prepared by then."""
+
+    def __init__(self, events: int, backend: int) -> None:
+        self.events = events
+        self.postmaster = int(_stat(backend)[1])
+        self.warm = events // 10
+        self.done = self._counted = 0
+        self.finished = asyncio.Event()
+        self._started = self._now()
+
+    def count(self, number: int = 1) -> None:
+        before, self.done = self.done, self.done + number
+        if before < self.warm <= self.done:
+            self._counted, self._started = self.done, self._now()
+        if self.done >= self.events:
+            self.finished.set()
+
+    def stop(self) -> dict[str, float]:
+        seconds, own, server = (now - then for now, then in zip(self._now(), self._started, strict=True))
+        counted = self.done - self._counted
+        return {"rate": counted / seconds, "cpu_us": 1e6 * own / counted, "server_us": 1e6 * server / counted}
+
+    def _now(self) -> tuple[float, float, float]:
+        """The time, and the CPU time of this process and of all of PostgreSQL's."""
+        server = sum(float(ticks) for ticks in _stat(self.postmaster)[13:15])  # its children that have ended
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdigit():
+                with suppress(OSError):
+                    stat = _stat(int(folder.name))
+                    server += int(stat[11]) + int(stat[12]) if int(stat[1]) == self.postmaster else 0
+        return time.perf_counter(), time.process_time(), server / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int) -> list[str]:
+    """/proc/PID/stat from the state on: parent, CPU times and the rest."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

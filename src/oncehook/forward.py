@@ -1,0 +1,179 @@
+"""A source's `forward`: the handler of its receipts is an HTTP address, and 2xx from there is `processed`.
+
+The body goes out as it was received, with an id and an Idempotency-Key that are the same at every attempt and replay,
+signed by Standard Webhooks if there is a `forward_secret`. The target is called outside any transaction, at least once.
+"""
+
+import re
+from collections.abc import Sequence
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from fnmatch import translate
+from urllib.parse import quote
+
+from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import ConfigurationError, OncehookError, SendFailed
+from oncehook.event import Event
+from oncehook.exchange import Answer
+from oncehook.extract import headers_of
+from oncehook.handle import Handler
+from oncehook.outgoing import Outgoing, is_sendable, parse_url
+from oncehook.providers import built_in
+from oncehook.retry import Fail, Retry, RetryLater
+from oncehook.sign import sign
+from oncehook.source import Source, resolve
+from oncehook.target import PATIENCE, Target
+
+POLICY = Retry(attempts=20)
+"""A target may be down for a night. Waiting while it is paused uses none of them."""
+
+LONGEST_WAIT = 3600.0
+"""The most of a Retry-After that is honoured, in seconds."""
+
+NEVER = re.compile(
+    "authorization|cookie|set-cookie|host|connection|keep-alive|content-length|transfer-encoding|te|trailer|upgrade|"
+    "expect|forwarded|x-forwarded-.*|x-real-ip|proxy-.*|x-api-key|idempotency-key|user-agent|webhook-.*|oncehook-.*"
+)
+"""Headers that are never passed on: those of one connection, credentials, and those that are set here."""
+
+
+class NotTaken(OncehookError):
+    """The target answered, and not with 2xx."""
+
+
+class Forward:
+    """Sends the events of one source to its target."""
+
+    def __init__(
+        self, source: Source, outgoing: Outgoing, targets: dict[str, Target], *, trusted: bool, clock: Clock = SYSTEM
+    ) -> None:
+        settings, where = source.settings, f"sources.{source.name}"
+        self.url = settings.forward or ""
+        try:
+            self.origin = parse_url(self.url).origin
+        except ValueError as error:
+            raise ConfigurationError(f"{where}.forward is not usable: {error}") from None
+        if settings.forward_concurrency < 1:
+            raise ConfigurationError(f"{where}.forward_concurrency is 0: nothing would ever be sent")
+        self.source = source.name
+        self.outgoing = outgoing
+        self.trusted = trusted
+        self.clock = clock
+        self.timeout = settings.forward_timeout
+        self.secrets = usable(settings.forward_secret, f"{where}.forward_secret")
+        self.chosen = chosen_headers(source, f"{where}.forward_headers")
+        self.target = targets.setdefault(self.origin, Target(self.origin, settings.forward_concurrency, clock))
+
+    @property
+    def handler(self) -> Handler:
+        """It in the registry: for every event of the source, with no other handler beside it."""
+        return Handler(self.source, "*", self.send, POLICY, self.timeout + PATIENCE + 5, forwards_to=self.origin)
+
+    async def send(self, event: Event) -> None:
+        """One attempt. Returns on 2xx; for anything else it raises what tells the policy what to do."""
+        async with self.target.call() as call:
+            headers = self.headers(event)
+            try:
+                answer = await self.outgoing.send(
+                    self.url, event.raw, headers, trusted=self.trusted, timeout=self.timeout
+                )
+            except SendFailed:
+                call.failed()
+                raise
+            wait = retry_after(answer, self.clock.now())
+            if answer.status == 429 or answer.status >= 500:
+                call.failed(wait=wait)
+            else:
+                call.succeeded()
+        judge(self.origin, answer.status, wait)
+
+    def headers(self, event: Event) -> dict[str, str]:
+        """What goes with the body: its content type, the chosen headers of the delivery, the event's facts, signed."""
+        kept = {name: value for name, value in event.headers.items() if is_sendable(name, value)}
+        passed_on = {n: v for n, v in kept.items() if self.chosen.fullmatch(n) and not NEVER.fullmatch(n)}
+        return {
+            "User-Agent": "oncehook",
+            **passed_on,
+            "content-type": kept.get("content-type") or "application/octet-stream",
+            "Oncehook-Source": event.source,
+            "Oncehook-Event-Id": plain(event.id),
+            "Oncehook-Event-Type": plain(event.type),
+            "Oncehook-Receipt": str(event.receipt),
+            "Oncehook-Attempt": str(event.attempt),
+            "Oncehook-Replays": str(event.replays),
+            "Idempotency-Key": event.idempotency_key,
+            **signed(event.idempotency_key, event.raw, self.secrets, self.clock.now()),
+        }
+
+
+# -- what is sent ---------------------------------------------------------------------------------------------------
+
+
+def signed(event_id: str, body: bytes, secrets: Sequence[str], now: float) -> dict[str, str]:
+    """The headers of Standard Webhooks: a signature by each secret, none without one."""
+    headers = {"webhook-id": event_id, "webhook-timestamp": str(int(now))}
+    scheme = built_in("standard-webhooks")
+    by_each = [sign(scheme, body, secret, headers=headers, now=now)[0]["webhook-signature"] for secret in secrets]
+    return {**headers, "webhook-signature": " ".join(by_each)} if by_each else headers
+
+
+def usable(secrets: Sequence[str], where: str) -> list[str]:
+    """The values of secrets that can sign. Errors name the place, never the value."""
+    values = [resolve(secret, where) for secret in secrets]
+    try:
+        signed("id", b"", values, 0)
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{where} cannot sign: {error}. Expected whsec_… (24 to 64 random bytes in base64) or a private key whsk_…"
+        ) from None
+    return values
+
+
+def chosen_headers(source: Source, where: str) -> re.Pattern[str]:
+    """Which headers of the delivery go on: `forward_headers`, else those that the provider's facts are in."""
+    patterns = source.settings.forward_headers
+    if patterns is None:
+        facts = source.provider.event
+        named = source.naming | headers_of(facts.object or ()) | headers_of(facts.delivery_id or ())
+        patterns = ("traceparent", "tracestate", *sorted(name.decode() for name in named))
+    for pattern in patterns:
+        if NEVER.fullmatch(pattern.lower()):
+            raise ConfigurationError(f"{where} names {pattern}, which is never passed on")
+    return re.compile("|".join(translate(pattern.lower()) for pattern in patterns) or r"(?!)")
+
+
+def plain(text: str) -> str:
+    """A sender's text as a header can carry it: what is not printable ASCII is percent-encoded, and so is %."""
+    return quote(text, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")
+
+
+# -- what came of it ------------------------------------------------------------------------------------------------
+
+
+def judge(origin: str, status: int, wait: float | None) -> None:
+    """2xx is success. Of the body nothing is told: it may quote the event."""
+    if 200 <= status < 300:
+        return
+    if status == 410:
+        raise Fail(f"{origin} answered 410: it is gone, and this event is not tried again")
+    if wait is not None:
+        raise RetryLater(f"{origin} answered {status} and asked to wait", after=wait)
+    if 300 <= status < 400:
+        raise NotTaken(f"{origin} answered {status}: redirects are not followed, write the final address")
+    raise NotTaken(f"{origin} answered {status}")
+
+
+def retry_after(answer: Answer, now: float) -> float | None:
+    """How long a target that is too busy asks to be left alone: seconds or a date, at least 1 s, at most an hour."""
+    if answer.status not in (429, 503):
+        return None
+    told = answer.headers.get("retry-after", "").strip()
+    if re.fullmatch("[0-9]{1,9}", told):
+        wait = float(told)
+    else:
+        try:
+            moment = parsedate_to_datetime(told)
+            wait = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - now
+        except (ValueError, TypeError, OverflowError, IndexError):
+            return None
+    return min(max(wait, 1.0), LONGEST_WAIT)

@@ -1,0 +1,57 @@
+"""PostgreSQL's side of leasing: receipts without a serial key by when they are due, those with one key by key."""
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+import asyncpg
+
+from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import StoreUnavailable
+from oncehook.receipt import Leased
+from oncehook.settings import Settings
+from oncehook.store.postgres_wake import PostgresWake
+from oncehook.store.serial import Key, Rounds
+
+
+class PostgresLease(PostgresWake):
+    """The verb that takes receipts."""
+
+    def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
+        super().__init__(settings, clock)
+        self._rounds = Rounds(clock)
+
+    async def lease(
+        self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
+    ) -> list[Leased]:
+        given = {"seconds": seconds, "worker": worker, "rescued": rescued}
+        share = self._rounds.share(limit)
+        leased = await self._lease_serial(share, given, skip_failed) if share else []
+        if len(leased) < limit:
+            rows = await self._read(self.sql["lease"], {**given, "limit": limit - len(leased)})
+            leased += [Leased(**dict(row)) for row in rows]
+        if len(leased) < limit:
+            leased += await self._lease_serial(limit - len(leased), given, skip_failed)
+        return leased
+
+    async def _lease_serial(self, limit: int, given: dict[str, Any], skip_failed: Collection[str]) -> list[Leased]:
+        look = self._rounds.begin()
+        while look.goes_on(limit):
+            source, key = self._rounds.after
+            wanted = look.keys_wanted(limit)
+            rows = await self._read(self.sql["serial_keys"], {"source": source, "key": key, "most": wanted})
+            keys = [(row["source"], row["key"]) for row in rows]
+            room = {**given, "limit": limit - len(look.leased), "skip_failed": list(skip_failed)}
+            look.passed(keys, wanted, await self._lease_heads(keys, room) if keys else [], limit)
+        return look.leased
+
+    async def _lease_heads(self, keys: list[Key], given: dict[str, Any]) -> list[Leased]:
+        """What could be leased of these keys; nothing where somebody else was at one of them at the same moment."""
+        told = json.dumps([{"source": source, "key": key} for source, key in keys])
+        try:
+            rows = await self._read(self.sql["lease_serial"], {**given, "keys": told})
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, asyncpg.UniqueViolationError):
+                return []
+            raise
+        return [Leased(**dict(row)) for row in rows]

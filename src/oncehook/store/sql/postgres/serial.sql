@@ -1,0 +1,63 @@
+-- name: serial_keys
+-- The next keys with waiting receipts: one probe of the index a key, however many wait behind its first.
+WITH RECURSIVE keys AS (
+    (
+        SELECT source, serial_key FROM webhook_receipts
+        WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND (source, serial_key) > (:source, :key)
+        ORDER BY source, serial_key LIMIT 1
+    )
+    UNION ALL
+    SELECT n.source, n.serial_key FROM keys k CROSS JOIN LATERAL (
+        SELECT r.source, r.serial_key FROM webhook_receipts r
+        WHERE r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying')
+          AND (r.source, r.serial_key) > (k.source, k.serial_key)
+        ORDER BY r.source, r.serial_key LIMIT 1
+    ) n
+)
+SELECT source, serial_key AS key FROM keys LIMIT :most
+
+-- name: lease_serial
+-- Of each key only its first waiting receipt is looked at, and one that somebody holds is passed over, not its next.
+-- Two workers may take different ones for the first, where an earlier one was committed or replayed between their
+-- snapshots: the unique index on what is processing refuses the second.
+-- The probes are written so that each is one look into its index: as joins they would read all that has failed.
+WITH head AS MATERIALIZED (
+    SELECT h.id FROM json_to_recordset(CAST(:keys AS json)) AS k (source text, key text)
+    CROSS JOIN LATERAL (
+        SELECT r.id, r.received_at, r.next_attempt_at, r.crashes FROM webhook_receipts r
+        WHERE r.source = k.source AND r.serial_key = k.key
+          AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying')
+        ORDER BY r.received_at, r.id LIMIT 1
+    ) h
+    WHERE coalesce(h.next_attempt_at, h.received_at) <= now() AND (h.crashes > 0) = :rescued
+      AND (
+          SELECT w.id FROM webhook_receipts w
+          WHERE w.source = k.source AND w.serial_key = k.key AND w.serial_key IS NOT NULL AND w.status = 'processing'
+          LIMIT 1
+      ) IS NULL
+      AND (k.source = ANY (CAST(:skip_failed AS text[])) OR (
+          SELECT f.id FROM webhook_receipts f
+          WHERE f.source = k.source AND f.serial_key = k.key AND f.serial_key IS NOT NULL AND f.status = 'failed'
+            AND (f.received_at, f.id) < (h.received_at, h.id) AND EXISTS (
+                SELECT 1 FROM webhook_payloads p
+                WHERE p.receipt_id = f.id AND p.day = (f.received_at AT TIME ZONE 'UTC')::date
+            )
+          LIMIT 1
+      ) IS NULL)
+    ORDER BY k.source COLLATE "C", k.key COLLATE "C" LIMIT :limit
+), due AS MATERIALIZED (
+    SELECT r.id FROM webhook_receipts r
+    WHERE r.id = ANY (ARRAY(SELECT id FROM head)) AND r.status IN ('received', 'retrying')
+      AND greatest(r.next_attempt_at, r.received_at) <= now() AND (r.crashes > 0) = :rescued
+    ORDER BY r.id FOR UPDATE SKIP LOCKED
+), leased AS (
+    UPDATE webhook_receipts r
+    SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
+        lease_until = now() + :seconds * interval '1 second'
+    FROM due WHERE r.id = due.id
+    RETURNING r.*
+)
+SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
+       l.received_at, l.delivery_id, l.correlation_id, l.replays, p.body, p.headers, l.serial_key
+FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = l.id AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
+ORDER BY l.source COLLATE "C", l.serial_key COLLATE "C"

@@ -1,0 +1,6 @@
+-- name: notify
+-- A commit of nothing but this need not wait for the disk: whoever misses it finds the work by looking.
+SELECT set_config('synchronous_commit', 'off', true), pg_notify('oncehook', '')
+
+-- name: backend
+SELECT pg_backend_pid()

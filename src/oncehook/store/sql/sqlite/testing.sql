@@ -1,0 +1,12 @@
+-- name: time_columns
+-- Every column of ours that holds a time: by its name, because a time is a text here.
+SELECT m.name AS table_name, c.name AS column_name
+FROM sqlite_master m JOIN pragma_table_info(m.name) c
+WHERE m.type = 'table' AND m.name GLOB 'webhook_*' AND (c.name = 'at' OR c.name GLOB '*_at' OR c.name GLOB '*_until')
+ORDER BY m.name, c.cid
+
+-- name: move_back
+UPDATE {table} SET {moves}
+
+-- name: moved_back
+{column} = strftime('%Y-%m-%dT%H:%M:%f000Z', {column}, '-' || :seconds || ' seconds')

@@ -1,0 +1,34 @@
+"""For the tests of your handlers: real deliveries through the real door, real work on a real database, no waiting.
+
+async with inbox.lifespan():
+    answer = await deliver(inbox, "stripe", type="invoice.paid")
+    (receipt,) = await drain(inbox)
+
+`isolated` gives an inbox like yours on a database of the test's own; `Bench` is the same for tests that are plain
+functions, and the pytest fixtures `oncehook_inbox` and `oncehook` are there without an import.
+"""
+
+from oncehook.testing.bench import Bench
+from oncehook.testing.clock import advance
+from oncehook.testing.door import Answer, deliver, post, sign
+from oncehook.testing.isolate import isolated
+from oncehook.testing.keys import Pair, make_pair
+from oncehook.testing.work import NotAtRest, crash, drain, prune, receipt, replay
+
+__all__ = [
+    "Answer",
+    "Bench",
+    "NotAtRest",
+    "Pair",
+    "advance",
+    "crash",
+    "deliver",
+    "drain",
+    "isolated",
+    "make_pair",
+    "post",
+    "prune",
+    "receipt",
+    "replay",
+    "sign",
+]

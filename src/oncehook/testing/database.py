@@ -1,0 +1,48 @@
+"""An empty database of a test's own on a PostgreSQL server, dropped after it."""
+
+import asyncio
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+
+from oncehook.errors import ConfigurationError
+from oncehook.store import queries
+
+
+@contextmanager
+def fresh_database(server: str) -> Iterator[str]:
+    """The address of a new database on the server of `server`, whose user may create some."""
+    name = f"oncehook_test_{secrets.token_hex(8)}"
+    sql = queries.load("postgres")
+    _run(server, sql["create_database"].format(name=name))
+    try:
+        yield urlunsplit(urlsplit(server)._replace(path=f"/{name}"))
+    finally:
+        _run(server, sql["drop_database"].format(name=name))
+
+
+def _run(server: str, statement: str) -> None:
+    try:
+        import asyncpg
+
+        from oncehook.store.postgres_pool import told
+    except ModuleNotFoundError:
+        raise ConfigurationError("PostgreSQL needs its driver: pip install 'oncehook[postgres]'") from None
+
+    async def run() -> None:
+        connection = await asyncpg.connect(server)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    with ThreadPoolExecutor(1) as thread:  # a loop may be running where the test is
+        try:
+            thread.submit(asyncio.run, run()).result()
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"PostgreSQL has no database for this test: {told(error)}. Is it running, is the address right, and "
+                f"may its user create databases?"
+            ) from None

@@ -1,0 +1,235 @@
+"""Deliveries as a provider would send them, through the real door of an inbox: verified, claimed, acked."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from oncehook import sign as signing
+from oncehook.clock import SYSTEM
+from oncehook.errors import ConfigurationError
+from oncehook.inbox import Inbox
+from oncehook.providers import Provider, find
+from oncehook.sample import TOPIC, Sample, locators, unsigned
+from oncehook.source import Source
+from oncehook.testing.keys import shared_secret
+
+NOT_RUNNING = "the inbox is not running: put `async with inbox.lifespan():` around it, or use the `oncehook` fixture"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the door said to a delivery."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    sent: Sample | None = None  # what was delivered: give it to `deliver` again for the same bytes
+    others: "tuple[Answer, ...]" = ()  # what the other copies got
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def outcome(self) -> tuple[int, str]:
+        """The status and the word that goes with it: `(202, "accepted")`, `(401, "bad_signature")`."""
+        said = self.json
+        return self.status, said["error"]["code"] if "error" in said else said["status"]
+
+    @property
+    def receipt(self) -> int | None:
+        """The receipt's number; None for a refusal, and for a body with many events."""
+        number: int | None = self.json.get("receipt")
+        return number
+
+
+def sign(
+    provider: str | Provider,
+    body: bytes,
+    secret: str,
+    *,
+    headers: Mapping[str, str] | None = None,
+    now: float | None = None,
+) -> dict[str, str]:
+    """The headers of a delivery of `body` as the provider would send it, signed with `secret` at `now`.
+
+    `headers` are those that the signature covers or the event needs, `webhook-id` for instance; they are in the result
+    too. For asymmetric schemes `secret` is the private key.
+    """
+    definition = find(provider, {}) if isinstance(provider, str) else provider
+    given = {"Content-Type": "application/json", **(headers or {})}
+    moment = SYSTEM.now() if now is None else now
+    signed, signed_body = signing.sign(definition, body, secret, headers=given, now=moment)
+    if signed_body != body:
+        raise ValueError(f"{definition.name} puts its signature into the body: use deliver(), which sends that one")
+    return signed
+
+
+async def deliver(
+    inbox: Inbox,
+    to: str,
+    payload: Any = None,
+    *,
+    type: str | None = None,
+    id: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    secret: str | None = None,
+    tampered: bool = False,
+    copies: int = 1,
+    now: float | None = None,
+) -> Answer:
+    """Deliver an event to a source (or to the only source of a provider) as its sender would, and return the answer.
+
+    `payload` is plain data or the exact bytes of the body; without it, a realistic event of this `type` is made up. An
+    earlier answer's `sent` is delivered again as it was. `id` is put where the provider has it, and `headers` go
+    beside the provider's own and win over them. It is signed with the source's own secret at this moment, unless
+    `secret` or `now` (seconds since the epoch) say otherwise; `tampered` adds a byte to the body after that. With
+    `copies`, so many arrive at once: the answer is the first one's, the rest are its `others`.
+    """
+    if not inbox.is_running:
+        raise RuntimeError(NOT_RUNNING)
+    source = source_of(inbox, to)
+    if source.inline:
+        inbox.start_processor()  # its work is done before the answer
+    if isinstance(payload, Sample):
+        sent = payload
+    else:
+        moment = inbox.clock.now() if now is None else now
+        draft = _draft(source, payload, type, id, headers or {}, moment)
+        sent = _signed(inbox, source, draft, secret, headers or {}, moment)
+    if tampered:
+        sent = Sample(sent.headers, sent.body + b" ")
+    if copies == 1:
+        return replace(await post(inbox, source.name, sent.body, sent.headers), sent=sent)
+    posts = (post(inbox, source.name, sent.body, sent.headers) for _ in range(copies))
+    first, *others = sorted(await asyncio.gather(*posts), key=_was_duplicate)
+    return replace(first, sent=sent, others=tuple(others))
+
+
+async def post(
+    inbox: Inbox, path: str, body: bytes, headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]]
+) -> Answer:
+    """Give the inbox one whole request, as a server would, without a socket between."""
+    pairs = headers.items() if isinstance(headers, Mapping) else list(headers)
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": f"/{path}",
+        "query_string": b"",
+        "headers": [(_latin(name).lower(), _latin(value)) for name, value in pairs],
+    }
+    said: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        said.append(message)
+
+    await inbox(scope, receive, send)
+    start, end = said
+    kept = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
+    return Answer(start["status"], kept, end["body"])
+
+
+def _was_duplicate(answer: Answer) -> bool:
+    """Whether another copy was before this one."""
+    said = answer.json if answer.body.startswith(b"{") else {}  # some providers want to hear a text
+    return said.get("status") == "duplicate" or said.get("duplicate", 0) > 0
+
+
+def source_of(inbox: Inbox, to: str) -> Source:
+    """The source of this name, or the only one of this provider."""
+    if to in inbox.sources:
+        return inbox.sources[to]
+    of_provider = [source for source in inbox.sources.values() if source.provider_name == to]
+    if len(of_provider) == 1:
+        return of_provider[0]
+    known = ", ".join(sorted(inbox.sources)) or "none"
+    problem = "is the provider of several sources" if of_provider else "is neither a source nor the provider of one"
+    raise LookupError(f"{to!r} {problem}: the sources are {known}")
+
+
+# -- writing one ----------------------------------------------------------------------------------------------------
+
+
+def _draft(
+    source: Source, payload: Any, type_: str | None, id: str | None, headers: Mapping[str, str], now: float
+) -> Sample:
+    """The delivery before it is signed."""
+    topics = source.settings.topics
+    made = unsigned(source.provider, type_ or _a_type(source.provider), now=now, topic=topics[0] if topics else TOPIC)
+    body = made.body
+    if payload is not None:
+        body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
+    draft = Sample(_merged(made.headers, headers), body)
+    return draft if id is None else _with_id(source, draft, id)
+
+
+def _signed(
+    inbox: Inbox, source: Source, draft: Sample, secret: str | None, headers: Mapping[str, str], now: float
+) -> Sample:
+    if source.verifier is None:
+        return draft
+    key = secret or _signing_secret(inbox, source)
+    signed, body = signing.sign(source.provider, draft.body, key, headers=draft.headers, now=now)
+    return Sample(_merged(signed, headers), body)
+
+
+def _signing_secret(inbox: Inbox, source: Source) -> str:
+    """What this source's sender signs with, as far as it can be known here."""
+    made: str | None = getattr(inbox, "signing", {}).get(source.name)
+    found = made or shared_secret(source)
+    if found is None:
+        raise ConfigurationError(
+            f"sources.{source.name} verifies with a public key, and only its sender has the private one: "
+            f"give that as secret=…, or use isolated(inbox, …), which makes a pair of its own"
+        )
+    return found
+
+
+def _a_type(provider: Provider) -> str:
+    """A type that the provider's examples have."""
+    types = [example.type for example in provider.examples]
+    return next((type_ for type_ in types if "*" not in type_), types[0] if types else "*").replace("*", "created")
+
+
+def _with_id(source: Source, draft: Sample, id: str) -> Sample:
+    """The draft with this id where the source finds it."""
+    own = source.settings.id
+    where = locators(list(own) if isinstance(own, tuple) else own or source.provider.event.id)
+    if len(where) != 1 or where[0].startswith("literal:"):
+        raise ValueError(f"{source.provider_name} composes its ids of several facts: write those into the payload")
+    if where[0].startswith("header:"):
+        return Sample(_merged(draft.headers, {where[0].removeprefix("header:").strip(): id}), draft.body)
+    try:
+        parsed = inner = msgspec.json.decode(draft.body)
+        for step in _path_to_event(source.split):
+            inner = inner[step]
+        *steps, last = where[0].split(".")
+        for step in steps:
+            inner = inner[step]
+        inner[last] = id
+    except (msgspec.DecodeError, LookupError, TypeError):
+        raise ValueError(f"there is no place for an id at {where[0]!r}: write it into the payload") from None
+    return Sample(draft.headers, msgspec.json.encode(parsed))
+
+
+def _path_to_event(split: str | None) -> list[Any]:
+    """The steps to the first event of a body."""
+    if split is None:
+        return []
+    return [*(() if split == "*" else split.split(".")), 0]
+
+
+def _merged(headers: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
+    given = {name.lower() for name in over}
+    return {**{name: value for name, value in headers.items() if name.lower() not in given}, **over}
+
+
+def _latin(text: str | bytes) -> bytes:
+    return text if isinstance(text, bytes) else text.encode("latin-1")

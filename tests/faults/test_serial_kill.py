@@ -1,0 +1,65 @@
+"""Two worker processes on PostgreSQL, left alone and killed at random: no two of a key at once, none out of order."""
+
+import asyncio
+import random
+import signal
+
+import pytest
+
+from oncehook import Inbox
+from tests.faults.test_worker_kill import UNFINISHED, WorkerProcess, until
+from tests.serial import check_order
+from tests.servers import Postgres, ask
+from tests.test_order import claims_of, interleaved
+
+pytestmark = pytest.mark.anyio
+
+KEYS = [f"in_{n}" for n in range(6)]
+NOTES = "SELECT key, number, what FROM spans ORDER BY id"
+
+
+def worker(database: str) -> WorkerProcess:
+    return WorkerProcess(database, module="tests.faults.serial_worker")
+
+
+async def work_off(postgres: Postgres, kills: int, each: int) -> None:
+    seed = random.randrange(2**32)
+    chance = random.Random(seed)
+    database = postgres.database()
+    inbox = Inbox(database, worker=False)
+    inbox.source("stripe", secrets=["whsec_test"], serial_by="object_id")
+    async with inbox.lifespan():
+        ask(database, "CREATE TABLE spans (id bigserial, key text, number integer, what text)")
+        workers = [worker(database), worker(database)]
+        try:
+            for start in range(0, each, 10):
+                await inbox.claimer.claim(interleaved(*(claims_of(key, 10, start) for key in KEYS)))
+            for _ in range(kills):
+                begun = ask(database, "SELECT count(*) FROM spans")[0][0]
+                await until(database, "SELECT count(*) FROM spans", lambda now, begun=begun: now > begun + 10)  # type: ignore[misc]
+                await asyncio.sleep(chance.random() * 0.03)
+                victim = chance.randrange(2)
+                workers[victim].end()
+                workers[victim] = worker(database)
+            await until(database, UNFINISHED, lambda left: left == 0)
+        finally:
+            codes = [one.end(signal.SIGTERM) for one in workers]
+    notes = [tuple(row) for row in ask(database, NOTES)]
+    done = check_order(notes, crashes=kills > 0)
+    # A worker that was killed between the end of its handler and the mark has its event handled again.
+    assert {key: sorted(set(numbers)) for key, numbers in done.items()} == {k: list(range(each)) for k in KEYS}, seed
+    assert kills or all(numbers == list(range(each)) for numbers in done.values())
+    assert codes == [0, 0], "a worker did not end cleanly"
+
+
+async def test_two_worker_processes_never_overlap_on_a_key_nor_invert_it(postgres: Postgres) -> None:
+    await work_off(postgres, kills=0, each=50)
+
+
+async def test_a_killed_worker_holds_its_keys_only_for_its_lease_and_order_stays(postgres: Postgres) -> None:
+    await work_off(postgres, kills=3, each=40)
+
+
+@pytest.mark.torture
+async def test_many_kills_leave_every_key_in_order(postgres: Postgres) -> None:
+    await work_off(postgres, kills=60, each=1000)
