@@ -202,6 +202,9 @@ def commands() -> str:
     for name in COMMANDS:
         command = importlib.import_module(f"oncehook.cli.{name}").command
         parts += [f"\n## oncehook {name}\n", "```text", _help(command, f"oncehook {name}"), "```"]
+        for inner in command.commands.values() if isinstance(command, click.Group) else ():
+            title = f"oncehook {name} {inner.name}"
+            parts += [f"\n### {title}\n", "```text", _help(inner, title), "```"]
     return "\n".join(parts)
 
 
@@ -256,11 +259,54 @@ MEANING = {
         "version": "The `version` that was set for its code.",
         "worker": "Who ran it: host and process.",
     },
+    "webhook_effects": {
+        "id": "The effect: grows, with gaps.",
+        "scope": "Where its key is unique: the source, unless given.",
+        "key": "The handler's key; `sha256:…` if it was longer than 255 bytes.",
+        "kind": "`function`, `topic`, or `once` for a handler's `once_per`, which has nothing to perform.",
+        "target": "The function's name, or the topic.",
+        "args": "A JSON object of its arguments; empty once they were pruned or erased.",
+        "source": "The source of the event that asked first.",
+        "receipt_id": "The receipt of that event.",
+        "status": "`waiting`, `performing`, `retrying`, `done` or `failed`, see [effects](effects.md).",
+        "attempts": "How often it was tried, since it was recorded or replayed; counted when it is leased.",
+        "created_at": "When it was recorded, by the database's clock.",
+        "next_attempt_at": "When the next attempt is due.",
+        "done_at": "When its target had taken it.",
+        "last_error": "What the last attempt failed with.",
+        "lease": "Counts its leases: a mark by an older one matches nothing.",
+        "lease_until": "Until when a relay holds it.",
+        "leased_at": "When it was last leased.",
+        "worker": "Who leased it last: host and process.",
+        "crashes": "How many leases in a row ran out; such an effect is leased alone.",
+        "replays": "How often it was replayed.",
+    },
+    "webhook_entities": {
+        "scope": "The source, unless given.",
+        "kind": "What it is, such as `subscription`.",
+        "id": "Which one.",
+        "state": "The newest state, as the handler gave it.",
+        "at": "The time by which that is the newest.",
+        "version": "The version, likewise.",
+        "is_terminal": "Whether it has ended: only a later end replaces it.",
+        "event_id": "The event that told of it.",
+        "receipt_id": "Its receipt.",
+        "updated_at": "When that was committed.",
+    },
+    "webhook_noops": {
+        "id": "Grows.",
+        "at": "When.",
+        "receipt_id": "The receipt whose event asked.",
+        "source": "Its source.",
+        "reason": "`effect`: the key was recorded before; `stale`: newer is known of the entity.",
+        "scope": "Of the effect or the entity.",
+        "key": "The effect's key, or `kind:id` of the entity.",
+    },
     "webhook_audit": {
         "id": "Grows.",
         "at": "When.",
         "actor": "Who: a user of the machine, or as given.",
-        "action": "`replay` or `forget`.",
+        "action": "`replay`, `replay effects` or `forget`.",
         "detail": "What, as JSON.",
     },
     "webhook_payloads": {

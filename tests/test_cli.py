@@ -217,6 +217,8 @@ def test_show_as_json_has_the_event_its_payload_headers_and_deliveries(
         "deliveries",
         "attempts_history",
         "replays_history",
+        "effects",
+        "noops",
     }
     assert shown["payload"] == json.loads(stripe_body("evt_1", data={"object": {"id": "in_1"}}))
     assert shown["headers"] == {"content-type": "application/json"}

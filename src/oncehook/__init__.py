@@ -1,5 +1,6 @@
 """Oncehook: every webhook, exactly once."""
 
+from oncehook.effect import Effect, EffectRefused
 from oncehook.errors import (
     ConfigurationError,
     IntakeFull,
@@ -20,6 +21,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ConfigurationError",
+    "Effect",
+    "EffectRefused",
     "Event",
     "Fail",
     "Inbox",

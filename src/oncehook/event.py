@@ -7,8 +7,12 @@ from typing import Any
 
 import msgspec
 
+from oncehook.effect import Function, idempotency_key
 from oncehook.extract import NotReadable, TooDeep, look_up, parse
+from oncehook.order import OCCURRED, Occurred, advance_of
+from oncehook.outbox import Outbox
 from oncehook.receipt import Leased
+from oncehook.transact import Transaction, TransactionClosed
 
 _PLAIN = re.compile(r"[A-Za-z0-9_:@/+=~-]{1,191}")
 FORM = "application/x-www-form-urlencoded"
@@ -17,10 +21,11 @@ FORM = "application/x-www-form-urlencoded"
 class Event:
     """One event, leased to a handler. `event["data.object.id"]` looks into its payload."""
 
-    __slots__ = ("_headers", "_leased", "_payload")
+    __slots__ = ("_headers", "_leased", "_payload", "_transaction")
 
-    def __init__(self, leased: Leased) -> None:
+    def __init__(self, leased: Leased, transaction: Transaction | None = None) -> None:
         self._leased = leased
+        self._transaction = transaction
         self._payload: Any = msgspec.UNSET
         self._headers: dict[str, str] | None = None
 
@@ -73,11 +78,6 @@ class Event:
         return self._leased.correlation_id or str(self._leased.receipt)
 
     @property
-    def idempotency_key(self) -> str:
-        """For whatever is called downstream: of this event alone, the same at every attempt and replay, header-safe."""
-        return make_key(self.source, self.id)
-
-    @property
     def raw(self) -> bytes:
         """The exact bytes as received."""
         return self._leased.body or b""
@@ -110,6 +110,68 @@ class Event:
         """What stands at a path of the payload, or `default`."""
         found = look_up(self.payload, path.split("."))
         return default if found is None else found
+
+    # -- what a handler asks for ----------------------------------------------------------------------------------
+
+    def effect(self, key: str, what: Function | str, /, *, scope: str | None = None, **args: Any) -> Any:
+        """Have `what`, a function under `@inbox.effect`, called with `args` after the commit, once per key.
+
+        It is recorded in this event's transaction. True if it is new, False if the key was recorded before, by any
+        event of the scope (this source unless given). `await` it in an `async def` handler.
+        """
+        return self._outbox.effect(self._leased, key, what, args, scope)
+
+    def publish(self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None) -> Any:
+        """Have a message given to the subscriber of a topic after the commit, once per key (the event's id unless
+        given). As for `effect`, True if it is new."""
+        return self._outbox.publish(self._leased, topic, payload, key, scope)
+
+    def idempotency_key(self, purpose: str = "") -> str:
+        """A key for a call that the handler makes itself: the same in every attempt and replay, another per purpose."""
+        return idempotency_key("event", self.source, self.id, purpose)
+
+    def advance(
+        self,
+        kind: str,
+        id: str | None,
+        *,
+        state: str | None = None,
+        at: datetime | Occurred | None = OCCURRED,
+        version: int | None = None,
+        terminal: bool = False,
+        scope: str | None = None,
+    ) -> Any:
+        """Whether this event is the newest of an entity, which it then is; False if it is stale: do nothing then.
+
+        Newest is the maximum by (terminal, at, version, event id). `await` it in an `async def` handler. Until the
+        transaction ends, whoever advances the same entity waits.
+        """
+        said = advance_of(self._leased, kind, id, state=state, at=at, version=version, terminal=terminal, scope=scope)
+        return self._outbox.advance(self._leased, said)
+
+    def is_stale(
+        self,
+        kind: str,
+        id: str | None,
+        *,
+        at: datetime | Occurred | None = OCCURRED,
+        version: int | None = None,
+        terminal: bool = False,
+        scope: str | None = None,
+    ) -> Any:
+        """Whether `advance` would say that this event is stale. A look only: nothing is held, and it may change."""
+        said = advance_of(self._leased, kind, id, at=at, version=version, terminal=terminal, scope=scope)
+        return self._outbox.is_stale(said)
+
+    def canonical(self) -> Any:
+        """The object as its provider has it now, by `inbox.canonical`; fetched once, before the transaction opens."""
+        return self._outbox.canonical(self._leased, self)
+
+    @property
+    def _outbox(self) -> Outbox:
+        if not isinstance(self._transaction, Outbox):
+            raise TransactionClosed("only an event that an inbox has given to a handler can ask for effects")
+        return self._transaction
 
     def __repr__(self) -> str:
         return f"<Event {self.source} {self.type} {self.id} receipt={self.receipt} attempt={self.attempt}>"

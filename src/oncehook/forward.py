@@ -9,11 +9,15 @@ from collections.abc import Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from fnmatch import translate
+from typing import Any
 from urllib.parse import quote
 
+import msgspec
+
 from oncehook.clock import SYSTEM, Clock
-from oncehook.errors import ConfigurationError, OncehookError, SendFailed
-from oncehook.event import Event
+from oncehook.effect import EFFECT_TIMEOUT, Effect
+from oncehook.errors import ConfigurationError, OncehookError, SendFailed, SendRefused
+from oncehook.event import Event, make_key
 from oncehook.exchange import Answer
 from oncehook.extract import headers_of
 from oncehook.handle import Handler
@@ -90,6 +94,7 @@ class Forward:
     def headers(self, event: Event) -> dict[str, str]:
         """What goes with the body: its content type, the chosen headers of the delivery, the event's facts, signed."""
         kept = {name: value for name, value in event.headers.items() if is_sendable(name, value)}
+        key = make_key(event.source, event.id)
         passed_on = {n: v for n, v in kept.items() if self.chosen.fullmatch(n) and not NEVER.fullmatch(n)}
         return {
             "User-Agent": "oncehook",
@@ -101,9 +106,45 @@ class Forward:
             "Oncehook-Receipt": str(event.receipt),
             "Oncehook-Attempt": str(event.attempt),
             "Oncehook-Replays": str(event.replays),
-            "Idempotency-Key": event.idempotency_key,
-            **signed(event.idempotency_key, event.raw, self.secrets, self.clock.now()),
+            "Idempotency-Key": key,
+            **signed(key, event.raw, self.secrets, self.clock.now()),
         }
+
+
+class Posting:
+    """Performs effects whose target is an HTTP address: POSTs their arguments as JSON, with the effect's key.
+
+    The address comes from code or data, so it must be public, unless its origin is in the configuration's
+    `effect_targets`. 2xx is done; 410 gives up; Retry-After is honoured; the rest is tried again.
+    """
+
+    def __init__(self, outgoing: Outgoing, allowed: Sequence[str], clock: Clock = SYSTEM) -> None:
+        self.outgoing = outgoing
+        self.clock = clock
+        try:
+            self.allowed = {parse_url(url).origin for url in allowed}
+        except ValueError as error:
+            raise ConfigurationError(f"effect_targets is not usable: {error}") from None
+
+    async def perform(self, effect: Effect, **args: Any) -> None:
+        try:
+            origin = parse_url(effect.target).origin
+        except ValueError as error:
+            raise Fail(f"the effect's address is not usable: {error}") from None
+        headers = {
+            "User-Agent": "oncehook",
+            "content-type": "application/json",
+            "Idempotency-Key": effect.idempotency_key,
+            "Oncehook-Source": effect.source,
+            "Oncehook-Attempt": str(effect.attempt),
+        }
+        body = msgspec.json.encode(args)
+        trusted = origin in self.allowed
+        try:
+            answer = await self.outgoing.send(effect.target, body, headers, trusted=trusted, timeout=EFFECT_TIMEOUT / 2)
+        except SendRefused as error:
+            raise Fail(str(error)) from None
+        judge(origin, answer.status, retry_after(answer, self.clock.now()))
 
 
 # -- what is sent ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ is a handler that no event can reach: neither is found out by an event in the ni
 
 import asyncio
 import inspect
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextvars import copy_context
@@ -14,7 +15,10 @@ from functools import cache
 from typing import Any
 
 from oncehook.errors import ConfigurationError
-from oncehook.retry import Retry
+from oncehook.event import Event
+from oncehook.extract import indexed
+from oncehook.outbox import Outbox
+from oncehook.retry import Fail, Retry
 from oncehook.source import compile_pattern
 from oncehook.transact import Transaction
 
@@ -33,6 +37,7 @@ class Handler:
     timeout: float
     batch: int | None = None
     forwards_to: str | None = None  # the target, if this is a source's `forward`
+    once_per: tuple[str, ...] = ()
     is_async: bool = field(init=False)
     takes_tx: bool = field(init=False)
 
@@ -42,6 +47,8 @@ class Handler:
         object.__setattr__(self, "takes_tx", len(parameters) > 1)
         if not 1 <= len(parameters) <= 2:
             raise ConfigurationError(f"{self.name} must take (event) or (event, tx), not {len(parameters)} arguments")
+        if self.once_per and self.batch:
+            raise ConfigurationError(f"{self.name} has once_per and batch: an identity is of one event at a time")
 
     @property
     def name(self) -> str:
@@ -72,6 +79,27 @@ class Handler:
         """How specific the pattern is: one without wildcards first, then by its literal characters."""
         literals = sum(character not in "*?" for character in self.pattern)
         return literals == len(self.pattern), literals
+
+
+async def is_repeated(handler: Handler, event: Event, transaction: Transaction) -> bool:
+    """Whether another event of the same identity (`once_per`) was handled by this handler. A replay is not another."""
+    if not handler.once_per:
+        return False
+    values = [_identity(event, name) for name in handler.once_per]
+    if None in values:
+        missing = handler.once_per[values.index(None)]
+        raise Fail(f"{handler.name} is once_per={missing!r}, and this event has none")
+    if not isinstance(transaction, Outbox):
+        raise ConfigurationError("once_per needs an inbox")
+    key = indexed(f"once:{handler.name}:{json.dumps(values)}") or ""
+    return await transaction.is_repeated(event._leased, key)
+
+
+def _identity(event: Event, name: str) -> Any:
+    """A fact of the event, or what stands at a path of its payload."""
+    if name in ("type", "object_id", "correlation_id"):
+        return getattr(event, name)
+    return event.get(name)
 
 
 class Handlers:

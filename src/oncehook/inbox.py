@@ -4,30 +4,34 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from oncehook import signals
+from oncehook.canonical import FETCH_TIMEOUT, Canonical, Fetcher
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.duplicates import DuplicateLog
+from oncehook.effect import EFFECT_TIMEOUT, FUNCTION, HTTP, TOPIC, Effects, Target
 from oncehook.errors import ConfigurationError
-from oncehook.forward import Forward
+from oncehook.forward import POLICY, Forward, Posting
 from oncehook.handle import DEFAULT_TIMEOUT, Handler, Handlers
 from oncehook.heartbeat import Heartbeat
 from oncehook.inline import Inline
+from oncehook.outbox import Outbox
 from oncehook.outgoing import Outgoing
 from oncehook.process import Processor, Worker
 from oncehook.providers.certificates import Certificates
-from oncehook.prune import Janitor, horizon
+from oncehook.prune import Janitor, effect_horizon, horizon
 from oncehook.receipt import Claim, Claimed
 from oncehook.receive import Door, Reads, Receive, Scope, Send
 from oncehook.rejections import RejectionLog, SecretLog
+from oncehook.relay import Relay
 from oncehook.rescue import keep_rescuing
 from oncehook.retry import Retry
 from oncehook.settings import Configuration, Horizon, Settings, duration, load, read_source, read_table
 from oncehook.source import Source
 from oncehook.store import Store, make_store
-from oncehook.target import Target
+from oncehook.target import Target as ForwardTarget
 from oncehook.wake import Announcer, keep_listening
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,7 +81,12 @@ class Inbox:
         self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock)
         self.handlers = Handlers()
         self.outgoing = Outgoing()
-        self.targets: dict[str, Target] = {}
+        self.targets: dict[str, ForwardTarget] = {}
+        self.effects = Effects()
+        posting = Posting(self.outgoing, self.configuration.settings.effect_targets, clock)  # of the file, not of code
+        self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))
+        self.canonicals = Canonical()
+        self.relay: Relay | None = None
         self.works = worker
         self.heartbeat: Heartbeat | None = None
         self.processor: Processor | None = None
@@ -126,21 +135,90 @@ class Inbox:
         retry: Retry | None = None,
         timeout: Any = None,
         batch: int | None = None,
+        once_per: str | Sequence[str] = (),
     ) -> Callable[[F], F]:
         """Register the handler of a source's events of a type (a shell pattern; it also matches as a dotted prefix).
 
         It is called once per event and replay: `async def h(event)` or `async def h(event, tx)`, or a plain function,
         which runs in a thread with a synchronous `tx`. What it writes through `tx` and the mark that the event is
         processed commit together or not at all. With `batch=N` it gets a list of up to N events and one transaction for
-        all of them; if it fails, they are tried one by one.
+        all of them; if it fails, they are tried one by one. With `once_per`, such as "object_id" or a path in the
+        payload, or several, only the first event of that identity is handled; the others are processed without it.
         """
+        identity = (once_per,) if isinstance(once_per, str) else tuple(once_per)
 
         def register(function: F) -> F:
             limit = DEFAULT_TIMEOUT if timeout is None else duration(timeout)
-            self.handlers.add(Handler(source, type_pattern, function, retry or Retry(), limit, batch))
+            self.handlers.add(
+                Handler(source, type_pattern, function, retry or Retry(), limit, batch, once_per=identity)
+            )
             return function
 
         return register
+
+    # -- effects --------------------------------------------------------------------------------------------------
+
+    @overload
+    def effect(self, function: F) -> F: ...
+
+    @overload
+    def effect(
+        self, *, name: str | None = None, retry: Retry | None = None, timeout: Any = None
+    ) -> Callable[[F], F]: ...
+
+    def effect(
+        self, function: Any = None, *, name: str | None = None, retry: Retry | None = None, timeout: Any = None
+    ) -> Any:
+        """Register a function for `event.effect`: `def f(effect, …)`, plain or async, by its name unless one is given.
+
+        It is called after the commit with the arguments that the handler gave, at least once per key; pass
+        `effect.idempotency_key` on to whoever is called. It may raise `RetryLater` and `Fail`.
+        """
+
+        def register(function: F) -> F:
+            self._perform(FUNCTION, name or function.__name__, function, retry, timeout)
+            return function
+
+        return register if function is None else register(function)
+
+    def subscribe(self, topic: str, *, retry: Retry | None = None, timeout: Any = None) -> Callable[[F], F]:
+        """Register the function that takes a topic's messages (`event.publish`): `def f(effect, payload)`."""
+
+        def register(function: F) -> F:
+            self._perform(TOPIC, topic, function, retry, timeout)
+            return function
+
+        return register
+
+    def _perform(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Any) -> None:
+        limit = EFFECT_TIMEOUT if timeout is None else duration(timeout)
+        self.effects.add(Target(kind, name, function, retry or Retry(), limit))
+
+    @overload
+    def canonical(self, source: str, fetch: F, *, timeout: Any = None) -> F: ...
+
+    @overload
+    def canonical(self, source: str, *, timeout: Any = None) -> Callable[[F], F]: ...
+
+    def canonical(self, source: str, fetch: Any = None, *, timeout: Any = None) -> Any:
+        """Register how a source's object is asked of its provider, for `event.canonical()`: `fetch(event)`."""
+
+        def register(fetch: F) -> F:
+            self.canonicals.add(source, Fetcher(fetch, FETCH_TIMEOUT if timeout is None else duration(timeout)))
+            return fetch
+
+        return register if fetch is None else register(fetch)
+
+    def outbox(self) -> Outbox:
+        """A handler's transaction, not begun yet, with what it may ask for."""
+        begin = self.store.transaction if self.sessions is None else self.sessions.transaction
+        return Outbox(begin, self.store, self.effects, self.canonicals, self._asked)
+
+    def _asked(self, outbox: Outbox) -> None:
+        for noop in outbox.noops:
+            signals.noop(noop.leased, noop.reason, noop.scope, noop.key)
+        if self.relay is not None and any(ask.new for ask in outbox.asks):
+            self.relay.wake()
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -158,6 +236,7 @@ class Inbox:
         if self._running > 1:
             return
         try:
+            effect_horizon(self.settings, self.horizons.values())
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
             await self._open_store()
             self.door.start()
@@ -200,6 +279,9 @@ class Inbox:
         if self.worker is not None:
             await self.worker.stop()
             self.worker = None
+        if self.relay is not None:
+            await self.relay.stop()
+            self.relay = None
         if self.heartbeat is not None and self.processor is not None:
             self.processor.close()
             await asyncio.to_thread(self.heartbeat.stop)
@@ -223,7 +305,7 @@ class Inbox:
                 self.store,
                 self.handlers,
                 self.heartbeat,
-                transaction=self.sessions.transaction if self.sessions is not None else None,
+                transaction=self.outbox,
                 version=settings.version,
                 clock=self.clock,
                 announce=self.announcer.announce,
@@ -246,7 +328,10 @@ class Inbox:
         )
         self.worker.start()
         self._listening = asyncio.create_task(keep_listening(self.store, self.worker.wake))
-        self.janitor = Janitor(self.store, self.horizons.values())
+        self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency)
+        self.relay.start()
+        kept = effect_horizon(settings, self.horizons.values())
+        self.janitor = Janitor(self.store, self.horizons.values(), effects=kept)
         self.janitor.start()
         self._rescuing = asyncio.create_task(keep_rescuing(self.store, self.handlers, settings.lease / 3))
 

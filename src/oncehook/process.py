@@ -19,7 +19,7 @@ from oncehook import signals
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import Unavailable
 from oncehook.event import Event
-from oncehook.handle import Handler, Handlers
+from oncehook.handle import Handler, Handlers, is_repeated
 from oncehook.heartbeat import Heartbeat
 from oncehook.receipt import Leased, Settled, State
 from oncehook.retry import Again, NotNow, Retry, decide
@@ -29,6 +29,9 @@ from oncehook.transact import Transaction
 
 MOMENT, MOST_AHEAD = 0.05, 8
 """Leases that follow each other within so many seconds take more at once, up to so many for each place."""
+
+RESCUED_EVERY = 10.0
+"""Seconds after which a receipt whose worker died has its turn, however much else there is to do."""
 
 OURS = str(Path(__file__).parent)
 
@@ -118,7 +121,7 @@ class Processor:
         transaction = self.transaction()
         settled = [self._done(one, handler) for one in batch]
         try:
-            await self._call(handler, [Event(one) for one in batch], transaction, batch)
+            await self._call(handler, [Event(one, transaction) for one in batch], transaction, batch)
             for done in settled:
                 done.seconds = self.clock.monotonic() - started
             whole = not transaction.used or await transaction.settle(settled)
@@ -169,9 +172,10 @@ class Processor:
         transaction: Transaction | None = self.transaction()
         assert transaction is not None
         started = self.clock.monotonic()
-        event = Event(leased)
+        event = Event(leased, transaction)
         try:
-            await self._call(handler, [event] if handler.batch else event, transaction, [leased])
+            if not await is_repeated(handler, event, transaction):
+                await self._call(handler, [event] if handler.batch else event, transaction, [leased])
         except Exception as error:
             await transaction.rollback()
             if isinstance(error, NotNow) and retry is None:
@@ -249,6 +253,9 @@ class Worker:
         self._leased_at, self._was_full = 0.0, False  # the last lease, and whether it found as many as it asked for
         self._pace = 1  # how many are leased ahead for each place
         self._enough = 0  # with more than so many ready, no lease is needed
+        self._alone: Leased | None = None  # whose last worker died: nothing else runs beside it
+        self._alone_runs = False
+        self._rescued_turn = 0.0
         self._running: set[asyncio.Task[Any]] = set()
         self._attention = asyncio.Event()  # something may be due, or a place is free
         self._stop_asked = asyncio.Event()
@@ -276,6 +283,9 @@ class Worker:
 
     async def _give_back(self) -> None:
         held = [leased.held for leased in self._ready]
+        if self._alone is not None and not self._alone_runs:
+            held.append(self._alone.held)
+            self._alone = None
         self._ready.clear()
         for one in held:
             self.processor.heartbeat.drop(one)
@@ -303,7 +313,9 @@ class Worker:
                     pass
 
     async def _lease(self) -> int:
-        """Lease before nothing is ready. A receipt whose worker died is taken alone, with nothing else running."""
+        """Lease before nothing is ready. A receipt whose worker died is taken alone, and nothing else is started."""
+        if self._alone is not None:
+            return 0
         batch = self.processor.handlers.largest_batch + 1
         ahead = max(self._ahead(), 2 * batch)
         self._enough = ahead // 2
@@ -313,17 +325,27 @@ class Worker:
         room = ahead - len(self._ready) + free
         self._leased_at = self.processor.clock.monotonic()
         try:
-            leased = await self._take(room)
+            leased = await self._take_rescued() if self._leased_at >= self._rescued_turn else []
+            if not leased:
+                leased = await self._take(room)
             if not leased and not self._running and not self._ready:
-                leased = await self._take(1, rescued=True)
+                leased = await self._take_rescued()
         except Unavailable as error:
             signals.emit("worker_waits", detail=error.detail)
             return 0
         for one in leased:
             self.processor.heartbeat.keep(one.held)
-        self._ready.extend(leased)
-        self._was_full = len(leased) == room
+        if self._alone is None:
+            self._ready.extend(leased)
+            self._was_full = len(leased) == room
         return len(leased)
+
+    async def _take_rescued(self) -> list[Leased]:
+        """A receipt whose last worker died. Its turn is when nothing else is to do, and now and then in any case."""
+        taken = await self._take(1, rescued=True)
+        self._rescued_turn = self._leased_at + (0 if taken else RESCUED_EVERY)
+        self._alone = taken[0] if taken else None
+        return taken
 
     async def _take(self, room: int, *, rescued: bool = False) -> list[Leased]:
         return await self.store.lease(
@@ -343,6 +365,9 @@ class Worker:
         return self._pace * self.concurrency
 
     def _start_ready(self) -> None:
+        if self._alone is not None:
+            self._start_alone(self._alone)
+            return
         while self._ready and len(self._running) < self.concurrency:
             leased = self._ready.popleft()
             handler = self.processor.handlers.find(leased.source, leased.type)
@@ -353,6 +378,21 @@ class Worker:
                 task = asyncio.create_task(self.processor.work(leased))
             self._running.add(task)
             task.add_done_callback(self._ended)
+
+    def _start_alone(self, leased: Leased) -> None:
+        """It may take its worker along, but no neighbour: what runs ends first, and nothing is started beside it."""
+        if self._running:
+            return
+
+        def ended(task: "asyncio.Task[Any]") -> None:
+            self._alone, self._alone_runs = None, False
+            self._ended(task)
+            self._attention.set()
+
+        task: asyncio.Task[Any] = asyncio.create_task(self.processor.work(leased))
+        self._alone_runs = True
+        self._running.add(task)
+        task.add_done_callback(ended)
 
     def _take_same(self, handler: Handler, most: int) -> list[Leased]:
         """Those that are ready for the same batch handler, up to so many."""

@@ -52,6 +52,17 @@ def horizon(name: str, source: SourceSettings, provider: Provider, settings: Set
     return Horizon(name, window, min(float(retention), window))
 
 
+def effect_horizon(settings: Settings, horizons: Iterable[Horizon]) -> float | None:
+    """How long the keys of effects are kept; None: for ever. They outlive every receipt that could ask again."""
+    kept, longest = settings.effect_retention, max([settings.dedupe_window, *(one.receipts for one in horizons)])
+    if kept is not None and kept < longest:
+        raise ConfigurationError(
+            f"effect_retention is {as_duration(kept)}: an event that is kept for longer could ask for its effect once "
+            f"more, and it would be performed twice; the smallest allowed is {as_duration(longest)}, or leave it out"
+        )
+    return kept
+
+
 def cutoffs(horizons: Iterable[Horizon], now: datetime) -> tuple[dict[str, datetime], dict[str, datetime]]:
     """Per source, the times before which receipts and payloads may go."""
     horizons = list(horizons)
@@ -76,9 +87,10 @@ class Pruned:
     receipts: Counter[str] = field(default_factory=Counter)
     payloads: Counter[str] = field(default_factory=Counter)
     days: list[str] = field(default_factory=list)
+    effects: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.receipts or self.payloads or self.days)
+        return bool(self.receipts or self.payloads or self.days or self.effects)
 
 
 Progress = Callable[[Pruned], None]
@@ -88,21 +100,23 @@ async def prune(
     store: Store,
     horizons: Iterable[Horizon],
     *,
+    effects: float | None = None,
     payloads_from: datetime | None = None,
     progress: Progress | None = None,
     clock: Clock = SYSTEM,
 ) -> Pruned | None:
     """Remove what is past its horizon; None if another process does so right now.
 
-    Sources without a horizon are left alone. With `payloads_from`, payloads of receipts before that time were looked at
-    already.
+    Sources without a horizon are left alone. Keys of effects go after `effects` seconds, or never. With
+    `payloads_from`, payloads of receipts before that time were looked at already.
     """
     pace = Pace(clock)
     async with store.pruning() as pruning:
         if pruning is None:
             return None
         await pruning.make_days()
-        receipts, payloads = cutoffs(horizons, await store.now())
+        now = await store.now()
+        receipts, payloads = cutoffs(horizons, now)
         done = Pruned()
         done.days += await pruning.drop_days(payloads)
         sooner = {source: time for source, time in payloads.items() if time > receipts[source]}
@@ -113,6 +127,10 @@ async def prune(
         async for gone in _steps(pruning.prune_receipts, receipts, None, pace):
             done.receipts.update(gone)
             _tell(progress, done)
+        while payloads and await pruning.clear_effects(payloads, STEP) == STEP:
+            await pace.rest()
+        if effects is not None:
+            done.effects = await _prune_effects(pruning, _cutoff(now, effects), pace)
         await _give_back(pruning, pace)
         return done
 
@@ -127,6 +145,15 @@ async def _steps(step: Step, before: Cutoffs, cursor: Cursor | None, pace: "Pace
         if cursor is None:
             return
         await pace.rest()
+
+
+async def _prune_effects(pruning: Pruning, before: datetime, pace: "Pace") -> int:
+    gone = step = await pruning.prune_effects(before, STEP)
+    while step == STEP:
+        await pace.rest()
+        step = await pruning.prune_effects(before, STEP)
+        gone += step
+    return gone
 
 
 async def _give_back(pruning: Pruning, pace: "Pace") -> None:
@@ -155,10 +182,17 @@ class Janitor:
     """Prunes by itself, again and again, in whichever process has the turn."""
 
     def __init__(
-        self, store: Store, horizons: Iterable[Horizon], *, first: float = FIRST, every: float = EVERY
+        self,
+        store: Store,
+        horizons: Iterable[Horizon],
+        *,
+        effects: float | None = None,
+        first: float = FIRST,
+        every: float = EVERY,
     ) -> None:
         self.store = store
         self.horizons = list(horizons)
+        self.effects = effects
         self.first = first
         self.every = every
         self._turns = 0
@@ -189,12 +223,13 @@ class Janitor:
         """One turn. What an earlier turn of this process has looked at is looked at again only now and then."""
         looked = None if self._turns % FULL_TURN == 0 else self._looked
         now = await self.store.now()
-        done = await prune(self.store, self.horizons, payloads_from=looked)
+        done = await prune(self.store, self.horizons, effects=self.effects, payloads_from=looked)
         if done is not None:
             self._turns += 1
             self._looked = min(cutoffs(self.horizons, now)[1].values(), default=None)
         if done:
-            signals.emit("pruned", receipts=done.receipts.total(), payloads=done.payloads.total(), days=len(done.days))
+            gone = {"receipts": done.receipts.total(), "payloads": done.payloads.total(), "effects": done.effects}
+            signals.emit("pruned", **gone, days=len(done.days))
         return done
 
 

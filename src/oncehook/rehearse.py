@@ -14,12 +14,15 @@ from typing import Any
 
 import msgspec
 
+from oncehook.canonical import Canonical
+from oncehook.effect import Effects
 from oncehook.errors import OncehookError
 from oncehook.event import Event
-from oncehook.handle import Handler, Handlers
+from oncehook.handle import Handler, Handlers, is_repeated
+from oncehook.outbox import ONCE, Outbox
 from oncehook.receipt import Leased, Payload, Receipt
 from oncehook.store import Store
-from oncehook.transact import Native, Transaction
+from oncehook.transact import Native, Pick, Transaction
 
 REALLY_MADE = "Calls that a handler makes itself (HTTP, mail, another database) are really made."
 _ENDS_TRANSACTION = re.compile(r"(?:^|;)\s*(?:commit|end|abort|rollback(?!\s+to\b)|prepare\s+transaction)\b", re.I)
@@ -50,14 +53,24 @@ class Rehearsal:
     handler: str | None
     statements: list[Statement] = field(default_factory=list)
     error: str | None = None
+    effects: list[dict[str, Any]] = field(default_factory=list)
+    stale: list[str] = field(default_factory=list)  # entities of which newer is known
+    repeated: bool = False  # another event of the same identity was handled
 
     def as_json(self) -> dict[str, Any]:
         statements = [{name: getattr(s, name) for name in Statement.__slots__} for s in self.statements]
-        return {"receipt": self.receipt, "handler": self.handler, "error": self.error, "statements": statements}
+        asked = {"effects": self.effects, "stale": self.stale, "repeated": self.repeated}
+        named = {"receipt": self.receipt, "handler": self.handler, "error": self.error}
+        return {**named, "statements": statements, **asked}
 
 
 async def rehearse(
-    store: Store, handlers: Handlers, receipt: Receipt, transaction: Callable[[], Any] | None = None
+    store: Store,
+    handlers: Handlers,
+    receipt: Receipt,
+    transaction: Callable[[], Any] | None = None,
+    effects: Effects | None = None,
+    canonical: Canonical | None = None,
 ) -> Rehearsal:
     """Run the receipt's handler and roll back. A handler that fails is no error here: that is what it is for.
 
@@ -69,28 +82,50 @@ async def rehearse(
     if payload is None:
         rehearsal.error = "the payload was pruned: there is nothing to hand to a handler"
     elif handler is not None and handler.forwards_to is None:  # a forward has only its call, which is not made
-        event = Event(_as_leased(receipt, payload))
         watch = Watch(rehearsal.statements)
-        if transaction is None:
-            recording: Any = Recording(store.transaction(), watch)
-        else:
-            recording = transaction()
-            recording.watch(watch.begins, watch.ends)
+        recording = _recording(store, transaction, watch)
+        outbox = Outbox(
+            lambda: recording,
+            store,
+            effects or Effects(),
+            canonical or Canonical(),
+            lambda outbox: None,  # nothing is ever committed here
+        )
         try:
-            await _rehearse(handler, event, recording)
+            await _handle(handler, Event(_as_leased(receipt, payload), outbox), outbox, rehearsal)
+            await recording.flush()
         except Exception as error:  # whatever the user's code raises is the result
             rehearsal.error = f"{type(error).__name__}: {error}"
             watch.failed(rehearsal.error)
         finally:
-            await asyncio.shield(recording.rollback())
+            await asyncio.shield(outbox.rollback())
     return rehearsal
 
 
-async def _rehearse(handler: Handler, event: Event, recording: Any) -> None:
+def _recording(store: Store, transaction: Callable[[], Any] | None, watch: "Watch") -> Any:
+    if transaction is None:
+        return Recording(store.transaction(), watch)
+    recording = transaction()
+    recording.watch(watch.begins, watch.ends)
+    return recording
+
+
+async def _handle(handler: Handler, event: Event, outbox: Outbox, rehearsal: Rehearsal) -> None:
+    rehearsal.repeated = await is_repeated(handler, event, outbox)
+    if not rehearsal.repeated:
+        await _call(handler, event, outbox)
+    await outbox.flush()
+    for ask in outbox.asks:
+        if ask.kind != ONCE:
+            facts = {"key": ask.key, "kind": ask.kind, "target": ask.target, "args": msgspec.json.decode(ask.args)}
+            rehearsal.effects.append({**facts, "new": ask.new, "status": ask.status})
+    rehearsal.stale += [noop.key for noop in outbox.noops if noop.reason == "stale"]
+
+
+async def _call(handler: Handler, event: Event, outbox: Outbox) -> None:
     threads = ThreadPoolExecutor(1, thread_name_prefix="oncehook-rehearsal")
     try:
-        await handler.call([event] if handler.batch else event, recording, threads)
-        await recording.flush()
+        await handler.call([event] if handler.batch else event, outbox, threads)
     finally:
         threads.shutdown(wait=False)
 
@@ -165,6 +200,9 @@ class Recording(Native):
 
     async def connection(self) -> "Recorder":
         return Recorder(await self._transaction.connection(), self._record)
+
+    async def ask(self, pick: Pick, given: str) -> list[Any]:
+        return await self._transaction.ask(pick, given)  # ours, and no statement of the handler's
 
     async def settle(self, settled: Any) -> bool:
         await self.rollback()

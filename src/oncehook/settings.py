@@ -181,6 +181,14 @@ class Settings:
         duration,
         "How long bodies and headers are kept, at most the window. A source may have its own.",
     )
+    effect_targets: tuple[str, ...] = setting(
+        (), texts, "Addresses that effects may post to although they are not public; only here, never in code."
+    )
+    effect_retention: float | None = setting(
+        None,
+        duration,
+        "How long the keys of effects that are done are kept, at least as long as every receipt. Absent: for ever.",
+    )
     version: str | None = setting(None, text, "What attempts are recorded with: a release or git sha of your handlers.")
     metrics_token: str | None = setting(
         None, text, "`/metrics` is open unless this is set; then it wants `Authorization: Bearer` with it."

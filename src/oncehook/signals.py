@@ -22,7 +22,17 @@ import structlog
 from oncehook import metrics
 from oncehook.clock import SYSTEM
 from oncehook.errors import Unavailable
-from oncehook.receipt import Claim, Claimed, Leased, Settled, State, rfc3339
+from oncehook.receipt import (
+    Claim,
+    Claimed,
+    EffectState,
+    Leased,
+    LeasedEffect,
+    Settled,
+    SettledEffect,
+    State,
+    rfc3339,
+)
 
 LINES: dict[str, tuple[str, str]] = {
     "accepted": ("info", "A first delivery is committed and acked."),
@@ -58,6 +68,16 @@ LINES: dict[str, tuple[str, str]] = {
         "A pooler is before PostgreSQL: no statement is prepared ahead, workers look by themselves.",
     ),
     "worker_waits": ("warning", "The database does not answer; the worker tries again."),
+    "effect_conflict": ("info", "An event asked for an effect whose key was recorded before; nothing more happens."),
+    "stale": ("info", "An event told of an entity something older than what is known; it was left as it is."),
+    "effect_done": ("info", "An effect's target has taken it."),
+    "effect_retrying": ("warning", "An effect failed; it will be tried again."),
+    "effect_dead": ("error", "An effect failed for the last time; `oncehook effects replay` tries it again."),
+    "effect_lease_lost": ("warning", "An effect was performed after its lease was lost; another process repeats it."),
+    "effect_mark_failed": ("error", "An effect was tried and could not be marked; its lease will run out."),
+    "effect_rescued": ("warning", "An effect's lease ran out, and it was taken back."),
+    "effect_unregistered": ("warning", "Effects wait for a function that is not registered in this process."),
+    "relay_waits": ("warning", "The database does not answer; the relay tries again."),
     "lines_dropped": ("warning", "The log was not read quickly enough, and lines were left out."),
     "connections_closed": ("warning", "Connections that never completed a request were closed."),
     "started": ("info", "The inbox is ready to accept."),
@@ -267,6 +287,50 @@ def settled(leased: Leased, done: Settled, landed: bool) -> None:
             outcome=done.outcome, handler=done.handler, error=done.error,
         )  # fmt: skip
         _write([written])
+
+
+NOOPS = {
+    "effect": ("effect_conflict", "oncehook_effect_conflicts_total"),
+    "stale": ("stale", "oncehook_stale_total"),
+}
+
+
+def noop(leased: Leased, reason: str, scope: str, key: str) -> None:
+    """A count and a line for what an event asked for and did not get, once that is committed."""
+    line, metric = NOOPS[reason]
+    metrics.count(metric, leased.source)
+    emit(
+        line,
+        source=leased.source,
+        event_id=leased.event_id,
+        type=leased.type,
+        object_id=leased.object_id,
+        receipt=leased.receipt,
+        status=State.PROCESSED.value,
+        correlation_id=leased.correlation_id or str(leased.receipt),
+        scope=scope,
+        key=key,
+    )
+
+
+def performed(leased: LeasedEffect, done: SettledEffect, landed: bool) -> None:
+    """One line for what came of an attempt at an effect."""
+    words = {
+        EffectState.DONE: "effect_done",
+        EffectState.RETRYING: "effect_retrying",
+        EffectState.FAILED: "effect_dead",
+    }
+    emit(
+        words[done.status] if landed else "effect_lease_lost",
+        source=leased.source,
+        receipt=leased.receipt,
+        effect=leased.id,
+        key=leased.key,
+        target=leased.target,
+        status=done.status.value,
+        attempt=leased.attempt,
+        error=done.error,
+    )
 
 
 def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:

@@ -5,7 +5,7 @@ that handler alone and is dead once its event is settled.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from oncehook.errors import OncehookError
@@ -14,6 +14,9 @@ from oncehook.receipt import Held, Settled
 SAVEPOINT = ("SAVEPOINT handler", "ROLLBACK TO SAVEPOINT handler", "RELEASE SAVEPOINT handler")
 """Set, undo, forget: the same words on both databases."""
 
+
+Pick = Callable[[Mapping[str, str]], str]
+"""One of the store's own statements, out of all of them; its only parameter is `:given`, a JSON text."""
 
 ENDED = "tx was used after its handler had ended: await everything inside the handler"
 NOT_YOURS = "the handler ended its transaction itself: COMMIT and ROLLBACK are not its to send"
@@ -32,6 +35,9 @@ class Transaction(Protocol):
 
     async def connection(self) -> Any:
         """The connection, in its transaction; begun now if it was not."""
+
+    async def ask(self, pick: Pick, given: str) -> list[Any]:
+        """Run one of the store's own statements in it, begun now if it was not; its rows."""
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
         """Write the marks as the last statement and commit; False, with all rolled back, if a lease was lost.

@@ -32,13 +32,16 @@ from oncehook.handle import Handlers
 from oncehook.receipt import Settled
 from oncehook.store import sqlite_work
 from oncehook.store.sqlite_file import BUSY_MS
-from oncehook.transact import TransactionClosed
+from oncehook.transact import ENDED, Pick, TransactionClosed
 
 T = TypeVar("T")
 
 DIALECTS = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 SETTLING_THREADS = 16
 """Apart from those that handlers run in: those may all be waiting for the one that is to be settled."""
+
+ASKING_THREADS = 64
+"""For effects and entities that handlers ask for, which may wait for a connection; apart from those above."""
 
 PATIENCE = 10.0
 """How long a thread that was cut off may take to leave the statement that it is in."""
@@ -67,6 +70,7 @@ class Sessions:
         settle = ("settle", "settle_attempts") if self.on_sqlite else ("settle",)
         self.settle = [text(store.sql[name]) for name in settle]
         self.threads = ThreadPoolExecutor(SETTLING_THREADS, thread_name_prefix="oncehook-session")
+        self.asking = ThreadPoolExecutor(ASKING_THREADS, thread_name_prefix="oncehook-session-asks")
         if isinstance(engine, AsyncEngine) and self.on_sqlite:
             event.listen(engine.sync_engine, "invalidate", _before_closing)
 
@@ -265,6 +269,18 @@ class SessionTransaction(ABC):
     async def connection(self) -> Any:
         return await self._run(lambda session: session.connection())
 
+    async def ask(self, pick: Pick, given: str) -> list[Any]:
+        self._check_limit()
+        if self._finished:
+            raise TransactionClosed(ENDED)
+        if self.sessions.on_sqlite and self._turn is None:
+            await self._take_turn()
+        statement = text(pick(self.sessions.store.sql))
+        return await self._ask(lambda session: [tuple(row) for row in session.execute(statement, {"given": given})])
+
+    async def _ask(self, work: Callable[[HandlerSession], T]) -> T:
+        return await self._run(work)
+
     def offer(self, *, is_async: bool) -> Any:
         """What the handler gets as `tx`."""
         self.sessions.check_kind("the handler", is_async=is_async)
@@ -344,7 +360,7 @@ class SessionTransaction(ABC):
         if _ours.get() is self.session:
             return
         if self._ended:
-            raise TransactionClosed("tx was used after its handler had ended: await everything inside the handler")
+            raise TransactionClosed(ENDED)
         self._check_limit()
 
     def begun(self, connection: Connection) -> None:
@@ -451,6 +467,17 @@ class SyncTransaction(SessionTransaction):
         if self._waiting is not None and self._ended:
             self._waiting.cancel()
         return await asyncio.shield(self._loop.run_in_executor(self.sessions.threads, self._alone, work))
+
+    async def _ask(self, work: Callable[[HandlerSession], T]) -> T:
+        return await asyncio.shield(self._loop.run_in_executor(self.sessions.asking, self._in_turn, work))
+
+    def _in_turn(self, work: Callable[[HandlerSession], T]) -> T:
+        token = _ours.set(self.session)
+        try:
+            with self._lock:
+                return work(self.session)
+        finally:
+            _ours.reset(token)
 
     def _alone(self, work: Callable[[HandlerSession], T]) -> T:
         """A handler's thread cannot be stopped: it may still be in a statement when its time is up."""

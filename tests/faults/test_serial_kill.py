@@ -10,7 +10,7 @@ from oncehook import Inbox
 from tests.faults.test_worker_kill import UNFINISHED, WorkerProcess, until
 from tests.serial import check_order
 from tests.servers import Postgres, ask
-from tests.test_order import claims_of, interleaved
+from tests.test_serial import claims_of, interleaved
 
 pytestmark = pytest.mark.anyio
 

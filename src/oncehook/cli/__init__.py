@@ -17,6 +17,7 @@ COMMANDS = {
     "show": "Show one event: what arrived, and how often.",
     "dead": "List the dead letters, grouped by what went wrong.",
     "replay": "Have finished events handled again, or rehearse it.",
+    "effects": "List what is done after the commit, and try failed ones again.",
     "stats": "How many events each source has, in which state, and how long the oldest waits.",
     "prune": "Remove what is past its window and its retention, or say what would go.",
     "forget": "Erase the payloads about an object or an address; dedupe goes on.",

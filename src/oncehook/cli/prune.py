@@ -11,7 +11,7 @@ import click
 
 from oncehook import providers
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
-from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, horizon, prune
+from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune
 from oncehook.settings import Configuration, Horizon, Settings, as_duration, load
 from oncehook.store import Store
 
@@ -91,11 +91,14 @@ async def _prune(
             rows = await _count(store, horizons)
         else:
             with _progress() as progress:
-                done = await prune(store, horizons, progress=progress)
+                kept = effect_horizon(configuration.settings, horizons)
+                done = await prune(store, horizons, effects=kept, progress=progress)
             if done is None:
                 click.echo("oncehook: another process is pruning right now", err=True)
                 return 1
             rows = _gone(done, horizons)
+            if done.effects and not as_json:
+                click.echo(f"removed {done.effects:,} effects that were done before effect_retention")
     _print(rows, dry_run, as_json)
     if others and not as_json:
         click.echo(

@@ -15,7 +15,6 @@ from oncehook.cli.events import _print_table
 from oncehook.cli.options import Moment, config_option, json_option, opened_store, print_json, printable, run
 from oncehook.cli.show import resolve
 from oncehook.errors import ConfigurationError
-from oncehook.handle import Handlers
 from oncehook.receipt import Filter, Receipt, State
 from oncehook.rehearse import REALLY_MADE, Rehearsal, rehearse
 from oncehook.replay import BATCH, REPLAYABLE, Progress, Replayed, bounded, pages, replay, survey
@@ -100,7 +99,7 @@ def command(
 
 
 async def _replay(names: tuple[str, ...], selection: Selection, config: str | None, app: str | None, how: How) -> int:
-    async with _opened(config, app) as (store, handlers, transaction):
+    async with _opened(config, app) as (store, rehearsing):
         if names:
             found = [(name, await resolve(store, name)) for name in names]
             missing = [name for name, receipt in found if receipt is None]
@@ -118,7 +117,6 @@ async def _replay(names: tuple[str, ...], selection: Selection, config: str | No
         if not names and not how.yes and would.count > 1:
             _confirm(would, how)
         if how.rehearse:
-            rehearsing = partial(rehearse, store, handlers, transaction=transaction)
             return await _rehearse(store, rehearsing, selection, would, how)
         with _progress(would) as progress:
             done = await replay(store, selection, actor=how.actor, progress=progress)
@@ -127,14 +125,11 @@ async def _replay(names: tuple[str, ...], selection: Selection, config: str | No
 
 
 @asynccontextmanager
-async def _opened(config: str | None, app: str | None) -> AsyncIterator[tuple[Store, Handlers, Any]]:
-    """The store of the app, its handlers, and what makes their transactions where it has an engine.
-
-    Without an app, the store of the configuration.
-    """
+async def _opened(config: str | None, app: str | None) -> AsyncIterator[tuple[Store, Rehearsing | None]]:
+    """The store of the app, and how its handlers are rehearsed; without an app, the store of the configuration."""
     if app is None:
         async with opened_store(config) as store:
-            yield store, Handlers(), None
+            yield store, None
         return
     from oncehook.cli.serve import load_inbox
     from oncehook.inbox import make_sessions
@@ -147,14 +142,17 @@ async def _opened(config: str | None, app: str | None) -> AsyncIterator[tuple[St
     try:
         if await store.pending_migrations():
             raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+        rehearsing = partial(
+            rehearse, store, inbox.handlers, effects=inbox.effects, canonical=inbox.canonicals, transaction=None
+        )
         if inbox.sessions is None:
-            yield store, inbox.handlers, None
+            yield store, rehearsing
             return
         sessions = make_sessions(inbox.sessions.engine, store)
         sessions.check_handlers(inbox.handlers)
         await sessions.check_database()
         try:
-            yield store, inbox.handlers, sessions.transaction
+            yield store, partial(rehearsing, transaction=sessions.transaction)
         finally:
             await sessions.dispose()
     finally:
@@ -210,7 +208,10 @@ async def _list(store: Store, selection: Selection, would: Replayed, how: How) -
     return 0 if would.count else 1
 
 
-async def _rehearse(store: Store, rehearsing: Rehearsing, selection: Selection, would: Replayed, how: How) -> int:
+async def _rehearse(
+    store: Store, rehearsing: Rehearsing | None, selection: Selection, would: Replayed, how: How
+) -> int:
+    assert rehearsing is not None, "--rehearse needs --app"
     good = rehearsed = 0
     async for page in pages(store, selection):
         for receipt, why in page:
@@ -241,8 +242,20 @@ def _print_rehearsal(receipt: Receipt, rehearsal: Rehearsal) -> None:
             click.echo(f"        ! {printable(statement.error)}")
     if not rehearsal.statements and rehearsal.handler and not rehearsal.error:
         click.echo("    no statement through tx")
+    _print_asked(rehearsal)
     if rehearsal.error:
         click.echo(f"    it failed: {printable(rehearsal.error)}")
+
+
+def _print_asked(rehearsal: Rehearsal) -> None:
+    """Which effects would be new, which are recorded already, and what came too late."""
+    for effect in rehearsal.effects:
+        known = "new" if effect["new"] else f"recorded before: {effect['status']}, and not repeated"
+        click.echo(f"    effect {printable(effect['key'])} → {printable(effect['target'])}   {known}")
+    for entity in rehearsal.stale:
+        click.echo(f"    stale: newer is known of {printable(entity)}")
+    if rehearsal.repeated:
+        click.echo("    not called: another event of the same identity was handled (once_per)")
 
 
 def _short(value: Any) -> str:

@@ -7,11 +7,14 @@ from typing import Any
 import click
 import msgspec
 
+from oncehook.cli.effects import COLOURS as EFFECT_COLOURS
+from oncehook.cli.effects import effect_json
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
-from oncehook.receipt import Filter, Payload, Receipt
+from oncehook.receipt import EffectFilter, Filter, Payload, Receipt
 from oncehook.store import Store
 
+MOST_EFFECTS = 1000
 ATTEMPT_COLOURS = {"processed": "green", "no handler": "bright_black", "released": "bright_black", "retrying": "yellow"}
 
 
@@ -43,18 +46,26 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         duplicates = await store.duplicates(receipt.receipt)
         attempts = await store.attempts(receipt.receipt)
         replays = await store.replays(receipt.receipt) if receipt.replays else []
+        effects = [effect_json(row) for row in await store.find_effects(_recorded_by(receipt), limit=MOST_EFFECTS)]
+        noops = await store.noops(receipt.receipt)
     if raw:
         return _print_raw(payload)
     if as_json:
         view = None if payload is None else _json_view(payload)
         headers = None if payload is None else payload.headers
         more = {"deliveries": duplicates, "attempts_history": attempts, "replays_history": replays}
-        print_json({**receipt.as_json(), "payload": view, "headers": headers, **more})
+        asked = {"effects": effects, "noops": noops}
+        print_json({**receipt.as_json(), "payload": view, "headers": headers, **more, **asked})
     else:
         _print_facts(receipt)
-        _print_timeline(duplicates, attempts, replays)
+        _print_timeline(duplicates, attempts, replays, noops)
+        _print_effects(effects)
         _print_payload(payload)
     return 0
+
+
+def _recorded_by(receipt: Receipt) -> EffectFilter:
+    return EffectFilter(receipt=receipt.receipt)
 
 
 async def resolve(store: Store, name: str) -> Receipt | None:
@@ -102,13 +113,14 @@ def _print_facts(receipt: Receipt) -> None:
 Rows = list[dict[str, Any]]
 
 
-def _print_timeline(duplicates: Rows, attempts: Rows, replays: Rows) -> None:
+def _print_timeline(duplicates: Rows, attempts: Rows, replays: Rows, noops: Rows) -> None:
     """What happened to it since it was received, in the order of time."""
     from rich.text import Text
 
     moments = [(row["received_at"], *_told_duplicate(row)) for row in duplicates]
     moments += [(row["ended_at"], *_told_attempt(row)) for row in attempts]
     moments += [(row["at"], f"replayed by {printable(row['actor'])}", "bold") for row in replays]
+    moments += [(row["at"], _told_noop(row), "bright_black") for row in noops]
     out = console()
     for at, text, style in sorted(moments, key=lambda moment: moment[0]):
         out.print(Text(f"{at}  {text}", style=style))
@@ -123,6 +135,22 @@ def _told_attempt(row: dict[str, Any]) -> tuple[str, str]:
     facts += [f"{name} {printable(row[name])}" for name in ("handler", "version", "worker") if row[name]]
     facts += [printable(row["error"])] if row["error"] else []
     return "   ".join(facts), ATTEMPT_COLOURS.get(row["outcome"], "red")
+
+
+def _told_noop(row: dict[str, Any]) -> str:
+    told = "not repeated, it was recorded before: effect" if row["reason"] == "effect" else "stale, newer is known of"
+    return f"{told} {printable(row['key'])}"
+
+
+def _print_effects(effects: Rows) -> None:
+    """What its event has recorded to be done, oldest first, and where that stands."""
+    from rich.text import Text
+
+    out = console()
+    for row in reversed(effects):
+        told = f"effect {row['id']}: {row['status']}   {printable(row['key'])} → {printable(row['target'])}"
+        error = f"   {printable(row['last_error'])}" if row["last_error"] else ""
+        out.print(Text(f"{row['done_at'] or row['created_at']}  {told}{error}", style=EFFECT_COLOURS[row["status"]]))
 
 
 def _print_payload(payload: Payload | None) -> None:

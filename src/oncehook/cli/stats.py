@@ -6,7 +6,11 @@ import click
 
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
-from oncehook.receipt import State
+from oncehook.receipt import EffectState, State
+
+NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
+OVERDUE = 60
+"""Effects that are due for longer are told of: perhaps no process can perform them."""
 
 STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
@@ -21,19 +25,22 @@ def command(config: str | None, as_json: bool) -> None:
     oncehook stats
     oncehook stats --json | jq 'select(.lag_seconds > 60)'
     """
-    sources = run(_gather(config))
+    sources, effects = run(_gather(config))
     if as_json:
-        for source in sources:
-            print_json(source)
+        for row in [*sources, effects] if effects else sources:
+            print_json(row)
     elif sources:
         _print_table(sources)
+        _print_effects(effects)
     else:
         click.echo("nothing has arrived yet")
 
 
-async def _gather(config: str | None) -> list[dict[str, Any]]:
+async def _gather(config: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A row for each source, and one about effects, empty if there are none."""
     async with opened_store(config) as store:
-        counts, lags = await store.counts(), await store.lags()
+        counts, lags, noops = await store.counts(), await store.lags(), await store.noop_counts()
+        states, waiting = await store.effect_counts(), await store.effects_waiting()
     sources: dict[str, dict[str, Any]] = {}
     for row in counts:
         name = row["source"]
@@ -47,12 +54,31 @@ async def _gather(config: str | None) -> list[dict[str, Any]]:
     for name, lag in lags.items():
         if name in sources:
             sources[name]["lag_seconds"] = round(max(0.0, lag), 3)
-    return [sources[name] for name in sorted(sources)]
+    for row in noops:
+        if row["source"] in sources:
+            sources[row["source"]][NOOPS[row["reason"]]] = row["noops"]
+    return [sources[name] for name in sorted(sources)], _about_effects(states, waiting)
+
+
+def _about_effects(states: dict[str, int], waiting: list[dict[str, Any]]) -> dict[str, Any]:
+    """Effects by state; and per function or topic those that wait, which show what no process has registered."""
+    if not states:
+        return {}
+    names = ("kind", "target", "effects")
+    lags = [{**{n: row[n] for n in names}, "lag_seconds": round(max(0.0, row["lag"]), 3)} for row in waiting]
+    return {"effects": {state.value: states.get(state, 0) for state in EffectState}, "waiting_for": lags}
 
 
 def _nothing(source: str) -> dict[str, Any]:
     states = {state.value: 0 for state in State}
-    more = {"duplicates": 0, "other_bodies": 0, "lag_seconds": 0.0, "last_received_at": None}
+    more = {
+        "duplicates": 0,
+        "other_bodies": 0,
+        "effect_conflicts": 0,
+        "stale": 0,
+        "lag_seconds": 0.0,
+        "last_received_at": None,
+    }
     return {"source": source, "events": 0, **states, **more}
 
 
@@ -69,6 +95,17 @@ def _print_table(sources: list[dict[str, Any]]) -> None:
         lag = Text(told(row["lag_seconds"]), style="yellow" if row["lag_seconds"] > 60 else "")
         table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", lag)
     console().print(table)
+
+
+def _print_effects(effects: dict[str, Any]) -> None:
+    if not effects:
+        return
+    states = ", ".join(f"{number:,} {state}" for state, number in effects["effects"].items() if number)
+    click.echo(f"effects: {states}")
+    for row in effects["waiting_for"]:
+        if row["lag_seconds"] > OVERDUE:
+            told_lag = f"{row['effects']:,} due, the oldest for {told(row['lag_seconds'])}"
+            click.echo(f"  {row['kind']} {printable(row['target'])}: {told_lag}; is it registered in a running worker?")
 
 
 def _total(sources: list[dict[str, Any]]) -> dict[str, Any]:

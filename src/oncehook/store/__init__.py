@@ -7,7 +7,21 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from oncehook.errors import ConfigurationError
-from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Held, Leased, Payload, Receipt, Rejection, Settled
+from oncehook.receipt import (
+    Claim,
+    Claimed,
+    Duplicate,
+    EffectFilter,
+    Filter,
+    Held,
+    Leased,
+    LeasedEffect,
+    Payload,
+    Receipt,
+    Rejection,
+    Settled,
+    SettledEffect,
+)
 from oncehook.settings import Settings
 from oncehook.transact import Heart, Transaction
 
@@ -27,6 +41,15 @@ class Selection:
     receipts: tuple[int, ...] | None = None
     handled_by: str | None = None  # a code version that has attempted them
     horizon: datetime | None = None  # received no later: what arrives while a replay runs is not of it
+
+
+@dataclass(frozen=True, slots=True)
+class EffectTarget:
+    """What a relay can perform: effects of a kind and target (None: any), each leased for so many seconds."""
+
+    kind: str
+    target: str | None
+    seconds: float
 
 
 Cutoffs = Mapping[str, datetime]
@@ -54,6 +77,12 @@ class Pruning(Protocol):
         self, before: Cutoffs, after: Cursor | None, limit: int
     ) -> tuple[dict[str, int], Cursor | None]:
         """The same for receipts with all that belongs to them."""
+
+    async def clear_effects(self, before: Cutoffs, limit: int) -> int:
+        """Take the arguments from up to `limit` effects that were done before their source's cutoff; how many."""
+
+    async def prune_effects(self, before: datetime, limit: int) -> int:
+        """Delete up to `limit` effects, with their keys, that were done before then; how many."""
 
     async def give_back(self) -> bool:
         """Give some of the free space back to the disk; whether there is more."""
@@ -206,6 +235,47 @@ class Store(Protocol):
 
     async def secrets_used(self) -> list[dict[str, Any]]:
         """Per source and mark: how often it has verified, first and last when; and the database's time."""
+
+    async def lease_effects(
+        self, limit: int, worker: str, targets: Sequence[EffectTarget], *, rescued: bool = False
+    ) -> list[LeasedEffect]:
+        """Take up to `limit` due effects of these targets: `performing`, attempt counted, fence raised.
+
+        With `rescued`, only such whose last relay died; without, only others.
+        """
+
+    async def settle_effects(self, settled: Sequence[SettledEffect]) -> set[int]:
+        """End attempts at effects: those whose lease still held are moved on; returns those."""
+
+    async def expired_effects(self, limit: int, after: int) -> list[dict[str, Any]]:
+        """Effects whose lease ran out, by id above `after`."""
+
+    async def recorded_effect(self, scope: str, key: str) -> int | None:
+        """The receipt whose event recorded a key, or None if nobody has."""
+
+    async def entity(self, scope: str, kind: str, id: str) -> tuple[Any, ...] | None:
+        """(is_terminal, at, version, event_id, state) of an entity, or None if it was never advanced."""
+
+    async def find_effects(
+        self, wanted: EffectFilter, *, limit: int, before: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Effects that match, newest first; `before` is the id of the last one of a page."""
+
+    async def noops(self, receipt: int) -> list[dict[str, Any]]:
+        """What a receipt's event asked for and did not get, oldest first: `reason` is "effect" or "stale"."""
+
+    async def effect_counts(self) -> dict[str, int]:
+        """How many effects are in which state."""
+
+    async def noop_counts(self) -> list[dict[str, Any]]:
+        """Per source and reason: how often an event asked for what was done, or came too late."""
+
+    async def effects_waiting(self) -> list[dict[str, Any]]:
+        """Per kind and target with effects to be performed: how many, for how long the oldest has been due (`lag`), and
+        how many of those that are due have lost their last process (`crashed`)."""
+
+    async def replay_effects(self, ids: Sequence[int], actor: str) -> list[int]:
+        """Have failed effects performed again and record who asked, in one transaction; returns those that moved."""
 
     async def pending_migrations(self) -> list[tuple[int, str, str]]:
         """(number, name, SQL) of the migrations that are not applied yet."""

@@ -82,15 +82,17 @@ class PostgresStore(PostgresRejections):
         return sorted(self._ids.pop() for _ in range(count))
 
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
+        rows = [
+            {
+                "receipt_id": d.receipt,
+                "delivery_id": d.delivery_id,
+                "fingerprint": d.fingerprint.hex(),
+                "same_body": d.same_body,
+            }
+            for d in duplicates
+        ]
         async with self._connection() as connection:
-            await connection.execute(
-                self.sql["note_duplicate"],
-                [d.receipt for d in duplicates],
-                [d.delivery_id for d in duplicates],
-                [d.fingerprint for d in duplicates],
-                [d.same_body for d in duplicates],
-                DUPLICATES_KEPT,
-            )
+            await connection.execute(self.sql["note_duplicate"], _encode(rows).decode(), DUPLICATES_KEPT)
 
     # -- looking --------------------------------------------------------------------------------------------------
 

@@ -15,8 +15,9 @@ import msgspec
 
 from oncehook.clock import SYSTEM
 from oncehook.receipt import Settled
+from oncehook.store import queries
 from oncehook.store.postgres_pool import LOST
-from oncehook.transact import ENDED, NOT_YOURS, Native, TransactionClosed
+from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
 _encode = msgspec.json.Encoder().encode
 FRESH = 0.01
@@ -69,6 +70,7 @@ class HandlerConnections:
         statements: Callable[[], dict[str, Any]],
     ) -> None:
         self.database = database
+        self.sql = sql
         self.statements = statements  # something else than usual behind a pooler, which is known once the store is open
         self.timeout = timeout
         self.taken = 0  # how many transactions were begun
@@ -252,6 +254,11 @@ class PostgresTransaction(Native):
                 self._connection, self.used = await self._home.take(), True
                 self._number = self._home.taken
             return self._connection
+
+    async def ask(self, pick: Pick, given: str) -> list[Any]:
+        statement, _ = queries.numbered(pick(self._home.sql))
+        connection = await self.connection()
+        return [tuple(row) for row in await connection.fetch(statement, given)]
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
         """The mark, and the COMMIT of it and all the handler did; False, and nothing of it, if a lease was lost."""

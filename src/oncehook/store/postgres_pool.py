@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
@@ -271,6 +271,15 @@ async def _keep_as_it_is(connection: Any) -> None:
 
 def _partition(day: date) -> str:
     return f"webhook_payloads_{day:%Y%m%d}"
+
+
+def array(values: Iterable[Any]) -> str:
+    """Numbers or dates as the text of a PostgreSQL array.
+
+    For an array parameter asyncpg asks each new connection what that type is, in a query that can take seconds on a
+    busy server, the more so behind a pooler.
+    """
+    return "{" + ",".join(map(str, values)) + "}"
 
 
 def plain(row: Any) -> dict[str, Any]:

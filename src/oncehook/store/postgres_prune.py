@@ -17,7 +17,7 @@ import asyncpg
 from oncehook.errors import StoreUnavailable
 from oncehook.receipt import rfc3339
 from oncehook.store import Cursor, Cutoffs, queries
-from oncehook.store.postgres_pool import LOST, told
+from oncehook.store.postgres_pool import LOST, array, told
 from oncehook.store.postgres_replay import PostgresReplay
 
 PRUNE_LOCK = 0x7072756E  # "prun"
@@ -67,9 +67,10 @@ class PostgresPrune(PostgresReplay):
         return [row[0] for row in await self._look(self.sql["about_object"], {"object_id": object_id})]
 
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
-        given = {"receipts": list(receipts), "text": text, "actor": actor, "action": "forget", "detail": detail}
+        given = {"receipts": array(receipts), "text": text, "actor": actor, "action": "forget", "detail": detail}
         async with self._connection() as connection, connection.transaction():
             erased = await _run(connection, self.sql["erase_payloads"], given)
+            await _run(connection, self.sql["erase_in_effects"], given)
             if text is not None:
                 await _run(connection, self.sql["erase_in_receipts"], given)
                 await _run(connection, self.sql["erase_in_attempts"], given)
@@ -110,6 +111,7 @@ class PostgresPruning:
             self.sql["prune_payloads"],
             self.sql["prune_deliveries"],
             self.sql["prune_attempts"],
+            self.sql["prune_noops"],
             self.sql["prune_receipts"],
         ]
 
@@ -186,11 +188,18 @@ class PostgresPruning:
             return {}
         days = sorted({row["day"] for row in rows})
         async with self.connection.transaction():
-            held = await _run(self.connection, self.sql["hold_old"], {"receipts": [row["id"] for row in rows]})
-            given = {"receipts": [row["id"] for row in held], "days": days}
+            held = await _run(self.connection, self.sql["hold_old"], {"receipts": array(row["id"] for row in rows)})
+            given = {"receipts": array(row["id"] for row in held), "days": array(days)}
             for sql in deletes:
                 await _run(self.connection, sql, given)
         return dict(Counter(row["source"] for row in held))
+
+    async def clear_effects(self, before: Cutoffs, limit: int) -> int:
+        given = {"before": _before(before), "limit": limit}
+        return len(await _run(self.connection, self.sql["clear_effects"], given))
+
+    async def prune_effects(self, before: datetime, limit: int) -> int:
+        return len(await _run(self.connection, self.sql["prune_effects"], {"before": before, "limit": limit}))
 
     async def give_back(self) -> bool:
         return False  # a dropped day is back at once; the rest is autovacuum's

@@ -6,11 +6,12 @@ from typing import Any
 
 from oncehook.receipt import Rejection
 from oncehook.store import REJECTIONS_KEPT, queries
+from oncehook.store.postgres_effects import PostgresEffects
 from oncehook.store.postgres_pool import plain
-from oncehook.store.postgres_prune import PostgresPrune, _run
+from oncehook.store.postgres_prune import _run
 
 
-class PostgresRejections(PostgresPrune):
+class PostgresRejections(PostgresEffects):
     """The verbs of rejections and secrets."""
 
     async def keep_rejection(self, rejection: Rejection) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from oncehook.receipt import Receipt, State
 from oncehook.store import Selection, queries
-from oncehook.store.postgres_pool import plain
+from oncehook.store.postgres_pool import array, plain
 from oncehook.store.postgres_work import PostgresWork
 
 NO_LIMIT = 2**62
@@ -39,7 +39,7 @@ class PostgresReplay(PostgresWork):
         move, _ = queries.numbered(self.sql["replay"])
         audit, _ = queries.numbered(self.sql["audit"])
         async with self._connection() as connection, connection.transaction():
-            moved = sorted(row[0] for row in await connection.fetch(move, list(receipts)))
+            moved = sorted(row[0] for row in await connection.fetch(move, array(receipts)))
             if moved:
                 told = json.dumps({**detail, "count": len(moved), "receipts": moved})
                 await connection.execute(audit, actor, "replay", told)
@@ -64,7 +64,7 @@ def _given(selection: Selection) -> dict[str, Any]:
     from oncehook.store.postgres import _parameters  # the module of the class that is made of this one
 
     given = {
-        "receipts": None if selection.receipts is None else list(selection.receipts),
+        "receipts": None if selection.receipts is None else array(selection.receipts),
         "handled_by": selection.handled_by,
         "horizon": selection.horizon,
     }

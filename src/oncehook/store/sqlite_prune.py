@@ -5,6 +5,7 @@ import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 from oncehook.extract import moment
@@ -48,6 +49,7 @@ class SqlitePrune(SqliteReplay):
             connection.execute("PRAGMA secure_delete = ON").fetchall()  # what is freed is overwritten
             connection.execute("BEGIN IMMEDIATE")
             erased = connection.execute(self.sql["erase_payloads"], given).rowcount
+            connection.execute(self.sql["erase_in_effects"], given)
             if text is not None:
                 connection.execute(self.sql["erase_in_receipts"], given)
                 connection.execute(self.sql["erase_in_attempts"], given)
@@ -70,6 +72,7 @@ class SqlitePruning:
             self.sql["prune_payloads"],
             self.sql["prune_deliveries"],
             self.sql["prune_attempts"],
+            self.sql["prune_noops"],
             self.sql["prune_receipts"],
         ]
 
@@ -126,6 +129,16 @@ class SqlitePruning:
             return dict(Counter(source for _, source in held))
 
         return await self.store._write(delete)
+
+    async def clear_effects(self, before: Cutoffs, limit: int) -> int:
+        given = json.dumps([{"source": source, "before": rfc3339(time)} for source, time in before.items()])
+        return await self._change(self.sql["clear_effects"], {"before": given, "limit": limit})
+
+    async def prune_effects(self, before: datetime, limit: int) -> int:
+        return await self._change(self.sql["prune_effects"], {"before": rfc3339(before), "limit": limit})
+
+    async def _change(self, sql: str, given: dict[str, Any]) -> int:
+        return await self.store._write(lambda connection: len(connection.execute(sql, given).fetchall()))
 
     async def give_back(self) -> bool:
         def give_back(connection: sqlite3.Connection) -> bool:

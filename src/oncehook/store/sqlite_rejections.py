@@ -7,10 +7,10 @@ from typing import Any
 
 from oncehook.receipt import Rejection
 from oncehook.store import REJECTIONS_KEPT, queries
-from oncehook.store.sqlite_prune import SqlitePrune
+from oncehook.store.sqlite_effects import SqliteEffects
 
 
-class SqliteRejections(SqlitePrune):
+class SqliteRejections(SqliteEffects):
     """The verbs of rejections and secrets."""
 
     async def keep_rejection(self, rejection: Rejection) -> None:

@@ -17,7 +17,7 @@ from oncehook.errors import StoreUnavailable
 from oncehook.receipt import Held, Leased, Settled
 from oncehook.store.sqlite_file import BUSY_MS
 from oncehook.store.sqlite_lease import SqliteLease, leased_by
-from oncehook.transact import ENDED, NOT_YOURS, Native, TransactionClosed
+from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
 MOST_SECONDS = 2.0
 """How long a handler's transaction may keep the door from writing."""
@@ -146,6 +146,12 @@ class SqliteTransaction(Native):
             if not self.used:
                 await self._begin()
         return SqliteConnection(self)
+
+    async def ask(self, pick: Pick, given: str) -> list[Any]:
+        await self.connection()
+        statement = pick(self.handling.sql)
+        rows: list[Any] = await self.run(lambda one: one.execute(statement, {"given": given}).fetchall())
+        return rows
 
     async def _begin(self) -> None:
         await self.handling.turn.acquire()

@@ -23,20 +23,20 @@ LIMIT :limit
 -- name: hold_old
 -- Whoever replays one of these is first or waits for a moment; nobody waits for the pruner in a circle.
 SELECT id, source FROM webhook_receipts
-WHERE id = ANY(CAST(:receipts AS bigint[])) AND status IN ('processed', 'ignored')
+WHERE id = ANY(CAST(:receipts AS text)::bigint[]) AND status IN ('processed', 'ignored')
 ORDER BY id FOR UPDATE SKIP LOCKED
 
 -- name: prune_payloads
-DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS bigint[])) AND day = ANY(CAST(:days AS date[]))
+DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) AND day = ANY(CAST(:days AS text)::date[])
 
 -- name: prune_deliveries
-DELETE FROM webhook_deliveries WHERE receipt_id = ANY(CAST(:receipts AS bigint[]))
+DELETE FROM webhook_deliveries WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
 
 -- name: prune_attempts
-DELETE FROM webhook_attempts WHERE receipt_id = ANY(CAST(:receipts AS bigint[]))
+DELETE FROM webhook_attempts WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
 
 -- name: prune_receipts
-DELETE FROM webhook_receipts WHERE id = ANY(CAST(:receipts AS bigint[]))
+DELETE FROM webhook_receipts WHERE id = ANY(CAST(:receipts AS text)::bigint[])
 
 -- name: turn_to_prune
 SELECT pg_try_advisory_xact_lock(CAST(:lock AS bigint))
@@ -83,7 +83,7 @@ JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIM
 WHERE r.object_id = :object_id ORDER BY r.id
 
 -- name: erase_payloads
-DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS bigint[])) RETURNING tableoid::regclass::text AS name
+DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) RETURNING tableoid::regclass::text AS name
 
 -- name: erase_in_receipts
 UPDATE webhook_receipts
@@ -92,12 +92,12 @@ SET object_id = CASE WHEN position(CAST(:text AS text) IN lower(object_id)) > 0 
     last_error = CASE WHEN position(CAST(:text AS text) IN lower(last_error)) > 0 THEN '(erased)' ELSE last_error END,
     serial_key = CASE WHEN position(CAST(:text AS text) IN lower(serial_key)) > 0 AND status IN ('processed', 'ignored') THEN NULL
                       ELSE serial_key END
-WHERE id = ANY(CAST(:receipts AS bigint[]))
+WHERE id = ANY(CAST(:receipts AS text)::bigint[])
   AND position(CAST(:text AS text) IN lower(concat_ws(' ', object_id, correlation_id, last_error, serial_key))) > 0
 
 -- name: erase_in_attempts
 UPDATE webhook_attempts SET error = '(erased)', traceback = NULL
-WHERE receipt_id = ANY(CAST(:receipts AS bigint[])) AND position(CAST(:text AS text) IN lower(concat_ws(' ', error, traceback))) > 0
+WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) AND position(CAST(:text AS text) IN lower(concat_ws(' ', error, traceback))) > 0
 
 -- name: vacuum_day
 VACUUM {name}

@@ -32,14 +32,15 @@ JOIN webhook_receipts r ON r.source = o.source AND r.event_id = o.event_id
 
 -- name: note_duplicate
 INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)
-SELECT receipt_id, delivery_id, fingerprint, same_body
+SELECT receipt_id, delivery_id, decode(fingerprint, 'hex'), same_body
 FROM (
     SELECT *, row_number() OVER (PARTITION BY receipt_id, same_body ORDER BY number) AS place
-    FROM unnest($1::bigint[], $2::text[], $3::bytea[], $4::boolean[]) WITH ORDINALITY
-    AS o (receipt_id, delivery_id, fingerprint, same_body, number)
+    FROM ROWS FROM (
+        json_to_recordset($1::json) AS (receipt_id bigint, delivery_id text, fingerprint text, same_body boolean)
+    ) WITH ORDINALITY AS o (receipt_id, delivery_id, fingerprint, same_body, number)
 ) o
 WHERE place + (SELECT count(*) FROM webhook_deliveries d
-               WHERE d.receipt_id = o.receipt_id AND d.same_body = o.same_body) <= $5
+               WHERE d.receipt_id = o.receipt_id AND d.same_body = o.same_body) <= $2
   AND EXISTS (SELECT 1 FROM webhook_receipts r WHERE r.id = o.receipt_id)  -- it may have been pruned since
 ORDER BY number
 

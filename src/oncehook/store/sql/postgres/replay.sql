@@ -8,7 +8,7 @@ SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r
        EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date) AS kept
 FROM webhook_receipts r
 WHERE r.id > :after::bigint
-  AND r.id = ANY(:receipts::bigint[])                          --? receipts
+  AND r.id = ANY(CAST(:receipts AS text)::bigint[])                          --? receipts
   AND r.source = :source                                       --? source
   AND r.type ~ :type                                           --? type
   AND r.object_id = :object                                    --? object
@@ -28,7 +28,7 @@ GROUP BY status, type IS NOT NULL, kept
 -- name: replay
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
-    WHERE r.id = ANY(:receipts::bigint[])
+    WHERE r.id = ANY(CAST(:receipts AS text)::bigint[])
       AND r.status IN ('failed', 'processed', 'ignored') AND r.type IS NOT NULL
       AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date)
     ORDER BY r.id FOR UPDATE OF r SKIP LOCKED

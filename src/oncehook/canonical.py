@@ -1,0 +1,68 @@
+"""The object as it is now, asked of its provider: for events that come before their local row, or tell too little.
+
+It is fetched outside of any transaction, with a time limit. When the provider does not answer, the event is tried
+again later.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from oncehook.errors import ConfigurationError
+from oncehook.retry import Fail, RetryLater
+
+Fetch = Callable[[Any], Any]
+
+FETCH_TIMEOUT = 10.0
+FETCHING_THREADS = 32
+"""For plain functions; apart from those that handlers run in, which may all be waiting for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetcher:
+    """A user's function that asks a source's provider: `fetch(event)` gives the object, or None if it is gone."""
+
+    fetch: Fetch
+    timeout: float
+
+
+class Canonical:
+    """The fetchers of an inbox, by source."""
+
+    def __init__(self) -> None:
+        self._of_source: dict[str, Fetcher] = {}
+        self._threads: ThreadPoolExecutor | None = None
+
+    def add(self, source: str, fetcher: Fetcher) -> None:
+        if source in self._of_source:
+            raise ConfigurationError(
+                f"source {source!r} has two canonical fetchers: keep one, and let it look at event.type"
+            )
+        self._of_source[source] = fetcher
+
+    async def fetch(self, source: str, event: Any) -> Any:
+        """The object now. Raises RetryLater when it cannot be told, and lets `Fail` and `RetryLater` through."""
+        fetcher = self._of_source.get(source)
+        if fetcher is None:
+            raise Fail(
+                f"source {source!r} has no canonical fetcher: register one with inbox.canonical({source!r}, fetch)"
+            )
+        try:
+            async with asyncio.timeout(fetcher.timeout):
+                return await self._call(fetcher.fetch, event)
+        except (Fail, RetryLater):
+            raise
+        except TimeoutError:
+            raise RetryLater(f"the provider did not answer within {fetcher.timeout:g} s") from None
+        except Exception as error:
+            raise RetryLater(f"the canonical object could not be fetched: {type(error).__name__}: {error}") from error
+
+    async def _call(self, fetch: Fetch, event: Any) -> Any:
+        if inspect.iscoroutinefunction(fetch):
+            return await fetch(event)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(FETCHING_THREADS, thread_name_prefix="oncehook-canonical")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, fetch, event)

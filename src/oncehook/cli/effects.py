@@ -1,0 +1,156 @@
+"""`oncehook effects`: what is done outside the database after a handler's commit."""
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.effect import idempotency_key
+from oncehook.receipt import EffectFilter, EffectState
+from oncehook.replay import BATCH, whoami
+
+PAGE = 500
+COLOURS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done": "green", "failed": "red"}
+
+
+@click.group("effects", invoke_without_command=True)
+@config_option
+@click.option("--status", type=click.Choice([s.value for s in EffectState]), help="Only in this state.")
+@click.option("--source", help="Only asked for by events of this source.")
+@click.option("--receipt", type=int, help="Only recorded by this receipt's event.")
+@click.option("--key", help="Only of this key.")
+@click.option("--target", help="Only of this function or topic.")
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), help="At most so many.")
+@json_option
+@click.pass_context
+def command(
+    context: click.Context,
+    config: str | None,
+    status: str | None,
+    source: str | None,
+    receipt: int | None,
+    key: str | None,
+    target: str | None,
+    limit: int,
+    as_json: bool,
+) -> None:
+    """List effects, newest first: what handlers have recorded to be done after their commit. Exits 1 if none matches.
+
+    \b
+    oncehook effects --status failed
+    oncehook effects --key receipt-email:in_1042 --json
+    oncehook effects replay 17 18        the failed ones are tried again
+    oncehook effects replay --failed
+    """
+    context.obj = config
+    if context.invoked_subcommand is not None:
+        return
+    wanted = EffectFilter(receipt=receipt, status=status, source=source, key=key, target=target)
+    if not run(_list(config, wanted, limit, as_json)):
+        if not as_json:
+            click.echo("no effect matches", err=True)
+        sys.exit(1)
+
+
+async def _list(config: str | None, wanted: EffectFilter, limit: int, as_json: bool) -> int:
+    rows: list[dict[str, Any]] = []
+    async with opened_store(config) as store:
+        before = None
+        while len(rows) < limit:
+            page = await store.find_effects(wanted, limit=min(PAGE, limit - len(rows)), before=before)
+            if not page:
+                break
+            before = page[-1]["id"]
+            rows += page
+            if as_json:
+                for row in page:
+                    print_json(effect_json(row))
+    if rows and not as_json:
+        _print_table(rows)
+    return len(rows)
+
+
+def effect_json(row: dict[str, Any]) -> dict[str, Any]:
+    """An effect as the outside knows it: the same keys wherever one is printed."""
+    args = None if row["args"] is None else json.loads(row["args"])
+    return {**row, "args": args, "idempotency_key": idempotency_key("effect", row["scope"], row["key"])}
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("created", "source", "key", "target", "status"):
+        table.add_column(
+            title, overflow="fold" if title == "key" else "ellipsis", no_wrap=title in ("created", "status")
+        )
+    table.add_column("tries", justify="right")
+    table.add_column("error", overflow="fold")
+    table.add_column("receipt", justify="right", no_wrap=True)
+    table.add_column("effect", justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["created_at"][:19],
+            Text(printable(row["source"])),
+            Text(printable(row["key"])),
+            Text(printable(row["target"])),
+            Text(row["status"], style=COLOURS[row["status"]]),
+            str(row["attempts"]),
+            Text(printable(row["last_error"])[:200], style="red"),
+            str(row["receipt"]),
+            str(row["id"]),
+        )
+    console().print(table)
+
+
+@command.command("replay")
+@click.argument("ids", metavar="[EFFECT]...", nargs=-1, type=int)
+@click.option("--failed", is_flag=True, help="All that have failed.")
+@click.option("--source", help="With --failed: only asked for by events of this source.")
+@click.option("--target", help="With --failed: only of this function or topic.")
+@click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
+@click.option("--config", type=click.Path(dir_okay=False), help="Configuration file.  [default: as above]")
+@json_option
+@click.pass_obj
+def replay(
+    outer: str | None,
+    ids: tuple[int, ...],
+    failed: bool,
+    source: str | None,
+    target: str | None,
+    actor: str | None,
+    config: str | None,
+    as_json: bool,
+) -> None:
+    """Have failed effects performed again, with the same idempotency key. Exits 1 if there was nothing to do.
+
+    An effect that is done is never performed again, and one that waits needs no replay. Who asked is recorded.
+
+    \b
+    oncehook effects replay 17
+    oncehook effects replay --failed --target send_receipt
+    """
+    if bool(ids) == failed or (ids and (source or target)):
+        raise click.UsageError("name effects by their number, or say --failed (with --source, --target): not both")
+    wanted = EffectFilter(ids=ids or None, status=EffectState.FAILED.value, source=source, target=target)
+    moved = run(_replay(config or outer, wanted, actor or whoami()))
+    left = len(set(ids)) - moved if ids else 0
+    if as_json:
+        print_json({"replayed": moved, "left": left})
+    else:
+        click.echo(f"replayed {moved:,} effect{'s' * (moved != 1)}", err=not moved)
+        if left:
+            click.echo(f"left alone: {left:,} (not failed, not there, or its arguments were erased)", err=True)
+    sys.exit(0 if moved else 1)
+
+
+async def _replay(config: str | None, wanted: EffectFilter, actor: str) -> int:
+    moved, before = 0, None
+    async with opened_store(config) as store:
+        while page := await store.find_effects(wanted, limit=BATCH, before=before):
+            before = page[-1]["id"]
+            moved += len(await store.replay_effects([row["id"] for row in page], actor))
+    return moved

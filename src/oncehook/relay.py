@@ -1,0 +1,249 @@
+"""The relay performs effects that have committed: lease → call → mark.
+
+At least once, always with the same idempotency key: a crash between the call and the mark repeats the call. Attempts
+are counted at the lease, so an effect that kills its process is counted too. A lease is as long as its target may take
+and some more, by the database's clock, and the mark matches its fence. Each effect has a state of its own; nothing is
+passed over because it committed late.
+"""
+
+import asyncio
+import json
+import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+from oncehook import signals
+from oncehook.effect import Effect, Effects, Target
+from oncehook.errors import Unavailable
+from oncehook.receipt import EffectState, LeasedEffect, SettledEffect
+from oncehook.retry import Again, Fail, Retry, decide
+from oncehook.store import EffectTarget, Store
+
+POLL = 1.0
+"""Seconds between looks when nothing woke the relay: a wake-up is a hint, never the only way."""
+
+MARGIN = 15.0
+"""How much longer than its target may take an effect is leased: for the mark, on a busy day."""
+
+MARK_TRIES = 5
+PAGE = 200
+LOOK_AROUND = 10.0
+"""Every so many seconds: whether leases ran out, and whether effects wait that nobody here can perform."""
+
+
+class Crashed(Exception):
+    """The process that held the lease is gone."""
+
+
+class Relay:
+    """Leases effects that this process can perform, and performs them, `concurrency` at once."""
+
+    def __init__(
+        self, store: Store, effects: Effects, *, concurrency: int = 16, look_around: float | None = None
+    ) -> None:
+        self.store = store
+        self.effects = effects
+        self.concurrency = concurrency
+        self.look_around = LOOK_AROUND if look_around is None else look_around
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self.marks = Marks(store)
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="oncehook-effect")
+        self._running: set[asyncio.Task[None]] = set()
+        self._attention = asyncio.Event()  # something may be due, or a place is free
+        self._stop_asked = False
+        self._alone = False  # an effect whose process died waits for its turn
+        self._feeding: asyncio.Task[None] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._told: set[tuple[str, str]] = set()
+
+    def start(self) -> None:
+        self._feeding = asyncio.create_task(self._feed())
+        self._looking = asyncio.create_task(self._keep_looking())
+
+    def wake(self) -> None:
+        """Something may be due."""
+        self._attention.set()
+
+    async def stop(self, grace: float = 30.0) -> None:
+        """Lease no more, and let calls that are under way finish within `grace`; the rest is tried again elsewhere."""
+        self._stop_asked = True
+        self._attention.set()
+        if self._looking is not None:
+            self._looking.cancel()
+        await asyncio.gather(*filter(None, (self._feeding, self._looking)), return_exceptions=True)
+        if self._running:
+            _, late = await asyncio.wait(self._running, timeout=grace)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+        self._threads.shutdown(wait=False)
+
+    async def drain(self) -> int:
+        """Perform what is due now and return when nothing of it is left; how many calls were made."""
+        performed = 0
+        while leased := await self.store.lease_effects(self.concurrency, self.name, self._targets()):
+            await asyncio.gather(*map(self._perform, leased))
+            performed += len(leased)
+        return performed
+
+    # -- feeding --------------------------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        while not self._stop_asked:
+            self._attention.clear()
+            if not await self._lease():
+                try:
+                    await asyncio.wait_for(self._attention.wait(), POLL)
+                except TimeoutError:
+                    pass
+
+    async def _lease(self) -> int:
+        """Fill the places that are free. An effect whose process died is taken alone, with nothing else under way."""
+        room, targets = self.concurrency - len(self._running), self._targets()
+        if room <= 0 or not targets or (self._alone and self._running):
+            return 0
+        try:
+            leased = []
+            if not self._running:
+                leased = await self.store.lease_effects(1, self.name, targets, rescued=True) if self._alone else []
+                self._alone = bool(leased)
+            if not leased:
+                leased = await self.store.lease_effects(room, self.name, targets)
+        except Unavailable as error:
+            signals.emit("relay_waits", detail=error.detail)
+            return 0
+        for one in leased:
+            task = asyncio.create_task(self._perform(one))
+            self._running.add(task)
+            task.add_done_callback(self._ended)
+        return len(leased)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._running.discard(task)
+        self._attention.set()
+
+    def _targets(self) -> list[EffectTarget]:
+        return [EffectTarget(target.kind, target.name, target.timeout + MARGIN) for target in self.effects]
+
+    # -- performing -----------------------------------------------------------------------------------------------
+
+    async def _perform(self, leased: LeasedEffect) -> None:
+        settled = SettledEffect(leased.id, leased.lease, EffectState.DONE)
+        target = self.effects.find(leased.kind, leased.target)
+        assert target is not None, "only what is registered here is leased"
+        try:
+            if leased.args is None:
+                raise Fail("its arguments were erased")
+            await self._call(target, leased)
+        except Exception as error:
+            _failed(settled, target.retry, leased.attempt, error)
+        except asyncio.CancelledError:
+            _failed(settled, target.retry, leased.attempt, TimeoutError("the relay was stopped"))
+        landed = await asyncio.shield(self.marks.mark(settled))
+        if landed is not None:
+            signals.performed(leased, settled, landed)
+
+    async def _call(self, target: Target, leased: LeasedEffect) -> None:
+        effect, args = Effect.of(leased), json.loads(leased.args or "{}")
+        limit = asyncio.timeout(target.timeout)
+        try:
+            async with limit:
+                if target.is_async:
+                    await target.function(effect, **args)
+                else:
+                    loop = asyncio.get_running_loop()
+                    await loop.run_in_executor(self._threads, lambda: target.function(effect, **args))
+        except TimeoutError:
+            if not limit.expired():
+                raise  # the function's own
+            raise TimeoutError(f"{leased.target} did not end within {target.timeout:g} s") from None
+
+    # -- looking around -------------------------------------------------------------------------------------------
+
+    async def _keep_looking(self) -> None:
+        while True:
+            try:
+                await self.rescue()
+                await self._look_at_waiting()
+            except Unavailable as error:
+                signals.emit("relay_waits", detail=error.detail)
+            await asyncio.sleep(self.look_around)
+
+    async def rescue(self) -> int:
+        """Take back effects whose lease ran out; how many. One that used up its attempts is given up."""
+        rescued = after = 0
+        while page := await self.store.expired_effects(PAGE, after):
+            after = page[-1]["id"]
+            taken = []
+            for row in page:
+                target = self.effects.find(row["kind"], row["target"])
+                if target is not None:  # else its policy is not known here
+                    settled = SettledEffect(row["id"], row["lease"], EffectState.FAILED, crashed=True)
+                    _failed(settled, target.retry, row["attempt"], Crashed("the process died, or was cut off"))
+                    taken.append(settled)
+            landed = await self.store.settle_effects(taken) if taken else set()
+            for settled in taken:
+                if settled.id in landed:
+                    signals.emit("effect_rescued", effect=settled.id, status=settled.status.value)
+            rescued += len(landed)
+        return rescued
+
+    async def _look_at_waiting(self) -> None:
+        """Give a turn to those whose process died; tell, once for each name, of those that nobody here can perform."""
+        for row in await self.store.effects_waiting():
+            name = row["kind"], row["target"]
+            if self.effects.find(*name) is not None:
+                if row["crashed"]:
+                    self._alone = True
+                    self.wake()
+            elif name not in self._told:
+                self._told.add(name)
+                signals.emit("effect_unregistered", kind=name[0], target=name[1], effects=row["effects"])
+
+
+class Marks:
+    """Writes what came of calls: the first at once, whoever comes meanwhile together in the next, for one fsync."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._waiting: list[tuple[SettledEffect, asyncio.Future[bool | None]]] = []
+        self._writing: asyncio.Task[None] | None = None
+
+    async def mark(self, settled: SettledEffect) -> bool | None:
+        """Whether it landed; None if that is not known: then the lease may run out, and the call be repeated."""
+        landed: asyncio.Future[bool | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((settled, landed))
+        if self._writing is None:
+            self._writing = asyncio.create_task(self._write())
+        return await landed
+
+    async def _write(self) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting, []
+                landed = await self._surely([settled for settled, _ in batch])
+                for settled, waiter in batch:
+                    if not waiter.done():
+                        waiter.set_result(None if landed is None else settled.id in landed)
+        finally:
+            self._writing = None
+
+    async def _surely(self, settled: list[SettledEffect]) -> set[int] | None:
+        for number in range(1, MARK_TRIES + 1):
+            try:
+                landed = await self.store.settle_effects(settled)
+            except Unavailable as error:
+                if number == MARK_TRIES:
+                    signals.emit("effect_mark_failed", effects=len(settled), detail=error.detail)
+                    break
+                await asyncio.sleep(0.1 * 2**number)
+            else:
+                return landed if number == 1 else None  # an earlier try may have landed without an answer
+        return None
+
+
+def _failed(settled: SettledEffect, retry: Retry, attempt: int, error: BaseException) -> None:
+    decision = decide(retry, attempt, error)
+    settled.status = EffectState.RETRYING if isinstance(decision, Again) else EffectState.FAILED
+    settled.after = decision.after if isinstance(decision, Again) else None
+    settled.error = f"{type(error).__name__}: {error}"[:2000]

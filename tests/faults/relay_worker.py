@@ -1,0 +1,89 @@
+"""A process with a relay that kills itself at a named point of it; its target keeps what it was called with.
+
+python -m tests.faults.relay_worker DATABASE CALLS_FILE POINT
+"""
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from oncehook import Effect, Event, Inbox, Retry, relay
+
+HEIR = "never"
+"""The point of a process that lives: it holds leases for long, so that a busy machine repeats no call of its own."""
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def dies(verb: Any, *, before: bool) -> Any:
+    """A verb of the store whose process is killed before it, or after it, when it has something to do."""
+
+    async def call(*args: Any, **named: Any) -> Any:
+        if before:
+            die()
+        answer = await verb(*args, **named)
+        if answer:
+            die()
+        return answer
+
+    return call
+
+
+def make_inbox(database: str, calls: Path, point: str) -> Inbox:
+    inbox = Inbox(database, lease=3.0 if point == HEIR else 0.5, migrate="never")
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    @inbox.effect(timeout=20.0, retry=Retry(attempts=20, first=0.01, most=0.05))
+    def send(effect: Effect, to: str) -> None:
+        if point == "before the call":
+            die()
+        with calls.open("a") as file:
+            file.write(f"{effect.idempotency_key} {to}\n")
+        if point == "after the call":
+            die()
+
+    @inbox.on("stripe", "*", retry=Retry(attempts=20, first=0.01, most=0.05))
+    async def ask(event: Event) -> None:
+        await event.effect(f"mail:{event.object_id}", send, to="jane")
+
+    store: Any = inbox.store
+    if point == "after the lease":
+        store.lease_effects = dies(store.lease_effects, before=False)
+    elif point == "before the mark":
+        store.settle_effects = dies(store.settle_effects, before=True)
+    elif point == "after the mark":
+        store.settle_effects = dies(store.settle_effects, before=False)
+    elif point == "before the commit":
+        inbox._asked = lambda outbox: None  # type: ignore[method-assign]
+        native = store.transaction
+
+        def transaction() -> Any:
+            made = native()
+            made.settle = dies(made.settle, before=True)
+            return made
+
+        store.transaction = transaction
+    elif point == "after the commit":
+        inbox._asked = lambda outbox: die()  # type: ignore[method-assign]
+    return inbox
+
+
+async def main(database: str, calls: str, point: str) -> None:
+    inbox = make_inbox(database, Path(calls), point)
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    relay.LOOK_AROUND = 0.1 if point == HEIR else 3600.0
+    if point != HEIR:
+        relay.MARGIN = -19.5  # what it leases is free again half a second later
+    async with inbox.lifespan():
+        print("ready", flush=True)
+        await stop.wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
