@@ -34,6 +34,7 @@ bench: bench-accept bench-process
 
 bench-accept: .venv/ready-for-tests
 	$(BIN)/python -m bench.accept $(ARGS)
+	$(BIN)/python -m bench.events
 
 bench-process: .venv/ready-for-tests
 	$(BIN)/python -m bench.process $(ARGS)

@@ -22,6 +22,8 @@ from oncehook.metrics import METRICS
 from oncehook.providers import Expression, Provider
 from oncehook.receipt import TRANSITIONS, State
 from oncehook.store import queries
+from oncehook.web import settings as dashboard
+from oncehook.web.api import ENDPOINTS
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -70,15 +72,37 @@ def source_settings_table() -> str:
     return table(("key", "default", "meaning"), rows)
 
 
+def dashboard_settings_table() -> str:
+    tables: dict[str, Any] = {
+        "": dashboard.DashboardSettings,
+        "users.NAME.": dashboard.UserSettings,
+        "tokens.NAME.": dashboard.TokenSettings,
+    }
+    rows = [
+        (f"`{where}{f.name}`", _default(f.default, f.metadata["parse"]), f.metadata["help"])
+        for where, cls in tables.items()
+        for f in fields(cls)
+        if f.metadata
+    ]
+    return table(("key under `[dashboard]`", "default", "meaning"), rows)
+
+
+def endpoints_table() -> str:
+    rows = [(f"`{e.method} {e.path}`", f"`{e.scope}`", e.summary) for e in ENDPOINTS]
+    return table(("endpoint", "scope", "what it does"), rows)
+
+
 def _default(value: Any, parse: Callable[[Any], Any]) -> str:
     """A default as one would write it in the file."""
     parse = getattr(parse, "__wrapped__", parse)
-    if value in (None, ()):
+    if value in (None, (), ""):
         return ""
     if parse is settings.duration:
         return f'`"{settings.as_duration(value)}"`'
     if parse is settings.size:
         return f'`"{value // 2**20}MiB"`'
+    if isinstance(value, tuple):
+        return f"`{list(value)}`".replace("'", '"')
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
@@ -305,8 +329,9 @@ MEANING = {
     "webhook_audit": {
         "id": "Grows.",
         "at": "When.",
-        "actor": "Who: a user of the machine, or as given.",
-        "action": "`replay`, `replay effects` or `forget`.",
+        "actor": "Who: a user of the machine, or as given; `user:NAME` or `token:NAME` from the dashboard.",
+        "action": "`replay`, `replay effects` or `forget`; of the dashboard `replay_started`, `replay_ended`, "
+        "`rehearse`, `sign_in`.",
         "detail": "What, as JSON.",
     },
     "webhook_payloads": {
@@ -394,6 +419,8 @@ def _postgres_columns() -> dict[str, dict[str, str]]:
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "source-settings": source_settings_table,
+    "dashboard-settings": dashboard_settings_table,
+    "endpoints": endpoints_table,
     "lifecycle": lifecycle,
     "errors": errors_table,
     "lines": lines_table,

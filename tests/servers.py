@@ -1,6 +1,6 @@
 """Private real servers for tests and benchmarks: started on free ports, in directories of their own, stopped after.
 
-PostgreSQL and PgBouncer: the programs that are there, else Debian's package when root, else a sentence on what to
+PostgreSQL, PgBouncer and Chromium: the ones that are there, else Debian's package when root, else a sentence on what to
 install.
 A server that already listens on this machine is never touched.
 """
@@ -53,6 +53,28 @@ def postgres_binaries() -> Path:
             "or put their folder on PATH."
         )
     return found
+
+
+def chromium_binary() -> Path:
+    """Chromium, installed if need be and possible."""
+    found = _find_chromium()
+    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
+        print("Chromium is not here: installing Debian's package", file=sys.stderr, flush=True)
+        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
+        subprocess.run(["apt-get", "install", "-y", "-qq", "chromium"], check=True, env=environment)
+        found = _find_chromium()
+    if found is None:
+        sys.exit(
+            "The tests of the dashboard need Chromium and found none. Install it: `apt-get install chromium`, "
+            "`dnf install chromium` or `brew install chromium`; or put it on PATH."
+        )
+    return found
+
+
+def _find_chromium() -> Path | None:
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    return next((Path(path) for name in names if (path := shutil.which(name))), None)
 
 
 def _find_postgres() -> Path | None:

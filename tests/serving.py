@@ -23,10 +23,10 @@ ONCEHOOK = Path(sys.executable).parent / "oncehook"
 
 
 @asynccontextmanager
-async def served(inbox: Inbox) -> AsyncIterator[int]:
+async def served(inbox: Inbox, dashboard: Any = None) -> AsyncIterator[int]:
     """The port of a real server with the inbox behind it."""
     listener = listen("127.0.0.1", 0)
-    server = make_server(inbox)
+    server = make_server(inbox, dashboard)
     async with inbox.lifespan():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
@@ -105,10 +105,18 @@ def write_config(folder: Path, database: str, *lines: str) -> Path:
 class Process:
     """`oncehook serve`, started and asked for its address."""
 
-    def __init__(self, config: Path, *options: str, log: Any = subprocess.DEVNULL, **environment: str) -> None:
-        command = [str(ONCEHOOK), "serve", "--config", str(config), "--port", "0", *options]
+    def __init__(
+        self,
+        config: Path,
+        *options: str,
+        log: Any = subprocess.DEVNULL,
+        app: str | None = None,
+        cwd: Path | None = None,
+        **environment: str,
+    ) -> None:
+        command = [str(ONCEHOOK), "serve", *([app] if app else []), "--config", str(config), "--port", "0", *options]
         self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=log, text=True, env={**os.environ, **environment}
+            command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=cwd, env={**os.environ, **environment}
         )
         assert self.process.stdout is not None
         self.said = self.process.stdout.readline()

@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bench import events
+from tests.servers import Postgres
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -40,3 +43,8 @@ def test_the_process_benchmark_works_events_off_one_by_one_and_in_batches(tmp_pa
     assert {name: row["events"] for name, row in measured.items()} == {"single": 300, "batch": 900}
     assert all(row["rate"] > 0 and row["cpu_us"] > 0 for row in measured.values())
     assert "events/s" in done.stdout
+
+
+def test_the_bench_of_the_events_page_runs(postgres: Postgres, tmp_path: Path) -> None:
+    found = events.measure(postgres, tmp_path, 200)
+    assert set(found) == set(events.PAGES) and min(found.values()) > 0

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -42,11 +43,13 @@ def service(config: Path) -> Iterator[Process]:
 
 
 def test_help_takes_less_than_a_second() -> None:
+    """Of the processor: how long one waits also depends on what else the machine does."""
     took = []
     for _ in range(3):
-        started = time.monotonic()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert run("--help").returncode == 0
-        took.append(time.monotonic() - started)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < 1.0
 
 

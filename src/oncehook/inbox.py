@@ -17,13 +17,15 @@ from oncehook.forward import POLICY, Forward, Posting
 from oncehook.handle import DEFAULT_TIMEOUT, Handler, Handlers
 from oncehook.heartbeat import Heartbeat
 from oncehook.inline import Inline
+from oncehook.meter import Meter
 from oncehook.outbox import Outbox
 from oncehook.outgoing import Outgoing
 from oncehook.process import Processor, Worker
 from oncehook.providers.certificates import Certificates
 from oncehook.prune import Janitor, effect_horizon, horizon
-from oncehook.receipt import Claim, Claimed
+from oncehook.receipt import Claim, Claimed, Receipt
 from oncehook.receive import Door, Reads, Receive, Scope, Send
+from oncehook.rehearse import Rehearsal, rehearse
 from oncehook.rejections import RejectionLog, SecretLog
 from oncehook.relay import Relay
 from oncehook.rescue import keep_rescuing
@@ -78,7 +80,8 @@ class Inbox:
         reads = Reads(time_limit=self.settings.receive_timeout, limit_bytes=self.settings.intake_bytes)
         self.rejections = RejectionLog(self.store)
         self.secrets = SecretLog(self.store, self.sources)
-        self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock)
+        self.meter = Meter(clock)
+        self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock, meter=self.meter)
         self.handlers = Handlers()
         self.outgoing = Outgoing()
         self.targets: dict[str, ForwardTarget] = {}
@@ -219,6 +222,11 @@ class Inbox:
             signals.noop(noop.leased, noop.reason, noop.scope, noop.key)
         if self.relay is not None and any(ask.new for ask in outbox.asks):
             self.relay.wake()
+
+    async def rehearse(self, receipt: Receipt) -> Rehearsal:
+        """Run a receipt's handler in a transaction that is rolled back, and tell what it would do."""
+        begin = None if self.sessions is None else self.sessions.transaction
+        return await rehearse(self.store, self.handlers, receipt, begin, self.effects, self.canonicals)
 
     # -- running --------------------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import Rejected, Unavailable
 from oncehook.inline import Inline
+from oncehook.meter import Meter
 from oncehook.providers.handshake import answer, is_handshake
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.rejections import RejectionLog
@@ -57,8 +58,10 @@ class Door:
         reads: "Reads",
         rejections: RejectionLog,
         clock: Clock = SYSTEM,
+        meter: Meter | None = None,
     ) -> None:
         self.sources = sources
+        self.meter = meter or Meter(clock)
         self.claimer = claimer
         self.reads = reads
         self.rejections = rejections
@@ -75,14 +78,16 @@ class Door:
         started = self.clock.monotonic()
         try:
             response = await self.receive(name, scope, receive)
-            metrics.observe("oncehook_accept_seconds", name, value=self.clock.monotonic() - started)
+            took = self.clock.monotonic() - started
+            metrics.observe("oncehook_accept_seconds", name, value=took)
+            self.meter.acked.append((name, took))
         except Refused as error:
             if error.code is not None:
                 known = name if name in self.sources else "unknown"
-                signals.rejected(known, error.code, "refused before it was read and verified")
+                self._refused(known, error.code, "refused before it was read and verified")
             response = error.response
         except Rejected as error:
-            signals.rejected(name, error.reason, error.detail)
+            self._refused(name, error.reason, error.detail)
             response = refused(error.reason)
         except Unavailable as error:
             signals.emit("unavailable", source=name, detail=error.detail)
@@ -98,6 +103,10 @@ class Door:
             )
             response = unavailable(5)
         await respond(send, response)
+
+    def _refused(self, source: str, reason: str, detail: str) -> None:
+        signals.rejected(source, reason, detail)
+        self.meter.refused(source, reason, detail)
 
     async def receive(self, name: str, scope: Scope, receive: Receive) -> Response:
         source = self._source(name)

@@ -59,14 +59,15 @@ async def replay(
     actor: str | None = None,
     progress: Progress | None = None,
     batch: int = BATCH,
+    run: str | None = None,
 ) -> Replayed:
-    """Replay what is meant, oldest first, batch by batch; `progress` is told after each.
+    """Replay what is meant, oldest first, batch by batch; each is recorded as of `run`, and `progress` told.
 
     Cut short, it has done whole batches: run again, it goes on with what is left. What arrives meanwhile is not of it.
     """
     selection = await bounded(store, selection)
     actor, done = actor or whoami(), Replayed()
-    detail = {"run": secrets.token_hex(8), "selection": as_json(selection)}
+    detail = {"run": run or secrets.token_hex(8), "selection": as_json(selection)}
     try:
         async for page in pages(store, selection, batch):
             await _replay_page(store, page, actor, detail, done)

@@ -284,7 +284,9 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
     return known
 
 
-_SECRET = ("secrets", "database", "metrics_token", "forward", "forward_secret")
+_SECRET = (
+    "secrets", "database", "metrics_token", "forward", "forward_secret", "password", "token", "session_key"
+)  # fmt: skip
 
 
 def _shown(name: str, value: Any) -> str:
@@ -307,6 +309,7 @@ class Configuration:
     sources: Mapping[str, SourceSettings]
     providers: Mapping[str, Mapping[str, Any]]
     file: Path | None = None
+    dashboard: Mapping[str, Any] = field(default_factory=dict)  # read by the dashboard, when there is one
 
 
 def load(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Configuration:
@@ -315,8 +318,9 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
     named = path or environ.get("ONCEHOOK_CONFIG")
     file = Path(named or DEFAULT_FILE)
     tables = _read_file(file) if named or file.is_file() else {}
-    sources = _tables(tables.pop("sources", {}), "sources")
-    providers = _tables(tables.pop("providers", {}), "providers")
+    sources = named_tables(tables.pop("sources", {}), "sources")
+    providers = named_tables(tables.pop("providers", {}), "providers")
+    dashboard = named_tables({"dashboard": tables.pop("dashboard", {})}, "dashboard")["dashboard"]
     values = read_table(Settings, tables, "")
     values |= read_table(Settings, _from_environment(environ), "ONCEHOOK_")
     return Configuration(
@@ -324,6 +328,7 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
         {name: read_source(name, source) for name, source in sources.items()},
         providers,
         file if named or file.is_file() else None,
+        dashboard,
     )
 
 
@@ -338,7 +343,7 @@ def _read_file(file: Path) -> dict[str, Any]:
         raise ConfigurationError(f"{file} is not valid TOML: {error}") from None
 
 
-def _tables(value: Any, name: str) -> dict[str, dict[str, Any]]:
+def named_tables(value: Any, name: str) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
         raise ConfigurationError(f"{name} must be tables, such as [{name}.stripe]")
     return value

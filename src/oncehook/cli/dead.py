@@ -1,20 +1,18 @@
 """`oncehook dead`: the dead letters."""
 
-import re
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.dead import grouped
 from oncehook.receipt import Filter, State, rfc3339
 from oncehook.store import Store
 
 PAGE = 500
 MOST_ERRORS = 10_000
 SHOWN = 50
-_PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\b\w*\d\w*\b")
 
 
 @click.command("dead")
@@ -52,19 +50,6 @@ async def _print_events(store: Store) -> int:
         for receipt in page:
             print_json(receipt.as_json())
     return shown
-
-
-def grouped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Errors that differ only in what they are about (an id, a number) are one group; the largest first."""
-    groups: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for row in rows:
-        key = row["source"], row["handler"], _PARTICULAR.sub("…", row["last_error"] or "")
-        group = groups.setdefault(key, {**row, "receipts": 0})
-        group["receipts"] += row["receipts"]
-        group["first_received_at"] = min(group["first_received_at"], row["first_received_at"])
-        if row["last_receipt"] >= group["last_receipt"]:
-            group |= {name: row[name] for name in ("last_receipt", "last_received_at", "last_error")}
-    return sorted(groups.values(), key=lambda group: -group["receipts"])
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:

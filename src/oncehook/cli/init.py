@@ -30,6 +30,9 @@ max_body = "1MiB"
 # provider = "stripe"
 # secrets = ["env:STRIPE_TEST_WEBHOOK_SECRET"]
 
+# Who may use the dashboard: `oncehook access NAME` prints lines to append here. Without any, `serve` prints an address
+# with a token of its run.
+
 # A sender that is not in the list, in the same words as the built-in ones:
 # [providers.acme]
 # title = "Acme"

@@ -17,7 +17,9 @@ SETTLED = 10.0
 """Seconds after which a child that ends, for whatever reason, is one to be replaced: the database may be away."""
 
 
-def run_processes(count: int, listener: socket.socket, app: str | None, options: list[str]) -> int:
+def run_processes(
+    count: int, listener: socket.socket, app: str | None, options: list[str], *, token: str | None = None
+) -> int:
     """Start `count` children, restart one that dies, and pass SIGTERM on. Returns the exit code."""
     listener.set_inheritable(True)
     command = [
@@ -35,13 +37,15 @@ def run_processes(count: int, listener: socket.socket, app: str | None, options:
         signal.signal(number, lambda *_: stopping.set())
     with tempfile.TemporaryDirectory(prefix="oncehook-metrics-") as folder:
         os.environ[FOLDER] = folder
-        return _keep(count, command, listener, stopping)
+        return _keep(count, command, listener, stopping, token)
 
 
-def _keep(count: int, command: list[str], listener: socket.socket, stopping: threading.Event) -> int:
+def _keep(count: int, command: list[str], listener: socket.socket, stopping: threading.Event, token: str | None) -> int:
     children = [_start(command, listener) for _ in range(count)]
     host, port = listener.getsockname()[:2]
     click.echo(f"Oncehook on http://{host}:{port} in {count} processes  (Ctrl-C stops them)")
+    if token is not None:
+        click.echo(f"  http://{host}:{port}/?token={token}   the dashboard, until they stop")
     sys.stdout.flush()
     code, started = 0, time.monotonic()
     while not stopping.wait(0.5) and code == 0:

@@ -5,11 +5,12 @@ import contextlib
 import gc
 import importlib
 import os
+import secrets
 import signal
 import socket
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import uvicorn
@@ -24,6 +25,10 @@ from oncehook.source import Source
 from oncehook.web.app import Service
 from oncehook.web.protocol import Protocol, close_unfinished
 
+if TYPE_CHECKING:
+    from oncehook.web.dashboard import Dashboard
+
+RUN_KEY = "ONCEHOOK_RUN_KEY"
 GRACE = 30
 """Seconds that deliveries under way get to finish after SIGTERM."""
 
@@ -37,6 +42,7 @@ GRACE = 30
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
 @click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="How many, on PostgreSQL.")
 @click.option("--no-worker", is_flag=True, help="Only take deliveries; `oncehook worker` does the work elsewhere.")
+@click.option("--no-dashboard", is_flag=True, help="Only the door and the probes: no dashboard and no API.")
 @click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers at once.  [default: 16]")
 @click.option("--fd", type=int, hidden=True, help="The listening socket, from the parent of several processes.")
 def command(
@@ -46,10 +52,12 @@ def command(
     port: int,
     processes: int,
     no_worker: bool,
+    no_dashboard: bool,
     concurrency: int | None,
     fd: int | None,
 ) -> None:
-    """Run the inbox as a service: the door at POST /webhooks/SOURCE, and the probes /healthz and /readyz.
+    """Run the inbox as a service: the door at POST /webhooks/SOURCE, the dashboard at /, and the probes /healthz and
+    /readyz. With nobody configured who may sign in, it prints an address with a token of this run.
 
     APP is module:inbox, looked up with the current directory on the path. Without it, sources come from the
     configuration alone.
@@ -71,15 +79,28 @@ def command(
             "--processes needs PostgreSQL: on SQLite one process writes, and more would only wait for it"
         )
     signals.configure(inbox.settings.log_level, inbox.settings.log_format)
+    dashboard = None if no_dashboard else make_dashboard(inbox)
     listener = socket.socket(fileno=fd) if fd is not None else listen(host, port)
     if processes > 1 and fd is None:
-        sys.exit(run_processes(processes, listener, app, _passed_on(no_worker, concurrency)))
-    serve(inbox, listener, announced=fd is None)
+        options = _passed_on(no_worker, no_dashboard, concurrency)
+        token = None
+        if dashboard is not None:
+            os.environ[RUN_KEY], token = dashboard.run_key, dashboard.access.run_token
+        sys.exit(run_processes(processes, listener, app, options, token=token))
+    serve(inbox, listener, dashboard, announced=fd is None)
 
 
-def _passed_on(no_worker: bool, concurrency: int | None) -> list[str]:
+def make_dashboard(inbox: Inbox) -> "Dashboard":
+    """The dashboard of this run. Of several processes each has the key of the one that started it."""
+    from oncehook.web.dashboard import Dashboard  # what it needs is for nobody else to import
+
+    key = os.environ.pop(RUN_KEY, None) or secrets.token_hex(32)  # no handler's own child needs to know it
+    return Dashboard(inbox, key)
+
+
+def _passed_on(no_worker: bool, no_dashboard: bool, concurrency: int | None) -> list[str]:
     """The options that each of several processes is started with."""
-    options = ["--no-worker"] if no_worker else []
+    options = ["--no-worker"] * no_worker + ["--no-dashboard"] * no_dashboard
     return options if concurrency is None else [*options, "--concurrency", str(concurrency)]
 
 
@@ -119,8 +140,8 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def announce(inbox: Inbox, listener: socket.socket) -> None:
-    """Say on standard output where to deliver: an address a source, ready to be pasted."""
+def announce(inbox: Inbox, listener: socket.socket, token: str | None = None) -> None:
+    """Say on standard output where to deliver and where to look: addresses, ready to be pasted."""
     host, port = listener.getsockname()[:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     click.echo(f"Oncehook on {base}  (Ctrl-C stops it)")
@@ -131,6 +152,8 @@ def announce(inbox: Inbox, listener: socket.socket) -> None:
         click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{_forwarding(source)}{unsigned}")
     if not inbox.sources:
         click.echo("  no sources yet: `oncehook init` writes a configuration to start from")
+    if token is not None:
+        click.echo(f"  {base}/?token={token}   the dashboard, until it stops")
     sys.stdout.flush()
 
 
@@ -143,6 +166,16 @@ def _forwarding(source: Source) -> str:
 
 class Server(uvicorn.Server):
     """uvicorn, but signals are ours: it would raise SIGTERM again after the drain, and the exit code must be 0."""
+
+    dashboard: "Dashboard | None" = None
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Drain: what streams on ends now, what was begun is finished."""
+        if self.dashboard is not None:
+            self.dashboard.close()
+        await super().shutdown(sockets)
+        if self.dashboard is not None:
+            await self.dashboard.stop()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -171,11 +204,11 @@ def most_connections() -> int | None:
     return max(16, min(soft, 1_000_000) - 64)
 
 
-def make_server(inbox: Inbox) -> Server:
+def make_server(inbox: Inbox, dashboard: "Dashboard | None" = None) -> Server:
     """The server as it is tuned for the door: no proxy headers, no access log, nothing per request that need not be."""
-    return Server(
+    server = Server(
         uvicorn.Config(
-            Service(inbox),
+            Service(inbox, dashboard),
             http=Protocol,
             limit_concurrency=most_connections(),
             lifespan="off",
@@ -188,19 +221,21 @@ def make_server(inbox: Inbox) -> Server:
             timeout_graceful_shutdown=GRACE,
         )
     )
+    server.dashboard = dashboard
+    return server
 
 
-def serve(inbox: Inbox, listener: socket.socket, *, announced: bool) -> None:
+def serve(inbox: Inbox, listener: socket.socket, dashboard: "Dashboard | None", *, announced: bool) -> None:
     """Run until SIGTERM or SIGINT, then drain. Where to deliver is said once deliveries can be taken."""
 
     async def run() -> None:
-        server = make_server(inbox)
+        server = make_server(inbox, dashboard)
         server.end_on_signals()
         if not announced:  # one of several: it ends with its parent, whose end of this pipe closes then
             asyncio.get_running_loop().add_reader(0, server.handle_exit, signal.SIGTERM, None)
         async with inbox.lifespan():
             if announced:
-                announce(inbox, listener)
+                announce(inbox, listener, dashboard.access.run_token if dashboard else None)
             gc.collect()
             gc.freeze()  # what start-up made stays; the collector need not walk it again and again
             gc.set_threshold(50_000, 20, 50)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from oncehook import signals
 from oncehook.cli.board import Board, Lines, Snapshot
-from oncehook.cli.serve import make_server
+from oncehook.cli.serve import make_dashboard, make_server
 from oncehook.cli.tally import Tally, Witness
 from oncehook.cli.traffic import SENDERS, Traffic
 from oncehook.clock import SYSTEM
@@ -53,6 +53,7 @@ class Tour:
         self.listener = listener
         self.base = "http://{}:{}".format(*listener.getsockname())
         self.inbox = _make_inbox(folder, keys)
+        self.dashboard = make_dashboard(self.inbox)
         self.tally = Tally()
         self.held = True
         self.now = Snapshot([sender.source for sender in SENDERS])
@@ -69,7 +70,7 @@ class Tour:
 
     async def _run(self, view: Board | Lines, seconds: float | None) -> bool:
         stop = self.traffic.stopping
-        server = make_server(self.inbox)
+        server = make_server(self.inbox, self.dashboard)
         server.config.app = Witness(server.config.app, self.tally)
         server.handle_exit = lambda *_: stop.set()  # type: ignore[method-assign]  # the senders end before the server
         server.end_on_signals()

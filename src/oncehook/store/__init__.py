@@ -59,6 +59,10 @@ Cursor = tuple[datetime, int]
 """(received_at, receipt) where a step of pruning ended, to go on from."""
 
 
+Place = tuple[str, int]
+"""(received_at, receipt) of a receipt in a list that goes from the newest to the oldest."""
+
+
 class Pruning(Protocol):
     """The turn to prune. Every verb is short, changes finished receipts only, and may be repeated after a crash."""
 
@@ -130,8 +134,16 @@ class Store(Protocol):
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
         """Append deliveries of events that were here before, at most DUPLICATES_KEPT of a kind per receipt."""
 
-    async def find(self, wanted: Filter, *, limit: int, before: tuple[str, int] | None = None) -> list[Receipt]:
-        """Receipts that match, newest first; `before` is (received_at, receipt) of the last one of a page."""
+    async def find(
+        self, wanted: Filter, *, limit: int, before: Place | None = None, down_to: Place | None = None
+    ) -> list[Receipt]:
+        """Receipts that match, newest first: older than `before`, and none older than `down_to`."""
+
+    async def by_event_id(self, event_id: str, *, limit: int) -> list[Receipt]:
+        """Receipts of a sender's id in any source, by the unique key, however many receipts there are."""
+
+    async def window_end(self, wanted: Filter, *, before: Place | None, size: int) -> Place | None:
+        """Where the next `size` receipts of `wanted`'s time end, whatever they are; None if there are fewer."""
 
     async def get(self, receipt: int) -> Receipt | None:
         """One receipt."""
@@ -208,6 +220,27 @@ class Store(Protocol):
 
     async def lags(self) -> dict[str, float]:
         """Per source with work waiting: for how many seconds the oldest has been due (negative: not due yet)."""
+
+    async def known_sources(self) -> list[str]:
+        """The sources that receipts are of, configured or not any more; by steps through the unique key."""
+
+    async def rates(self, since: datetime, seconds: int) -> list[dict[str, Any]]:
+        """The `number` of each `series` (received, duplicate, failed), `source` and `bucket` of so many seconds."""
+
+    async def standing(self, most: int) -> dict[str, dict[str, Any]]:
+        """`waiting` and `dead_letters` up to `most`, and `last_received_at` among the newest `most`: each by source."""
+
+    async def pulse(self) -> str:
+        """A text that is another one once something was received, attempted, noted or done."""
+
+    async def audit(self, actor: str, action: str, detail: dict[str, Any]) -> None:
+        """Record what somebody did."""
+
+    async def audited(self, *, before: int | None, limit: int) -> list[dict[str, Any]]:
+        """What people did, newest first; `before` is the id of the last one of a page."""
+
+    async def audited_run(self, run: str) -> Sequence[dict[str, Any]]:
+        """What the audit has of a replay that was started as `run`: a row an action, with how many it moved."""
 
     async def prunable(self, receipts: Cutoffs, payloads: Cutoffs) -> list[dict[str, Any]]:
         """Per source: how many finished receipts, and how many payloads of such, are older than its cutoff."""

@@ -17,15 +17,15 @@ from oncehook.clock import SYSTEM, Clock
 from oncehook.extract import moment
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State
 from oncehook.settings import Settings
-from oncehook.store import DUPLICATES_KEPT, queries
+from oncehook.store import DUPLICATES_KEPT, Place, queries
 from oncehook.store.postgres_pool import Connection, plain
-from oncehook.store.postgres_rejections import PostgresRejections
+from oncehook.store.postgres_web import PostgresWeb
 
 ID_BLOCK = 512
 """How many receipt ids are drawn at once; a restart leaves a gap of at most as many."""
 
 
-class PostgresStore(PostgresRejections):
+class PostgresStore(PostgresWeb):
     """The Store of `postgresql://…`."""
 
     parallel_claims = 2
@@ -96,8 +96,13 @@ class PostgresStore(PostgresRejections):
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    async def find(self, wanted: Filter, *, limit: int, before: tuple[str, int] | None = None) -> list[Receipt]:
-        return await self._find(_parameters(wanted, before) | {"limit": limit})
+    async def find(
+        self, wanted: Filter, *, limit: int, before: Place | None = None, down_to: Place | None = None
+    ) -> list[Receipt]:
+        return await self._find(_parameters(wanted, before, down_to) | {"limit": limit})
+
+    async def by_event_id(self, event_id: str, *, limit: int) -> list[Receipt]:
+        return await self._find({"event_id": event_id, "sources": await self.known_sources(), "limit": limit})
 
     async def get(self, receipt: int) -> Receipt | None:
         found = await self._find({"receipt": receipt, "limit": 1})
@@ -164,7 +169,7 @@ def _offered(offered: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:
     return _encode(rows).decode(), b"".join([claim.body for _, claim in offered])
 
 
-def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any]:
+def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = None) -> dict[str, Any]:
     given: dict[str, Any] = {
         "source": wanted.source,
         "type": None if wanted.type is None else glob_to_regex(wanted.type),
@@ -177,6 +182,8 @@ def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any
     }
     if before is not None:
         given |= {"before_time": moment(before[0]), "before_receipt": before[1]}
+    if down_to is not None:
+        given |= {"from_time": moment(down_to[0]), "from_receipt": down_to[1]}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -1,5 +1,6 @@
 """SQLite at the door and for a look: claims in few, large statements, and everything that a person asks."""
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from functools import cache
@@ -9,14 +10,14 @@ import msgspec
 
 from oncehook.extract import moment
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
-from oncehook.store import DUPLICATES_KEPT, queries
-from oncehook.store.sqlite_rejections import SqliteRejections
+from oncehook.store import DUPLICATES_KEPT, Place, queries
+from oncehook.store.sqlite_web import SqliteWeb
 
 ROWS_AT_ONCE = (256, 64, 16, 4, 1)
 """The sizes of INSERT statements: few sizes, so that SQLite's cache of prepared statements holds them all."""
 
 
-class SqliteStore(SqliteRejections):
+class SqliteStore(SqliteWeb):
     """The Store of `sqlite:///file.db`."""
 
     parallel_claims = 1
@@ -68,8 +69,15 @@ class SqliteStore(SqliteRejections):
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    async def find(self, wanted: Filter, *, limit: int, before: tuple[str, int] | None = None) -> list[Receipt]:
-        return await self._find(_parameters(wanted, before) | {"limit": limit})
+    async def find(
+        self, wanted: Filter, *, limit: int, before: Place | None = None, down_to: Place | None = None
+    ) -> list[Receipt]:
+        return await self._find(_parameters(wanted, before, down_to) | {"limit": limit})
+
+    async def by_event_id(self, event_id: str, *, limit: int) -> list[Receipt]:
+        return await self._find(
+            {"event_id": event_id, "sources": json.dumps(await self.known_sources()), "limit": limit}
+        )
 
     async def get(self, receipt: int) -> Receipt | None:
         found = await self._find({"receipt": receipt, "limit": 1})
@@ -123,7 +131,7 @@ def _in_transaction(connection: sqlite3.Connection, sql: str, rows: Sequence[dic
     connection.execute("COMMIT")
 
 
-def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any]:
+def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = None) -> dict[str, Any]:
     given: dict[str, Any] = {
         "source": wanted.source,
         "type": None if wanted.type is None else wanted.type.replace("[!", "[^"),
@@ -136,6 +144,8 @@ def _parameters(wanted: Filter, before: tuple[str, int] | None) -> dict[str, Any
     }
     if before is not None:
         given |= {"before_time": before[0], "before_receipt": before[1]}
+    if down_to is not None:
+        given |= {"from_time": down_to[0], "from_receipt": down_to[1]}
     return {name: value for name, value in given.items() if value is not None}
 
 

@@ -1,6 +1,6 @@
-"""The service: the door under /webhooks/, the probes, and a first page. Raw ASGI, the door first."""
+"""The service: the door under /webhooks/, the probes, and the dashboard. Raw ASGI, the door first."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 
 from oncehook.ack import TEXT, Response, refused, unavailable
@@ -11,6 +11,8 @@ from oncehook.scrape import Scrape
 
 PREFIX = "/webhooks/"
 METRICS_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+PROBES = ("/healthz", "/readyz", "/metrics")
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 HTML = (b"content-type", b"text/html; charset=utf-8")
 POLICY = (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'")
 
@@ -27,11 +29,12 @@ code{background:#8882;padding:.1em .4em;border-radius:.3em}</style>
 
 
 class Service:
-    """An inbox as a service of its own."""
+    """An inbox as a service of its own. Without a dashboard, a plain page says that it runs."""
 
-    def __init__(self, inbox: Inbox) -> None:
+    def __init__(self, inbox: Inbox, dashboard: App | None = None) -> None:
         self.inbox = inbox
         self.scrape = Scrape(inbox.store)
+        self.dashboard = dashboard
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
@@ -39,13 +42,15 @@ class Service:
         path: str = scope["path"]
         if path.startswith(PREFIX):
             return self.inbox.door(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
-        return self._page(path, scope, send)
+        if self.dashboard is None or path in PROBES:
+            return self._page(path, scope, send)
+        return self.dashboard(scope, receive, send)
 
     async def _page(self, path: str, scope: Scope, send: Send) -> None:
         method = scope["method"]
         if path == "/metrics" and method in ("GET", "HEAD"):
             response = await self._metrics(scope)
-        elif path not in ("/", "/healthz", "/readyz", "/metrics"):
+        elif path not in ("/", *PROBES):
             response = refused("unknown_source", message="There is nothing at this address.")
         elif method not in ("GET", "HEAD"):
             response = refused("method_not_allowed", (b"allow", b"GET, HEAD"), message="Ask with GET.")

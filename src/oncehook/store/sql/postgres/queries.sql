@@ -52,6 +52,7 @@ FROM webhook_receipts r
 WHERE r.id > 0
   AND r.id = :receipt                                          --? receipt
   AND r.source = :source                                       --? source
+  AND r.source = ANY(:sources::text[])                         --? sources
   AND r.event_id = :event_id                                   --? event_id
   AND r.type ~ :type                                           --? type
   AND r.object_id = :object                                    --? object
@@ -59,6 +60,7 @@ WHERE r.id > 0
   AND r.received_at >= :since                                  --? since
   AND r.received_at < :until                                   --? until
   AND (r.received_at, r.id) < (:before_time::timestamptz, :before_receipt::bigint)  --? before_receipt
+  AND (r.received_at, r.id) >= (:from_time::timestamptz, :from_receipt::bigint)  --? from_receipt
   AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
 ORDER BY r.received_at DESC, r.id DESC
 LIMIT :limit

@@ -30,6 +30,7 @@ FROM webhook_receipts r
 WHERE r.id > 0
   AND r.id = :receipt                                          --? receipt
   AND r.source = :source                                       --? source
+  AND r.source IN (SELECT value FROM json_each(:sources))      --? sources
   AND r.event_id = :event_id                                   --? event_id
   AND (r.type GLOB :type OR r.type GLOB :type || '.*')         --? type
   AND r.object_id = :object                                    --? object
@@ -37,6 +38,7 @@ WHERE r.id > 0
   AND r.received_at >= :since                                  --? since
   AND r.received_at < :until                                   --? until
   AND (r.received_at, r.id) < (:before_time, :before_receipt)  --? before_receipt
+  AND (r.received_at, r.id) >= (:from_time, :from_receipt)  --? from_receipt
   AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND instr(p.body, CAST(:search AS BLOB)) > 0))  --? search
 ORDER BY r.received_at DESC, r.id DESC
 LIMIT :limit

@@ -1,0 +1,68 @@
+-- name: window_end
+SELECT r.received_at, r.id FROM webhook_receipts r
+WHERE r.id > 0
+  AND r.received_at >= :since                                  --? since
+  AND r.received_at < :until                                   --? until
+  AND (r.received_at, r.id) < (:before_time, :before_receipt)  --? before_receipt
+ORDER BY r.received_at DESC, r.id DESC
+LIMIT 1 OFFSET :skipped
+
+-- name: known_sources
+WITH RECURSIVE known AS (
+    SELECT min(source) AS source FROM webhook_receipts
+    UNION ALL
+    SELECT (SELECT min(r.source) FROM webhook_receipts r WHERE r.source > known.source)
+    FROM known WHERE known.source IS NOT NULL
+)
+SELECT source FROM known WHERE source IS NOT NULL
+
+-- name: rates
+SELECT 'received' AS series, source, count(*) AS number,
+       CAST(strftime('%s', received_at) AS INTEGER) / :seconds * :seconds AS bucket
+FROM webhook_receipts WHERE received_at >= :since GROUP BY source, bucket
+UNION ALL
+SELECT 'duplicate', r.source, count(*), CAST(strftime('%s', d.received_at) AS INTEGER) / :seconds * :seconds AS bucket
+FROM webhook_deliveries d JOIN webhook_receipts r ON r.id = d.receipt_id
+WHERE d.received_at >= :since GROUP BY r.source, bucket
+UNION ALL
+SELECT 'failed', r.source, count(*), CAST(strftime('%s', a.ended_at) AS INTEGER) / :seconds * :seconds AS bucket
+FROM webhook_attempts a JOIN webhook_receipts r ON r.id = a.receipt_id
+WHERE a.outcome IN ('retrying', 'failed', 'crashed') AND a.ended_at >= :since GROUP BY r.source, bucket
+
+-- name: waiting
+SELECT source, count(*) AS number FROM (
+    SELECT source FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+    UNION ALL
+    SELECT source FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NOT NULL
+    LIMIT :most
+) AS counted GROUP BY source
+
+-- name: dead_letters
+SELECT source, count(*) AS number FROM (
+    SELECT source FROM webhook_receipts WHERE status = 'failed' ORDER BY received_at DESC, id DESC LIMIT :most
+) AS counted GROUP BY source
+
+-- name: last_received
+SELECT source, max(received_at) AS received_at FROM (
+    SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
+) AS counted GROUP BY source
+
+-- name: pulse
+SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 1) AS receipts,
+       (SELECT max(id) FROM webhook_attempts) AS attempts,
+       (SELECT max(id) FROM webhook_deliveries) AS deliveries,
+       (SELECT max(id) FROM webhook_audit) AS audit
+
+-- name: audited
+SELECT id, at, actor, action, detail FROM webhook_audit
+WHERE id > 0
+  AND id < :before                                             --? before
+ORDER BY id DESC LIMIT :limit
+
+-- name: audited_run
+SELECT action, count(*) AS rows, sum(detail ->> 'count') AS number, min(at) AS at, max(at) AS last_at,
+       min(actor) AS actor, max(CASE WHEN action <> 'replay' THEN detail END) AS detail
+FROM webhook_audit WHERE action IN ('replay', 'replay_started', 'replay_ended') AND detail ->> 'run' = :run
+GROUP BY action

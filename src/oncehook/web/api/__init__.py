@@ -1,0 +1,6 @@
+"""The JSON API: all that the pages show and do, for programs."""
+
+from oncehook.web.api import events, openapi, state
+from oncehook.web.api.endpoint import Endpoint
+
+ENDPOINTS: tuple[Endpoint, ...] = (*events.ENDPOINTS, *state.ENDPOINTS, *openapi.ENDPOINTS)

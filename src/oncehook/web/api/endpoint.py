@@ -1,0 +1,61 @@
+"""An endpoint is an action whose query, body and answer are declared: checked and described by one table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oncehook.receipt import State
+from oncehook.web.page import Action, Handler, Problem
+
+T = TypeVar("T")
+_encode = msgspec.json.Encoder(enc_hook=str).encode
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Action):
+    """One path and method of the API."""
+
+    summary: str = ""
+    query: type[msgspec.Struct] | None = None
+    body: type[msgspec.Struct] | None = None
+    answer: type[msgspec.Struct] | None = None  # None: bytes
+    status: int = 200
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    return Response(_encode(value), status, media_type="application/json")
+
+
+def read_query(request: Request, kind: type[T]) -> T:
+    """The query as declared. Raises Problem that names what is wrong."""
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
+    for name in request.query_params:
+        if name not in known:
+            raise Problem(
+                422, "bad_query", f"{name[:100]} is not a parameter here; known are {', '.join(sorted(known))}."
+            )
+    return _convert(dict(request.query_params), kind, strict=False)
+
+
+def read_body(request: Request, kind: type[T]) -> T:
+    """The JSON body as declared."""
+    try:
+        return msgspec.json.decode(request.state.body, type=kind)
+    except msgspec.ValidationError as error:
+        raise Problem(422, "bad_body", f"The body is not as expected: {error}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Problem(400, "malformed", "The body is not JSON.") from None
+
+
+def _convert(given: Mapping[str, str], kind: type[T], *, strict: bool) -> T:
+    try:
+        return msgspec.convert(given, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        raise Problem(422, "bad_query", f"A parameter is not as expected: {error}.") from None
+
+
+__all__ = ["Endpoint", "Handler", "State", "answer", "read_body", "read_query"]

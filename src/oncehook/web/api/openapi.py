@@ -1,0 +1,106 @@
+"""The OpenAPI document, made of the endpoints themselves."""
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oncehook import __version__
+from oncehook.web.api import schemas
+from oncehook.web.api.endpoint import Endpoint, answer
+from oncehook.web.page import Context
+
+REF = "#/components/schemas/{name}"
+PATH_PARAMETERS: dict[str, dict[str, Any]] = {
+    "receipt": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+    "run": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
+}
+PROBLEMS = {
+    "400": "It cannot be read.",
+    "401": "No token, or not one of ours.",
+    "403": "The token has not the scope, or the request comes from another site.",
+    "404": "There is none.",
+    "409": "It is not in a state for that.",
+    "413": "The body is too large.",
+    "415": "The body is not JSON.",
+    "422": "A parameter or the body is not as expected.",
+    "503": "The database does not answer now.",
+}
+
+
+def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """OpenAPI 3.1, with every type that is declared."""
+    kinds = [kind for e in endpoints for kind in (e.body, e.answer) if kind is not None] + [schemas.ProblemAnswer]
+    _, components = msgspec.json.schema_components(list(dict.fromkeys(kinds)), ref_template=REF)
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Oncehook",
+            "version": __version__,
+            "description": "What arrived, and what was done about it.",
+        },
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "security": [{"token": []}],
+    }
+
+
+def _operation(endpoint: Endpoint) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "description": f"Needs the scope `{endpoint.scope}`.",
+        "operationId": re.sub(r"\W+", "_", f"{endpoint.method.lower()}{endpoint.path.removeprefix('/api')}").strip("_"),
+        "parameters": [
+            *({"name": name, "in": "path", "required": True, "schema": PATH_PARAMETERS[name]}
+              for name in re.findall(r"{(\w+)}", endpoint.path)),
+            *_query(endpoint.query),
+        ],
+        "responses": {**_answers(endpoint), **{code: _problem(told) for code, told in PROBLEMS.items()}},
+    }  # fmt: skip
+    if endpoint.body is not None:
+        operation["requestBody"] = {"required": True, "content": _json(endpoint.body.__name__)}
+    return operation
+
+
+def _answers(endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.answer is None:
+        content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+    else:
+        content = _json(endpoint.answer.__name__)
+    codes = sorted({200, endpoint.status})
+    return {str(code): {"description": endpoint.summary, "content": content} for code in codes}
+
+
+def _query(kind: type[msgspec.Struct] | None) -> list[dict[str, Any]]:
+    if kind is None:
+        return []
+    _, components = msgspec.json.schema_components([kind], ref_template=REF)
+    return [
+        {"name": name, "in": "query", "required": False, "schema": schema}
+        for name, schema in components[kind.__name__]["properties"].items()
+    ]
+
+
+def _problem(told: str) -> dict[str, Any]:
+    return {"description": told, "content": _json("ProblemAnswer")}
+
+
+def _json(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": REF.format(name=name)}}}
+
+
+async def show(context: Context, request: Request) -> Response:
+    from oncehook.web.api import ENDPOINTS  # this one is of them
+
+    return answer(_once(tuple(one for one in ENDPOINTS if one.path != "/api/openapi.json")))
+
+
+_once = cache(document)
+ENDPOINTS = (Endpoint("GET", "/api/openapi.json", show, summary="This document.", answer=None),)

@@ -1,0 +1,276 @@
+"""What the API takes and answers, as types: checked on the way in, described in the OpenAPI document."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+StateName = Literal["received", "processing", "processed", "retrying", "failed", "ignored"]
+Text = Annotated[str, Meta(max_length=500)]
+Cursor = Annotated[str, Meta(max_length=200, description="`next` of the page before.")]
+Time = Annotated[str, Meta(max_length=40, description="How long ago (2h, 7d) or when (2026-11-15T03:00:00Z).")]
+
+
+class EventsQuery(Struct, frozen=True):
+    """Which events; all conditions hold together."""
+
+    source: Text = ""
+    type: Annotated[str, Meta(max_length=500, description="A shell pattern; also matches as a dotted prefix.")] = ""
+    object: Text = ""
+    status: StateName | Literal[""] = ""
+    since: Time = ""
+    until: Time = ""
+    search: Annotated[str, Meta(max_length=500, description="An id, an object, or a text in the payload.")] = ""
+    cursor: Cursor = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+
+
+class OverviewQuery(Struct, frozen=True):
+    """Over which time."""
+
+    range: Literal["1h", "24h", "7d"] = "1h"
+    source: Text = ""
+
+
+class AuditQuery(Struct, frozen=True):
+    """A page of the audit."""
+
+    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next` of the page before.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+
+
+class Selected(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which events to replay: a filter, and never an empty one."""
+
+    source: Text = ""
+    type: Text = ""
+    object: Text = ""
+    status: StateName | Literal[""] = ""
+    since: Time = ""
+    until: Time = ""
+    search: Text = ""
+    error: Annotated[str, Meta(max_length=2000, description="Dead letters whose error has the shape of this one.")] = ""
+    count: Annotated[int, Meta(ge=0, description="How many a dry run said. Another number now is 409.")] | None = None
+    dry_run: bool = False
+
+
+class Event(Struct):
+    """An event, with the same keys wherever it is printed."""
+
+    receipt: int
+    source: str
+    provider: str
+    event_id: str
+    type: str | None
+    object_id: str | None
+    occurred_at: str | None
+    received_at: str
+    status: StateName
+    attempts: int
+    next_attempt_at: str | None
+    processed_at: str | None
+    last_error: str | None
+    duplicates: int
+    correlation_id: str
+    delivery_id: str | None
+    replays: int
+
+
+class Events(Struct):
+    """A page, newest first. `next` is null at the end; `looked_to` is set where looking stopped for time."""
+
+    events: list[Event]
+    next: str | None
+    looked_to: str | None
+
+
+class Delivered(Struct):
+    """A delivery of an event that was here before."""
+
+    received_at: str
+    delivery_id: str | None
+    same_body: bool
+
+
+class Attempted(Struct):
+    """What came of an attempt."""
+
+    number: int
+    started_at: str
+    ended_at: str
+    outcome: str
+    error: str | None
+    traceback: str | None
+    handler: str | None
+    version: str | None
+    worker: str | None
+
+
+class ReplayedBy(Struct):
+    """A replay."""
+
+    at: str
+    actor: str
+
+
+class WholeEvent(Event):
+    """An event with all that is known of it. `payload` is the body as JSON, where it is JSON."""
+
+    payload: Any
+    headers: dict[str, str] | None
+    deliveries: list[Delivered]
+    attempts_history: list[Attempted]
+    replays_history: list[ReplayedBy]
+
+
+class Replay(Struct):
+    """What a replay did, or would do."""
+
+    matched: int
+    replayed: int
+    left: dict[str, int]
+    run: str | None = None
+
+
+class RunState(Struct):
+    """A replay of many, as it stands."""
+
+    run: str
+    actor: str
+    state: Literal["running", "done", "stopped"]
+    matched: int
+    looked_at: int
+    replayed: int
+    left: dict[str, int]
+    error: str | None
+    started_at: str | None
+
+
+class RehearsedStatement(Struct):
+    """A statement that a handler ran."""
+
+    sql: str
+    args: list[str]
+    rows: int | None
+    error: str | None
+    undone: bool
+
+
+class Rehearsed(Struct):
+    """What a handler would do; all of it was rolled back."""
+
+    receipt: int
+    handler: str | None
+    error: str | None
+    statements: list[RehearsedStatement]
+
+
+class Erased(Struct):
+    """How many payloads went."""
+
+    erased: int
+
+
+class DeadGroup(Struct):
+    """Dead letters that died of the same thing."""
+
+    source: str
+    handler: str | None
+    last_error: str | None
+    receipts: int
+    first_received_at: str
+    last_received_at: str
+    last_receipt: int
+
+
+class Dead(Struct):
+    """Dead letters by what went wrong, the largest group first."""
+
+    total: int
+    groups: list[DeadGroup]
+
+
+class Refused(Struct):
+    """The last delivery that was refused."""
+
+    at: str
+    reason: str
+    detail: str
+
+
+class SourceState(Struct):
+    """A source: where it is, and how it has been doing. Refusals are those of the process that answers."""
+
+    source: str
+    provider: str
+    address: str
+    is_verified: bool
+    secrets: int
+    mode: str
+    types: list[str] | None
+    dedupe_window: str
+    payload_retention: str
+    waiting: int
+    dead_letters: int
+    lag_seconds: float
+    last_received_at: str | None
+    last_refused: Refused | None
+
+
+class Sources(Struct):
+    """Every configured source."""
+
+    sources: list[SourceState]
+
+
+class Percentiles(Struct):
+    """Seconds within which so many of a hundred deliveries were acked."""
+
+    p50: float
+    p95: float
+    p99: float
+
+
+class OverviewState(Struct):
+    """Rates per bucket, and where everything stands. Refusals and latencies are those of the process that answers."""
+
+    range: str
+    bucket_seconds: int
+    buckets: list[str]
+    received: list[int]
+    duplicate: list[int]
+    rejected: list[int]
+    failed: list[int]
+    waiting: int
+    dead_letters: int
+    lag_seconds: float
+    accept_seconds: Percentiles | None
+
+
+class AuditRow(Struct):
+    """Something that somebody did."""
+
+    id: int
+    at: str
+    actor: str
+    action: str
+    detail: dict[str, Any]
+
+
+class Audit(Struct):
+    """A page, newest first."""
+
+    rows: list[AuditRow]
+    next: str | None
+
+
+class Error(Struct):
+    """What was wrong, as a word and as a sentence."""
+
+    code: str
+    message: str
+
+
+class ProblemAnswer(Struct):
+    """The answer to whatever was not done."""
+
+    error: Error

@@ -1,0 +1,73 @@
+"""Where everything stands, in JSON: overview, dead letters, sources, audit."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oncehook.dead import grouped
+from oncehook.receipt import rfc3339
+from oncehook.web.api import schemas
+from oncehook.web.api.endpoint import Endpoint, answer, read_query
+from oncehook.web.overview import RANGES
+from oncehook.web.page import Context
+from oncehook.web.pages.audit import look
+from oncehook.web.pages.dead import MOST_ERRORS
+from oncehook.web.pages.sources import about
+
+TOLD = ("source", "provider", "is_verified", "secrets", "mode", "types", "dedupe_window", "payload_retention")
+
+
+async def overview(context: Context, request: Request) -> Response:
+    query = read_query(request, schemas.OverviewQuery)
+    buckets, series = await context.overview.rates(query.range, query.source or None)
+    total = await context.overview.total()
+    del total["is_empty"]
+    starts = [rfc3339(datetime.fromtimestamp(bucket, UTC)) for bucket in buckets]
+    over = {"range": query.range, "bucket_seconds": RANGES[query.range].bucket, "buckets": starts}
+    return answer({**over, **series, **total})
+
+
+async def dead(context: Context, request: Request) -> Response:
+    groups = grouped(await context.store.dead(MOST_ERRORS))
+    return answer({"total": sum(group["receipts"] for group in groups), "groups": groups})
+
+
+async def sources(context: Context, request: Request) -> Response:
+    standing = await context.overview.standing()
+    return answer({"sources": [_source(context, request, standing, name) for name in sorted(context.inbox.sources)]})
+
+
+def _source(context: Context, request: Request, standing: dict[str, Any], name: str) -> dict[str, Any]:
+    known, refused = about(context, name), context.inbox.meter.last_refused.get(name)
+    last = {"at": rfc3339(refused.at), "reason": refused.reason, "detail": refused.detail} if refused else None
+    return {
+        **{key: known[key] for key in TOLD},
+        "address": f"{context.base_url(request)}/webhooks/{name}",
+        "waiting": standing["waiting"].get(name, 0),
+        "dead_letters": standing["dead_letters"].get(name, 0),
+        "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
+        "last_received_at": standing["last_received_at"].get(name),
+        "last_refused": last,
+    }
+
+
+async def audit(context: Context, request: Request) -> Response:
+    query = read_query(request, schemas.AuditQuery)
+    rows, more = await look(context, query.cursor, query.limit)
+    return answer({"rows": rows, "next": None if more is None else str(more)})
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET", "/api/overview", overview, summary="Rates over time, backlog, lag and latencies.",
+        query=schemas.OverviewQuery, answer=schemas.OverviewState,
+    ),
+    Endpoint("GET", "/api/dead", dead, summary="Dead letters, grouped by what went wrong.", answer=schemas.Dead),
+    Endpoint("GET", "/api/sources", sources, summary="Every configured source.", answer=schemas.Sources),
+    Endpoint(
+        "GET", "/api/audit", audit, summary="What people did, newest first.", query=schemas.AuditQuery,
+        answer=schemas.Audit,
+    ),
+)  # fmt: skip

@@ -1,0 +1,49 @@
+"""Numbers as bars: the geometry of a chart, which a template writes as SVG."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+WIDTH, HEIGHT = 600, 96
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bucket."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    number: int
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """One series over time, ready to be drawn."""
+
+    bars: tuple[Bar, ...]
+    total: int
+    peak: int
+    first: str
+    last: str
+
+
+def chart(buckets: Sequence[int], numbers: Sequence[int], seconds: int) -> Chart:
+    """A bar a bucket, as high as its share of the highest."""
+    peak = max([0, *numbers])
+    step = WIDTH / max(1, len(buckets))
+    bars = []
+    for i, (bucket, number) in enumerate(zip(buckets, numbers, strict=True)):
+        height = 0.0 if not number else max(2.0, number / peak * (HEIGHT - 4))
+        told = f"{number:,} at {_clock(bucket, seconds)}"
+        bars.append(Bar(round(i * step + step * 0.1, 2), round(HEIGHT - height, 2), round(step * 0.8, 2),
+                        round(height, 2), number, told))  # fmt: skip
+    first, last = (_clock(b, seconds) for b in (buckets[0], buckets[-1])) if buckets else ("", "")
+    return Chart(tuple(bars), sum(numbers), peak, first, last)
+
+
+def _clock(bucket: int, seconds: int) -> str:
+    at = datetime.fromtimestamp(bucket, UTC)
+    return f"{at:%H:%M}" if seconds <= 1800 else f"{at:%d %b %H:%M}"

@@ -1,0 +1,79 @@
+"""How templates write times, durations and numbers, and how they write everything else: visibly."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+from markupsafe import Markup
+
+from oncehook.clock import SYSTEM
+from oncehook.extract import moment
+from oncehook.receipt import rfc3339
+from oncehook.web.charts import HEIGHT, WIDTH
+from oncehook.web.show import visible
+
+Render = Callable[[str, dict[str, Any]], str]
+CHART_SIZE = (WIDTH, HEIGHT)
+STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def shown(value: Any) -> Any:
+    """What every value of a template goes through: a sender's text cannot hide, nor turn a line around."""
+    if isinstance(value, str) and not isinstance(value, Markup):
+        return visible(value)
+    return "" if value is None else value
+
+
+def when(value: datetime | str | None) -> Markup:
+    """A time, as a `time` element: UTC to the second, the whole of it for machines and on hover."""
+    at = moment(value) if isinstance(value, str) else value
+    if at is None:
+        return Markup("–")
+    whole = rfc3339(at) or ""
+    year, told = whole[:5], whole[5:19].replace("T", " ")
+    return Markup('<time datetime="{0}" title="{0}"><span class="year">{1}</span>{2}</time>').format(whole, year, told)
+
+
+def ago(value: datetime | str | None) -> Markup:
+    """How long ago, which a script keeps current."""
+    at = moment(value) if isinstance(value, str) else value
+    if at is None:
+        return Markup("–")
+    seconds = max(0.0, (SYSTEM.datetime() - at).total_seconds())
+    whole = rfc3339(at) or ""
+    return Markup('<time datetime="{0}" title="{0}">{1} ago</time>').format(whole, span(seconds, least="1s"))
+
+
+def span(seconds: float | None, least: str = "<1s") -> str:
+    """A duration in its largest unit: 3d, 45m, 12s."""
+    if not seconds or seconds <= 0:
+        return "–" if least == "<1s" else least
+    return next((f"{int(seconds / size)}{unit}" for size, unit in STEPS if seconds >= size), least)
+
+
+def milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
+
+
+def number(value: int) -> str:
+    return f"{value:,}"
+
+
+def up_to(value: int, most: int) -> str:
+    """A count that stops at `most`."""
+    return f"{value:,}" if value < most else f"{most:,}+"
+
+
+def size(value: int) -> str:
+    return f"{value / 2**20:g} MiB" if value >= 2**20 else f"{value / 1024:.1f} KiB" if value >= 1024 else f"{value} B"
+
+
+def noun(value: int, word: str) -> str:
+    """1 event, 1,204 events."""
+    return f"{value:,} {word}{'s' * (value != 1)}"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "when": when, "ago": ago, "span": span, "ms": milliseconds, "number": number, "up_to": up_to, "size": size,
+    "noun": noun,
+}  # fmt: skip

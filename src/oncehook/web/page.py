@@ -1,0 +1,99 @@
+"""What a page is made of: its actions, what each of them needs, and what every one of them is given.
+
+A page is a module in `web/pages/` with a `PAGE`, and its templates. Adding one touches the list in `dashboard.py`.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from oncehook.errors import OncehookError
+from oncehook.inbox import Inbox
+from oncehook.store import Store
+from oncehook.web.auth import Access, Principal
+from oncehook.web.live import Live
+from oncehook.web.overview import Overview
+from oncehook.web.runs import Runs
+
+
+class Problem(OncehookError):
+    """A request that cannot be answered as asked. The message is for whoever asked."""
+
+    def __init__(self, status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = dict(headers or {})
+
+
+@dataclass(slots=True)
+class Context:
+    """What every action is given beside the request."""
+
+    inbox: Inbox
+    access: Access
+    live: Live
+    overview: Overview
+    runs: Runs
+    pages: tuple["Page", ...]
+    render_template: Callable[[str, dict[str, Any]], str]
+
+    @property
+    def store(self) -> Store:
+        return self.inbox.store
+
+    def base_url(self, request: Request) -> str:
+        """Where this inbox is reached, as far as it is known: as configured, else as this request was addressed."""
+        return (
+            self.access.settings.public_url or f"{request.scope['scheme']}://{request.headers.get('host', '127.0.0.1')}"
+        )
+
+    def render(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
+        principal: Principal | None = request.scope.get("principal")
+        given = {
+            "principal": principal,
+            "csrf": principal.csrf if principal else "",
+            "pages": self.pages,
+            "path": request.scope["path"],
+            "may_replay": principal is not None and principal.may("replay"),
+            "may_erase": principal is not None and principal.may("admin"),
+        }
+        return HTMLResponse(self.render_template(template, given | values), status)
+
+
+Handler = Callable[[Context, Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that can be asked for. GET changes nothing; everything else needs the session's own form token."""
+
+    method: str
+    path: str
+    handler: Handler
+    scope: str | None = "read"  # None: nobody need have signed in
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the dashboard, as the navigation has it."""
+
+    title: str
+    path: str
+    actions: tuple[Action, ...] = field(default=())
+
+
+def form(request: Request) -> dict[str, str]:
+    """The fields of the form that came with this request; of one that came twice, the last."""
+    fields: dict[str, str] = request.state.form
+    return fields
+
+
+def principal(request: Request) -> Principal:
+    """Who asks: an action that needs a scope is not reached without."""
+    found: Principal = request.scope["principal"]
+    return found

@@ -1,0 +1,19 @@
+"""Dead letters, grouped by what went wrong."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oncehook.dead import grouped
+from oncehook.web.page import Action, Context, Page
+
+MOST_ERRORS = 10_000
+SHOWN = 200
+
+
+async def show(context: Context, request: Request) -> Response:
+    groups = grouped(await context.store.dead(MOST_ERRORS))
+    total = sum(group["receipts"] for group in groups)
+    return context.render(request, "dead.html", groups=groups[:SHOWN], total=total, left_out=len(groups[SHOWN:]))
+
+
+PAGE = Page("Dead letters", "/dead", (Action("GET", "/dead", show),))

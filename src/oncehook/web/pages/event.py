@@ -1,0 +1,146 @@
+"""One event, whole: what arrived, what was done about it, and what can be done now."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from oncehook.prune import forget
+from oncehook.receipt import Filter, Receipt, rfc3339
+from oncehook.rehearse import REALLY_MADE, Rehearsal
+from oncehook.replay import obstacle, replay
+from oncehook.store import Selection
+from oncehook.web.page import Action, Context, Page, Problem, principal
+from oncehook.web.show import as_curl, as_send, pretty, shortened
+
+RELATED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Something that happened to an event."""
+
+    at: str
+    kind: str
+    title: str
+    facts: tuple[tuple[str, str], ...] = ()
+    error: str | None = None
+    traceback: str | None = None
+
+
+async def find(context: Context, request: Request) -> Receipt:
+    name = request.path_params["receipt"]
+    found = await context.store.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else None
+    if found is None:
+        raise Problem(404, "not_found", "There is no such event: it was never here, or its window is over.")
+    return found
+
+
+async def show(context: Context, request: Request) -> Response:
+    receipt = await find(context, request)
+    return await _render(context, request, receipt)
+
+
+async def _render(
+    context: Context, request: Request, receipt: Receipt, *, rehearsal: Rehearsal | None = None
+) -> Response:
+    payload = await context.store.payload(receipt.receipt)
+    base = context.base_url(request)
+    body, is_cut = pretty(payload.body) if payload else ("", False)
+    why_not = obstacle(receipt.status, typed=receipt.type is not None, kept=payload is not None)
+    return context.render(
+        request, "event.html", receipt=receipt, payload=payload, body=body, is_cut=is_cut, why_not=why_not,
+        moments=await timeline(context, receipt), related=await _related(context, receipt), rehearsal=rehearsal,
+        curl=as_curl(receipt, payload, base) if payload else None, send=as_send(receipt, base),
+        really_made=REALLY_MADE, shortened=shortened,
+        done=request.query_params.get("done"),
+    )  # fmt: skip
+
+
+async def timeline(context: Context, receipt: Receipt) -> list[Moment]:
+    """What happened, in the order of time."""
+    store = context.store
+    first = Moment(rfc3339(receipt.received_at) or "", "received", "Received", _facts(receipt.delivery_id, "delivery"))
+    moments = [_duplicate(row) for row in await store.duplicates(receipt.receipt)]
+    moments += [_attempt(row) for row in await store.attempts(receipt.receipt)]
+    if receipt.replays:
+        replays = await store.replays(receipt.receipt)
+        moments += [Moment(row["at"], "replayed", "Replayed", (("by", row["actor"]),)) for row in replays]
+    return [first, *sorted(moments, key=lambda moment: moment.at)]
+
+
+def _facts(value: str | None, name: str) -> tuple[tuple[str, str], ...]:
+    return ((name, value),) if value else ()
+
+
+def _duplicate(row: dict[str, Any]) -> Moment:
+    title = "Delivered again" if row["same_body"] else "Delivered again with another body; the first one stays"
+    kind = "duplicate" if row["same_body"] else "other-body"
+    return Moment(row["received_at"], kind, title, _facts(row["delivery_id"], "delivery"))
+
+
+def _attempt(row: dict[str, Any]) -> Moment:
+    facts = tuple((name, str(row[name])) for name in ("handler", "version", "worker") if row[name])
+    title = f"Attempt {row['number']}: {row['outcome']}"
+    return Moment(row["ended_at"], row["outcome"].replace(" ", "-"), title, facts, row["error"], row["traceback"])
+
+
+async def _related(context: Context, receipt: Receipt) -> list[Receipt]:
+    """The latest events about the same object."""
+    if receipt.object_id is None:
+        return []
+    found = await context.store.find(Filter(object=receipt.object_id), limit=RELATED + 1)
+    return [one for one in found if one.receipt != receipt.receipt and one.source == receipt.source][:RELATED]
+
+
+async def raw(context: Context, request: Request) -> Response:
+    """The exact bytes: to be saved, never to be shown by a browser as anything."""
+    receipt = await find(context, request)
+    payload = await context.store.payload(receipt.receipt)
+    if payload is None:
+        raise Problem(404, "not_found", "The payload of this event was pruned or erased.")
+    headers = {"content-disposition": f'attachment; filename="event-{receipt.receipt}.txt"'}
+    return Response(payload.body, headers=headers, media_type="text/plain; charset=utf-8")
+
+
+# -- changes ----------------------------------------------------------------------------------------------------------
+
+
+async def replay_one(context: Context, request: Request) -> Response:
+    receipt = await find(context, request)
+    done = await replay(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
+    if not done.count:
+        why = next(iter(done.left), "changed meanwhile")
+        raise Problem(409, "not_replayable", f"It was not replayed: {why}.")
+    if context.inbox.worker is not None:
+        context.inbox.worker.wake()
+    return RedirectResponse(f"/events/{receipt.receipt}?done=replayed", 303)
+
+
+async def rehearse_one(context: Context, request: Request) -> Response:
+    """Its handler runs in a transaction that is rolled back; what it would have done is shown."""
+    receipt = await find(context, request)
+    await context.store.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
+    rehearsal = await context.inbox.rehearse(receipt)
+    return await _render(context, request, receipt, rehearsal=rehearsal)
+
+
+async def erase(context: Context, request: Request) -> Response:
+    receipt = await find(context, request)
+    if not await forget(context.store, [receipt.receipt], actor=principal(request).name):
+        raise Problem(409, "not_erased", "There is no payload to erase.")
+    return RedirectResponse(f"/events/{receipt.receipt}?done=erased", 303)
+
+
+PAGE = Page(
+    "Event",
+    "/events/{receipt}",
+    (
+        Action("GET", "/events/{receipt}", show),
+        Action("GET", "/events/{receipt}/raw", raw),
+        Action("POST", "/events/{receipt}/replay", replay_one, scope="replay"),
+        Action("POST", "/events/{receipt}/rehearse", rehearse_one, scope="replay"),
+        Action("POST", "/events/{receipt}/erase", erase, scope="admin"),
+    ),
+)

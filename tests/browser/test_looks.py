@@ -1,0 +1,101 @@
+"""Can it be read? Contrast in light and dark, labels, room on a phone, and nothing that jumps."""
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.browser.conftest import Opened, Service
+
+pytestmark = pytest.mark.xdist_group("browser")
+PATHS = ["/", "/events", "/events?status=failed", "/dead", "/sources", "/audit", "/sign-in", "/replay?source=stripe"]
+
+CONTRAST = """() => {
+  const parse = (c) => { const m = c.match(/[\\d.]+/g).map(Number); return m.length > 3 ? m : [...m, 1]; };
+  const over = (a, b) => [0, 1, 2].map((i) => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
+  const linear = (v) => v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => [r, g, b].map((v) => linear(v / 255))
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const ground = (e) => {
+    const layers = [];
+    for (; e; e = e.parentElement) layers.push(parse(getComputedStyle(e).backgroundColor));
+    return layers.reverse().reduce((below, above) => over(above, below), [255, 255, 255, 1]); };
+  const poor = [];
+  for (const e of document.querySelectorAll("body *")) {
+    if (![...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())) continue;
+    const box = e.getBoundingClientRect();
+    if (!box.width || box.right < 0 || e.closest(".unseen, svg, option, noscript, script")) continue;
+    const behind = ground(e), text = over(parse(getComputedStyle(e).color), behind);
+    const [a, b] = [light(text), light(behind)].sort((x, y) => y - x);
+    const ratio = (a + .05) / (b + .05);
+    if (ratio < 4.5) poor.push(`${ratio.toFixed(2)} ${e.tagName}.${e.className}: ${e.textContent.trim().slice(0, 40)}`);
+  }
+  return poor;
+}"""
+
+UNNAMED = """() => [...document.querySelectorAll("input:not([type=hidden]), select, button, a, [role], progress")]
+  .filter((e) => !(e.labels && e.labels.length) && !e.textContent.trim() && !e.getAttribute("aria-label"))
+  .map((e) => e.outerHTML.slice(0, 100))"""
+
+
+@pytest.fixture
+def filled(sqlite_service: Service) -> Service:
+    for n in range(3):
+        sqlite_service.send(f"evt_look_{n}")
+        sqlite_service.send(f"evt_look_dead_{n}", "charge.failed", data={"object": {"id": f"card_{n}"}})
+    return sqlite_service
+
+
+def everywhere(service: Service) -> list[str]:
+    return [*PATHS, f"/events/{service.api('/api/events')['events'][0]['receipt']}"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_has_enough_contrast(filled: Service, open_page: Opened, scheme: str) -> None:
+    page = open_page(filled, color_scheme=scheme)
+    for path in everywhere(filled):
+        page.goto(path)
+        assert page.evaluate(CONTRAST) == [], path
+
+
+def test_every_control_has_a_name_and_every_page_one_heading_and_a_language(filled: Service, open_page: Opened) -> None:
+    page, titles = open_page(filled), set()
+    for path in everywhere(filled):
+        page.goto(path)
+        assert page.evaluate(UNNAMED) == [], path
+        assert page.locator("h1").count() == 1 and page.locator("main").count() == 1
+        assert page.evaluate("document.documentElement.lang") == "en"
+        ids = page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+        assert len(ids) == len(set(ids))
+        titles.add(page.title())
+    assert len(titles) >= 6
+
+
+@pytest.mark.parametrize("width", [320, 390, 768])
+def test_no_page_is_wider_than_a_phone(filled: Service, open_page: Opened, width: int) -> None:
+    page = open_page(filled)
+    page.set_viewport_size({"width": width, "height": 800})
+    for path in everywhere(filled):
+        page.goto(path)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+SHIFT = (
+    "new PerformanceObserver(l => { for (const e of l.getEntries()) window.shift = (window.shift || 0) + e.value; })"
+)
+
+
+def shift_of(page: Page) -> float:
+    return float(page.evaluate("window.shift || 0"))
+
+
+def test_nothing_jumps_while_a_page_loads_or_stays_current(filled: Service, open_page: Opened) -> None:
+    page = open_page(filled)
+    page.add_init_script(f"{SHIFT}.observe({{type: 'layout-shift', buffered: true}})")
+    for path in everywhere(filled):
+        page.goto(path)
+        page.wait_for_timeout(100)
+        assert shift_of(page) < 0.02, path
+    page.goto("/")
+    before = page.locator(".figure strong").first.inner_text()
+    filled.send(f"evt_jump_{before}")
+    expect(page.locator(".figure strong").first).not_to_have_text(before)
+    assert shift_of(page) < 0.02

@@ -1,0 +1,150 @@
+"""The JSON API: the same as the pages show and do, described by a document that is made of the endpoints themselves."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from oncehook import Fail, Inbox
+from oncehook.receipt import Filter, Receipt
+from oncehook.testing import deliver
+from oncehook.web.api import ENDPOINTS, schemas
+from tests.events import Rows, stripe_body
+from tests.test_web_pages import send, worked_off
+from tests.web import Site, dashboard_of
+
+pytestmark = pytest.mark.anyio
+sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+
+@pytest.fixture
+async def site(inbox: Inbox) -> AsyncIterator[Site]:
+    @inbox.on("stripe", "charge.failed")
+    async def declined(event: Any) -> None:
+        raise Fail("declined")
+
+    async with dashboard_of(inbox) as site:
+        yield site
+
+
+@pytest.fixture
+async def program(site: Site) -> AsyncIterator[httpx.AsyncClient]:
+    async with site.program("admin") as program:
+        yield program
+
+
+async def test_every_answer_is_as_the_document_says(inbox: Inbox, site: Site, program: httpx.AsyncClient) -> None:
+    receipt = await send(inbox, "evt_1", "charge.failed", amount=1.10, big=12345678901234567890123)
+    await send(inbox, "evt_1", "charge.failed", amount=2)
+    await inbox.duplicates.drain()
+    await worked_off(inbox)
+    await deliver(inbox, "stripe", stripe_body("x"), secret="whsec_wrong")
+    started = (await program.post("/api/replays", json={"status": "failed", "count": 1})).json()["run"]
+    async with asyncio.timeout(20):
+        while (await program.get(f"/api/replays/{started}")).json()["state"] == "running":
+            await asyncio.sleep(0.02)
+    await worked_off(inbox)
+    for endpoint in ENDPOINTS:
+        if endpoint.method == "GET" and endpoint.answer is not None:
+            path = endpoint.path.replace("{receipt}", str(receipt)).replace("{run}", started)
+            answer = await program.get(path)
+            assert answer.status_code == 200, path
+            msgspec.json.decode(answer.content, type=endpoint.answer)
+            if endpoint.query is not None:
+                assert (await program.get(path, params={"nothing": "1"})).status_code == 422
+    whole = await program.get(f"/api/events/{receipt}")
+    assert "12345678901234567890123" in whole.text and "1.1" in whole.text
+    assert whole.json()["deliveries"][0]["same_body"] is False and len(whole.json()["attempts_history"]) == 2
+    assert whole.json()["replays_history"][0]["actor"] == "token:admin"
+
+
+async def test_the_event_in_json_is_the_one_of_the_command_line(inbox: Inbox, program: httpx.AsyncClient) -> None:
+    await send(inbox, "evt_1")
+    (event,) = (await program.get("/api/events")).json()["events"]
+    assert tuple(event) == Receipt.__slots__ == schemas.Event.__struct_fields__
+    (receipt,) = await inbox.store.find(Filter(), limit=1)
+    assert event == receipt.as_json()
+
+
+async def test_cursors_meet_every_event_once(inbox: Inbox, program: httpx.AsyncClient) -> None:
+    sent = [await send(inbox, f"evt_{n}") for n in range(23)]
+    met, cursor = [], ""
+    while cursor is not None:
+        page = (await program.get("/api/events", params={"limit": 5, "source": "stripe", "cursor": cursor})).json()
+        met += [event["receipt"] for event in page["events"]]
+        cursor = page["next"]
+    assert met == sent[::-1]
+
+
+async def test_the_audit_pages_by_cursor(inbox: Inbox, program: httpx.AsyncClient) -> None:
+    for n in range(5):
+        await inbox.store.audit("me", "test", {"n": n})
+    first = (await program.get("/api/audit", params={"limit": 3})).json()
+    second = (await program.get("/api/audit", params={"limit": 3, "cursor": first["next"]})).json()
+    assert [row["detail"]["n"] for row in first["rows"] + second["rows"]] == [4, 3, 2, 1, 0] and second["next"] is None
+
+
+async def test_replaying_rehearsing_and_erasing_one(inbox: Inbox, program: httpx.AsyncClient, rows: Rows) -> None:
+    receipt = await send(inbox, "evt_1", "charge.failed")
+    early = await program.post(f"/api/events/{receipt}/replay")
+    assert early.status_code == 409 and early.json()["error"]["code"] == "not_replayable"
+    await worked_off(inbox)
+    told = (await program.post(f"/api/events/{receipt}/rehearse")).json()
+    assert told["error"] == "Fail: declined" and told["statements"] == []
+    assert (await program.post(f"/api/events/{receipt}/replay")).json()["replayed"] == 1
+    await worked_off(inbox)
+    assert (await program.delete(f"/api/events/{receipt}/payload")).json() == {"erased": 1}
+    assert (await program.get(f"/api/events/{receipt}")).json()["payload"] is None
+    done = [row[0] for row in rows("SELECT action FROM webhook_audit WHERE actor = 'token:admin' ORDER BY id")]
+    assert done == ["rehearse", "replay", "forget"]
+
+
+async def test_a_dry_run_counts_and_another_count_is_refused(inbox: Inbox, program: httpx.AsyncClient) -> None:
+    for n in range(3):
+        await send(inbox, f"evt_{n}", "charge.failed")
+    await worked_off(inbox)
+    dry = (await program.post("/api/replays", json={"status": "failed", "dry_run": True})).json()
+    assert dry == {"matched": 3, "replayed": 3, "left": {}, "run": None}
+    assert (await program.post("/api/replays", json={"status": "failed", "count": 2})).status_code == 409
+    assert (await program.post("/api/replays", json={})).status_code == 422
+
+
+@sqlite
+@pytest.mark.parametrize(
+    ("content", "media_type", "status"),
+    [
+        (b"{", "application/json", 400),
+        (b"[]", "application/json", 422),
+        (b'{"status": 5}', "application/json", 422),
+        (b'{"nothing": 5}', "application/json", 422),
+        (b'{"since": "never"}', "application/json", 422),
+        (b"status=failed", "application/x-www-form-urlencoded", 415),
+        (b'{"status": "failed"}', "text/plain", 415),
+        (b" " * 70_000, "application/json", 413),
+        (b'{"type": "\\ud800"}', "application/json", 400),
+        (b"[" * 50_000, "application/json", 422),
+    ],
+)
+async def test_a_body_that_is_not_as_expected_is_a_problem_in_one_shape(
+    program: httpx.AsyncClient, content: bytes, media_type: str, status: int
+) -> None:
+    answer = await program.post("/api/replays", content=content, headers={"content-type": media_type})
+    assert answer.status_code == status
+    assert set(answer.json()) == {"error"} and set(answer.json()["error"]) == {"code", "message"}
+
+
+@sqlite
+async def test_the_document_has_every_endpoint_and_its_scope(program: httpx.AsyncClient) -> None:
+    document = (await program.get("/api/openapi.json")).json()
+    described = {(method.upper(), path) for path, methods in document["paths"].items() for method in methods}
+    assert described == {(e.method, e.path) for e in ENDPOINTS if e.path != "/api/openapi.json"}
+    text = json.dumps(document)
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', text))
+    assert references <= set(document["components"]["schemas"])
+    replay = document["paths"]["/api/replays"]["post"]
+    assert "replay" in replay["description"] and replay["requestBody"]["required"]
