@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from oncehook import signals
@@ -34,6 +35,7 @@ from oncehook.settings import Configuration, Horizon, Settings, duration, load, 
 from oncehook.source import Source
 from oncehook.store import Store, make_store
 from oncehook.target import Target as ForwardTarget
+from oncehook.version import checked_out
 from oncehook.wake import Announcer, keep_listening
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -314,7 +316,7 @@ class Inbox:
                 self.handlers,
                 self.heartbeat,
                 transaction=self.outbox,
-                version=settings.version,
+                version=settings.version or checked_out(Path.cwd()),
                 clock=self.clock,
                 announce=self.announcer.announce,
                 threads=settings.concurrency,

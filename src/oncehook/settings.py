@@ -189,7 +189,12 @@ class Settings:
         duration,
         "How long the keys of effects that are done are kept, at least as long as every receipt. Absent: for ever.",
     )
-    version: str | None = setting(None, text, "What attempts are recorded with: a release or git sha of your handlers.")
+    version: str | None = setting(
+        None,
+        text,
+        "What attempts are recorded with: a release or git sha of your handlers. Absent: the git sha of where "
+        "it runs, if there is one.",
+    )
     metrics_token: str | None = setting(
         None, text, "`/metrics` is open unless this is set; then it wants `Authorization: Bearer` with it."
     )

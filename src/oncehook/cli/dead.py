@@ -5,7 +5,16 @@ from typing import Any
 
 import click
 
-from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.cli.options import (
+    app_option,
+    config_option,
+    console,
+    json_option,
+    opened_store,
+    print_json,
+    printable,
+    run,
+)
 from oncehook.dead import grouped
 from oncehook.receipt import Filter, State, rfc3339
 from oncehook.store import Store
@@ -17,6 +26,7 @@ SHOWN = 50
 
 @click.command("dead")
 @config_option
+@app_option
 @json_option
 def command(config: str | None, as_json: bool) -> None:
     """List the dead letters: grouped by what went wrong, or with --json one event a line. Exits 1 if there are none.

@@ -6,7 +6,16 @@ from typing import Any
 
 import click
 
-from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.cli.options import (
+    app_option,
+    config_option,
+    console,
+    json_option,
+    opened_store,
+    print_json,
+    printable,
+    run,
+)
 from oncehook.effect import idempotency_key
 from oncehook.receipt import EffectFilter, EffectState
 from oncehook.replay import BATCH, whoami
@@ -17,6 +26,7 @@ COLOURS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done"
 
 @click.group("effects", invoke_without_command=True)
 @config_option
+@app_option
 @click.option("--status", type=click.Choice([s.value for s in EffectState]), help="Only in this state.")
 @click.option("--source", help="Only asked for by events of this source.")
 @click.option("--receipt", type=int, help="Only recorded by this receipt's event.")

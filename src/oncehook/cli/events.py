@@ -5,7 +5,17 @@ from datetime import datetime
 
 import click
 
-from oncehook.cli.options import Moment, config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.cli.options import (
+    Moment,
+    app_option,
+    config_option,
+    console,
+    json_option,
+    opened_store,
+    print_json,
+    printable,
+    run,
+)
 from oncehook.receipt import Filter, Receipt, State, rfc3339
 
 COLOURS = {
@@ -21,6 +31,7 @@ PAGE = 500
 
 @click.command("events")
 @config_option
+@app_option
 @click.option("--source", help="Only of this source.")
 @click.option("--type", "type_", help="Only of this type; a shell pattern, which also matches as a dotted prefix.")
 @click.option("--object", "object_", help="Only about the object of this id.")

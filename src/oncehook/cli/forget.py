@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from oncehook.cli.options import config_option, opened_store, run
+from oncehook.cli.options import app_option, config_option, opened_store, run
 from oncehook.prune import forget, mentioning
 from oncehook.replay import whoami
 from oncehook.store import Store
@@ -12,6 +12,7 @@ from oncehook.store import Store
 
 @click.command("forget")
 @config_option
+@app_option
 @click.option("--object", "object_", metavar="ID", help="The events about the object of this id.")
 @click.option("--address", metavar="EMAIL", help="The events whose body or headers hold this address.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")

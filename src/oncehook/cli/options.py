@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -23,6 +24,21 @@ T = TypeVar("T")
 config_option = click.option(
     "--config", type=click.Path(dir_okay=False), help="Configuration file.  [default: oncehook.toml, if there is one]"
 )
+
+
+def _use_app(context: click.Context, parameter: click.Parameter, app: str | None) -> None:
+    if app is not None:
+        from oncehook.cli.serve import load_inbox
+
+        if context.params.get("config") is not None:
+            os.environ["ONCEHOOK_CONFIG"] = context.params["config"]
+        context.meta[DATABASE] = load_inbox(app).settings.database
+
+
+DATABASE = "oncehook.database"
+app_option = click.option(
+    "--app", expose_value=False, callback=_use_app, help="module:inbox, for an inbox whose database is named in code."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
 
 
@@ -39,7 +55,11 @@ async def opened_store(config: str | None) -> AsyncIterator[Store]:
 
 @asynccontextmanager
 async def opened(configuration: Configuration) -> AsyncIterator[Store]:
-    """The same for a configuration that is read already."""
+    """The same for a configuration that is read already. The database of `--app` goes before its own."""
+    context = click.get_current_context(silent=True)
+    if context is not None and DATABASE in context.meta:
+        settings = replace(configuration.settings, database=context.meta[DATABASE])
+        configuration = replace(configuration, settings=settings)
     require_database(configuration)
     store = make_store(replace(configuration.settings, migrate="never"))
     await store.open()
@@ -60,7 +80,8 @@ def require_database(configuration: Configuration) -> None:
         path = database_path(address)
         if not path.exists():
             raise ConfigurationError(
-                f"there is no inbox at {path}: start one with `oncehook serve`, or name its file with --config"
+                f"there is no inbox at {path}: start one with `oncehook serve`, or say where it is with --config, "
+                f"ONCEHOOK_DATABASE or --app module:inbox"
             )
 
 

@@ -10,7 +10,16 @@ import msgspec
 from oncehook.cli.effects import COLOURS as EFFECT_COLOURS
 from oncehook.cli.effects import effect_json
 from oncehook.cli.events import COLOURS
-from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.cli.options import (
+    app_option,
+    config_option,
+    console,
+    json_option,
+    opened_store,
+    print_json,
+    printable,
+    run,
+)
 from oncehook.receipt import EffectFilter, Filter, Payload, Receipt
 from oncehook.store import Store
 
@@ -21,6 +30,7 @@ ATTEMPT_COLOURS = {"processed": "green", "no handler": "bright_black", "released
 @click.command("show")
 @click.argument("receipt")
 @config_option
+@app_option
 @json_option
 @click.option("--raw", is_flag=True, help="Only the body, byte for byte as it was received.")
 def command(receipt: str, config: str | None, as_json: bool, raw: bool) -> None:

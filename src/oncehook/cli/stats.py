@@ -5,7 +5,16 @@ from typing import Any
 import click
 
 from oncehook.cli.events import COLOURS
-from oncehook.cli.options import config_option, console, json_option, opened_store, print_json, printable, run
+from oncehook.cli.options import (
+    app_option,
+    config_option,
+    console,
+    json_option,
+    opened_store,
+    print_json,
+    printable,
+    run,
+)
 from oncehook.receipt import EffectState, State
 
 NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
@@ -17,6 +26,7 @@ STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 @click.command("stats")
 @config_option
+@app_option
 @json_option
 def command(config: str | None, as_json: bool) -> None:
     """How many events each source has in which state, how many duplicates came, and how long the oldest has waited.
@@ -31,6 +41,7 @@ def command(config: str | None, as_json: bool) -> None:
             print_json(row)
     elif sources:
         _print_table(sources)
+        _print_noops(sources)
         _print_effects(effects)
     else:
         click.echo("nothing has arrived yet")
@@ -95,6 +106,13 @@ def _print_table(sources: list[dict[str, Any]]) -> None:
         lag = Text(told(row["lag_seconds"]), style="yellow" if row["lag_seconds"] > 60 else "")
         table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", lag)
     console().print(table)
+
+
+def _print_noops(sources: list[dict[str, Any]]) -> None:
+    for name, meaning in (("effect_conflicts", "effects asked for again, not repeated"), ("stale", "stale events")):
+        found = [f"{row[name]:,} of {printable(row['source'])}" for row in sources if row[name]]
+        if found:
+            click.echo(f"{meaning}: {', '.join(found)}")
 
 
 def _print_effects(effects: dict[str, Any]) -> None:

@@ -1,0 +1,47 @@
+"""The version that attempts are recorded with when none is set: what git has checked out here."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from oncehook.version import SHORT, checked_out
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "app"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    git(folder, "commit", "-q", "--allow-empty", "-m", "first")
+    return folder
+
+
+def git(folder: Path, *arguments: str) -> str:
+    who = ["-c", "user.name=tester", "-c", "user.email=tester@example.com"]
+    done = subprocess.run(["git", *who, *arguments], cwd=folder, check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+def test_it_is_the_commit_that_is_checked_out_here_or_above(repository: Path) -> None:
+    (repository / "src").mkdir()
+    assert checked_out(repository / "src") == checked_out(repository) == git(repository, "rev-parse", "HEAD")[:SHORT]
+
+
+def test_a_detached_head_packed_refs_and_a_worktree_are_read(repository: Path, tmp_path: Path) -> None:
+    first = git(repository, "rev-parse", "HEAD")[:SHORT]
+    git(repository, "worktree", "add", "-q", "-b", "other", str(tmp_path / "other"))
+    git(repository, "pack-refs", "--all")
+    assert checked_out(repository) == checked_out(tmp_path / "other") == first
+    git(repository, "checkout", "-q", "--detach")
+    assert checked_out(repository) == first
+
+
+def test_where_there_is_none_or_it_is_broken_it_is_none(tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    (broken / ".git").mkdir(parents=True)
+    assert checked_out(broken) is None
+    (broken / ".git" / "HEAD").write_text("ref: refs/heads/nowhere")
+    assert checked_out(broken) is None
+    (broken / ".git" / "HEAD").write_bytes(b"\xff\xfe")
+    assert checked_out(broken) is None
