@@ -139,7 +139,7 @@ WHEN = {
     "too_large": "The body is larger than `max_body`, as declared or as counted while it streams.",
     "timeout": "The body was not complete within `receive_timeout`.",
     "unsupported_media_type": "A content type or content encoding that no provider here uses.",
-    "method_not_allowed": "Any method but POST.",
+    "method_not_allowed": "Any method but POST, and but those of the provider's handshakes.",
     "handler_failed": "The handler of an inline source failed; the next delivery is the next attempt.",
     "unavailable": "The database does not answer, the disk is full, the intake is full, or the commit took too long. "
     "`Retry-After` says when to try again.",
@@ -168,6 +168,8 @@ def providers_pages() -> str:
     return "\n\n".join(_provider(providers.built_in(name)) for name in providers.built_in_names())
 
 
+UNCONFIRMED = "**Not confirmed** from the provider's own text: check it before you rely on it."
+
 STAMPS = {
     "attempt": "of each attempt: within {} of now, either way",
     "event": "of the event: no older than the retry horizon and {0}, no more than {0} ahead",
@@ -190,15 +192,25 @@ def _provider(provider: Provider) -> str:
         "Object": _expression(facts.object),
         "Occurred at": _expression(facts.occurred_at),
         "Delivery id": _expression(facts.delivery_id),
-        "Handshake": provider.handshake.kind if provider.handshake else "",
+        "Handshake": "; ".join(f"`{one.method}`: {providers.HANDSHAKES[one.kind]}" for one in provider.handshakes),
+        "Answered with": _answered(provider),
         "Retries": retries.schedule,
         "Answer within": retries.time_limit or "",
         "Stops on": ", ".join(map(str, retries.stop_codes)),
-        "Documentation": f"<{provider.docs}>, read {provider.checked}" if provider.docs else "",
+        "Documentation": f"<{provider.docs}> (this definition is of {provider.checked})" if provider.docs else "",
     }
     about = table(("", provider.title or provider.name), [(name, text) for name, text in rows.items() if text])
     notes = "\n".join(f"- {note}" for note in provider.notes)
-    return f"### {provider.name}\n\n{about}\n\n{notes}".strip()
+    doubt = "" if provider.support == "confirmed" else f"{UNCONFIRMED}\n\n"
+    return f"### {provider.name}\n\n{doubt}{about}\n\n{notes}".strip()
+
+
+def _answered(provider: Provider) -> str:
+    answer = provider.answer
+    if answer.status is None and answer.body is None:
+        return ""
+    body = "" if answer.body is None else f", `{answer.body}`" if answer.body else ", nothing"
+    return f"{answer.status or 200}{body}"
 
 
 def _batch(split: str | None) -> str:

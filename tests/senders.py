@@ -3,6 +3,7 @@
 A new provider needs nothing here: its keys are made from what its definition says they are.
 """
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -14,7 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from oncehook.providers import Provider, Signature, built_in, built_in_names
+from oncehook.providers import OWN_FORM, Provider, Signature, built_in, built_in_names
 from oncehook.providers.certificates import Certificates
 from oncehook.receipt import Delivery
 from oncehook.sample import TOPIC, compose
@@ -26,6 +27,13 @@ from oncehook.template import Body, Template
 from oncehook.testing import Pair, make_pair
 
 NOW = 1_800_000_000.0
+PUBLIC_URL = "https://example.com/webhooks/here"
+OPTIONS: dict[str, Any] = {
+    "topics": [TOPIC],
+    "public_url": PUBLIC_URL,
+    "webhook_id": "8PT597110X687430LKGECATA",
+    "verify_token": "a token of the test",
+}
 CERTIFICATE_URL = f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-{'0123456789abcdef' * 2}.pem"
 
 
@@ -34,6 +42,8 @@ def pair(algorithm_name: str, form: str, number: int) -> Pair:
     """The `number`th secret of a kind; the same one each time it is asked for."""
     if algorithm_name == "sns":
         return Pair(_pem(rsa_key(number)), pem_of(number).decode())
+    if algorithm_name == "paypal":  # its key is that of the certificate, too
+        return Pair(_pem(rsa_key(number)), base64.b64encode(_public(rsa_key(number))).decode())
     return make_pair(Signature(algorithm=algorithm_name, key=form))
 
 
@@ -56,6 +66,11 @@ def pem_of(number: int = 0) -> bytes:
     return certificate(number).public_bytes(serialization.Encoding.PEM)
 
 
+def _public(key: rsa.RSAPrivateKey) -> bytes:
+    encoding, form = serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    return key.public_key().public_bytes(encoding, form)
+
+
 def _pem(key: Any) -> str:
     encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     pem: bytes = key.private_bytes(encoding, form, serialization.NoEncryption())
@@ -70,13 +85,34 @@ class Sender:
     signature: Signature
 
     def __str__(self) -> str:
-        extra = "" if self.signature is self.provider.signatures[0] else f"-{self.signature.prefix.strip(',=')}"
-        return self.provider.name + extra
+        if self.signature is self.provider.signatures[0]:
+            return self.provider.name
+        return f"{self.provider.name}-{self.signature.prefix.strip(',=') or self.signature.algorithm}"
 
     @property
     def in_body(self) -> bool:
         """Whether the signature is a part of the body."""
-        return self.signature.algorithm == "sns" or self.signature.body is not None
+        return self.signature.algorithm in ("sns", "braintree") or self.signature.body is not None
+
+    @property
+    def own_form(self) -> bool:
+        return self.signature.algorithm in OWN_FORM
+
+    @property
+    def stamps(self) -> bool:
+        """Whether it signs a time."""
+        return self.provider.timestamp is not None and self.signature.timestamp
+
+    @property
+    def sends_form(self) -> bool:
+        return self.provider.content[0] == "form"
+
+    @property
+    def header(self) -> str | None:
+        """The header with the signature."""
+        own = {"basic": "Authorization", "paypal": "PAYPAL-TRANSMISSION-SIG", "plaid": "Plaid-Verification"}
+        name = own.get(self.signature.algorithm, self.signature.header)
+        return name.replace("*", "1") if name else None
 
     @property
     def types(self) -> list[str]:
@@ -88,27 +124,28 @@ class Sender:
 
     def source(self, *secrets: str, name: str = "here", **settings: Any) -> Source:
         """A source of this provider; with no secret given, with the first one's."""
-        values = {"provider": self.provider.name, "secrets": list(secrets or [self.pair().verifying]), **settings}
-        if "topics" in self.provider.options:
-            values.setdefault("topics", [TOPIC])
+        values = {"provider": self.provider.name, "secrets": list(secrets or [self.pair().verifying])}
+        values |= {name: OPTIONS[name] for name in self.provider.options} | settings
         return Source(name, read_source(name, values), max_body=2**20, certificates=Certificates(fetch=_unreachable))
 
     def compose(self, type_: str | None = None, *, number: int = 0, now: float = NOW) -> Delivery:
         """A new event, signed with the `number`th secret."""
-        sample = compose(self.provider, type_ or self.types[0], self.pair(number).signing, now=now, topic=TOPIC)
+        signing = self.pair(number).signing
+        sample = compose(self.provider, type_ or self.types[0], signing, now=now, topic=TOPIC, **self.signed_too())
         return Delivery.of(sample.body, sample.headers)
+
+    def signed_too(self) -> dict[str, str]:
+        """The settings of the source that go into the signature."""
+        return {name: OPTIONS[name] for name in ("public_url", "webhook_id") if name in self.provider.options}
 
     def resend(self, delivery: Delivery, *, now: float, body: bytes | None = None) -> Delivery:
         """The same event at a later attempt, or with another body: signed anew."""
         headers = {name.decode(): value.decode("latin-1") for name, value in delivery.headers.items()}
-        for name in (
-            "authorization",
-            self.signature.header,
-            self.provider.timestamp and self.provider.timestamp.header,
-        ):
+        for name in (self.header, self.provider.timestamp and self.provider.timestamp.header):
             headers.pop((name or "").lower(), None)
         content = delivery.body if body is None else body
-        signed, content = sign(self.provider, content, self.pair().signing, headers=headers, now=now)
+        signing = self.pair().signing
+        signed, content = sign(self.provider, content, signing, headers=headers, now=now, **self.signed_too())
         return Delivery.of(content, signed)
 
     def stamped(self, stamp: str) -> Delivery:
@@ -121,13 +158,14 @@ class Sender:
         headers = dict(delivery.headers)
         if where.header:
             headers[where.header.lower().encode()] = raw
-        message = Template(self.signature.template).fill(delivery := changed(delivery, headers), body_of(delivery), raw)
+        template = Template(self.signature.template, PUBLIC_URL.encode())
+        message = template.fill(delivery := changed(delivery, headers), body_of(delivery), raw)
         assert message is not None
         kind = algorithm(self.signature.algorithm)
         signed = kind.sign(kind.load_signing(self.pair().signing, self.signature.key), message)
         value = self.signature.prefix.encode() + encode(signed, self.signature.encoding)
         if self.signature.fields:
-            value = f"{where.field}={stamp},{self.signature.field}=".encode() + value
+            value = f"{where.field}={stamp}{self.signature.fields}{self.signature.field}=".encode() + value
         assert self.signature.header is not None
         return changed(delivery, {**headers, self.signature.header.lower().encode(): value})
 
@@ -168,8 +206,12 @@ def put(body: bytes, path: str, value: Any) -> bytes:
     """The JSON body with another value at a path."""
     parsed = msgspec.json.decode(body)
     *steps, last = path.split(".")
-    inner = parsed
-    for step in steps:
-        inner = inner[step]
+    inner = at(parsed, steps)
     inner[last] = value
     return msgspec.json.encode(parsed)
+
+
+def at(parsed: Any, steps: list[str]) -> Any:
+    for step in steps:
+        parsed = parsed[int(step)] if isinstance(parsed, list) else parsed[step]
+    return parsed

@@ -42,6 +42,7 @@ from oncehook.web.settings import DashboardSettings, TokenSettings, UserSettings
 from tests.test_testing import run_pytest
 
 ROOT = Path(__file__).parent.parent
+WORDS = {5: "fifty", 6: "sixty", 7: "seventy"}
 PAGES = generate.pages()
 TEXTS = {page.relative_to(ROOT).as_posix(): page.read_text("utf-8") for page in PAGES}
 KEYS = make_keys()
@@ -115,10 +116,18 @@ def test_the_tests_in_the_docs_pass(in_folder: Path) -> None:
 
 @pytest.mark.parametrize("code", blocks("toml"))
 def test_toml_in_the_docs_makes_an_inbox(code: str, in_folder: Path, secrets_of_the_docs: None) -> None:
+    if code.startswith("title = "):  # the file of a provider
+        code = "[sources.acme]\nsecrets = ['a secret']\n" + as_own_provider(code, "acme")
     (in_folder / "old").write_text("whsec_old")
     (in_folder / "oncehook.toml").write_text(re.sub(r"file:/[^\"]+", "file:old", code))
     inbox = Inbox()
     assert set(inbox.sources) == set(load().sources)
+
+
+def as_own_provider(code: str, name: str) -> str:
+    """The file of a provider, as the table of one's own that it could be."""
+    headings = re.sub(r"^(\[+)", rf"\1providers.{name}.", code, flags=re.MULTILINE)
+    return f"[providers.{name}]\n{headings}"
 
 
 @pytest.mark.parametrize("code", blocks("sh"))
@@ -231,6 +240,8 @@ def test_the_event_in_json_is_documented_key_by_key() -> None:
         ("docs/verify.md", f"alternatives, at most {MOST_SIGNATURES}"),
         ("docs/dashboard.md", f"Counts stop at {overview.MOST:,}"),
         ("docs/dashboard.md", f"for {DashboardSettings().session_length / 3600:.0f} hours"),
+        ("README.md", f"{WORDS[len(providers.built_in_names()) // 10]} others"),
+        ("CHANGELOG.md", f"{len(providers.built_in_names())} of them as data"),
         ("docs/verify.md", f"within {providers.Timestamp().tolerance.removesuffix('s')} seconds of now"),
     ],
 )

@@ -15,9 +15,10 @@ from oncehook import Inbox
 from oncehook.cli.secrets import list_secrets
 from oncehook.doctor import REMEDIES, diagnose
 from oncehook.errors import Rejected
-from oncehook.providers import built_in
+from oncehook.providers import built_in, built_in_names
 from oncehook.receipt import Delivery, rfc3339
 from oncehook.rejections import sample
+from oncehook.sample import Sample, compose
 from oncehook.sign import sign
 from oncehook.source import Source
 from oncehook.testing import post
@@ -36,9 +37,12 @@ def make_source(name: str = "stripe", **settings: Any) -> Source:
     return inbox.source(name, **{"secrets": ["whsec_test"], **settings})
 
 
-def refused(source: Source, body: bytes, headers: dict[str, str], *, at: float | None = None) -> dict[str, Any]:
+def refused(
+    source: Source, body: bytes, headers: dict[str, str], *, at: float | None = None, query: str = ""
+) -> dict[str, Any]:
     """A refused request as it is read back."""
-    delivery = Delivery(body, [(name.lower().encode(), value.encode()) for name, value in headers.items()])
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    delivery = Delivery(body, pairs, query=query.encode())
     assert source.verifier is not None
     with pytest.raises(Rejected) as caught:
         source.verifier.verify(delivery, time.time() if at is None else at)
@@ -96,7 +100,7 @@ def test_the_secret_of_another_source_is_recognised_and_named() -> None:
 @pytest.mark.parametrize(("late", "said"), [(3600, "1h before it arrived"), (-900, "15m after it arrived")])
 def test_a_clock_that_is_wrong_is_recognised(late: int, said: str) -> None:
     source = make_source()
-    now = time.time()
+    now = float(int(time.time()))  # the stamp is in whole seconds
     (finding,) = diagnose(refused(source, BODY, stripe_headers(BODY, now=now - late), at=now), source)
     assert finding.cause == "clock" and said in finding.shows
 
@@ -135,6 +139,87 @@ def test_a_request_without_a_signature_is_told_as_such() -> None:
 def test_a_wrong_password_is_told_as_such() -> None:
     source = make_source("postmark", secrets=["user:password"])
     assert causes(refused(source, BODY, {"Authorization": "Basic dXNlcjp4"}), source) == ["token"]
+
+
+# -- providers that sign the address --------------------------------------------------------------------------------
+
+HOOK = "https://a.example/hook"
+ADDRESSES = {  # what is configured, what the provider signed, the query that arrived, what is said
+    "the other scheme": (HOOK, "http://a.example/hook", "", "with http in place of https"),
+    "https": ("http://a.example/hook", HOOK, "", "with https in place of http"),
+    "a slash more": (HOOK, HOOK + "/", "", "with a slash at its end"),
+    "a slash less": (HOOK + "/", HOOK, "", "without the slash at its end"),
+    "a port less": ("https://a.example:8443/hook", HOOK, "", "without port 8443"),
+    "a port more": (HOOK, "https://a.example:443/hook", "", "with port 443"),
+    "a query that came on the way": (HOOK, HOOK, "via=proxy", "without the query"),
+    "a query that was lost": (HOOK + "?token=t1", HOOK + "?token=t1", "", "with the query of `public_url`"),
+    "two at once": (HOOK, "http://a.example/hook/", "", "with http in place of https and with a slash at its end"),
+}
+SIGN_THE_ADDRESS = [name for name in built_in_names() if any(one.covers_address for one in built_in(name).signatures)]
+
+
+def signed_for(provider: str, address: str, secret: str = "a secret") -> Sample:
+    definition = built_in(provider)
+    type_ = definition.examples[0].type.replace("*", "paid")
+    return compose(definition, type_, secret, now=time.time(), public_url=address)
+
+
+@pytest.mark.parametrize("case", ADDRESSES)
+def test_another_address_than_the_one_that_is_registered_is_recognised_and_described(case: str) -> None:
+    configured, registered, query, said = ADDRESSES[case]
+    source = make_source("square", secrets=["a secret"], public_url=configured)
+    sent = signed_for("square", registered)
+    (finding,) = diagnose(refused(source, sent.body, sent.headers, query=query), source)
+    assert finding.cause == "address" and "`public_url`" in finding.remedy
+    assert finding.shows == f"The signature is right for the address {said}."
+
+
+def test_whoever_signs_the_address_is_known() -> None:
+    assert SIGN_THE_ADDRESS == ["hubspot", "mandrill", "square", "trello", "twilio"]
+
+
+@pytest.mark.parametrize("provider", SIGN_THE_ADDRESS)
+def test_the_address_is_tried_for_everyone_who_signs_it(provider: str) -> None:
+    source = make_source(provider, secrets=["a secret"], public_url=HOOK)
+    sent = signed_for(provider, "http://a.example/hook")
+    assert causes(refused(source, sent.body, sent.headers), source) == ["address"]
+    elsewhere = signed_for(provider, "https://b.example/hook")
+    assert causes(refused(source, elsewhere.body, elsewhere.headers), source) == ["unknown"]
+
+
+def test_a_wrong_address_and_another_mistake_are_both_named() -> None:
+    source = make_source("square", secrets=["a secret"], public_url=HOOK)
+    sent = signed_for("square", HOOK + "/")
+    assert sorted(causes(refused(source, sent.body + b"\n", sent.headers), source)) == ["address", "newline"]
+
+
+# -- what cannot be tried -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provider", "settings", "header"),
+    [
+        ("paypal", {"secrets": [], "webhook_id": "WH-1"}, "paypal-transmission-sig"),
+        ("plaid", {"secrets": ["client1:secret1"]}, "plaid-verification"),
+        ("docusign", {}, "X-DocuSign-Signature-*"),
+    ],
+)
+def test_a_missing_header_is_named_whatever_the_form_of_the_signature(
+    provider: str, settings: dict[str, Any], header: str
+) -> None:
+    source = make_source(provider, **settings)
+    (finding,) = diagnose(refused(source, BODY, {}), source)
+    assert finding.cause == "no signature" and header in finding.shows
+
+
+def test_a_signature_in_a_numbered_header_is_no_missing_one() -> None:
+    source = make_source("docusign")
+    assert causes(refused(source, BODY, {"X-DocuSign-Signature-2": "AAAA"}), source) == ["unknown"]
+
+
+def test_a_source_that_waits_for_its_secret_is_told_as_such() -> None:
+    source = make_source("asana", secrets=[])
+    assert causes(refused(source, BODY, {"X-Hook-Signature": "00"}), source) == ["no secret"]
 
 
 def test_what_nobody_can_explain_is_said_to_be_so() -> None:

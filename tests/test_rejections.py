@@ -65,6 +65,19 @@ async def test_no_credential_is_kept(make_inbox: Callable[..., Inbox], rows: Row
     assert len(rows(SAMPLES)) == 2
 
 
+async def test_of_a_query_only_the_names_are_kept_unless_the_address_is_signed(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    inbox = make_inbox()
+    inbox.source("square", secrets=["a secret"], public_url="https://a.example/hook")
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        for source in ("square", "stripe"):
+            assert (await post(inbox, source, b"{}", {}, query="token=t1&x=2")).status == 401
+    kept = dict(rows("SELECT source, query FROM webhook_rejections"))
+    assert kept == {"square": "token=t1&x=2", "stripe": "token=…&x=…"}
+
+
 async def test_of_each_source_the_newest_samples_stay(inbox: Inbox) -> None:
     store = inbox.store
     for number in range(REJECTIONS_KEPT + 5):

@@ -22,7 +22,8 @@ def test_no_word_is_left_to_be_filled_in(one: Sender) -> None:
         assert b"$" not in delivery.body
         assert not any(b"$" in value for value in delivery.headers.values())
         assert delivery.headers[b"content-type"]
-        json.loads(delivery.body)
+        if not one.sends_form:
+            json.loads(delivery.body)
 
 
 def test_the_example_of_a_type_comes_before_the_one_for_all() -> None:

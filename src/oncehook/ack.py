@@ -59,17 +59,19 @@ def inline_failed() -> Response:
 
 
 def inline_processed(
-    claims: Sequence[Claim], claimed: Sequence[Claimed], words: Sequence[str], *, batch: bool
+    claims: Sequence[Claim], claimed: Sequence[Claimed], words: Sequence[str], answer: Answer, *, batch: bool
 ) -> Response:
     """The answer to an inline delivery that is done with: processed, here before, ignored, or a dead letter."""
+    if answer.body is not None:
+        return answer.status or 200, answer.body.encode(), (TEXT,)
     if batch:
         return (
-            200,
+            answer.status or 200,
             _encode({"status": "processed", **{word: words.count(word) for word in sorted(set(words))}}),
             (JSON,),
         )
     body = {"status": words[0], "event_id": claims[0].event_id, "receipt": claimed[0].receipt}
-    return 200, _encode(body), (JSON,)
+    return answer.status or 200, _encode(body), (JSON,)
 
 
 def _one(claim: Claim, claimed: Claimed) -> tuple[int, bytes]:

@@ -13,14 +13,18 @@ from typing import Any
 
 import msgspec
 
+from oncehook.checks import Match
+from oncehook.checks.address import USUAL_PORTS, take_apart
 from oncehook.errors import ConfigurationError, Rejected
 from oncehook.extract import moment
 from oncehook.providers import Provider, Signature
+from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
+from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.receipt import Delivery
 from oncehook.settings import as_duration
 from oncehook.source import Source, resolve
 from oncehook.template import Body
-from oncehook.verify import Match, Verifier, seconds_of, window_of
+from oncehook.verify import Verifier, seconds_of, window_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,8 @@ REMEDIES = {
     "secrets of the two (test and live?) are swapped.",
     "address": "The address that the provider signs is not the one that Oncehook was told. Set `public_url` to exactly "
     "what is registered with the provider.",
+    "no secret": "Create the webhook at the provider: it offers a secret, which the log shows (`secret_offered`). Put "
+    "that into the source's `secrets`.",
     "no signature": "If it is the provider that sends, a proxy drops the header; else somebody else knows this "
     "address, and refusing is right.",
     "token": "Compare it with what is registered at the provider. Credentials of refused requests are not kept, so "
@@ -72,6 +78,8 @@ def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source]
     """What is wrong with a kept sample, most likely first. Always at least one finding."""
     if source.verifier is None:
         return [_found("would be accepted", "The source accepts unsigned deliveries now.")]
+    if source.waits_for_secret:
+        return [_found("no secret", "The source has no secret yet: it refuses every event.")]
     delivery = _delivery(rejection)
     missing = _missing_header(source.provider, delivery)
     if missing:
@@ -102,14 +110,23 @@ def _delivery(rejection: dict[str, Any]) -> Delivery:
 
 def _missing_header(provider: Provider, delivery: Delivery) -> str | None:
     names = {_header(signature) for signature in provider.signatures}
-    if "" in names or any(name.lower().encode() in delivery.headers for name in names):
+    if "" in names or any(_has(delivery, name.lower().encode()) for name in names):
         return None
     return f"The request has no {' and no '.join(sorted(names))} header."
 
 
+def _has(delivery: Delivery, name: bytes) -> bool:
+    if name.endswith(b"*"):
+        return any(one.startswith(name[:-1]) for one in delivery.headers)
+    return name in delivery.headers
+
+
+_HEADERS = {"basic": "Authorization", "paypal": PAYPAL_SIGNATURE.decode(), "plaid": PLAID_SIGNATURE.decode()}
+
+
 def _header(signature: Signature) -> str:
     """The header that an alternative looks at; none if the signature is in the body."""
-    return "Authorization" if signature.algorithm == "basic" else signature.header or ""
+    return _HEADERS.get(signature.algorithm, signature.header or "")
 
 
 def _of_the_time(match: Match, source: Source, rejection: dict[str, Any]) -> Finding:
@@ -132,22 +149,25 @@ def _of_the_time(match: Match, source: Source, rejection: dict[str, Any]) -> Fin
 
 def _trials(source: Source, others: Sequence[Source], delivery: Delivery) -> Iterator[tuple[Change, ...]]:
     """Combinations of changes, those with the fewest first, and no more than two at once."""
-    alternatives = [list(_secrets(source, others)), list(_bodies(delivery.body)), list(_readings(source.provider))]
-    tried = sorted(product(*alternatives), key=lambda changes: sum(1 for change in changes if change.cause))
-    for changes in tried:
-        if sum(1 for change in changes if change.cause) <= 2:
-            yield changes
+    alternatives = (
+        list(_secrets(source, others)),
+        list(_bodies(delivery.body)),
+        list(_readings(source.provider)),
+        list(_addresses(source, delivery.query)),
+    )
+    changed = ((sum(1 for change in changes if change.cause), changes) for changes in product(*alternatives))
+    few = [(count, changes) for count, changes in changed if count <= 2]
+    for _, changes in sorted(few, key=lambda one: one[0]):
+        yield changes
 
 
 def _signature_is_right(source: Source, delivery: Delivery, changes: tuple[Change, ...]) -> bool:
-    secret, body, reading = (change.value for change in changes)
+    secret, body, reading, (public_url, query) = (change.value for change in changes)
     try:
-        verifier = Verifier(
-            reading, [secret], where="doctor", topics=source.topics, certificates=source.certificates, tolerance=None
-        )
+        verifier = source.make_verifier(reading, [secret], where="doctor", public_url=public_url)
     except ConfigurationError:
         return False  # this secret cannot be read in this form
-    tried = Delivery(body, delivery.headers.items(), method=delivery.method, query=delivery.query)
+    tried = Delivery(body, delivery.headers.items(), method=delivery.method, query=query)
     return _match(verifier, tried) is not None
 
 
@@ -206,6 +226,41 @@ def _with(provider: Provider, **changes: str) -> Provider:
         for signature in provider.signatures
     ]
     return msgspec.structs.replace(provider, signatures=signatures)
+
+
+def _addresses(source: Source, query: bytes) -> Iterator[Change]:
+    """The address as it may be registered, as (public_url, query). It is described, not told: it may hold a token."""
+    public_url, _, own_query = (source.settings.public_url or "").partition("?")
+    yield Change("", (public_url, query))
+    if not any(signature.covers_address for signature in source.provider.signatures):
+        return
+    queries = {own_query.encode(): "with the query of `public_url`", b"": "without the query", query: ""}
+    found = []
+    for (url, how), (asked, what) in product(_spellings(public_url), queries.items()):
+        words = [*how, what] if what else how
+        if words:
+            shows = f"The signature is right for the address {' and '.join(words)}."
+            found.append((len(words), Change("address", (url, asked), shows)))
+    yield from (change for _, change in sorted(found, key=lambda one: one[0]))
+
+
+def _spellings(url: str) -> Iterator[tuple[str, list[str]]]:
+    """An address without its query, in each way in which it may have been meant; and in words, what is changed."""
+    parts = take_apart(url)
+    if parts is None:
+        yield url, []
+        return
+    scheme, host, port, path = parts
+    other = "http" if scheme == "https" else "https"
+    slash = (path + "/", "with a slash at its end")
+    if path.endswith("/"):
+        slash = (path[:-1], "without the slash at its end")
+    for kind, with_scheme in ((scheme, ""), (other, f"with {other} in place of {scheme}")):
+        usual = USUAL_PORTS[kind]
+        ports = [(port, ""), ("", f"without port {port}") if port else (usual, f"with port {usual}")]
+        for (number, with_port), (rest, with_slash) in product(ports, ((path, ""), slash)):
+            spelling = f"{kind}://{host}{':' + number if number else ''}{rest}"
+            yield spelling, [word for word in (with_scheme, with_port, with_slash) if word]
 
 
 def _bodies(body: bytes) -> Iterator[Change]:

@@ -1,9 +1,10 @@
 """Facts out of a body: id, type, object and time, found where a provider's definition says they are.
 
-A *locator* says where one fact is: a dotted path in the body (`data.object.id`), `header:NAME`, or
-`literal:TEXT`. A path that goes into a text reads that text as JSON (SNS wraps SES so). A *template*
-composes several: `{RecordType}|{MessageID}`; `{a|b}` takes the first that is there. An expression is one
-template or a list of them, of which the first whose parts are all there counts.
+A *locator* says where one fact is: a dotted path in the body (`data.object.id`), `header:NAME`, `literal:TEXT`,
+`key:A,B` (the first of these names that the body has), or, for senders without an id, `content:sha256` (the hash of the
+event) or `new:delivery` (made for each delivery). A path that goes into a text reads that text as JSON (SNS wraps SES
+so). A *template* composes several: `{RecordType}|{MessageID}`; `{a|b}` takes the first that is there. An expression is
+one template or a list of them, of which the first whose parts are all there counts.
 
 Of a key that stands twice in one JSON object the last counts, as everywhere in Python, JavaScript and PostgreSQL; what
 `verify` reads before the signature is checked is read by the same rule, so the two cannot be told different things.
@@ -25,6 +26,11 @@ Find = Callable[[Any, Headers], str | None]
 
 MOST_BYTES = 255
 """The longest text that is indexed. A longer one is kept by its hash; the body still holds it."""
+
+
+CONTENT, NEW = b":content", b":new"
+"""Where `content:sha256` and `new:delivery` stand beside the headers: no header has a name that begins so."""
+_MADE = {"content:sha256": CONTENT, "new:delivery": NEW}
 
 
 class NotReadable(ValueError):
@@ -193,6 +199,12 @@ def headers_of(expression: str | Sequence[str]) -> set[bytes]:
     return {name.strip().lower().encode("latin-1") for name in names}
 
 
+def made_for(expression: str | Sequence[str]) -> set[bytes]:
+    """Which of the facts that no sender gives an expression may read."""
+    text = "\n".join(templates_of(expression))
+    return {key for name, key in _MADE.items() if name in text}
+
+
 def templates_of(expression: str | Sequence[str]) -> tuple[str, ...]:
     return (expression,) if isinstance(expression, str) else tuple(expression)
 
@@ -243,9 +255,12 @@ def _compile_locator(locator: str, names: bool) -> Find:
     name = locator.strip()
     if not name:
         raise ValueError("a locator is empty")
-    if name.startswith("header:"):
-        key = name[len("header:") :].strip().lower().encode("latin-1")
+    if name.startswith("header:") or name in _MADE:
+        key = _MADE.get(name) or name[len("header:") :].strip().lower().encode("latin-1")
         return lambda body, headers: _header_text(headers.get(key))
+    if name.startswith("key:"):
+        keys = [key.strip() for key in name[len("key:") :].split(",")]
+        return lambda body, headers: next((key for key in keys if isinstance(body, dict) and key in body), None)
     steps = tuple(name.split("."))
     if not all(steps):
         raise ValueError(f"{name!r} has an empty step")

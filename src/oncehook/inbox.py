@@ -257,6 +257,8 @@ class Inbox:
         for source in self.sources.values():
             if source.verifier is None:
                 signals.emit("unverified_source", source=source.name)
+            elif source.waits_for_secret:
+                signals.emit("waits_for_secret", source=source.name)
         if self.works:
             self.start_worker()
         signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])

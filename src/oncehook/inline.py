@@ -39,7 +39,7 @@ class Inline:
             return unavailable(5)
         if "retrying" in words:
             return inline_failed()
-        return inline_processed(claims, claimed, words, batch=source.split is not None)
+        return inline_processed(claims, claimed, words, source.provider.answer, batch=source.split is not None)
 
     async def _one(self, source: Source, claim: Claim, claimed: Claimed) -> str:
         """What became of one event: a state's word, "duplicate", or "busy"."""

@@ -100,13 +100,15 @@ class Outgoing:
         *,
         trusted: bool,
         timeout: float,  # noqa: ASYNC109  # it is part of what may be asked of a target, as the errors tell
+        most: int = MOST_BODY,
     ) -> Answer:
         """POST: the answer, whatever its status. Only for `trusted` targets may the address be other than public.
 
+        `most` bytes of the answer's body are read.
         It may be received twice: a connection that is used again can be lost before anything of an answer came, and
         then it is sent anew. Raises SendFailed; SendRefused if nothing was sent because it must not be.
         """
-        return await self._request("POST", url, body, headers, trusted, timeout, MOST_BODY)
+        return await self._request("POST", url, body, headers, trusted, timeout, most)
 
     async def get(
         self,
@@ -117,7 +119,7 @@ class Outgoing:
         timeout: float,  # noqa: ASYNC109  # as above
         most: int = MOST_BODY,
     ) -> Answer:
-        """GET, by the same rules; `most` bytes of the answer's body are read."""
+        """GET, by the same rules."""
         return await self._request("GET", url, None, headers, trusted, timeout, most)
 
     async def close(self) -> None:

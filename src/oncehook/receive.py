@@ -10,13 +10,14 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 from oncehook import metrics, signals
-from oncehook.ack import TEXT, Header, Response, accepted, refused, unavailable
+from oncehook.ack import Header, Response, accepted, refused, unavailable
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import Rejected, Unavailable
 from oncehook.inline import Inline
 from oncehook.meter import Meter
-from oncehook.providers.handshake import answer, is_handshake
+from oncehook.providers import Handshake
+from oncehook.providers.handshake import answer
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.rejections import RejectionLog
 from oncehook.source import Source
@@ -29,6 +30,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 CLOSE = (b"connection", b"close")
 LONGEST = 10**15
+MOST_KEYS = 4
+"""So many keys are fetched for one delivery; what names more is verified with those that there are."""
 
 
 class Refused(Exception):
@@ -113,17 +116,27 @@ class Door:
         delivery = Delivery(b"", scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         declared = check_request(source, delivery)
         delivery.body = await read_capped(receive, source.max_body, declared, self.reads)
+        if source.unsigned_handshakes:
+            unsigned = source.handshake_of(delivery, source.unsigned_handshakes)
+            if unsigned is not None:
+                return await self._shake_hands(source, unsigned, delivery)
+            if delivery.method != "POST":
+                raise turned_away("method_not_allowed", (b"allow", b"POST"), CLOSE)
+        verified_by = 0
         if source.verifier is not None:
             if source.fetches_certificates:
-                await self._fetch_certificate(source, source.verifier, delivery)
+                await self._fetch_keys(source, source.verifier, delivery)
             try:
-                source.uses[source.verifier.verify(delivery, self.clock.now())] += 1
+                verified_by = source.verifier.verify(delivery, self.clock.now())
             except Rejected as error:
                 self.rejections.note(source, delivery, error)
                 raise
+            source.uses[verified_by] += 1
         parsed = source.parse(delivery)
-        if source.shakes_hands and is_handshake(source.provider.handshake, parsed):
-            return await self._shake_hands(source, parsed)
+        if source.handshakes:
+            handshake = source.handshake_of(delivery, source.handshakes)
+            if handshake is not None:
+                return await self._shake_hands(source, handshake, delivery, verified_by)
         claims = source.read(delivery, parsed)
         if source.inline:
             return await self._take_inline(source, claims)
@@ -132,7 +145,8 @@ class Door:
         except Unavailable as error:
             signals.unclaimed(claims, error)
             raise Refused(unavailable(error.retry_after)) from error
-        return accepted(claims, claimed, source.provider.answer, batch=source.split is not None)
+        batch = source.split is not None and source.is_batch(claims, delivery)
+        return accepted(claims, claimed, source.provider.answer, batch=batch)
 
     async def _take_inline(self, source: Source, claims: list[Claim]) -> Response:
         if self.inline is None:
@@ -148,16 +162,21 @@ class Door:
             raise turned_away("unknown_source")
         return source
 
-    async def _fetch_certificate(self, source: Source, verifier: Verifier, delivery: Delivery) -> None:
-        wanted = verifier.certificate_wanted(delivery)
-        if wanted is not None:
-            await source.certificates.ensure(wanted)
+    async def _fetch_keys(self, source: Source, verifier: Verifier, delivery: Delivery) -> None:
+        for _ in range(MOST_KEYS):
+            wanted = verifier.certificate_wanted(delivery)
+            if wanted is None or not await source.certificates.ensure(wanted):
+                break
 
-    async def _shake_hands(self, source: Source, parsed: dict[str, Any]) -> Response:
-        assert source.provider.handshake is not None
-        text = await answer(source.provider.handshake, parsed, source.certificates.fetch)
-        signals.emit("handshake", source=source.name, kind=source.provider.handshake.kind)
-        return 200, text, (TEXT, (b"x-content-type-options", b"nosniff"))
+    async def _shake_hands(
+        self, source: Source, handshake: Handshake, delivery: Delivery, verified_by: int = 0
+    ) -> Response:
+        def offer(secret: str) -> None:
+            signals.emit("secret_offered", source=source.name, secret=secret)
+
+        response = await answer(handshake, delivery, source.body_of(delivery), source.host(offer, verified_by))
+        signals.emit("handshake", source=source.name, kind=handshake.kind)
+        return response
 
 
 # -- the request ----------------------------------------------------------------------------------------------------
@@ -168,8 +187,8 @@ _NEVER_JSON = (b"multipart/", b"image/", b"audio/", b"video/", b"font/", b"appli
 def check_request(source: Source, delivery: Delivery) -> int | None:
     """Refuse what the request line and headers alone rule out; return the length that the client declared."""
     headers = delivery.headers
-    if delivery.method != "POST":
-        raise turned_away("method_not_allowed", (b"allow", b"POST"), CLOSE)
+    if delivery.method not in source.methods:
+        raise turned_away("method_not_allowed", (b"allow", ", ".join(source.methods).encode()), CLOSE)
     if headers.get(b"content-type", b"").lower().startswith(_NEVER_JSON):
         raise turned_away("unsupported_media_type", CLOSE)
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
@@ -273,11 +292,6 @@ async def _read_on(message: Message, receive: Receive, cap: int, reads: Reads) -
 async def respond(send: Send, response: Response) -> None:
     """One complete answer."""
     status, body, headers = response
-    await send(
-        {
-            "type": "http.response.start",
-            "status": status,
-            "headers": [*headers, (b"content-length", str(len(body)).encode())],
-        }
-    )
+    length = () if status == 204 else ((b"content-length", str(len(body)).encode()),)  # 204 has no body to measure
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, *length]})
     await send({"type": "http.response.body", "body": body})

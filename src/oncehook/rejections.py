@@ -57,7 +57,7 @@ def _headers(source: Source, delivery: Delivery) -> Iterable[tuple[str, str]]:
 def _query(source: Source, delivery: Delivery) -> str:
     """The query whole where the address is signed; elsewhere a token may be in it, so only its names."""
     text = delivery.query[:MOST_OF_A_HEADER].decode("latin-1").replace("\x00", "")
-    if any("{url" in signature.template for signature in source.provider.signatures):
+    if any(signature.covers_address for signature in source.provider.signatures):
         return text
     return "&".join(f"{name}=…" for part in text.split("&") if (name := part.partition("=")[0]))
 

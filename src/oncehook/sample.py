@@ -8,10 +8,11 @@ from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from string import Template
 from typing import Any
+from urllib.parse import urlencode
 
 from oncehook.extract import templates_of
 from oncehook.providers import Example, Expression, Provider
-from oncehook.sign import sign
+from oncehook.sign import FORM, sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +26,21 @@ class Sample:
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:example"
 
 
-def compose(provider: Provider, type_: str, secret: str, *, now: float, topic: str = TOPIC) -> Sample:
+def compose(
+    provider: Provider,
+    type_: str,
+    secret: str,
+    *,
+    now: float,
+    topic: str = TOPIC,
+    public_url: str = "",
+    webhook_id: str = "",
+) -> Sample:
     """A new event of this type as the provider would send it. Raises ValueError if the secret cannot sign it."""
     draft = unsigned(provider, type_, now=now, topic=topic)
-    signed, body = sign(provider, draft.body, secret, headers=draft.headers, now=now)
+    signed, body = sign(
+        provider, draft.body, secret, headers=draft.headers, now=now, public_url=public_url, webhook_id=webhook_id
+    )
     return Sample(signed, body)
 
 
@@ -49,8 +61,14 @@ def unsigned(provider: Provider, type_: str, *, now: float, topic: str = TOPIC) 
         "topic": topic,
     }
     body = Template(example.body).safe_substitute(words).lstrip("\n").encode()
-    headers = {name: Template(value).safe_substitute(words) for name, value in example.headers.items()}
-    return Sample({"Content-Type": "application/json", **headers}, body)
+    headers = {"Content-Type": "application/json"}
+    if example.form:
+        headers = {"Content-Type": FORM}
+        body = urlencode(
+            {name: Template(value).safe_substitute(words) for name, value in example.form.items()}
+        ).encode()
+    headers |= {name: Template(value).safe_substitute(words) for name, value in example.headers.items()}
+    return Sample(headers, body)
 
 
 def _bare(provider: Provider) -> Example:
@@ -89,7 +107,7 @@ def locators(expression: Expression) -> list[str]:
 
 
 def _place(locator: str, value: str, body: dict[str, Any], headers: dict[str, str]) -> None:
-    if locator.startswith("literal:"):
+    if locator.startswith(("literal:", "content:", "new:", "key:")):
         return
     if locator.startswith("header:"):
         headers.setdefault(locator.removeprefix("header:").strip(), value)

@@ -28,6 +28,13 @@ def text(value: Any) -> str:
     return value
 
 
+def address(value: Any) -> str:
+    """An http or https address, as one would register it with a sender."""
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", str(value), re.ASCII):
+        raise ValueError("expected an address such as https://example.com/webhooks/twilio")
+    return str(value)
+
+
 def flag(value: Any) -> bool:
     if isinstance(value, bool):
         return value
@@ -270,6 +277,21 @@ class SourceSettings:
         "With `serial_by`: whether a dead letter blocks later events of its key until it is replayed, or they pass it.",
     )
     topics: tuple[str, ...] = setting((), texts, "SNS: the topic ARNs that may deliver here (shell patterns).")
+    public_url: str | None = setting(
+        None,
+        address,
+        "The address as the provider has it, for those that sign it. Forwarded headers are never read in its place.",
+    )
+    webhook_id: str | None = setting(None, text, "PayPal: the id of the webhook, which is part of what it signs.")
+    verify_token: str | None = setting(
+        None, text, "Meta: the token that its handshake must repeat. `env:NAME`, `file:PATH` or the value."
+    )
+    app_id: str | None = setting(
+        None,
+        text,
+        "Microsoft Graph: the application's id. With it, notifications with resource data must carry its tokens.",
+    )
+    sandbox: bool = setting(False, flag, "PayPal, Plaid: keys are those of the test environment, and only those.")
 
 
 def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -290,7 +312,8 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
 
 
 _SECRET = (
-    "secrets", "database", "metrics_token", "forward", "forward_secret", "password", "token", "session_key"
+    "secrets", "database", "metrics_token", "forward", "forward_secret", "verify_token", "public_url", "password",
+    "token", "session_key",
 )  # fmt: skip
 
 

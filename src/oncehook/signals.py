@@ -1,6 +1,7 @@
 """Every log line that is emitted, in one table, with the identifiers that an engineer needs during an incident.
 
-No line carries a secret, a payload or an authorisation header: of an event, only its indexed columns go in. Mounted in
+No line carries a secret of a source, a payload or an authorisation header: of an event, only its indexed columns go in.
+(`secret_offered` shows a secret that nothing uses yet: the operator has to see it somewhere.) Mounted in
 another app, lines go to the standard logger `oncehook` with their fields as `extra`, and the app decides. Where
 Oncehook is the process, `configure` writes them as JSON lines, or for people on a terminal.
 """
@@ -44,6 +45,12 @@ LINES: dict[str, tuple[str, str]] = {
     "unavailable": ("error", "An event could not be recorded; the sender was asked to try again."),
     "door_failed": ("error", "A bug of Oncehook's own: the sender was asked to try again. Please report it."),
     "handshake": ("info", "A provider's handshake is answered."),
+    "secret_offered": (
+        "warning",
+        "Somebody offered a secret in a handshake that nobody signs. It is not used: if you are creating this webhook "
+        "now, put it into the source's `secrets`.",
+    ),
+    "waits_for_secret": ("warning", "A source has no secret yet: it answers its handshake and refuses every event."),
     "deliveries_dropped": ("warning", "Duplicates were acked, but too many came at once to note each."),
     "deliveries_lost": ("error", "Noting duplicates failed; the receipts themselves are untouched."),
     "samples_lost": ("warning", "A sample of a refused request could not be kept for the doctor."),

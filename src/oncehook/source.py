@@ -7,7 +7,9 @@ failed receipt under the hash of its bytes, so that a provider that changes its 
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import cache, lru_cache
 from pathlib import Path
@@ -16,9 +18,13 @@ from typing import Any
 import msgspec
 
 from oncehook import providers
-from oncehook.errors import ConfigurationError, Rejected
+from oncehook.clock import SYSTEM
+from oncehook.errors import ConfigurationError, Rejected, Unavailable
 from oncehook.extract import (
+    CONTENT,
+    NEW,
     Find,
+    Headers,
     NotReadable,
     TooDeep,
     compile_expression,
@@ -26,14 +32,20 @@ from oncehook.extract import (
     fingerprint,
     headers_of,
     indexed,
+    made_for,
     moment,
     parse,
     split,
 )
-from oncehook.providers import Provider
+from oncehook.providers import Handshake, Provider, cloudevents
+from oncehook.providers.braintree import read_xml
 from oncehook.providers.certificates import Certificates
+from oncehook.providers.handshake import Host, is_handshake
+from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
+from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.settings import SourceSettings, size
+from oncehook.template import Body
 from oncehook.verify import Verifier
 
 NEVER_KEPT = frozenset(
@@ -44,6 +56,9 @@ NEVER_KEPT = frozenset(
 )
 CERTIFICATE = "certificate"
 """The mark of a source whose deliveries are verified by a certificate that is fetched."""
+
+MOST_OFFERS = 5
+"""So many secrets a minute may be offered to a source; more are a stranger's noise in the operator's log."""
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -75,21 +90,12 @@ class Source:
         self.verifier: Verifier | None = None
         self.marks: list[str] = [CERTIFICATE]
         if settings.verify == "signature":
-            secrets = [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)]
-            self.marks = [mark(name, secret) for secret in secrets] or self.marks
-            self.verifier = Verifier(
-                self.provider,
-                secrets,
-                where=where,
-                tolerance=settings.tolerance,
-                topics=self.topics,
-                certificates=self.certificates,
-            )
+            given = [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)]
+            self.marks = [mark(name, secret) for secret in given] or self.marks
+            self.verifier = self.make_verifier(self.provider, given, where=where)
         self.uses = [0] * len(self.marks)  # how often each secret verified, since that was last written
-        # A handshake that makes us call somebody is only for senders that have proved who they are.
-        handshake = self.provider.handshake
-        self.shakes_hands = handshake is not None and (self.verifier is not None or handshake.kind == "echo")
-        self.fetches_certificates = any(s.algorithm == "sns" for s in self.provider.signatures) and not settings.secrets
+        self.fetches_certificates = self.verifier is not None and self.verifier.fetches
+        self._prepare_handshakes(settings, where)
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
         self.inline = settings.mode == "inline"
         self.first_state = State.PROCESSING if self.inline else State.RECEIVED
@@ -97,6 +103,17 @@ class Source:
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self._prepare_facts(settings, where)
         self.find_serial = self._serial(settings, where)
+
+    def _prepare_handshakes(self, settings: SourceSettings, where: str) -> None:
+        # A handshake that makes us call somebody is only for senders that have proved who they are.
+        known = [one for one in self.provider.handshakes if self.verifier is not None or one.kind != "sns"]
+        self.handshakes = [one for one in known if one.verified]
+        self.unsigned_handshakes = [one for one in known if not one.verified]
+        self.methods = sorted({"POST", *(one.method for one in known)})
+        token = settings.verify_token
+        self.verify_token = resolve(token, f"{where}.verify_token").encode() if token else b""
+        self.waits_for_secret = self.verifier is not None and not self.verifier.checks
+        self._offers: deque[float] = deque(maxlen=MOST_OFFERS)
 
     def _prepare_facts(self, settings: SourceSettings, where: str) -> None:
         facts = self.provider.event
@@ -109,10 +126,18 @@ class Source:
         self.find_object = _optional(facts.object)
         self.find_occurred = _optional(facts.occurred_at, names=False)
         self.find_delivery = _optional(facts.delivery_id)
+        self.made = made_for(settings.id or facts.id)
+        self.kinds = [(compile_expression(locator), types) for locator, types in facts.kinds.items()]
+        self.not_events = [parse(text.encode()) for text in facts.not_events]
         self.split = facts.split
+        self.single = facts.single
+        self.cloudevents = "cloudevents" in self.provider.content
+        self.only_json = self.provider.content == ("json",)
         self.volatile = tuple(tuple(path.split(".")) for path in facts.volatile)
         secret_headers = {s.header.lower().encode() for s in self.provider.signatures if s.header}
+        secret_headers |= {PAYPAL_SIGNATURE, PLAID_SIGNATURE}
         self.dropped = NEVER_KEPT | secret_headers
+        self.dropped_like = tuple(name[:-1] for name in secret_headers if name.endswith(b"*"))
         self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
 
     def _serial(self, settings: SourceSettings, where: str) -> Find | None:
@@ -136,23 +161,82 @@ class Source:
         except ValueError as error:
             raise ConfigurationError(f"{where}.serial_by: {error}") from None
 
+    def make_verifier(
+        self, provider: Provider, secrets: Sequence[str], *, where: str, public_url: str | None = None
+    ) -> Verifier:
+        """A verifier with this source's settings; the doctor tries other definitions, secrets and addresses."""
+        settings = self.settings
+        return Verifier(
+            provider,
+            secrets,
+            where=where,
+            tolerance=settings.tolerance,
+            topics=self.topics,
+            certificates=self.certificates,
+            public_url=(settings.public_url if public_url is None else public_url) or "",
+            webhook_id=settings.webhook_id or "",
+            sandbox=settings.sandbox,
+            app_id=settings.app_id or "",
+        )
+
+    # -- handshakes -----------------------------------------------------------------------------------------------
+
+    def body_of(self, delivery: Delivery) -> Body:
+        return Body(delivery, self.provider.sends_form)
+
+    def handshake_of(self, delivery: Delivery, among: Sequence[Handshake]) -> Handshake | None:
+        """The handshake that a delivery is, if it is one of these."""
+        body = self.body_of(delivery)
+        return next((one for one in among if is_handshake(one, delivery, body)), None)
+
+    def host(self, offer: Callable[[str], None], verified_by: int = 0) -> Host:
+        """What an answer to a handshake may need of this source."""
+        keys = sorted(self._keys(), key=lambda pair: (pair[0] != verified_by, pair[0]))
+        return Host(self.certificates, [key for _, key in keys], self.verify_token, self._limited(offer))
+
+    def _keys(self) -> Sequence[tuple[int, Any]]:
+        return self.verifier.keys[0] if self.verifier is not None else ()
+
+    def _limited(self, offer: Callable[[str], None]) -> Callable[[str], None]:
+        def limited(secret: str) -> None:
+            now = SYSTEM.monotonic()
+            if len(self._offers) == MOST_OFFERS and self._offers[0] > now - 60:
+                raise Unavailable("too many secrets were offered in the last minute", retry_after=60)
+            self._offers.append(now)
+            offer(secret)
+
+        return limited
+
     # -- reading a verified delivery ------------------------------------------------------------------------------
 
     def parse(self, delivery: Delivery) -> Any:
         """The body as plain data, or None where it cannot be read as a whole. Raises Rejected("malformed")."""
-        if delivery.repeated and not self.naming.isdisjoint(delivery.repeated):
+        if delivery.repeated and self._names_twice(delivery.repeated):
             raise Rejected("malformed", "a header that names the event came twice")
-        form = self.provider.sends_form(delivery.headers)
         try:
-            parsed = parse(delivery.body, form=form)
-            field = self.provider.form_field
-            return parse(parsed[field].encode()) if form and field and field in parsed else parsed
+            return parse(delivery.body) if self.only_json else self._parse(delivery)
         except NotReadable as error:
             if self._splits(delivery.body):
                 return None  # one element is broken: it fails alone
             raise Rejected("malformed", str(error)) from None
         except TooDeep:
             return None
+
+    def _names_twice(self, repeated: frozenset[bytes]) -> bool:
+        if self.cloudevents and any(name.startswith(b"ce-") for name in repeated):
+            return True
+        return not self.naming.isdisjoint(repeated)
+
+    def _parse(self, delivery: Delivery) -> Any:
+        if self.cloudevents:
+            return cloudevents.read(delivery.body, delivery.headers)
+        if not self.provider.sends_form(delivery.headers):
+            return parse(delivery.body)
+        form = parse(delivery.body, form=True)
+        field = self.provider.form_field
+        if not field or field not in form:
+            return form
+        return read_xml(form[field]) if self.provider.form_holds == "xml" else parse(form[field].encode())
 
     def _splits(self, body: bytes) -> bool:
         try:
@@ -163,24 +247,48 @@ class Source:
     def read(self, delivery: Delivery, parsed: Any) -> list[Claim]:
         """One claim for each event of a verified delivery."""
         headers = self._kept_headers(delivery)
-        if self.split is None:
+        if self.split is None or (self.cloudevents and not cloudevents.is_batch(delivery.headers)):
             return [self._claim(delivery.body, parsed, delivery, headers)]
         try:
-            elements = split(delivery.body, self.split)
+            elements = split(self._array_in(delivery), self.split)
         except NotReadable:
+            if self.single and isinstance(parsed, dict):
+                return [self._claim(delivery.body, parsed, delivery, headers)]
             return [self._unusable(delivery.body, headers, f"the body holds no array of events at {self.split!r}")]
-        return [self._element(element, delivery, headers) for element in elements]
+        if self.provider.sends_form(delivery.headers):  # the elements are JSON, whatever they came in
+            headers = self._kept_headers(delivery, content_type=b"application/json")
+        found = (self._element(element, delivery, headers) for element in elements)
+        return [claim for claim in found if claim is not None]
 
-    def _element(self, element: bytes, delivery: Delivery, headers: str) -> Claim:
+    def is_batch(self, claims: Sequence[Claim], delivery: Delivery) -> bool:
+        """Whether the sender is told about many events: not if its whole body was one."""
+        if self.single or self.cloudevents:
+            return not (len(claims) == 1 and claims[0].body is delivery.body)
+        return self.split is not None
+
+    def _array_in(self, delivery: Delivery) -> bytes:
+        """The bytes that hold the array: the body, or the field of a form."""
+        field = self.provider.form_field
+        if field is None or not self.provider.sends_form(delivery.headers):
+            return delivery.body
+        form = parse(delivery.body, form=True)
+        return str(form.get(field, "")).encode("utf-8", "surrogatepass")
+
+    def _element(self, element: bytes, delivery: Delivery, headers: str) -> Claim | None:
         try:
             parsed = parse(element)
         except (NotReadable, TooDeep) as error:
             return self._unusable(element, headers, f"this element of the batch cannot be read: {error}")
+        if self.not_events and parsed in self.not_events:
+            return None
         return self._claim(element, parsed, delivery, headers)
 
     def _claim(self, body: bytes, parsed: Any, delivery: Delivery, headers: str) -> Claim:
-        event_id = indexed(self.find_id(parsed, delivery.headers))
-        type_ = indexed(self.find_type(parsed, delivery.headers))
+        digest = fingerprint(body, parsed, self.volatile)
+        named = delivery.headers if not self.made else self._with_made(delivery.headers, digest)
+        event_id = indexed(self.find_id(parsed, named))
+        kind = self._kind(parsed, delivery.headers) if self.kinds else None
+        type_ = indexed(kind or self.find_type(parsed, delivery.headers))
         if event_id is None or type_ is None:
             missing = "id" if event_id is None else "type"
             return self._unusable(
@@ -197,11 +305,21 @@ class Source:
             self._correlation(parsed, delivery),
             self.first_state if self.types is None or self.takes(type_) else State.IGNORED,
             None,
-            fingerprint(body, parsed, self.volatile),
+            digest,
             body,
             headers,
             serial_key=indexed(self.find_serial(parsed, delivery.headers)) if self.find_serial else None,
         )
+
+    def _with_made(self, headers: Headers, digest: bytes) -> Headers:
+        return {**headers, CONTENT: digest.hex().encode(), NEW: secrets.token_hex(16).encode()}
+
+    def _kind(self, parsed: Any, headers: Headers) -> str | None:
+        for find, types in self.kinds:
+            found = types.get(find(parsed, headers) or "")
+            if found is not None:
+                return found
+        return None
 
     def _unusable(self, body: bytes, headers: str, error: str, type_: str | None = None) -> Claim:
         digest = hashlib.sha256(body).digest()
@@ -216,9 +334,14 @@ class Source:
             found = delivery.headers[b"traceparent"].decode("latin-1")
         return indexed(found)
 
-    def _kept_headers(self, delivery: Delivery) -> str:
+    def _kept_headers(self, delivery: Delivery, *, content_type: bytes | None = None) -> str:
         dropped = self.dropped
-        return _headers_as_json(tuple([pair for pair in delivery.headers.items() if pair[0] not in dropped]))
+        kept = [pair for pair in delivery.headers.items() if pair[0] not in dropped]
+        if content_type is not None:
+            kept = [(name, content_type if name == b"content-type" else value) for name, value in kept]
+        if self.dropped_like:
+            kept = [pair for pair in kept if not pair[0].startswith(self.dropped_like)]
+        return _headers_as_json(tuple(kept))
 
     def takes(self, type_: str) -> bool:
         """Whether the allow-list has this type."""

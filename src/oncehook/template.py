@@ -1,16 +1,21 @@
 """What a signature covers: a template of the request, filled from its bytes before any of them is trusted.
 
-`{body}`, `{timestamp}`, `{method}`, `{header:NAME}` and `{body:PATH}` stand in literal text. The two shapes that nearly
-every provider uses, the body alone and the body after a timestamp, have a filler of their own: every event passes here.
+`{body}`, `{timestamp}`, `{method}`, `{url}`, `{form}`, `{header:NAME}` and `{body:PATH}` stand in literal text. The two
+shapes that nearly every provider uses, the body alone and the body after a timestamp, have a filler of their own: every
+event passes here.
 """
 
 import re
 from collections.abc import Callable, Sequence
+from urllib.parse import parse_qsl
 
 import msgspec
 
 from oncehook.extract import Headers, NotReadable, look_up, parse
 from oncehook.receipt import Delivery
+
+MOST_FIELDS = 1000
+"""More fields than this in one form are nobody's event."""
 
 Paths = tuple[tuple[str, ...], ...]
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
@@ -44,6 +49,19 @@ class Body:
             if found is not None:
                 return str(found).encode("utf-8", "surrogatepass")
         return None
+
+    def form(self) -> bytes | None:
+        """A form's fields as Twilio and Mandrill sign them; None for what is no form, or an empty one."""
+        if not self._sends_form(self._delivery.headers):
+            return None
+        return canonical_form(self._delivery.body)
+
+    def raw(self, steps: tuple[str, ...]) -> bytes | None:
+        """The exact bytes at a path of a JSON body, not read any further."""
+        try:
+            return bytes(self._table(steps[:-1])[steps[-1]])
+        except (*_UNREADABLE, KeyError):
+            return None
 
     def texts(self, names: Sequence[str]) -> dict[str, str] | None:
         """The top-level texts of these names, as far as they are there; None if one of them is something else."""
@@ -79,6 +97,16 @@ class Body:
         return found if isinstance(found, str) else None
 
 
+def canonical_form(body: bytes) -> bytes | None:
+    """Name and value of each field, without anything between them, sorted by name; of one name each value once."""
+    try:
+        text = body.decode("utf-8")
+        fields = parse_qsl(text, keep_blank_values=True, strict_parsing=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        return None
+    return "".join(name + value for name, value in sorted(set(fields))).encode("utf-8", "surrogatepass") or None
+
+
 _decode_table = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _scalar = msgspec.json.Decoder(str | int | None).decode
 _optional_text = msgspec.json.Decoder(str | None).decode
@@ -88,14 +116,14 @@ _optional_text = msgspec.json.Decoder(str | None).decode
 
 Fill = Callable[[Delivery, Body, bytes | None], bytes | None]
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
-_WORDS = ("body", "timestamp", "method")
+_WORDS = ("body", "timestamp", "method", "url", "form")
 
 
 class Template:
     """A compiled template. `fill` gives the signed message of a request, or None if a part of it is missing."""
 
-    def __init__(self, text: str) -> None:
-        """Raises ValueError for a placeholder that is not one of the format's."""
+    def __init__(self, text: str, url: bytes = b"") -> None:
+        """`url` is the source's public address. Raises ValueError for a placeholder that is not one of the format's."""
         pieces = _PLACEHOLDER.split(text)
         if any("{" in piece or "}" in piece for piece in pieces):
             raise ValueError(f"{text!r} has a brace without its partner")
@@ -111,7 +139,7 @@ class Template:
         elif self.names == ["timestamp", "body"] and not literals[2]:
             self.fill = _after_timestamp(literals[0], literals[1])
         else:
-            self.fill = _composed([_part(name) for name in self.names], literals)
+            self.fill = _composed([_part(name, url) for name in self.names], literals)
 
 
 def _whole_body(delivery: Delivery, body: Body, timestamp: bytes | None) -> bytes:
@@ -140,7 +168,7 @@ def _composed(parts: Sequence[Fill], literals: Sequence[bytes]) -> Fill:
     return fill
 
 
-def _part(name: str) -> Fill:
+def _part(name: str, url: bytes) -> Fill:
     if name == "body":
         return _whole_body
     if name == "timestamp":
@@ -150,7 +178,14 @@ def _part(name: str) -> Fill:
     if name.startswith("header:"):
         header = _header(name)
         return lambda delivery, body, timestamp: delivery.headers.get(header)
-    paths = compile_paths(name.removeprefix("body:"))
+    if name == "url":
+        return lambda delivery, body, timestamp: url + b"?" + delivery.query if delivery.query else url
+    if name == "form":
+        return lambda delivery, body, timestamp: body.form()
+    path = name.removeprefix("body:")
+    paths = compile_paths(path.removesuffix("?"))
+    if path.endswith("?"):  # what is not there counts as empty
+        return lambda delivery, body, timestamp: body.at(paths) or b""
     return lambda delivery, body, timestamp: body.at(paths)
 
 

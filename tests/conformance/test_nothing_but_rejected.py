@@ -1,6 +1,7 @@
 """Whatever arrives, for every provider: nothing but Rejected leaves `verify`, and what is read is safe to keep."""
 
 import json
+import random
 from functools import cache
 from itertools import product
 
@@ -11,11 +12,15 @@ from hypothesis import strategies as st
 from oncehook.errors import Rejected
 from oncehook.receipt import Claim, Delivery
 from oncehook.source import Source
-from tests.senders import NOW, SENDERS, Sender
+from tests.senders import NOW, SENDERS, Sender, sender
 
 every = pytest.mark.parametrize("sender", SENDERS, ids=str)
+FAMILIES = (
+    "stripe mailgun ses postmark sendgrid twilio adyen microsoft-graph braintree paypal plaid cloudevents docusign"
+)
+one_of_each_family = pytest.mark.parametrize("sender", [sender(name) for name in FAMILIES.split()], ids=str)
 quick = settings(
-    max_examples=150,
+    max_examples=40,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
@@ -32,14 +37,24 @@ ODD_JSON = [
     b'"{\\"id\\":\\"inner\\"}"', b'{"signature":"{}"}', b'{"Type":["Notification"],"SignatureVersion":{}}',
     b'{"Type":"Notification","Message":1,"Signature":"","SignatureVersion":"2"}', b"\xef\xbb\xbf{}",
     b"\xff\xfe{\x00}\x00",
+    b"bt_signature=a|b&bt_payload=PCE=", b"bt_payload=" + b"A" * 5000, b"mandrill_events=%5B1%5D",
+    b'{"notificationItems":[]}', b'{"notificationItems":[{"NotificationRequestItem":1},null]}', b'{"value":[{}]}',
+    b'{"value":{"clientState":1}}', b'{"events":[1,"a",null]}', b'{"entry":[[]]}', b'{"data":{"events":{}}}',
     b"a=b&c=d", b"payload=%7B%7D", b"payload=%ff", b"&", b"a=" + b"%" * 100, b"&".join([b"a=b"] * 1500),
 ]  # fmt: skip
+SHORT_ODD_JSON = [body for body in ODD_JSON if len(body) < 5000]
 ODD_VALUES = [
     b"", b" ", b"=", b",", b"t=,v1=", b"t=1,v1=a" * 40, b"v1,", b"v1a,", b"sha256=", b"v0=", b"Basic", b"Basic =",
     b"Basic  ",
     b"basic " + b"A" * 4000, b"\xff\xfe", "ü١".encode(), b"\x00", b"a" * 70_000, b"v1,A " * 40, b"9" * 30, b"-1",
     b"1e9999",
+    b"a.b.c", b"eyJhbGciOiJub25lIn0.e30.", b"." * 5000, b'"\\', b"%C3%28", b"application/cloudevents-batch+json",
     b"application/x-www-form-urlencoded", b"APPLICATION/X-WWW-FORM-URLENCODED; charset=latin-1", b"text/plain",
+]  # fmt: skip
+
+ODD_QUERIES = [
+    b"&", b"=", b"a", b"%", b"%ff=%00", b"bodySHA256=", b"bodySHA256=%ff", b"bodySHA256=a&bodySHA256=b", b"a=" * 300,
+    b"validationToken=x", b"hub.mode=subscribe&hub.verify_token=%ff", b"crc_token=%22", b"challenge=%0d%0a", b"a%3a=b",
 ]  # fmt: skip
 
 values = st.recursive(
@@ -79,7 +94,8 @@ def deliveries(draw: st.DrawFn, sender: Sender) -> Delivery:
     pairs = list(headers.items())
     if draw(st.integers(0, 9)) == 0:
         pairs.append(draw(st.sampled_from(pairs)))
-    return Delivery(body, pairs, method=draw(st.sampled_from(["POST", "PUT", ""])))
+    query = draw(st.sampled_from(ODD_QUERIES) | st.binary(max_size=30)) if draw(st.integers(0, 4)) == 0 else b""
+    return Delivery(body, pairs, method=draw(st.sampled_from(["POST", "PUT", ""])), query=query)
 
 
 @cache
@@ -100,11 +116,14 @@ def source_of(sender: Sender) -> Source:
 # -- the property ---------------------------------------------------------------------------------------------------
 
 
-@every
+@one_of_each_family
 @quick
 @given(data=st.data())
 def test_nothing_but_rejected_leaves_verify_and_read(sender: Sender, data: st.DataObject) -> None:
-    delivery = data.draw(deliveries(sender))
+    assert_nothing_but_rejected(sender, data.draw(deliveries(sender)))
+
+
+def assert_nothing_but_rejected(sender: Sender, delivery: Delivery) -> None:
     source = source_of(sender)
     assert source.verifier is not None
     try:
@@ -115,6 +134,7 @@ def test_nothing_but_rejected_leaves_verify_and_read(sender: Sender, data: st.Da
         source.verifier.certificate_wanted(delivery)
     except Rejected:
         pass
+    source.handshake_of(delivery, source.provider.handshakes)
     try:  # as if it had been authentic: a provider may one day send just this
         claims = source.read(delivery, source.parse(delivery))
     except Rejected as error:
@@ -122,6 +142,67 @@ def test_nothing_but_rejected_leaves_verify_and_read(sender: Sender, data: st.Da
     else:
         for claim in claims:
             assert_safe_to_keep(claim)
+
+
+# -- the same, quicker ----------------------------------------------------------------------------------------------
+
+SAMPLE, WHOLE = 100, 200_000
+
+
+@every
+def test_a_sample_of_mutated_deliveries_for_every_provider(sender: Sender) -> None:
+    fuzz(sender, SAMPLE, seed=20261115)
+
+
+@pytest.mark.torture
+@every
+def test_two_hundred_thousand_mutated_deliveries_over_all_providers(sender: Sender) -> None:
+    fuzz(sender, WHOLE // len(SENDERS) + 1, seed=None)
+
+
+def fuzz(sender: Sender, count: int, seed: int | None) -> None:
+    seed = random.randrange(2**32) if seed is None else seed
+    rng = random.Random(f"{seed} {sender}")
+    for number in range(count):
+        delivery = mutated(sender, rng)
+        try:
+            assert_nothing_but_rejected(sender, delivery)
+        except BaseException as error:
+            error.add_note(f"seed {seed}, number {number}: {delivery.body[:300]!r} {delivery.headers!r}")
+            raise
+
+
+def mutated(sender: Sender, rng: random.Random) -> Delivery:
+    """A genuine delivery with a few of its bytes, headers or its query changed; sometimes all of its body."""
+    genuine = composed(sender)
+    body = genuine.body
+    if rng.random() < 0.2:
+        body = rng.choice(SHORT_ODD_JSON)
+    elif rng.random() < 0.7:
+        body = disturbed(body, rng)
+    headers = dict(genuine.headers)
+    for _ in range(rng.randrange(3)):
+        name = rng.choice(names(sender))
+        headers[name] = disturbed(headers.get(name, b""), rng) if rng.random() < 0.7 else rng.choice(ODD_VALUES)
+    pairs = list(headers.items())
+    if rng.random() < 0.05:
+        pairs.append(rng.choice(pairs))
+    query = rng.choice(ODD_QUERIES) if rng.random() < 0.1 else b""
+    return Delivery(body, pairs, query=query)
+
+
+PIECES = [
+    b"", b'"', b"\\", b"{", b"}", b"[", b"]", b",", b"=", b"&", b"%", b"\xff", b"\\u0000", b"\r\n", b"null", b"0", b"|",
+]  # fmt: skip
+
+
+def disturbed(original: bytes, rng: random.Random) -> bytes:
+    for _ in range(rng.randrange(1, 4)):
+        start = rng.randrange(len(original) + 1)
+        end = min(len(original), start + rng.choice((0, 0, 1, 1, 2, 8, 40)))
+        piece = rng.choice(PIECES) if rng.random() < 0.7 else rng.randbytes(rng.randrange(6))
+        original = original[:start] + piece + original[end:]
+    return original
 
 
 @every

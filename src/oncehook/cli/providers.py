@@ -6,7 +6,7 @@ import click
 
 from oncehook import providers
 from oncehook.cli.options import config_option, console, json_option, print_json
-from oncehook.providers import Provider
+from oncehook.providers import HANDSHAKES, Provider
 from oncehook.settings import load
 
 
@@ -45,10 +45,21 @@ def _row(provider: Provider) -> dict[str, object]:
         "title": provider.title,
         "support": provider.support,
         "signature": _signed(provider),
+        "secret": provider.secret,
+        "options": provider.options,
         "id": provider.event.id,
         "type": provider.event.type,
+        "object": provider.event.object,
+        "occurred_at": provider.event.occurred_at,
+        "batch": provider.event.split,
+        "handshakes": [handshake.kind for handshake in provider.handshakes],
         "retry_horizon": provider.retries.horizon,
+        "time_limit": provider.retries.time_limit,
+        "stop_codes": provider.retries.stop_codes,
+        "max_body": provider.max_body,
         "docs": provider.docs,
+        "checked": str(provider.checked) if provider.checked else None,
+        "notes": provider.notes,
     }
 
 
@@ -85,7 +96,9 @@ def _print_one(provider: Provider) -> None:
             Text("This scheme is not confirmed from the provider's own text: check it before you rely on it.", "yellow")
         )
     stop = f"; stops on {', '.join(map(str, provider.retries.stop_codes))}" if provider.retries.stop_codes else ""
+    horizon = f" (counted as {provider.retries.horizon})" if provider.retries.horizon else ""
     facts = {
+        "Paste there": f"https://YOUR-HOST/webhooks/{provider.name}",
         "Configure": f"[sources.{provider.name}] with secrets"
         + "".join(f" and {option}" for option in provider.options),
         "Secret": provider.secret,
@@ -93,16 +106,25 @@ def _print_one(provider: Provider) -> None:
         "Event id": _shown(provider.event.id),
         "Type": _shown(provider.event.type),
         "Object": _shown(provider.event.object),
+        "Occurred at": _shown(provider.event.occurred_at),
         "Batches": f"an array at {provider.event.split}: one receipt each" if provider.event.split else "",
-        "Retries": (provider.retries.schedule or "unknown") + stop,
+        "Handshake": ", ".join(HANDSHAKES[handshake.kind] for handshake in provider.handshakes),
+        "Retries": (provider.retries.schedule or "unknown") + horizon + stop,
         "Answer within": provider.retries.time_limit or "",
-        "Documentation": f"{provider.docs} (checked {provider.checked})" if provider.docs else "",
+        "Largest body": provider.max_body or "",
+        "Try it": f"oncehook send {provider.name} {_example_type(provider)}",
+        "Documentation": f"{provider.docs} (this definition is of {provider.checked})" if provider.docs else "",
     }
     for title, text in facts.items():
         if text:
             out.print(Text.assemble((f"{title:<14} ", "bold"), text))
     for note in provider.notes:
         out.print(Text(f"• {note}"))
+
+
+def _example_type(provider: Provider) -> str:
+    type_ = provider.examples[0].type if provider.examples else "*"
+    return type_.replace("*", "example")
 
 
 def _shown(expression: str | list[str] | None) -> str:

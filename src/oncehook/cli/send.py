@@ -63,8 +63,7 @@ def command(
     )
     url = _address(to or url_for(source or provider))
     key = _secret(definition, source, secret, configuration)
-    topic = configuration.sources[source].topics if source else ()
-    samples = _samples(definition, type_, key, count, duplicate, topic[0] if topic else None)
+    samples = _samples(definition, type_, key, count, duplicate, _signed_too(source, configuration, url.geturl()))
     sys.exit(_post_all(samples, url, count * (duplicate + 1), concurrency, as_json))
 
 
@@ -100,10 +99,18 @@ def _secret(provider: Provider, source: str | None, given: str | None, configura
     return resolve(secrets[0], f"sources.{source}.secrets[0]")
 
 
+def _signed_too(source: str | None, configuration: Configuration, url: str) -> dict[str, str]:
+    """What some providers sign beside the delivery itself: the topic, the public address, the id of the webhook."""
+    settings = configuration.sources[source] if source else None
+    if settings is None:
+        return {"public_url": url}
+    found = {"public_url": settings.public_url or url, "webhook_id": settings.webhook_id or ""}
+    return {**found, "topic": settings.topics[0]} if settings.topics else found
+
+
 def _samples(
-    provider: Provider, type_: str, key: str, count: int, duplicate: int, topic: str | None
+    provider: Provider, type_: str, key: str, count: int, duplicate: int, extra: dict[str, str]
 ) -> Iterator[Sample]:
-    extra = {"topic": topic} if topic else {}
     for _ in range(count):
         try:
             sample = compose(provider, type_, key, now=SYSTEM.now(), **extra)

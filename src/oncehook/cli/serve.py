@@ -148,8 +148,11 @@ def announce(inbox: Inbox, listener: socket.socket, token: str | None = None) ->
     width = max(map(len, inbox.sources), default=0)
     for name, source in sorted(inbox.sources.items()):
         unsigned = "   ! accepts unsigned deliveries" if source.verifier is None else ""
+        doubtful = "   ! this scheme is not confirmed" if source.provider.support == "unconfirmed" else ""
+        waits = "   ! waits for its secret" if source.waits_for_secret else ""
         title = source.provider.title or source.provider_name
-        click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{_forwarding(source)}{unsigned}")
+        notes = f"{_forwarding(source)}{unsigned}{doubtful}{waits}"
+        click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{notes}")
     if not inbox.sources:
         click.echo("  no sources yet: `oncehook init` writes a configuration to start from")
     if token is not None:

@@ -22,8 +22,15 @@ from oncehook.template import Template
 Expression = str | list[str]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 AlgorithmName = Literal[
-    "hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha256", "token", "basic", "sns"
-]
+    "hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha256", "token", "basic",
+    "sns", "paypal", "plaid", "braintree",
+]  # fmt: skip
+OWN_FORM = ("basic", "sns", "paypal", "plaid", "braintree")
+"""Algorithms that know themselves where their signature is and what it covers."""
+
+FETCHED = ("sns", "paypal")
+"""Algorithms whose key is fetched where no secret is given."""
+
 FORM = b"application/x-www-form-urlencoded"
 _SHARED = ("text", "base64", "hex", "whsec")  # forms of a key that both sides have
 
@@ -45,6 +52,16 @@ class Signature(Definition, frozen=True, kw_only=True):
     encoding: Literal["hex", "base64"] = "hex"
     key: Literal["text", "base64", "hex", "whsec", "whpk", "public"] = "text"
     template: str = "{body}"  # what is signed
+    each: str | None = None  # the array whose elements are each signed by themselves, with paths within an element
+    tokens: Literal["microsoft"] | None = None  # tokens beside it that are checked too, if the source has an `app_id`
+    url: Literal["exact", "ports", "decoded"] = "exact"  # which spellings of the address may have been signed
+    digest: str | None = None  # the parameter of the address that must be the hex SHA-256 of the body
+    timestamp: bool = True  # whether this alternative covers the provider's timestamp
+
+    @property
+    def covers_address(self) -> bool:
+        """Whether the public address is a part of what is signed."""
+        return "{url}" in self.template
 
 
 class Timestamp(Definition, frozen=True, kw_only=True):
@@ -66,16 +83,44 @@ class EventFacts(Definition, frozen=True, kw_only=True):
     object: Expression | None = None
     occurred_at: Expression | None = None
     delivery_id: Expression | None = None
+    kinds: dict[str, dict[str, str]] = {}  # locator → value there → the type, in place of the usual one
     split: str | None = None  # the array of events: "*" is the body itself
+    single: bool = False  # the body may also be one event by itself
+    not_events: list[str] = []  # elements, as JSON, that are no events
     volatile: list[str] = []  # paths that change from attempt to attempt
 
 
 class Handshake(Definition, frozen=True, kw_only=True):
-    """An exchange that is answered without storing anything; it is verified like an event first."""
+    """An exchange that is answered without storing anything. With POST it is verified like an event first."""
 
-    kind: Literal["echo", "sns"]
-    when: dict[str, str]  # locator → the value that tells the handshake
-    echo: str = ""  # the path whose value is sent back
+    kind: Literal["echo", "ack", "sns", "token", "zoom", "crc", "braintree", "secret", "cloudevents"]
+    method: Literal["POST", "GET", "HEAD", "OPTIONS"] = "POST"
+    when: dict[str, str] = {}  # locator → the value that tells the handshake; "*" is any, "" is none
+    echo: str = ""  # the locator whose value is sent back
+    json: str = ""  # send it back as the value of this key, in place of plain text
+    characters: Literal["strict", "sentence"] = "strict"  # which values are sent back
+    signed: bool = True  # whether a POST carries the provider's signature
+    before_secret: bool = False  # it comes before there is a secret: the source may start without one
+    status: Annotated[int, msgspec.Meta(ge=200, le=299)] = 200
+    body: str = ""  # what an `ack` says
+
+    @property
+    def verified(self) -> bool:
+        return self.method == "POST" and self.signed
+
+
+HANDSHAKES = {
+    "echo": "its challenge is sent back",
+    "ack": "its ping is acknowledged",
+    "sns": "the subscription is confirmed",
+    "token": "its challenge is sent back if it repeats `verify_token`",
+    "zoom": "its token is sent back signed",
+    "crc": "its token is sent back signed",
+    "braintree": "its challenge is sent back signed",
+    "secret": "it offers a secret, which is shown in the log and never adopted",
+    "cloudevents": "its origin is allowed to deliver",
+}
+"""What each kind of handshake comes to, for people."""
 
 
 class Answer(Definition, frozen=True, kw_only=True):
@@ -97,7 +142,8 @@ class Retries(Definition, frozen=True, kw_only=True):
 class Example(Definition, frozen=True, kw_only=True):
     """A realistic delivery, with $id, $type, $now, $now_iso, $now_ms and $number to be filled in."""
 
-    body: str
+    body: str = ""
+    form: dict[str, str] = {}  # the fields of a form, in place of a body
     type: str = "*"
     headers: dict[str, str] = {}
 
@@ -112,14 +158,15 @@ class Provider(Definition, frozen=True, kw_only=True):
     checked: datetime.date | None = None
     secret: str = ""  # what to paste as the secret, and where it is found
     notes: list[str] = []
-    content: tuple[Literal["json", "form"], ...] = ("json",)
-    form_field: str | None = None  # a form's field that holds the JSON
+    content: tuple[Literal["json", "form", "cloudevents"], ...] = ("json",)
+    form_field: str | None = None  # a form's field that holds the event
+    form_holds: Literal["json", "xml"] = "json"  # what that field holds: JSON, or XML in base64
     max_body: str | None = None
     options: list[str] = []  # settings of a source that this provider cannot do without
     signatures: list[Signature]
     timestamp: Timestamp | None = None
     event: EventFacts
-    handshake: Handshake | None = None
+    handshakes: list[Handshake] = []
     answer: Answer = Answer()
     retries: Retries = Retries()
     examples: list[Example] = []
@@ -128,6 +175,12 @@ class Provider(Definition, frozen=True, kw_only=True):
     def horizon(self) -> float | None:
         """Seconds over which the provider may redeliver an event, where it is known."""
         return duration(self.retries.horizon) if self.retries.horizon else None
+
+    @property
+    def starts_without_secret(self) -> bool:
+        """Whether a source may start without a secret: its key is fetched, or its handshake comes first."""
+        fetched = any(signature.algorithm in FETCHED for signature in self.signatures)
+        return fetched or any(handshake.before_secret for handshake in self.handshakes)
 
     def sends_form(self, headers: Headers) -> bool:
         """Whether this body is a form. One answer for `verify` and for what reads after it, or they could differ."""
@@ -161,17 +214,34 @@ def _check(provider: Provider) -> None:
     for option in provider.options:
         if option not in SourceSettings.__dataclass_fields__:
             raise ValueError(f"`options` has {option}, which is not a setting of a source")
-    if provider.handshake is not None and not provider.handshake.when:
-        raise ValueError("`handshake.when` is empty: every delivery would be a handshake")
+    for handshake in provider.handshakes:
+        _check_handshake(handshake, provider.signatures[0])
     for signature in provider.signatures:
-        if signature.algorithm not in ("basic", "sns"):
+        if signature.algorithm not in OWN_FORM:
             _check_signature(signature)
-            _check_timestamp(signature, provider.timestamp)
+            _check_timestamp(signature, provider.timestamp if signature.timestamp else None)
+            if signature.covers_address and "public_url" not in provider.options:
+                raise ValueError('`template` has {url}: put "public_url" into `options`')
+
+
+def _check_handshake(handshake: Handshake, signature: Signature) -> None:
+    if handshake.method == "POST" and not handshake.when:
+        raise ValueError("`when` of a handshake is empty: every delivery would be a handshake")
+    if handshake.kind not in ("ack", "sns", "cloudevents") and not handshake.echo:
+        raise ValueError(f"`echo` of a handshake is empty: say where the value of kind `{handshake.kind}` is")
+    if handshake.kind in ("zoom", "crc") and not signature.algorithm.startswith("hmac-"):
+        raise ValueError(f"a handshake of kind `{handshake.kind}` is answered with a key of HMAC")
+    if handshake.kind == "braintree" and signature.algorithm != "braintree":
+        raise ValueError("a handshake of kind `braintree` is answered with a key of Braintree")
+    if handshake.kind in ("zoom", "sns") and not handshake.verified:
+        raise ValueError(f"a handshake of kind `{handshake.kind}` must be signed, or anyone could use it")
 
 
 def _check_signature(signature: Signature) -> None:
     if bool(signature.header) == bool(signature.body):
         raise ValueError("a signature is in a `header` or at a path in the `body`: give one of the two")
+    if signature.each is not None and signature.body is None:
+        raise ValueError("with `each`, the signature is at a path in the `body` of an element")
     if (signature.fields is None) != (signature.field is None):
         raise ValueError("`fields` (the separator) and `field` (the name) belong together")
     if "" in (signature.fields, signature.field, signature.separator):

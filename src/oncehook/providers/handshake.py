@@ -1,48 +1,181 @@
 """Exchanges that are answered without storing anything: a closed set, named by a provider's definition.
 
-A handshake is a verified delivery that matches `when`. What it answers is here; that nothing else of the body is
-echoed, and that nothing is fetched but from an address that `providers/sns.py` allows, is the point of the set.
+A handshake that its provider signs is verified like an event first. One that nobody signs is answered from a small set
+of characters only, so that no answer that a key goes into (Zoom, X, Braintree) is ever the signature of an event, and
+nothing that is sent back can be more than a word. A secret that a handshake offers (Asana, Notion) is shown to the
+operator and never adopted. Nothing is fetched but from an address that `providers/sns.py` allows.
 """
 
-import asyncio
+import base64
+import hmac
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+import msgspec
 
 from oncehook.errors import Rejected, Unavailable
-from oncehook.extract import look_up
-from oncehook.providers import Handshake
+from oncehook.providers import Handshake, braintree
+from oncehook.providers.certificates import Certificates
 from oncehook.providers.sns import subscribe_url
+from oncehook.receipt import Delivery
+from oncehook.signatures import Key
+from oncehook.template import Body, compile_paths
 
-_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{1,100}")
+Answer = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # status, body, headers
+
+_STRICT = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
+# Microsoft Graph sends a sentence with an address-like id. It is no key's message, and plain text to every browser.
+_SENTENCE = re.compile(r"[A-Za-z0-9_ :.,;=+/()-]{1,512}", re.ASCII)
+_CHARACTERS = {"strict": _STRICT, "sentence": _SENTENCE}
+_BRAINTREE = re.compile(r"[a-f0-9]{20,32}", re.ASCII)
+_HOST = re.compile(r"[A-Za-z0-9.-]{1,253}", re.ASCII)
+_TEXT = ((b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff"))
+_JSON = ((b"content-type", b"application/json"),)
+_FEW_FIELDS, _LONGEST_QUERY = 50, 8192
 
 
-def is_handshake(handshake: Handshake | None, parsed: Any) -> bool:
-    """Whether a verified body is this provider's handshake."""
-    if handshake is None or not isinstance(parsed, dict):
+@dataclass(frozen=True)
+class Host:
+    """The source, as far as an answer may need it."""
+
+    certificates: Certificates
+    keys: Sequence[Key] = ()  # the source's own, the one that verified this handshake first
+    verify_token: bytes = b""
+    offer: Callable[[str], None] = lambda secret: None  # show a secret to the operator
+
+
+def locate(locator: str, delivery: Delivery, body: Body) -> str | None:
+    """What stands at `header:NAME`, `query:NAME` or a path in the body; None where it is not, or twice."""
+    kind, _, name = locator.partition(":")
+    if kind == "header":
+        key = name.strip().lower().encode()
+        found = None if key in delivery.repeated else delivery.headers.get(key)
+        return None if found is None else found.decode("latin-1").strip()
+    if kind == "query":
+        return _parameter(delivery.query, name)
+    at = body.at(compile_paths(locator))
+    return None if at is None else at.decode("utf-8", "replace")
+
+
+def _is_text(locator: str, body: Body) -> bool:
+    """Whether what stands at a path of the body is a text; a number is no challenge."""
+    raw = None if ":" in locator else body.raw(tuple(locator.split(".")))
+    return raw is None or raw.lstrip().startswith(b'"')
+
+
+def _parameter(query: bytes, name: str) -> str | None:
+    if len(query) > _LONGEST_QUERY:
+        return None
+    try:
+        pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_FEW_FIELDS)
+    except ValueError:
+        return None
+    found = [value for parameter, value in pairs if parameter == name]
+    return found[0] if len(found) == 1 else None
+
+
+def is_handshake(handshake: Handshake, delivery: Delivery, body: Body) -> bool:
+    """Whether a delivery is this handshake."""
+    if handshake.method != delivery.method:
         return False
-    return all(look_up(parsed, path.split(".")) == value for path, value in handshake.when.items())
+    for locator, wanted in handshake.when.items():
+        found = locate(locator, delivery, body)
+        if found != wanted and (found is None or wanted != "*") and (found is not None or wanted):
+            return False
+    return True
 
 
-async def answer(handshake: Handshake, parsed: dict[str, Any], fetch: Callable[[str], bytes]) -> bytes:
-    """What to send back, as text/plain. Raises Rejected, or Unavailable when the other side does not answer."""
-    if handshake.kind == "echo":
-        return _echo(look_up(parsed, handshake.echo.split(".")))
-    return await _confirm_subscription(parsed, fetch)
+async def answer(handshake: Handshake, delivery: Delivery, body: Body, host: Host) -> Answer:
+    """What to send back. Raises Rejected, or Unavailable when the other side does not answer."""
+    if handshake.kind == "ack":
+        return handshake.status, handshake.body.encode(), _JSON if handshake.body else ()
+    if handshake.kind == "sns":
+        return await _confirm_subscription(body, host)
+    if handshake.kind == "cloudevents":
+        return _allow_origin(delivery)
+    if handshake.kind == "token" and not _repeats_token(delivery, host):
+        raise Rejected("bad_signature", "the handshake does not repeat the source's verify_token")
+    challenge = locate(handshake.echo, delivery, body) if _is_text(handshake.echo, body) else None
+    if challenge is None or not _CHARACTERS[handshake.characters].fullmatch(challenge):
+        raise Rejected("malformed", "the challenge is not one that is answered")
+    return _KINDS[handshake.kind](handshake, challenge, host)
 
 
-def _echo(challenge: Any) -> bytes:
-    if not isinstance(challenge, str) or not _CHALLENGE.fullmatch(challenge):
-        raise Rejected("malformed", "the challenge is not one that is echoed")
-    return challenge.encode()
+# -- what is sent back ----------------------------------------------------------------------------------------------
 
 
-async def _confirm_subscription(parsed: dict[str, Any], fetch: Callable[[str], bytes]) -> bytes:
-    url = subscribe_url(parsed)
+def _echo(handshake: Handshake, challenge: str, host: Host) -> Answer:
+    if handshake.json:
+        return handshake.status, msgspec.json.encode({handshake.json: challenge}), _JSON
+    return handshake.status, challenge.encode(), _TEXT
+
+
+def _zoom(handshake: Handshake, challenge: str, host: Host) -> Answer:
+    token = hmac.digest(_key(host), challenge.encode(), "sha256").hex()
+    return 200, msgspec.json.encode({"plainToken": challenge, "encryptedToken": token}), _JSON
+
+
+def _crc(handshake: Handshake, challenge: str, host: Host) -> Answer:
+    if _is_json(challenge):  # a number or `null`: the answer would sign it as a body
+        raise Rejected("malformed", "the challenge is not one that is answered")
+    digest = hmac.digest(_key(host), challenge.encode(), "sha256")
+    return 200, msgspec.json.encode({"response_token": "sha256=" + base64.b64encode(digest).decode()}), _JSON
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text)
+    except msgspec.MsgspecError:
+        return False
+    return True
+
+
+def _braintree(handshake: Handshake, challenge: str, host: Host) -> Answer:
+    if not _BRAINTREE.fullmatch(challenge):
+        raise Rejected("malformed", "the challenge is not one that is answered")
+    public, key = _key(host)
+    return 200, public + b"|" + braintree.sign(key, challenge.encode()), _TEXT
+
+
+def _secret(handshake: Handshake, challenge: str, host: Host) -> Answer:
+    """The offered secret is shown, and, where the provider wants that, sent back in the header that it came in."""
+    host.offer(challenge)
+    kind, _, name = handshake.echo.partition(":")
+    return 200, b"", ((name.strip().lower().encode(), challenge.encode()),) if kind == "header" else ()
+
+
+_KINDS = {"echo": _echo, "token": _echo, "zoom": _zoom, "crc": _crc, "braintree": _braintree, "secret": _secret}
+
+
+def _key(host: Host) -> Key:
+    if not host.keys:
+        raise Unavailable("the source has no secret yet to answer this handshake with")
+    return host.keys[0]
+
+
+def _repeats_token(delivery: Delivery, host: Host) -> bool:
+    given = _parameter(delivery.query, "hub.verify_token")
+    return given is not None and bool(host.verify_token) and hmac.compare_digest(given.encode(), host.verify_token)
+
+
+def _allow_origin(delivery: Delivery) -> Answer:
+    """The permission of the CloudEvents webhook specification: this origin may deliver, as often as it asked to."""
+    origin = delivery.headers.get(b"webhook-request-origin", b"")
+    if not _HOST.fullmatch(origin.decode("latin-1")):
+        raise Rejected("malformed", "the handshake names no origin")
+    rate = delivery.headers.get(b"webhook-request-rate", b"*")
+    allowed = rate if rate.isdigit() and len(rate) < 10 else b"*"
+    return 200, b"", ((b"allow", b"POST"), (b"webhook-allowed-origin", origin), (b"webhook-allowed-rate", allowed))
+
+
+async def _confirm_subscription(body: Body, host: Host) -> Answer:
+    url = subscribe_url(body.texts(("SubscribeURL",)) or {})
     if url is None:
         raise Rejected("malformed", "SubscribeURL is not an address of SNS")
     try:
-        await asyncio.to_thread(fetch, url)
+        await host.certificates.visit(url)
     except OSError as error:
         raise Unavailable(f"the subscription could not be confirmed: {error}", retry_after=20) from error
-    return b"confirmed"
+    return 200, b"confirmed", _TEXT

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import parse_qsl, urlencode
 
 import msgspec
 
@@ -36,15 +37,27 @@ class Answer:
 
     @property
     def outcome(self) -> tuple[int, str]:
-        """The status and the word that goes with it: `(202, "accepted")`, `(401, "bad_signature")`."""
-        said = self.json
-        return self.status, said["error"]["code"] if "error" in said else said["status"]
+        """The status and the word that goes with it: `(202, "accepted")`, `(401, "bad_signature")`.
+
+        Some providers want to hear a text of their own, or nothing: for those, that is the word.
+        """
+        said = self._said
+        return self.status, said["error"]["code"] if "error" in said else said.get("status", self.body.decode())
 
     @property
     def receipt(self) -> int | None:
-        """The receipt's number; None for a refusal, and for a body with many events."""
-        number: int | None = self.json.get("receipt")
+        """The receipt's number; None for a refusal, for a body with many events, and where the provider is not told."""
+        number: int | None = self._said.get("receipt")
         return number
+
+    @property
+    def was_duplicate(self) -> bool:
+        """Whether the door said that it had this already, or a part of it."""
+        return self._said.get("status") == "duplicate" or self._said.get("duplicate", 0) > 0
+
+    @property
+    def _said(self) -> dict[str, Any]:
+        return self.json if self.body.startswith(b"{") else {}
 
 
 def sign(
@@ -54,16 +67,21 @@ def sign(
     *,
     headers: Mapping[str, str] | None = None,
     now: float | None = None,
+    public_url: str = "",
+    webhook_id: str = "",
 ) -> dict[str, str]:
     """The headers of a delivery of `body` as the provider would send it, signed with `secret` at `now`.
 
     `headers` are those that the signature covers or the event needs, `webhook-id` for instance; they are in the result
-    too. For asymmetric schemes `secret` is the private key.
+    too. For asymmetric schemes `secret` is the private key. `public_url` and `webhook_id` are the settings of the
+    source, for the providers that sign them.
     """
     definition = find(provider, {}) if isinstance(provider, str) else provider
     given = {"Content-Type": "application/json", **(headers or {})}
     moment = SYSTEM.now() if now is None else now
-    signed, signed_body = signing.sign(definition, body, secret, headers=given, now=moment)
+    signed, signed_body = signing.sign(
+        definition, body, secret, headers=given, now=moment, public_url=public_url, webhook_id=webhook_id
+    )
     if signed_body != body:
         raise ValueError(f"{definition.name} puts its signature into the body: use deliver(), which sends that one")
     return signed
@@ -103,15 +121,21 @@ async def deliver(
         sent = _signed(inbox, source, draft, secret, headers or {}, moment)
     if tampered:
         sent = Sample(sent.headers, sent.body + b" ")
+    query = (source.settings.public_url or "").partition("?")[2]
     if copies == 1:
-        return replace(await post(inbox, source.name, sent.body, sent.headers), sent=sent)
-    posts = (post(inbox, source.name, sent.body, sent.headers) for _ in range(copies))
-    first, *others = sorted(await asyncio.gather(*posts), key=_was_duplicate)
+        return replace(await post(inbox, source.name, sent.body, sent.headers, query=query), sent=sent)
+    posts = (post(inbox, source.name, sent.body, sent.headers, query=query) for _ in range(copies))
+    first, *others = sorted(await asyncio.gather(*posts), key=lambda answer: answer.was_duplicate)
     return replace(first, sent=sent, others=tuple(others))
 
 
 async def post(
-    inbox: Inbox, path: str, body: bytes, headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]]
+    inbox: Inbox,
+    path: str,
+    body: bytes,
+    headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]],
+    *,
+    query: str = "",
 ) -> Answer:
     """Give the inbox one whole request, as a server would, without a socket between."""
     pairs = headers.items() if isinstance(headers, Mapping) else list(headers)
@@ -119,7 +143,7 @@ async def post(
         "type": "http",
         "method": "POST",
         "path": f"/{path}",
-        "query_string": b"",
+        "query_string": query.encode("latin-1"),
         "headers": [(_latin(name).lower(), _latin(value)) for name, value in pairs],
     }
     said: list[Any] = []
@@ -134,12 +158,6 @@ async def post(
     start, end = said
     kept = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
     return Answer(start["status"], kept, end["body"])
-
-
-def _was_duplicate(answer: Answer) -> bool:
-    """Whether another copy was before this one."""
-    said = answer.json if answer.body.startswith(b"{") else {}  # some providers want to hear a text
-    return said.get("status") == "duplicate" or said.get("duplicate", 0) > 0
 
 
 def source_of(inbox: Inbox, to: str) -> Source:
@@ -163,10 +181,10 @@ def _draft(
     """The delivery before it is signed."""
     topics = source.settings.topics
     made = unsigned(source.provider, type_ or _a_type(source.provider), now=now, topic=topics[0] if topics else TOPIC)
-    body = made.body
+    merged, body = _merged(made.headers, headers), made.body
     if payload is not None:
-        body = payload if isinstance(payload, bytes) else msgspec.json.encode(payload)
-    draft = Sample(_merged(made.headers, headers), body)
+        body = payload if isinstance(payload, bytes) else _encoded(source.provider, merged, payload)
+    draft = Sample(merged, body)
     return draft if id is None else _with_id(source, draft, id)
 
 
@@ -176,7 +194,15 @@ def _signed(
     if source.verifier is None:
         return draft
     key = secret or _signing_secret(inbox, source)
-    signed, body = signing.sign(source.provider, draft.body, key, headers=draft.headers, now=now)
+    signed, body = signing.sign(
+        source.provider,
+        draft.body,
+        key,
+        headers=draft.headers,
+        now=now,
+        public_url=source.settings.public_url or "",
+        webhook_id=source.settings.webhook_id or "",
+    )
     return Sample(_merged(signed, headers), body)
 
 
@@ -202,12 +228,12 @@ def _with_id(source: Source, draft: Sample, id: str) -> Sample:
     """The draft with this id where the source finds it."""
     own = source.settings.id
     where = locators(list(own) if isinstance(own, tuple) else own or source.provider.event.id)
-    if len(where) != 1 or where[0].startswith("literal:"):
+    if len(where) != 1 or where[0].startswith(("literal:", "content:", "new:", "key:")):
         raise ValueError(f"{source.provider_name} composes its ids of several facts: write those into the payload")
     if where[0].startswith("header:"):
         return Sample(_merged(draft.headers, {where[0].removeprefix("header:").strip(): id}), draft.body)
     try:
-        parsed = inner = msgspec.json.decode(draft.body)
+        parsed = inner = _decoded(source.provider, draft)
         for step in _path_to_event(source.split):
             inner = inner[step]
         *steps, last = where[0].split(".")
@@ -216,7 +242,32 @@ def _with_id(source: Source, draft: Sample, id: str) -> Sample:
         inner[last] = id
     except (msgspec.DecodeError, LookupError, TypeError):
         raise ValueError(f"there is no place for an id at {where[0]!r}: write it into the payload") from None
-    return Sample(draft.headers, msgspec.json.encode(parsed))
+    return Sample(draft.headers, _encoded(source.provider, draft.headers, parsed))
+
+
+def _is_form(headers: Mapping[str, str]) -> bool:
+    return any(name.lower() == "content-type" and text.startswith(signing.FORM) for name, text in headers.items())
+
+
+def _encoded(provider: Provider, headers: Mapping[str, str], payload: Any) -> bytes:
+    """Plain data as this provider sends it: JSON, a form, or JSON in a field of a form."""
+    if provider.form_holds == "xml":
+        raise ValueError(f"the events of {provider.name} are XML: give the exact bytes as the payload")
+    if not _is_form(headers):
+        return msgspec.json.encode(payload)
+    if provider.form_field is not None:
+        payload = {provider.form_field: msgspec.json.encode(payload).decode()}
+    return urlencode(payload).encode()
+
+
+def _decoded(provider: Provider, draft: Sample) -> Any:
+    """The plain data of a draft. Raises LookupError where it is something else."""
+    if not _is_form(draft.headers):
+        return msgspec.json.decode(draft.body)
+    form = dict(parse_qsl(draft.body.decode(), keep_blank_values=True))
+    if provider.form_field is None:
+        return form
+    return msgspec.json.decode(form[provider.form_field])
 
 
 def _path_to_event(split: str | None) -> list[Any]:

@@ -14,6 +14,9 @@ from oncehook.source import Source, resolve
 SHARED = ("text", "base64", "hex", "whsec")
 """Forms of a key that both sides have."""
 
+PUBLIC = ("sns", "paypal", "plaid")
+"""Algorithms of their own form whose sender alone has the key that signs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -28,12 +31,16 @@ def make_pair(provider: Provider | Signature) -> Pair:
     signature = provider.signatures[0] if isinstance(provider, Provider) else provider
     if signature.algorithm == "basic":
         return _shared(f"user:{secrets.token_urlsafe(12)}:{secrets.token_urlsafe(12)}")  # a password may hold a colon
-    if signature.algorithm.startswith(("rsa", "sns")):
+    if signature.algorithm == "braintree":
+        return _shared(f"{secrets.token_hex(8)}|{secrets.token_hex(16)}")
+    if signature.algorithm.startswith(("rsa", "sns", "paypal")):
         return _asymmetric(rsa.generate_private_key(65537, 2048))
-    if signature.algorithm == "ecdsa-p256-sha256":
+    if signature.algorithm.startswith(("ecdsa", "plaid")):
         return _asymmetric(ec.generate_private_key(ec.SECP256R1()))
     if signature.algorithm == "ed25519":
         return _ed25519(ed25519.Ed25519PrivateKey.generate(), signature.key)
+    if signature.algorithm == "token":
+        return _shared("token_" + secrets.token_hex(16))  # nothing that could be a key in base64 or hex
     raw = secrets.token_bytes(32)
     encoded = base64.b64encode(raw).decode()
     return _shared({"hex": raw.hex(), "base64": encoded, "whsec": "whsec_" + encoded}.get(signature.key, raw.hex()))
@@ -44,7 +51,7 @@ def shared_secret(source: Source) -> str | None:
     if not source.settings.secrets:
         return None
     secret = resolve(source.settings.secrets[0], f"sources.{source.name}.secrets[0]")
-    shared = any(one.key in SHARED and one.algorithm != "sns" for one in source.provider.signatures)
+    shared = any(one.key in SHARED and one.algorithm not in PUBLIC for one in source.provider.signatures)
     return secret if shared and not secret.startswith("whpk_") else None
 
 

@@ -1,0 +1,208 @@
+"""Cases of single families of checks; what holds for all of them is in conformance/."""
+
+import base64
+import json
+from urllib.parse import parse_qs, urlencode
+
+import pytest
+
+from oncehook.checks.address import decode_escapes, with_and_without_port
+from oncehook.errors import Rejected
+from oncehook.extract import NotReadable, TooDeep
+from oncehook.providers import plaid
+from oncehook.providers.braintree import read_xml
+from oncehook.providers.cloudevents import attribute
+from oncehook.receipt import Delivery
+from oncehook.signatures import algorithm
+from oncehook.template import canonical_form
+from tests.senders import NOW, Sender, changed, put, sender
+
+
+def is_accepted(one: Sender, delivery: Delivery) -> bool:
+    source = one.source()
+    assert source.verifier is not None
+    try:
+        return source.verifier.verify(delivery, NOW) == 0
+    except Rejected:
+        return False
+
+
+# -- Plaid ----------------------------------------------------------------------------------------------------------
+
+
+def token(header: dict[str, object], body: bytes) -> str:
+    """A token with any header, truly signed by the key of the test."""
+    _, claims = plaid.unsigned("k", int(NOW), body).split(b".")
+    message = plaid.encode(json.dumps(header).encode()) + b"." + claims
+    kind = algorithm("ecdsa-p256-sha256")
+    signature = kind.sign(kind.load_signing(sender("plaid").pair().signing, "public"), message)
+    return (message + b"." + plaid.encode(plaid.halves(signature))).decode()
+
+
+@pytest.mark.parametrize("name", ["none", "None", "HS256", "es256", "ES384", "RS256", "", None, ["ES256"]])
+def test_a_token_may_not_choose_its_algorithm_even_if_it_verifies(name: object) -> None:
+    for alg, accepted in (("ES256", True), (name, False)):
+        headers = {"Plaid-Verification": token({"alg": alg, "kid": "k"}, b"{}")}
+        assert is_accepted(sender("plaid"), Delivery.of(b"{}", headers)) is accepted
+
+
+# -- Braintree ------------------------------------------------------------------------------------------------------
+
+
+def test_of_two_signatures_beside_one_public_key_none_is_chosen() -> None:
+    delivery = sender("braintree").compose()
+    fields = {name: values[0] for name, values in parse_qs(delivery.body.decode()).items()}
+    good = fields["bt_signature"]
+    public = good.partition("|")[0]
+    for pairs, accepted in (
+        (good, True),
+        (f"other|{'0' * 40}&{good}", True),
+        (f"{good}&{public}|{'0' * 40}", False),
+        (f"{public}|{'0' * 40}&{good}", False),
+        ("&".join([f"other|{'0' * 40}"] * 40 + [good]), False),
+        (good.replace("|", "||"), False),
+        ("", False),
+    ):
+        body = urlencode({**fields, "bt_signature": pairs}).encode()
+        assert is_accepted(sender("braintree"), changed(delivery, body=body)) is accepted, pairs
+
+
+def encoded(xml: str) -> str:
+    return base64.b64encode(xml.encode()).decode()
+
+
+def test_xml_is_read_as_tables_and_texts() -> None:
+    xml = "<n><kind>check</kind><s><t type='a'> 1 </t></s><e/><kind>last</kind></n>"
+    assert read_xml(encoded(xml)) == {"n": {"kind": "last", "s": {"t": "1"}, "e": ""}}
+
+
+@pytest.mark.parametrize(
+    "xml",
+    [
+        "<!DOCTYPE n [<!ENTITY a 'b'>]><n>&a;</n>",
+        "<!DOCTYPE n SYSTEM 'file:///etc/passwd'><n/>",
+        "<!DOCTYPE n><n/>",
+        "<n>&undefined;</n>",
+        "<n>",
+        "<n></m>",
+        "<n/><n/>",
+        "",
+        "text",
+    ],
+)
+def test_xml_that_could_attack_its_reader_or_is_none_is_refused(xml: str) -> None:
+    with pytest.raises(NotReadable):
+        read_xml(encoded(xml))
+
+
+def test_xml_that_is_nested_too_deep_is_told_so() -> None:
+    with pytest.raises(TooDeep):
+        read_xml(encoded("<a>" * 100 + "</a>" * 100))
+
+
+@pytest.mark.parametrize("text", ["!", "A", "é", "PG4vPg", "PG4vPg==="])
+def test_a_payload_that_is_no_base64_is_refused(text: str) -> None:
+    with pytest.raises(NotReadable):
+        read_xml(text)
+
+
+# -- addresses and forms --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "other"),
+    [
+        ("https://a.example/x", "https://a.example:443/x"),
+        ("http://a.example/x", "http://a.example:80/x"),
+        ("https://a.example:8443/x", "https://a.example/x"),
+        ("https://a.example", "https://a.example:443"),
+        ("https://u:p@a.example/x", "https://u:p@a.example:443/x"),
+    ],
+)
+def test_an_address_is_tried_with_and_without_its_port(url: str, other: str) -> None:
+    assert with_and_without_port(url) == [url, other]
+
+
+def test_hubspots_escapes_are_decoded_and_no_others() -> None:
+    assert decode_escapes(b"a=%3A%2f%3F%40%21%24%27%28%29%2A%2C%3B&b=%20%26%25%3D") == b"a=:/?@!$'()*,;&b=%20%26%25%3D"
+
+
+def test_hubspot_may_have_signed_either_spelling_of_the_query() -> None:
+    one = sender("hubspot")
+    for query in ("a=%3A", "a=:"):
+        from oncehook.sign import sign
+        from tests.senders import PUBLIC_URL
+
+        headers, body = sign(one.provider, b"[]", one.pair().signing, now=NOW, public_url=f"{PUBLIC_URL}?{query}")
+        pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+        assert is_accepted(one, Delivery(body, pairs, query=b"a=%3A"))
+        assert not is_accepted(one, Delivery(body, pairs, query=b"a=%3B"))
+
+
+@pytest.mark.parametrize(
+    ("body", "canonical"),
+    [
+        (b"b=2&a=1", b"a1b2"),
+        (b"a=2&a=1&a=2", b"a1a2"),
+        (b"a=", b"a"),
+        (b"a=%2B+x", b"a+ x"),
+        ("a=Grüße".encode(), "aGrüße".encode()),
+        (b"", None),
+        (b"&", None),
+        (b"a", None),
+        (b"\xff=1", None),
+        (b"&".join(b"a%d=1" % number for number in range(1001)), None),
+    ],
+)
+def test_a_form_is_signed_sorted_and_without_repetitions(body: bytes, canonical: bytes | None) -> None:
+    assert canonical_form(body) == canonical
+
+
+# -- elements -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [None, 1, True, [], {}, "", "x"])
+def test_one_element_without_the_right_state_refuses_all(value: object) -> None:
+    one = sender("microsoft-graph")
+    delivery = one.compose()
+    for index in (0, 1):
+        forged = put(delivery.body, f"value.{index}.clientState", value)
+        assert not is_accepted(one, changed(delivery, body=forged))
+    for array in ([], None, {}, "x", [1], [[]]):
+        assert not is_accepted(one, changed(delivery, body=put(delivery.body, "value", array)))
+
+
+def test_of_an_array_that_stands_twice_the_one_that_is_verified_is_the_one_that_is_read() -> None:
+    one = sender("microsoft-graph")
+    delivery = one.compose()
+    forged = b'[{"id":"forged","clientState":"forged","changeType":"forged"}]'
+    last = delivery.body[:-1] + b',"value":' + forged + b"}"
+    assert not is_accepted(one, changed(delivery, body=last))
+    first = changed(delivery, body=delivery.body.replace(b'{"value"', b'{"value":' + forged + b',"value"', 1))
+    assert is_accepted(one, first)
+    source = one.source()
+    assert "forged" not in [claim.event_id for claim in source.read(first, source.parse(first))]
+
+
+# -- CloudEvents ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (b"plain", "plain"),
+        (b"a%20b", "a b"),
+        (b"%2525", "%25"),
+        (b'"a \\"b"', 'a "b'),
+        (b'"%41"', "A"),
+        (b"%zz", "%zz"),
+    ],
+)
+def test_an_attribute_is_unquoted_and_decoded_once(value: bytes, text: str) -> None:
+    assert attribute(value) == text
+
+
+@pytest.mark.parametrize("value", [b"%C3%28", b"\xff", b"%ff", b"%ED%A0%80"])
+def test_an_attribute_that_is_not_utf_8_is_refused(value: bytes) -> None:
+    with pytest.raises(NotReadable):
+        attribute(value)
