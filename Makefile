@@ -4,11 +4,12 @@ PORT ?= 8000
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run test check torture bench bench-accept bench-process docs clean
+.PHONY: run shop test check torture bench bench-accept bench-process docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run      install into .venv and start the demo on http://127.0.0.1:$(PORT)"
+	@echo "make shop     the worked example: a small shop, on http://127.0.0.1:$(PORT)"
 	@echo "make test     install what the tests need, start private servers, run every check and test"
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the long fault runs"
@@ -17,6 +18,9 @@ help:
 
 run: .venv/installed
 	$(BIN)/oncehook demo --port $(PORT)
+
+shop: .venv/ready-for-tests
+	$(BIN)/python -m examples.shop $(PORT)
 
 test: check
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)

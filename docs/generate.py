@@ -40,7 +40,7 @@ def main() -> None:
 
 def pages() -> list[Path]:
     """Every page that a reader sees, sorted."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("examples/*/README.md")])
 
 
 def fill(text: str) -> str:

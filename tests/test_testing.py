@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 import oncehook.testing
-from oncehook import ConfigurationError, Event, Inbox, Retry, RetryLater, State
+from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, RetryLater, State
 from oncehook.extract import moment
 from oncehook.providers import built_in, built_in_names
+from oncehook.store import EffectTarget
 from oncehook.testing import (
     Bench,
     NotAtRest,
@@ -27,6 +28,7 @@ from oncehook.testing import (
     drain,
     isolated,
     make_pair,
+    perform,
     post,
     prune,
     receipt,
@@ -390,6 +392,60 @@ async def test_an_isolated_inbox_has_your_handlers_and_leaves_yours_alone(tmp_pa
     assert not (tmp_path / "yours.db").exists() and not yours.is_running
 
 
+async def test_an_isolated_inbox_has_your_effects_and_performs_them_when_told_to(database: str, tmp_path: Path) -> None:
+    yours = Inbox(f"sqlite:///{tmp_path / 'yours.db'}")
+    yours.source("stripe", secrets=["whsec_test"])
+    calls: list[Any] = []
+
+    @yours.effect(retry=Retry(attempts=2, first=60, most=60))
+    def send(effect: Effect, to: str) -> None:
+        calls.append((effect.key, to, effect.attempt))
+        if effect.attempt == 1:
+            raise ConnectionError("closed")
+
+    @yours.subscribe("invoices")
+    async def publish(effect: Effect, payload: Any) -> None:
+        calls.append((effect.target, payload))
+
+    @yours.canonical("stripe")
+    def fetch(event: Event) -> str:
+        return "a@example.com"
+
+    @yours.on("stripe", "*")
+    async def handle(event: Event) -> None:
+        to = await event.canonical()
+        await event.effect("mail", send, to=to)
+        await event.publish("invoices", {"paid": True})
+
+    mine = isolated(yours, database)
+    async with mine.lifespan():
+        await deliver(mine, "stripe", type="invoice.paid")
+        assert [one.status for one in await drain(mine)] == [State.PROCESSED] and calls == []
+        assert await perform(mine) == 2
+        assert sorted(calls) == [("invoices", {"paid": True}), ("mail", "a@example.com", 1)]
+        assert await perform(mine) == 0
+        await advance(mine, "2m")
+        assert await perform(mine) == 1 and calls[-1] == ("mail", "a@example.com", 2)
+
+
+async def test_effects_of_a_process_that_died_are_performed(inbox: Inbox) -> None:
+    calls: list[int] = []
+    inbox.effect(name="send")(lambda effect: calls.append(effect.attempt))
+
+    @inbox.on("stripe", "*")
+    async def handle(event: Event) -> None:
+        await event.effect("mail", "send")
+
+    await deliver(inbox, "stripe", type="invoice.paid")
+    await drain(inbox)
+    assert len(await inbox.store.lease_effects(1, "dead", [EffectTarget("function", "send", 45.0)])) == 1
+    assert await perform(inbox) == 0
+    await advance(inbox, "46s")
+    await perform(inbox)  # it is taken back, and due again later
+    await advance(inbox, "10m")
+    assert await perform(inbox) == 1 and calls == [2]
+
+
 async def test_an_inbox_with_an_engine_needs_one_for_the_test(tmp_path: Path) -> None:
     from sqlalchemy import create_engine
 
@@ -403,8 +459,8 @@ async def test_an_inbox_with_an_engine_needs_one_for_the_test(tmp_path: Path) ->
 
 def test_what_is_public_is_pinned() -> None:
     assert set(oncehook.testing.__all__) == {
-        "Answer", "Bench", "NotAtRest", "Pair", "advance", "crash", "deliver", "drain", "isolated", "make_pair", "post",
-        "prune", "receipt", "replay", "sign",
+        "Answer", "Bench", "NotAtRest", "Pair", "advance", "crash", "deliver", "drain", "isolated", "make_pair",
+        "perform", "post", "prune", "receipt", "replay", "sign",
     }  # fmt: skip
 
 
@@ -471,11 +527,12 @@ def test_the_fixtures_are_an_entry_point_of_the_installed_package() -> None:
 def test_the_fixtures_work_in_plain_and_async_tests(kind: str, tmp_path: Path, postgres: Postgres) -> None:
     (tmp_path / "hooks.py").write_text(HOOKS)
     (tmp_path / "test_hooks.py").write_text(TESTS.replace("SCHEME", repr(kind + ":")))
+    before = postgres.sql("SELECT count(*) FROM pg_database")
     options = () if kind == "sqlite" else (f"--oncehook-postgres={postgres.url('postgres')}",)
     done = run_pytest(tmp_path, *options)
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
     assert not (tmp_path / "never-opened.db").exists()
-    assert postgres.sql("SELECT count(*) FROM pg_database WHERE datname LIKE 'oncehook%'").strip() == "0"
+    assert postgres.sql("SELECT count(*) FROM pg_database") == before
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,11 @@ class Relay:
     async def drain(self) -> int:
         """Perform what is due now and return when nothing of it is left; how many calls were made."""
         performed = 0
-        while leased := await self.store.lease_effects(self.concurrency, self.name, self._targets()):
+        targets = self._targets()
+        while leased := (
+            await self.store.lease_effects(self.concurrency, self.name, targets)
+            or await self.store.lease_effects(1, self.name, targets, rescued=True)
+        ):
             await asyncio.gather(*map(self._perform, leased))
             performed += len(leased)
         return performed

@@ -13,7 +13,7 @@ from oncehook.testing.clock import advance
 from oncehook.testing.door import Answer, deliver, post, sign
 from oncehook.testing.isolate import isolated
 from oncehook.testing.keys import Pair, make_pair
-from oncehook.testing.work import NotAtRest, crash, drain, prune, receipt, replay
+from oncehook.testing.work import NotAtRest, crash, drain, perform, prune, receipt, replay
 
 __all__ = [
     "Answer",
@@ -26,6 +26,7 @@ __all__ = [
     "drain",
     "isolated",
     "make_pair",
+    "perform",
     "post",
     "prune",
     "receipt",

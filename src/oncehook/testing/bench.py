@@ -56,6 +56,9 @@ class Bench:
     def drain(self, **options: Any) -> list[Receipt]:
         return self.run(work.drain(self.inbox, **options))
 
+    def perform(self) -> int:
+        return self.run(work.perform(self.inbox))
+
     def advance(self, by: Any) -> None:
         self.run(clock.advance(self.inbox, by))
 

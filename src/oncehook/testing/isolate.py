@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from oncehook.effect import HTTP
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
 from oncehook.settings import Configuration
@@ -16,7 +17,7 @@ class IsolatedInbox(Inbox):
 
 
 def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any) -> IsolatedInbox:
-    """The same sources, handlers and settings on another database, without a worker; yours is left as it is.
+    """The same sources, handlers, effects and settings on another database, without a worker; yours is left as it is.
 
     A source that verifies with a public key gets a pair of the test's own, so that `deliver` can sign for it. An inbox
     with a SQLAlchemy engine needs an engine on the test's database here. `settings` are changed settings.
@@ -44,4 +45,8 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
     )
     made.signing = signing
     made.handlers = inbox.handlers
+    made.canonicals = inbox.canonicals
+    for target in inbox.effects:
+        if target.kind != HTTP:  # it has its own, with its own client
+            made.effects.add(target)
     return made

@@ -10,6 +10,7 @@ from oncehook.process import Processor
 from oncehook.prune import Pruned
 from oncehook.prune import prune as prune_store
 from oncehook.receipt import Leased, Receipt
+from oncehook.relay import Relay
 from oncehook.rescue import rescue
 from oncehook.store import Selection
 from oncehook.testing.clock import advance
@@ -43,6 +44,20 @@ async def drain(inbox: Inbox, *, later: bool = False, most: int = 1000, seconds:
                 f"{leased[-1].receipt}, {leased[-1].source} {leased[-1].type}, attempt {leased[-1].attempt}"
             )
     return [found for number in worked if (found := await inbox.store.get(number)) is not None]
+
+
+async def perform(inbox: Inbox) -> int:
+    """Perform the effects that are due, as the relay of `serve` does; how many calls were made.
+
+    What failed is due again later: `advance`, then perform again. Leases that ran out are taken back first.
+    """
+    _check(inbox)
+    relay = Relay(inbox.store, inbox.effects)
+    try:
+        await relay.rescue()
+        return await relay.drain()
+    finally:
+        await relay.stop()
 
 
 async def crash(inbox: Inbox, *, most: int = AT_ONCE) -> list[Receipt]:
@@ -81,11 +96,15 @@ async def prune(inbox: Inbox) -> Pruned:
 # -- steps ----------------------------------------------------------------------------------------------------------
 
 
-def _processor(inbox: Inbox) -> Processor:
+def _check(inbox: Inbox) -> None:
     if not inbox.is_running:
         raise RuntimeError(NOT_RUNNING)
     if inbox.worker is not None:
         raise RuntimeError("this inbox has a worker of its own, which would take the work away: Inbox(worker=False)")
+
+
+def _processor(inbox: Inbox) -> Processor:
+    _check(inbox)
     return inbox.start_processor()
 
 

@@ -1,0 +1,1 @@
+"""A small shop: FastAPI, SQLAlchemy, and one receipt mail for each paid invoice."""

@@ -1,0 +1,41 @@
+"""`python -m examples.shop [PORT]`: the shop, and what to try with it."""
+
+import os
+import sys
+from pathlib import Path
+
+import uvicorn
+
+SECRET = "whsec_only_for_trying_it_out"  # noqa: S105 - yours comes from Stripe, in the environment
+
+WORDS = """\
+The shop is at {base}. In another terminal, in this folder:
+
+    export ONCEHOOK_DATABASE={database} PATH="{path}:$PATH"
+    oncehook send stripe invoice.paid --duplicate 4 --concurrency 5{options}
+    oncehook send stripe customer.subscription.created{options}
+    oncehook events
+    oncehook effects
+    oncehook replay 1
+
+Ctrl-C ends it; kill it and start it again, and nothing is lost or repeated.
+"""
+
+
+def main() -> None:
+    port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
+    secret = os.environ.setdefault("STRIPE_WEBHOOK_SECRET", SECRET)
+    from examples.shop.app import app  # it wants the secret
+    from examples.shop.models import DATABASE
+
+    base = f"http://127.0.0.1:{port}"
+    options = " --secret " + (secret if secret == SECRET else "env:STRIPE_WEBHOOK_SECRET")
+    if port != 8000:
+        options += f" --to {base}/webhooks/stripe"
+    path = Path(sys.executable).parent
+    print(WORDS.format(base=base, database=DATABASE, path=path, options=options), flush=True)
+    uvicorn.run(app, port=port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The shop's own tables. The inbox keeps its tables, webhook_…, in the same database: that is what makes one commit."""
+
+import os
+
+from sqlalchemy import Engine, create_engine
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+DATABASE = os.environ.get("ONCEHOOK_DATABASE", "sqlite:///shop.db")
+HANDLERS_AT_ONCE = 16
+
+
+class Base(DeclarativeBase):
+    pass
+
+
+class Invoice(Base):
+    __tablename__ = "invoices"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    customer: Mapped[str]
+    amount: Mapped[int]
+    currency: Mapped[str]
+    status: Mapped[str]
+
+
+class Entitlement(Base):
+    """What a customer may use, by subscription."""
+
+    __tablename__ = "entitlements"
+
+    subscription: Mapped[str] = mapped_column(primary_key=True)
+    customer: Mapped[str]
+    plan: Mapped[str]
+    is_active: Mapped[bool]
+
+
+def make_engine(database: str) -> Engine:
+    """An engine on the inbox's database, with a connection for each handler that is at work and some for the pages."""
+    address = database.replace("postgresql://", "postgresql+psycopg://", 1)
+    return create_engine(address, pool_size=HANDLERS_AT_ONCE, max_overflow=8)

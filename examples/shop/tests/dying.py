@@ -1,0 +1,44 @@
+"""A worker of the shop that dies as by `kill -9`: `python -m examples.shop.tests.dying MOMENT`."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+from examples.shop.hooks import inbox
+from examples.shop.outside import broker, mail_service
+from oncehook import Event
+
+
+def die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def then_die(function: Callable[..., Any]) -> Callable[..., None]:
+    def call(*args: Any, **named: Any) -> None:
+        function(*args, **named)
+        die()
+
+    return call
+
+
+MOMENTS: dict[str, Any] = {
+    "in the handler": patch.object(Event, "publish", die),  # rows are written, and nothing is committed
+    "after the mail": patch.object(
+        mail_service, "send", then_die(mail_service.send)
+    ),  # it is sent, and nobody has noted it
+    "after the message": patch.object(broker, "send", then_die(broker.send)),
+}
+
+
+async def work() -> None:
+    async with inbox.lifespan():
+        await asyncio.sleep(60)
+
+
+if __name__ == "__main__":
+    with MOMENTS[sys.argv[1]]:
+        asyncio.run(work())
