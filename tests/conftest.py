@@ -22,6 +22,8 @@ from tests.servers import Postgres, ask
 
 os.environ.pop("ONCEHOOK_CONFIG", None)
 os.environ.pop("ONCEHOOK_DATABASE", None)
+# The servers here have no TLS. asyncpg, asking for it, leaves an error behind if it is cut off before the answer.
+os.environ["PGSSLMODE"] = "disable"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

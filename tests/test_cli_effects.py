@@ -10,11 +10,9 @@ import pytest
 
 from oncehook import Effect, Event, Fail, Inbox
 from tests.events import Rows, make_claim
+from tests.running import Run
 from tests.serving import ONCEHOOK, write_config
-from tests.test_cli_work import Run, run
 from tests.working import until
-
-__all__ = ["run"]
 
 HOOKS = """
 from oncehook import Event, Inbox

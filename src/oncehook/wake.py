@@ -24,6 +24,7 @@ class Announcer:
         self.store = store
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
 
     def announce(self) -> None:
         if not self.store.notifies:
@@ -34,18 +35,21 @@ class Announcer:
 
     async def stop(self) -> None:
         """Say what may still be to be said, but do not wait for a database that does not answer."""
-        task, self._task = self._task, None
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self.store.notify(), 1.0)
+        self._hurry.set()
+        if self._task is not None:
+            _, late = await asyncio.wait([self._task], timeout=1.0)  # cut off in the middle only if it must be
+            for task in late:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        self._task = None
+        self._hurry.clear()
 
     async def _notify(self) -> None:
         while self._wanted:
             self._wanted = False
             await self.store.notify()
-            await asyncio.sleep(APART)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hurry.wait(), APART)
         self._task = None
 
 
