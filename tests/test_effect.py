@@ -495,6 +495,33 @@ async def test_of_events_of_one_identity_at_once_the_work_of_one_is_kept(
     assert len(rows(NOOPS)) == 3
 
 
+@pytest.mark.parametrize("swallows", [False, True])
+async def test_whoever_loses_the_race_for_an_identity_is_processed_without_the_work(
+    inbox: Inbox, rows: Rows, insert: str, swallows: bool
+) -> None:
+    """Both ask for the same key inside the handler, where the second waits for the first; there is one attempt."""
+    together = asyncio.Barrier(2)
+    inbox.effect(name="note")(lambda effect: None)
+
+    @inbox.on("stripe", "invoice.paid", once_per="object_id", retry=Retry(attempts=1))
+    async def paid(event: Event, tx: Any) -> None:
+        await together.wait()
+        try:
+            await event.effect("note:in_1", "note")
+            await tx.execute(insert, event.id)
+        except Exception:
+            if not swallows:
+                raise
+
+    await claim(inbox, "evt_1", "evt_2", object_id="in_1")
+    inbox.start_worker()
+    await until(all_are(rows, "processed", 2))
+    assert len(rows("SELECT note FROM ledger")) == 1
+    assert rows("SELECT count(*) FROM webhook_effects WHERE kind = 'function'") == [(1,)]
+    (noop,) = rows("SELECT reason, key FROM webhook_noops")
+    assert noop[0] == "effect" and noop[1].startswith("once:")
+
+
 async def test_an_event_without_the_identity_is_a_dead_letter_with_a_sentence(inbox: Inbox, rows: Rows) -> None:
     @inbox.on("stripe", "invoice.paid", once_per="object_id")
     async def paid(event: Event) -> None: ...

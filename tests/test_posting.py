@@ -1,14 +1,18 @@
 """Effects whose target is an HTTP address: posted after the commit, with one key, and only where they may go."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from oncehook import Event, Inbox
+from oncehook import Effect, Event, Inbox, forward
+from oncehook.forward import Posting
+from oncehook.outgoing import Outgoing
+from oncehook.target import Call, Target
 from oncehook.testing import advance
 from tests.events import Rows
-from tests.targets import receiving, said
+from tests.targets import Request, receiving, said
 from tests.working import claim, until
 
 pytestmark = pytest.mark.anyio
@@ -84,3 +88,52 @@ async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names
             await until(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
     assert canary.connections == 0
     assert rows(STATES)[0][:2] == ("failed", 1)
+
+
+async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_alone(
+    tmp_path: Path, database: str, rows: Rows
+) -> None:
+    """It has 8 places; who finds none goes back uncounted, and another effect is performed meanwhile."""
+    go_on = asyncio.Event()
+    done: list[str] = []
+
+    async def stall(request: Request, writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        writer.write(said(500))
+
+    async with receiving(stall) as target:
+        config = tmp_path / "oncehook.toml"
+        config.write_text(f'database = "{database}"\neffect_targets = ["http://127.0.0.1:{target.port}"]\n')
+        inbox = Inbox(config=str(config))
+        inbox.source("stripe", secrets=["whsec_test"])
+
+        @inbox.effect
+        async def mail(effect: Effect) -> None:
+            done.append(effect.key)
+
+        @inbox.on("stripe", "*")
+        async def paid(event: Event) -> None:
+            await event.effect(event.id, mail if event.id == "mail" else target.url)
+
+        async with inbox.lifespan():
+            await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
+            await until(lambda: target.under_way == 8)
+            await claim(inbox, "mail")
+            await until(lambda: done == ["mail"])
+            assert target.most_under_way == 8
+            go_on.set()
+            counted = "SELECT sum(attempts) FROM webhook_effects WHERE kind = 'http'"
+            await until(lambda: int(rows(counted)[0][0]) == len(target.requests) > 0)
+            assert len(target.requests) < 40
+
+
+def test_origins_that_are_well_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forward, "MOST_TARGETS", 3)
+    shared = Target("https://shared.test", 4)
+    posting = Posting(Outgoing(), (), {"https://shared.test": shared})
+    assert posting._target("https://shared.test") is shared
+    bad = posting._target("https://bad.test")
+    Call(bad).failed()
+    for number in range(10):
+        posting._target(f"https://{number}.test")
+    assert len(posting._own) <= 4 and posting._target("https://bad.test") is bad

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater
+from oncehook.alone import Alone
 from oncehook.prune import forget
+from oncehook.receipt import Settled, State
 from oncehook.rescue import rescue
 from oncehook.testing import deliver, drain
 from tests.events import make_claim
@@ -272,6 +274,90 @@ async def test_a_stop_in_the_middle_of_a_batch_gives_its_leases_back(inbox: Inbo
     assert sorted(ask(database, "SELECT * FROM ledger")) == [(f"evt_{n}", "attempt 1") for n in (1, 2, 3)]
 
 
+@pytest.mark.parametrize("batch", [None, 10])
+async def test_a_handler_that_raises_cancelled_by_itself_fails_as_by_any_error(
+    inbox: Inbox, database: str, batch: int | None
+) -> None:
+    @inbox.on("stripe", "invoice.paid", batch=batch, retry=QUICK)
+    async def paid(given: Any, tx: Any) -> None:
+        await tx.fetchval("SELECT 1")
+        inner = asyncio.create_task(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    await claim(inbox, "evt_1", "evt_2")
+    inbox.start_worker()
+    await until(settled(database, "failed", 2))
+    assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "failed", 3), ("evt_2", "failed", 3)]
+    assert ask(database, "SELECT DISTINCT error FROM webhook_attempts") == [("CancelledError: ",)]
+
+
+async def test_an_event_that_hangs_in_a_batch_takes_no_neighbour_with_it(inbox: Inbox, database: str) -> None:
+    """The lease is 0.6 s: whoever waits behind the one that hangs, twice for 1.5 s, must be kept all the while."""
+
+    @inbox.on("stripe", "invoice.paid", batch=10, timeout="1.5s", retry=Retry(attempts=1))
+    async def paid(events: list[Event], tx: Any) -> None:
+        if any(event.id == "evt_2" for event in events):
+            await asyncio.Event().wait()
+
+    await claim(inbox, *(f"evt_{n}" for n in range(1, 6)))
+    inbox.start_worker()
+    await until(lambda: not ask(database, "SELECT 1 FROM webhook_receipts WHERE status NOT IN ('processed', 'failed')"))
+    assert [row[:3] for row in ask(database, STATES)] == [
+        (f"evt_{n}", "failed" if n == 2 else "processed", 1) for n in range(1, 6)
+    ]
+
+
+async def test_a_stop_while_a_batch_reruns_one_by_one_waits_no_longer_than_its_grace(
+    inbox: Inbox, database: str
+) -> None:
+    inside = asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid", batch=10, retry=Retry(attempts=1))
+    async def paid(events: list[Event], tx: Any) -> None:
+        if len(events) > 1:
+            raise ValueError("not all at once")
+        if events[0].id != "evt_1":
+            inside.set()
+            await asyncio.sleep(30)
+
+    await claim(inbox, *(f"evt_{n}" for n in range(1, 6)))
+    inbox.start_worker()
+    await asyncio.wait_for(inside.wait(), 20)
+    started = time.monotonic()
+    await inbox.worker.stop(grace=0.1)  # type: ignore[union-attr]
+    assert time.monotonic() - started < 15
+    assert [row[:3] for row in ask(database, STATES)] == [
+        ("evt_1", "processed", 1), *((f"evt_{n}", "received", 0) for n in range(2, 6))
+    ]  # fmt: skip
+
+
+async def test_what_a_stop_has_cancelled_is_given_back_and_no_attempt_is_counted(
+    inbox: Inbox, database: str, insert: str
+) -> None:
+    inside = asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid", retry=Retry(attempts=1))
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute(insert, event.id, f"attempt {event.attempt}")
+        try:
+            if not inside.is_set():
+                inside.set()
+                await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise ConnectionError("as many libraries put it") from None
+
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await asyncio.wait_for(inside.wait(), 20)
+    await inbox.worker.stop(grace=0.05)  # type: ignore[union-attr]
+    assert ask(database, STATES) == [("evt_1", "received", 0, None, None)]
+    assert ask(database, "SELECT * FROM ledger") == ask(database, HISTORY) == []
+    inbox.worker = None
+    await drain(inbox)
+    assert ask(database, "SELECT * FROM ledger") == [("evt_1", "attempt 1")]
+
+
 async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, database: str, insert: str) -> None:
     taken = asyncio.Event()
     go_on = asyncio.Event()
@@ -335,6 +421,99 @@ async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(inbox
             rescued = await rescue(inbox.store, inbox.handlers)
     states = [row[:4] for row in ask(database, STATES)]
     assert states == [("evt_1", "failed", 2, "crashed"), ("evt_2", "received", 0, None)]
+
+
+async def crash(inbox: Inbox, event_id: str) -> None:
+    """An event whose worker died, and which is due again."""
+    await claim(inbox, event_id)
+    (leased,) = await inbox.store.lease(1, 0, "gone")
+    crashed = Settled(leased.receipt, leased.lease, State.RETRYING, "crashed", after=0, crashed=True)
+    assert await inbox.store.settle([crashed])
+
+
+async def test_a_rescued_event_waits_for_its_turn_and_nobody_waits_for_it_long(inbox: Inbox, database: str) -> None:
+    """Beside a handler that takes long, others go on; when it has ended, the rescued one runs, and on its own."""
+    running: set[str] = set()
+    beside: list[set[str]] = []
+    slow_ends, slow_began = asyncio.Event(), asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        running.add(event.id)
+        if event.id == "slow":
+            slow_began.set()
+            await slow_ends.wait()
+        if event.id == "crashed":
+            beside.append(running - {"crashed"})
+            await asyncio.sleep(0.1)
+            beside.append(running - {"crashed"})
+        running.discard(event.id)
+
+    await claim(inbox, "slow")
+    inbox.start_worker()
+    assert inbox.worker is not None
+    await asyncio.wait_for(slow_began.wait(), 20)
+    await crash(inbox, "crashed")
+    inbox.worker._alone.take(None)
+    inbox.worker._alone._turn = 0.0  # its turn is now
+    await claim(inbox, *(f"evt_{n:02d}" for n in range(20)))
+    inbox.worker.wake()
+    await until(settled(database, "processed", 20))
+    assert not beside
+    await claim(inbox, *(f"later_{n:02d}" for n in range(20)))
+    inbox.worker.wake()
+    await until(settled(database, "processed", 40))
+    slow_ends.set()
+    inbox.worker.wake()
+    await until(settled(database, "processed", 42), 60)
+    assert beside == [set(), set()]
+    assert ask(database, "SELECT attempts FROM webhook_receipts WHERE event_id = 'crashed'") == [(2,)]
+
+
+async def test_a_rescued_event_gets_its_turn_although_others_keep_coming(inbox: Inbox, database: str) -> None:
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        await asyncio.sleep(0.05)
+
+    await claim(inbox, *(f"evt_{n:04d}" for n in range(50)))
+    inbox.start_worker()
+    await until(lambda: not settled(database, "processed", 0)())
+    await crash(inbox, "zzz")
+    deadline, number = time.monotonic() + 60, 50
+    while not ask(database, "SELECT 1 FROM webhook_receipts WHERE event_id = 'zzz' AND status = 'processed'"):
+        assert time.monotonic() < deadline
+        await claim(inbox, *(f"evt_{n:04d}" for n in range(number, number + 20)))
+        number += 20
+        inbox.worker.wake()  # type: ignore[union-attr]
+        await asyncio.sleep(0.05)
+
+
+def test_the_patience_for_a_turn_grows_and_so_does_the_time_between() -> None:
+    now = 100.0
+
+    class Told:
+        def monotonic(self) -> float:
+            return now
+
+    alone, stalled = Alone(Told()), 0.0  # type: ignore[arg-type]
+    leased: Any = object()
+    for turn in range(6):
+        assert alone.is_due
+        alone.take(leased)
+        assert alone.left == 2**turn
+        now += alone.left
+        stalled += 2**turn
+        assert alone.put_off() is leased and alone.left is None and not alone.is_due
+        now += 10 * 2**turn
+    assert stalled / (now - 100) < 0.1
+    alone.take(leased)
+    alone.begin()
+    assert alone.left is None and alone.put_off() is None
+    now += 7
+    alone.end()
+    assert not alone.is_due
+    now += 7
+    assert alone.is_due
 
 
 async def test_stopping_gives_back_what_was_not_started(inbox: Inbox, database: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from oncehook import ConfigurationError, Effect, Event, Fail, Inbox, Retry, RetryLater, StoreUnavailable, relay, signals
 from oncehook.prune import prune
 from oncehook.receipt import EffectState, Leased, Settled, SettledEffect, State
+from oncehook.retry import NotNow
 from oncehook.store import EffectTarget
 from tests.events import Rows
 from tests.working import QUICK, claim, until
@@ -274,10 +275,10 @@ async def test_stopping_lets_a_call_finish_and_leases_no_more(inbox: Inbox, rows
     assert [row[1] for row in rows(EFFECTS)] == ["done", "waiting", "waiting"]
 
 
-async def test_a_call_that_does_not_end_in_time_is_left_to_another_process(inbox: Inbox, rows: Rows) -> None:
+async def test_a_call_that_a_stop_has_cancelled_goes_back_and_uses_no_attempt(inbox: Inbox, rows: Rows) -> None:
     started = asyncio.Event()
 
-    @inbox.effect
+    @inbox.effect(retry=Retry(attempts=1))
     async def send(effect: Effect, number: int) -> None:
         started.set()
         await asyncio.Event().wait()
@@ -287,7 +288,36 @@ async def test_a_call_that_does_not_end_in_time_is_left_to_another_process(inbox
     running.start()
     await asyncio.wait_for(started.wait(), 10)
     await running.stop(grace=0.05)
-    assert rows(EFFECTS) == [("send:evt_1", "retrying", 1, "TimeoutError: the relay was stopped")]
+    assert rows(EFFECTS) == [("send:evt_1", "waiting", 0, None)]
+
+
+async def test_a_function_that_raises_cancelled_by_itself_fails_as_by_any_error(inbox: Inbox, rows: Rows) -> None:
+    @inbox.effect(retry=QUICK)
+    async def send(effect: Effect, number: int) -> None:
+        inner = asyncio.create_task(asyncio.sleep(60))
+        inner.cancel()
+        await inner
+
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await until(now(rows, "failed"))
+    assert rows(EFFECTS) == [("send:evt_1", "failed", 3, "CancelledError: ")]
+
+
+async def test_what_is_not_to_be_had_now_goes_back_and_uses_no_attempt(inbox: Inbox, rows: Rows) -> None:
+    @inbox.effect(retry=Retry(attempts=2, first=0, most=0))
+    async def send(effect: Effect, number: int) -> None:
+        calls.append(effect.attempt)
+        if len(calls) == 1:
+            raise ConnectionError("no route")
+        if len(calls) < 5:
+            raise NotNow("busy", after=0.05)
+
+    calls: list[int] = []
+    await claim(inbox, "evt_1")
+    inbox.start_worker()
+    await until(now(rows, "done"))
+    assert calls == [1, 2, 2, 2, 2] and rows(EFFECTS) == [("send:evt_1", "done", 2, None)]
 
 
 async def test_arguments_that_were_erased_are_not_guessed(inbox: Inbox, rows: Rows) -> None:
@@ -325,7 +355,7 @@ async def test_drain_performs_what_is_due_and_returns(inbox: Inbox, rows: Rows) 
     inbox.effect(name="send")(lambda effect, number: calls.append(effect.key))
     await record(inbox, *(f"evt_{n:02d}" for n in range(40)))
     running = relay.Relay(inbox.store, inbox.effects)
-    assert await running.drain() == 40
+    assert len(await running.drain()) == 40
     assert (len(set(calls)), now(rows, "done", 40)()) == (40, True)
 
 

@@ -4,6 +4,7 @@ import json
 import sqlite3
 import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -18,10 +19,12 @@ import oncehook.testing
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, RetryLater, State
 from oncehook.extract import moment
 from oncehook.providers import built_in, built_in_names
+from oncehook.receipt import EffectState
 from oncehook.store import EffectTarget
 from oncehook.testing import (
     Bench,
     NotAtRest,
+    Performed,
     advance,
     crash,
     deliver,
@@ -249,6 +252,94 @@ async def test_an_inbox_without_rest_is_told_of(inbox: Inbox) -> None:
         await drain(inbox, most=20)
 
 
+async def test_effects_are_performed_and_told_unless_they_are_to_stay(make_inbox: Callable[..., Inbox]) -> None:
+    mails: list[str] = []
+    inbox = make_inbox(worker=False)
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    @inbox.effect(retry=Retry(attempts=3))
+    async def mail(effect: Effect, to: str) -> None:
+        mails.append(to)
+        if len(mails) == 1:
+            raise ConnectionError("no route")
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        await event.effect("mail:in_1", mail, to="jane")
+
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", type="invoice.paid")
+        stayed = await drain(inbox, later=True, effects=False)
+        assert len(stayed) == 1 and stayed.effects == mails == []
+        first = await drain(inbox)
+        assert first == [] and [(one.status, one.last_error) for one in first.effects] == [
+            (EffectState.RETRYING, "ConnectionError: no route")
+        ]
+        assert (await drain(inbox)).effects == []  # it is not due yet
+        last = await drain(inbox, later=True)
+        assert last.effects == [Performed("mail:in_1", "mail", {"to": "jane"}, EffectState.DONE, 2, None)]
+        await deliver(inbox, "stripe", type="invoice.paid")
+        again = await drain(inbox, later=True)
+        assert len(again) == 1 and again.effects == []
+    assert mails == ["jane", "jane"]
+
+
+async def test_an_effect_whose_process_died_comes_back_too(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(worker=False)
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox.effect(name="mail")(lambda effect: None)
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        await event.effect("mail:in_1", "mail")
+
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", type="invoice.paid")
+        await drain(inbox, effects=False)
+        assert await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "mail", 30.0)])
+        assert (await drain(inbox)).effects == []
+        await advance(inbox, "31s")
+        (performed,) = (await drain(inbox, later=True)).effects
+    assert (performed.status, performed.attempts) == (EffectState.DONE, 2)
+
+
+async def test_pruning_takes_the_keys_of_effects_past_their_time(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    inbox = make_inbox(worker=False, effect_retention="60d")
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox.effect(name="mail")(lambda effect: None)
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        await event.effect("mail:in_1", "mail")
+
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", type="invoice.paid")
+        await drain(inbox)
+        for after, left in (("50d", 1), ("11d", 0)):
+            await advance(inbox, after)
+            await prune(inbox)
+            assert rows("SELECT count(*) FROM webhook_effects") == [(left,)]
+
+
+async def test_an_isolated_inbox_has_your_effects(tmp_path: Path) -> None:
+    yours = Inbox("sqlite:///never-opened.db")
+    yours.source("stripe", secrets=["whsec_test"])
+    mails: list[str] = []
+
+    @yours.effect
+    def mail(effect: Effect) -> None:
+        mails.append(effect.key)
+
+    @yours.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        await event.effect("mail:in_1", mail)
+
+    inbox = isolated(yours, f"sqlite:///{tmp_path}/test.db")
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", type="invoice.paid")
+        assert [one.key for one in (await drain(inbox)).effects] == mails == ["mail:in_1"]
+
+
 async def test_a_worker_beside_the_test_is_refused(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox(worker=True)
     async with inbox.lifespan():
@@ -420,7 +511,7 @@ async def test_an_isolated_inbox_has_your_effects_and_performs_them_when_told_to
     mine = isolated(yours, database)
     async with mine.lifespan():
         await deliver(mine, "stripe", type="invoice.paid")
-        assert [one.status for one in await drain(mine)] == [State.PROCESSED] and calls == []
+        assert [one.status for one in await drain(mine, effects=False)] == [State.PROCESSED] and calls == []
         assert await perform(mine) == 2
         assert sorted(calls) == [("invoices", {"paid": True}), ("mail", "a@example.com", 1)]
         assert await perform(mine) == 0
@@ -437,7 +528,7 @@ async def test_effects_of_a_process_that_died_are_performed(inbox: Inbox) -> Non
         await event.effect("mail", "send")
 
     await deliver(inbox, "stripe", type="invoice.paid")
-    await drain(inbox)
+    await drain(inbox, effects=False)
     assert len(await inbox.store.lease_effects(1, "dead", [EffectTarget("function", "send", 45.0)])) == 1
     assert await perform(inbox) == 0
     await advance(inbox, "46s")
@@ -459,8 +550,8 @@ async def test_an_inbox_with_an_engine_needs_one_for_the_test(tmp_path: Path) ->
 
 def test_what_is_public_is_pinned() -> None:
     assert set(oncehook.testing.__all__) == {
-        "Answer", "Bench", "NotAtRest", "Pair", "advance", "crash", "deliver", "drain", "isolated", "make_pair",
-        "perform", "post", "prune", "receipt", "replay", "sign",
+        "Answer", "Bench", "Drained", "NotAtRest", "Pair", "Performed", "advance", "crash", "deliver", "drain",
+        "isolated", "make_pair", "perform", "post", "prune", "receipt", "replay", "sign",
     }  # fmt: skip
 
 
@@ -531,7 +622,10 @@ def test_the_fixtures_work_in_plain_and_async_tests(kind: str, tmp_path: Path, p
     done = run_pytest(tmp_path, *options)
     assert done.returncode == 0 and "3 passed" in done.stdout, done.stdout + done.stderr
     assert not (tmp_path / "never-opened.db").exists()
-    assert postgres.sql("SELECT count(*) FROM pg_database WHERE datname LIKE 'oncehook%'").strip() == "0"
+    deadline = time.monotonic() + 30
+    while postgres.sql("SELECT count(*) FROM pg_database WHERE datname LIKE 'oncehook_test_%'") != "0":
+        assert time.monotonic() < deadline, "a test's database was left behind"  # another test's goes in its own time
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize(

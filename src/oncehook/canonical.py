@@ -5,14 +5,14 @@ again later.
 """
 
 import asyncio
-import inspect
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from oncehook import calling
+from oncehook.calling import Threads, said
 from oncehook.errors import ConfigurationError
-from oncehook.retry import Fail, RetryLater
+from oncehook.retry import Fail, NotNow, RetryLater
 
 Fetch = Callable[[Any], Any]
 
@@ -28,13 +28,16 @@ class Fetcher:
     fetch: Fetch
     timeout: float
 
+    def __post_init__(self) -> None:
+        calling.check(self.fetch, calling.name_of(self.fetch), timeout=self.timeout)
+
 
 class Canonical:
     """The fetchers of an inbox, by source."""
 
     def __init__(self) -> None:
         self._of_source: dict[str, Fetcher] = {}
-        self._threads: ThreadPoolExecutor | None = None
+        self._threads: tuple[asyncio.AbstractEventLoop, Threads] | None = None  # of the loop that the inbox runs in
 
     def add(self, source: str, fetcher: Fetcher) -> None:
         if source in self._of_source:
@@ -51,18 +54,16 @@ class Canonical:
                 f"source {source!r} has no canonical fetcher: register one with inbox.canonical({source!r}, fetch)"
             )
         try:
-            async with asyncio.timeout(fetcher.timeout):
-                return await self._call(fetcher.fetch, event)
-        except (Fail, RetryLater):
+            return await calling.call("the provider", fetcher.fetch, self._room(), fetcher.timeout, event)
+        except (Fail, RetryLater, NotNow):
             raise
         except TimeoutError:
             raise RetryLater(f"the provider did not answer within {fetcher.timeout:g} s") from None
         except Exception as error:
-            raise RetryLater(f"the canonical object could not be fetched: {type(error).__name__}: {error}") from error
+            raise RetryLater(f"the canonical object could not be fetched: {said(error)}") from error
 
-    async def _call(self, fetch: Fetch, event: Any) -> Any:
-        if inspect.iscoroutinefunction(fetch):
-            return await fetch(event)
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(FETCHING_THREADS, thread_name_prefix="oncehook-canonical")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, fetch, event)
+    def _room(self) -> Threads:
+        loop = asyncio.get_running_loop()
+        if self._threads is None or self._threads[0] is not loop:
+            self._threads = loop, Threads(FETCHING_THREADS, "oncehook-canonical")
+        return self._threads[1]

@@ -9,16 +9,17 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from oncehook import calling
+from oncehook.calling import Function
+from oncehook.calling import name_of as told
 from oncehook.errors import ConfigurationError, OncehookError
 from oncehook.receipt import LeasedEffect
 from oncehook.retry import Retry
-
-Function = Callable[..., Any]
 
 EFFECT_TIMEOUT = 30.0
 MOST_BYTES = 256 * 1024
@@ -64,10 +65,9 @@ class Target:
     function: Function
     retry: Retry
     timeout: float
-    is_async: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
+        calling.check(self.function, told(self.function), self.retry, self.timeout)
 
 
 class Effects:
@@ -119,10 +119,6 @@ class Effects:
 
     def __iter__(self) -> Iterator[Target]:
         return iter(self._targets.values())
-
-
-def told(function: Function) -> str:
-    return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
 
 def takes_effect(function: Function) -> bool:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from oncehook.effect import Function, idempotency_key
+from oncehook.calling import Function
+from oncehook.effect import idempotency_key
 from oncehook.extract import NotReadable, TooDeep, look_up, parse
 from oncehook.order import OCCURRED, Occurred, advance_of
 from oncehook.outbox import Outbox

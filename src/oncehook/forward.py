@@ -5,7 +5,7 @@ signed by Standard Webhooks if there is a `forward_secret`. The target is called
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from fnmatch import translate
@@ -26,10 +26,16 @@ from oncehook.providers import built_in
 from oncehook.retry import Fail, Retry, RetryLater
 from oncehook.sign import sign
 from oncehook.source import Source, resolve
-from oncehook.target import PATIENCE, Target
+from oncehook.target import PATIENCE, Call, Target
 
 POLICY = Retry(attempts=20)
 """A target may be down for a night. Waiting while it is paused uses none of them."""
+
+PLACES = 8
+"""How many effects are posted to one origin at once."""
+
+MOST_TARGETS = 1000
+"""How many origins of effects are remembered before those that are well are forgotten."""
 
 LONGEST_WAIT = 3600.0
 """The most of a Retry-After that is honoured, in seconds."""
@@ -76,19 +82,10 @@ class Forward:
     async def send(self, event: Event) -> None:
         """One attempt. Returns on 2xx; for anything else it raises what tells the policy what to do."""
         async with self.target.call() as call:
-            headers = self.headers(event)
-            try:
-                answer = await self.outgoing.send(
-                    self.url, event.raw, headers, trusted=self.trusted, timeout=self.timeout
-                )
-            except SendFailed:
-                call.failed()
-                raise
-            wait = retry_after(answer, self.clock.now())
-            if answer.status == 429 or answer.status >= 500:
-                call.failed(wait=wait)
-            else:
-                call.succeeded()
+            sending = self.outgoing.send(
+                self.url, event.raw, self.headers(event), trusted=self.trusted, timeout=self.timeout
+            )
+            answer, wait = await tell(call, sending, self.clock)
         judge(self.origin, answer.status, wait)
 
     def headers(self, event: Event) -> dict[str, str]:
@@ -115,12 +112,17 @@ class Posting:
     """Performs effects whose target is an HTTP address: POSTs their arguments as JSON, with the effect's key.
 
     The address comes from code or data, so it must be public, unless its origin is in the configuration's
-    `effect_targets`. 2xx is done; 410 gives up; Retry-After is honoured; the rest is tried again.
+    `effect_targets`. 2xx is done; 410 gives up; Retry-After is honoured; the rest is tried again. An origin has so many
+    calls at once and is paused after failures, together with what is forwarded there.
     """
 
-    def __init__(self, outgoing: Outgoing, allowed: Sequence[str], clock: Clock = SYSTEM) -> None:
+    def __init__(
+        self, outgoing: Outgoing, allowed: Sequence[str], targets: dict[str, Target], clock: Clock = SYSTEM
+    ) -> None:
         self.outgoing = outgoing
         self.clock = clock
+        self.targets = targets  # of forwards
+        self._own: dict[str, Target] = {}
         try:
             self.allowed = {parse_url(url).origin for url in allowed}
         except ValueError as error:
@@ -138,13 +140,23 @@ class Posting:
             "Oncehook-Source": effect.source,
             "Oncehook-Attempt": str(effect.attempt),
         }
-        body = msgspec.json.encode(args)
-        trusted = origin in self.allowed
+        body, trusted, timeout = msgspec.json.encode(args), origin in self.allowed, EFFECT_TIMEOUT / 2
         try:
-            answer = await self.outgoing.send(effect.target, body, headers, trusted=trusted, timeout=EFFECT_TIMEOUT / 2)
+            async with self._target(origin).call() as call:
+                sending = self.outgoing.send(effect.target, body, headers, trusted=trusted, timeout=timeout)
+                answer, wait = await tell(call, sending, self.clock)
         except SendRefused as error:
             raise Fail(str(error)) from None
-        judge(origin, answer.status, retry_after(answer, self.clock.now()))
+        judge(origin, answer.status, wait)
+
+    def _target(self, origin: str) -> Target:
+        """Addresses may come from data, so there is no end to them: those with nothing to remember are forgotten."""
+        target = self.targets.get(origin) or self._own.get(origin)
+        if target is None:
+            if len(self._own) >= MOST_TARGETS:
+                self._own = {name: one for name, one in self._own.items() if not one.is_idle}
+            target = self._own[origin] = Target(origin, PLACES, self.clock)
+        return target
 
 
 # -- what is sent ---------------------------------------------------------------------------------------------------
@@ -189,6 +201,23 @@ def plain(text: str) -> str:
 
 
 # -- what came of it ------------------------------------------------------------------------------------------------
+
+
+async def tell(call: Call, sending: Awaitable[Answer], clock: Clock) -> tuple[Answer, float | None]:
+    """The answer, and how long it asks to wait; the target is told how it does. A refusal says nothing of it."""
+    try:
+        answer = await sending
+    except SendRefused:
+        raise
+    except SendFailed:
+        call.failed()
+        raise
+    wait = retry_after(answer, clock.now())
+    if answer.status == 429 or answer.status >= 500:
+        call.failed(wait=wait)
+    else:
+        call.succeeded()
+    return answer, wait
 
 
 def judge(origin: str, status: int, wait: float | None) -> None:

@@ -4,16 +4,14 @@ The most specific pattern wins. Two equally specific ones that could meet on one
 is a handler that no event can reach: neither is found out by an event in the night.
 """
 
-import asyncio
-import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
-from contextvars import copy_context
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+from oncehook import calling
+from oncehook.calling import Function, Threads
 from oncehook.errors import ConfigurationError
 from oncehook.event import Event
 from oncehook.extract import indexed
@@ -22,7 +20,6 @@ from oncehook.retry import Fail, Retry
 from oncehook.source import compile_pattern
 from oncehook.transact import Transaction
 
-Function = Callable[..., Any]
 DEFAULT_TIMEOUT = 300.0
 
 
@@ -38,41 +35,37 @@ class Handler:
     batch: int | None = None
     forwards_to: str | None = None  # the target, if this is a source's `forward`
     once_per: tuple[str, ...] = ()
+    name: str = field(init=False)
     is_async: bool = field(init=False)
     takes_tx: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        parameters = inspect.signature(self.function).parameters
-        object.__setattr__(self, "is_async", inspect.iscoroutinefunction(self.function))
-        object.__setattr__(self, "takes_tx", len(parameters) > 1)
-        if not 1 <= len(parameters) <= 2:
-            raise ConfigurationError(f"{self.name} must take (event) or (event, tx), not {len(parameters)} arguments")
+        name = calling.name_of(self.function) if self.forwards_to is None else f"forward to {self.forwards_to}"
+        object.__setattr__(self, "name", name)
+        calling.check(self.function, name, self.retry, self.timeout)
+        arguments = calling.positional(self.function, name)
+        object.__setattr__(self, "is_async", calling.is_meant_async(self.function))
+        object.__setattr__(self, "takes_tx", arguments > 1)
+        if not 1 <= arguments <= 2:
+            raise ConfigurationError(f"{self.name} must take (event) or (event, tx), not {arguments} arguments")
+        if self.batch is not None and (type(self.batch) is not int or self.batch < 1):
+            raise ConfigurationError(f"{self.name} has batch={self.batch!r}: give a whole number, 1 or more")
+        if not all(isinstance(one, str) and one for one in self.once_per):
+            raise ConfigurationError(f"{self.name} has once_per={self.once_per!r}: name facts, or paths of the payload")
         if self.once_per and self.batch:
             raise ConfigurationError(f"{self.name} has once_per and batch: an identity is of one event at a time")
 
-    @property
-    def name(self) -> str:
-        if self.forwards_to is not None:
-            return f"forward to {self.forwards_to}"
-        return f"{self.function.__module__}.{self.function.__qualname__}"
-
-    async def call(self, given: Any, transaction: Transaction, threads: Executor) -> None:
+    async def call(self, given: Any, transaction: Transaction, threads: Threads) -> None:
         """Call the function, for no longer than its timeout; a plain one in one of `threads`. Then its `tx` is dead."""
         arguments = (given, transaction.offer(is_async=self.is_async)) if self.takes_tx else (given,)
-        limit = asyncio.timeout(self.timeout)
         try:
-            async with limit:
-                if self.is_async:
-                    await self.function(*arguments)
-                else:
-                    loop = asyncio.get_running_loop()
-                    await loop.run_in_executor(threads, copy_context().run, self.function, *arguments)
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the handler's own
-            raise TimeoutError(f"the handler did not end within {self.timeout:g} s") from None
+            await calling.call("the handler", self.function, threads, self.timeout, *arguments)
         finally:
             transaction.withdraw()
+
+    def longest(self, threads: Threads) -> float:
+        """The most seconds that a call may take, with the wait for a thread where it needs one."""
+        return self.timeout + (0.0 if calling.runs_in_loop(self.function) else threads.patience)
 
     @property
     def rank(self) -> tuple[bool, int]:

@@ -50,6 +50,8 @@ class Heartbeat:
                     self.heart.beat(held, self.lease_seconds)
                 except StoreUnavailable as error:
                     signals.emit("heartbeat_failed", held=len(held), detail=error.detail)
+                except Exception as error:  # the leases of every handler here hang on this thread
+                    signals.emit("heartbeat_failed", held=len(held), detail=type(error).__name__)
         self.heart.close()
 
     def stop(self) -> None:

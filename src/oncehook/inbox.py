@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from oncehook import signals
+from oncehook.calling import name_of
 from oncehook.canonical import FETCH_TIMEOUT, Canonical, Fetcher
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
@@ -21,7 +22,7 @@ from oncehook.inline import Inline
 from oncehook.meter import Meter
 from oncehook.outbox import Outbox
 from oncehook.outgoing import Outgoing
-from oncehook.process import Processor, Worker
+from oncehook.process import Processor
 from oncehook.providers.certificates import Certificates
 from oncehook.prune import Janitor, effect_horizon, horizon
 from oncehook.receipt import Claim, Claimed, Receipt
@@ -37,6 +38,7 @@ from oncehook.store import Store, make_store
 from oncehook.target import Target as ForwardTarget
 from oncehook.version import checked_out
 from oncehook.wake import Announcer, keep_listening
+from oncehook.worker import Worker
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -88,7 +90,7 @@ class Inbox:
         self.outgoing = Outgoing()
         self.targets: dict[str, ForwardTarget] = {}
         self.effects = Effects()
-        posting = Posting(self.outgoing, self.configuration.settings.effect_targets, clock)  # of the file, not of code
+        posting = Posting(self.outgoing, self.configuration.settings.effect_targets, self.targets, clock)  # the file's
         self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))
         self.canonicals = Canonical()
         self.relay: Relay | None = None
@@ -140,7 +142,7 @@ class Inbox:
         retry: Retry | None = None,
         timeout: Any = None,
         batch: int | None = None,
-        once_per: str | Sequence[str] = (),
+        once_per: str | Sequence[str] | None = None,
     ) -> Callable[[F], F]:
         """Register the handler of a source's events of a type (a shell pattern; it also matches as a dotted prefix).
 
@@ -150,13 +152,13 @@ class Inbox:
         all of them; if it fails, they are tried one by one. With `once_per`, such as "object_id" or a path in the
         payload, or several, only the first event of that identity is handled; the others are processed without it.
         """
-        identity = (once_per,) if isinstance(once_per, str) else tuple(once_per)
+        if once_per is not None and not once_per:
+            raise ConfigurationError(f"once_per={once_per!r} names nothing: leave it out, or name a fact of the event")
+        identity = (once_per,) if isinstance(once_per, str) else tuple(once_per or ())
+        policy, limit = Retry() if retry is None else retry, seconds(timeout, DEFAULT_TIMEOUT)
 
         def register(function: F) -> F:
-            limit = DEFAULT_TIMEOUT if timeout is None else duration(timeout)
-            self.handlers.add(
-                Handler(source, type_pattern, function, retry or Retry(), limit, batch, once_per=identity)
-            )
+            self.handlers.add(Handler(source, type_pattern, function, policy, limit, batch, once_per=identity))
             return function
 
         return register
@@ -181,7 +183,10 @@ class Inbox:
         """
 
         def register(function: F) -> F:
-            self._perform(FUNCTION, name or function.__name__, function, retry, timeout)
+            called = name or getattr(function, "__name__", None)
+            if called is None:
+                raise ConfigurationError(f"{name_of(function)} has no name of its own: give @inbox.effect a name=…")
+            self._perform(FUNCTION, called, function, retry, timeout)
             return function
 
         return register if function is None else register(function)
@@ -196,8 +201,8 @@ class Inbox:
         return register
 
     def _perform(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Any) -> None:
-        limit = EFFECT_TIMEOUT if timeout is None else duration(timeout)
-        self.effects.add(Target(kind, name, function, retry or Retry(), limit))
+        policy = Retry() if retry is None else retry
+        self.effects.add(Target(kind, name, function, policy, seconds(timeout, EFFECT_TIMEOUT)))
 
     @overload
     def canonical(self, source: str, fetch: F, *, timeout: Any = None) -> F: ...
@@ -209,7 +214,7 @@ class Inbox:
         """Register how a source's object is asked of its provider, for `event.canonical()`: `fetch(event)`."""
 
         def register(fetch: F) -> F:
-            self.canonicals.add(source, Fetcher(fetch, FETCH_TIMEOUT if timeout is None else duration(timeout)))
+            self.canonicals.add(source, Fetcher(fetch, seconds(timeout, FETCH_TIMEOUT)))
             return fetch
 
         return register if fetch is None else register(fetch)
@@ -288,14 +293,8 @@ class Inbox:
         if self.janitor is not None:
             await self.janitor.stop()
             self.janitor = None
-        if self.worker is not None:
-            await self.worker.stop()
-            self.worker = None
-        if self.relay is not None:
-            await self.relay.stop()
-            self.relay = None
-        if self.heartbeat is not None and self.processor is not None:
-            self.processor.close()
+        await self.end_work()
+        if self.heartbeat is not None:
             await asyncio.to_thread(self.heartbeat.stop)
             self.heartbeat = self.processor = self.door.inline = None
         await self.outgoing.close()
@@ -306,6 +305,11 @@ class Inbox:
         await self.announcer.stop()
         await self.store.close()
         signals.emit("stopped")
+
+    async def end_work(self) -> None:
+        """Lease no more, and let handlers and effects that are under way end, within `stop_grace` altogether."""
+        worker, relay, self.worker, self.relay = self.worker, self.relay, None, None
+        await asyncio.gather(*(one.stop(self.settings.stop_grace) for one in (worker, relay) if one is not None))
 
     def start_processor(self) -> Processor:
         """Be able to run handlers in this process: for the worker, for inline sources, and for tests without either."""
@@ -392,6 +396,14 @@ class Inbox:
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def seconds(timeout: Any, default: float) -> float:
+    """A timeout as it is given in code."""
+    try:
+        return default if timeout is None else duration(timeout)
+    except ValueError as error:
+        raise ConfigurationError(f"timeout={timeout!r}: {error}") from None
 
 
 def make_sessions(engine: Any, store: Store) -> Any:

@@ -10,8 +10,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oncehook.calling import Function, in_its_way
 from oncehook.canonical import Canonical
-from oncehook.effect import TOPIC, EffectRefused, Effects, Function, encode
+from oncehook.effect import TOPIC, EffectRefused, Effects, encode
 from oncehook.errors import OncehookError
 from oncehook.extract import indexed, moment
 from oncehook.order import Advance, Place, place
@@ -107,6 +108,7 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
         self._pending: list[Ask] = []
+        self._once: Ask | None = None  # written last: another event that has it ends this one's work, not its handler
         self._skipped: list[Noop] = []  # to be noted with the mark
         self._fetched: dict[int, Any] = {}
         self._ended = False
@@ -118,7 +120,7 @@ class Outbox:
 
     @property
     def used(self) -> bool:
-        return self._transaction.used or bool(self._pending or self._skipped or self.unanswered)
+        return self._transaction.used or bool(self._pending or self._once or self._skipped or self.unanswered)
 
     async def connection(self) -> Any:
         return await self._transaction.connection()
@@ -167,6 +169,10 @@ class Outbox:
             verb = next(iter(self.unanswered)).verb
             raise NotAwaited(f"event.{verb}(…) was not awaited: its answer says what the handler is to do")
         await self._write()
+        if self._once is not None:
+            self._pending.append(self._once)
+            self._once = None
+            await self._write()
         skipped, self._skipped = self._skipped, []
         if skipped:
             await self._note(skipped)
@@ -253,7 +259,7 @@ class Outbox:
         if found is not None and found != leased.receipt:
             self._skipped.append(Noop(leased, "effect", leased.source, key))
             return True
-        self._pending.append(Ask(leased, leased.source, key, ONCE, ONCE, "{}"))
+        self._once = Ask(leased, leased.source, key, ONCE, ONCE, "{}")
         return False
 
     # -- entities -------------------------------------------------------------------------------------------------
@@ -303,21 +309,11 @@ class Outbox:
         return self._in_its_way(answer)
 
     def _in_its_way(self, answer: Answer) -> Any:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # a thread
-            return asyncio.run_coroutine_threadsafe(_awaited(answer), self._loop).result()
-        if loop is self._loop:
-            return answer
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(answer), self._loop))
+        return in_its_way(answer, self._loop)
 
     def _check_open(self) -> None:
         if self._ended:
             raise TransactionClosed(ENDED)
-
-
-async def _awaited(answer: Answer) -> Any:
-    return await answer
 
 
 def _place_of(row: Sequence[Any]) -> Place:

@@ -218,6 +218,8 @@ class Janitor:
                 await self.turn()
             except Unavailable as error:
                 signals.emit("prune_waits", detail=error.detail)
+            except Exception as error:
+                signals.background_failed("prune", error)
 
     async def turn(self) -> Pruned | None:
         """One turn. What an earlier turn of this process has looked at is looked at again only now and then."""

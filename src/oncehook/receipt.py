@@ -211,6 +211,7 @@ class SettledEffect:
     after: float | None = None  # seconds until the next attempt
     error: str | None = None
     crashed: bool = False
+    uncharged: bool = False  # no attempt was made: it goes back as it was
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ that the handler makes itself (HTTP, mail, another database) is really made.
 import asyncio
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from oncehook.calling import Threads, said
 from oncehook.canonical import Canonical
 from oncehook.effect import Effects
 from oncehook.errors import OncehookError
@@ -95,7 +95,7 @@ async def rehearse(
             await _handle(handler, Event(_as_leased(receipt, payload), outbox), outbox, rehearsal)
             await recording.flush()
         except Exception as error:  # whatever the user's code raises is the result
-            rehearsal.error = f"{type(error).__name__}: {error}"
+            rehearsal.error = said(error)
             watch.failed(rehearsal.error)
         finally:
             await asyncio.shield(outbox.rollback())
@@ -113,21 +113,13 @@ def _recording(store: Store, transaction: Callable[[], Any] | None, watch: "Watc
 async def _handle(handler: Handler, event: Event, outbox: Outbox, rehearsal: Rehearsal) -> None:
     rehearsal.repeated = await is_repeated(handler, event, outbox)
     if not rehearsal.repeated:
-        await _call(handler, event, outbox)
+        await handler.call([event] if handler.batch else event, outbox, Threads(1, "oncehook-rehearsal"))
     await outbox.flush()
     for ask in outbox.asks:
         if ask.kind != ONCE:
             facts = {"key": ask.key, "kind": ask.kind, "target": ask.target, "args": msgspec.json.decode(ask.args)}
             rehearsal.effects.append({**facts, "new": ask.new, "status": ask.status})
     rehearsal.stale += [noop.key for noop in outbox.noops if noop.reason == "stale"]
-
-
-async def _call(handler: Handler, event: Event, outbox: Outbox) -> None:
-    threads = ThreadPoolExecutor(1, thread_name_prefix="oncehook-rehearsal")
-    try:
-        await handler.call([event] if handler.batch else event, outbox, threads)
-    finally:
-        threads.shutdown(wait=False)
 
 
 def _as_leased(receipt: Receipt, payload: Payload) -> Leased:
@@ -262,7 +254,7 @@ class Recorder:
             yield statement
         except Exception as error:
             if statement is not None:
-                statement.error = f"{type(error).__name__}: {error}"
+                statement.error = said(error)
             raise
 
 

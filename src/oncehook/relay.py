@@ -10,13 +10,14 @@ import asyncio
 import json
 import os
 import socket
-from concurrent.futures import ThreadPoolExecutor
 
 from oncehook import signals
-from oncehook.effect import Effect, Effects, Target
+from oncehook.calling import Threads, after_failure, call
+from oncehook.effect import Effect, Effects
 from oncehook.errors import Unavailable
 from oncehook.receipt import EffectState, LeasedEffect, SettledEffect
-from oncehook.retry import Again, Fail, Retry, decide
+from oncehook.retry import Crashed, Fail, NotNow, Retry
+from oncehook.stopping import end, is_stopping
 from oncehook.store import EffectTarget, Store
 
 POLL = 1.0
@@ -31,10 +32,6 @@ LOOK_AROUND = 10.0
 """Every so many seconds: whether leases ran out, and whether effects wait that nobody here can perform."""
 
 
-class Crashed(Exception):
-    """The process that held the lease is gone."""
-
-
 class Relay:
     """Leases effects that this process can perform, and performs them, `concurrency` at once."""
 
@@ -47,7 +44,7 @@ class Relay:
         self.look_around = LOOK_AROUND if look_around is None else look_around
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.marks = Marks(store)
-        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="oncehook-effect")
+        self._threads = Threads(concurrency, "oncehook-effect", patience=MARGIN / 3)
         self._running: set[asyncio.Task[None]] = set()
         self._attention = asyncio.Event()  # something may be due, or a place is free
         self._stop_asked = False
@@ -65,29 +62,24 @@ class Relay:
         self._attention.set()
 
     async def stop(self, grace: float = 30.0) -> None:
-        """Lease no more, and let calls that are under way finish within `grace`; the rest is tried again elsewhere."""
+        """Lease no more, and let calls that are under way finish within `grace`; the rest goes back, uncounted."""
         self._stop_asked = True
         self._attention.set()
         if self._looking is not None:
             self._looking.cancel()
         await asyncio.gather(*filter(None, (self._feeding, self._looking)), return_exceptions=True)
-        if self._running:
-            _, late = await asyncio.wait(self._running, timeout=grace)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-        self._threads.shutdown(wait=False)
+        await end(self._running, grace)
 
-    async def drain(self) -> int:
-        """Perform what is due now and return when nothing of it is left; how many calls were made."""
-        performed = 0
-        targets = self._targets()
-        while leased := (
-            await self.store.lease_effects(self.concurrency, self.name, targets)
-            or await self.store.lease_effects(1, self.name, targets, rescued=True)
-        ):
+    async def drain(self, most: int | None = None) -> list[int]:
+        """Perform what is due now and return when nothing of it is left, or after `most` calls; which were called."""
+        performed: list[int] = []
+        while most is None or len(performed) < most:
+            leased = await self.store.lease_effects(self.concurrency, self.name, self._targets())
+            leased = leased or await self.store.lease_effects(1, self.name, self._targets(), rescued=True)
+            if not leased:
+                break
             await asyncio.gather(*map(self._perform, leased))
-            performed += len(leased)
+            performed += [one.id for one in leased]
         return performed
 
     # -- feeding --------------------------------------------------------------------------------------------------
@@ -95,7 +87,13 @@ class Relay:
     async def _feed(self) -> None:
         while not self._stop_asked:
             self._attention.clear()
-            if not await self._lease():
+            try:
+                found = await self._lease()
+            except Exception as error:
+                signals.background_failed("relay", error)
+                await asyncio.sleep(POLL)
+                continue
+            if not found:
                 try:
                     await asyncio.wait_for(self._attention.wait(), POLL)
                 except TimeoutError:
@@ -138,29 +136,16 @@ class Relay:
         try:
             if leased.args is None:
                 raise Fail("its arguments were erased")
-            await self._call(target, leased)
-        except Exception as error:
-            _failed(settled, target.retry, leased.attempt, error)
-        except asyncio.CancelledError:
-            _failed(settled, target.retry, leased.attempt, TimeoutError("the relay was stopped"))
+            args = json.loads(leased.args)
+            await call(leased.target, target.function, self._threads, target.timeout, Effect.of(leased), **args)
+        except (Exception, asyncio.CancelledError) as error:
+            if isinstance(error, NotNow) or is_stopping():
+                _put_back(settled, leased, error.after if isinstance(error, NotNow) else None)
+            else:
+                _failed(settled, target.retry, leased.attempt, error)
         landed = await asyncio.shield(self.marks.mark(settled))
-        if landed is not None:
+        if landed is not None and not settled.uncharged:
             signals.performed(leased, settled, landed)
-
-    async def _call(self, target: Target, leased: LeasedEffect) -> None:
-        effect, args = Effect.of(leased), json.loads(leased.args or "{}")
-        limit = asyncio.timeout(target.timeout)
-        try:
-            async with limit:
-                if target.is_async:
-                    await target.function(effect, **args)
-                else:
-                    loop = asyncio.get_running_loop()
-                    await loop.run_in_executor(self._threads, lambda: target.function(effect, **args))
-        except TimeoutError:
-            if not limit.expired():
-                raise  # the function's own
-            raise TimeoutError(f"{leased.target} did not end within {target.timeout:g} s") from None
 
     # -- looking around -------------------------------------------------------------------------------------------
 
@@ -171,6 +156,8 @@ class Relay:
                 await self._look_at_waiting()
             except Unavailable as error:
                 signals.emit("relay_waits", detail=error.detail)
+            except Exception as error:
+                signals.background_failed("relay looking around", error)
             await asyncio.sleep(self.look_around)
 
     async def rescue(self) -> int:
@@ -241,13 +228,20 @@ class Marks:
                     signals.emit("effect_mark_failed", effects=len(settled), detail=error.detail)
                     break
                 await asyncio.sleep(0.1 * 2**number)
+            except Exception as error:  # nobody may wait for ever for what is not written
+                signals.background_failed("relay marking", error)
+                break
             else:
                 return landed if number == 1 else None  # an earlier try may have landed without an answer
         return None
 
 
+def _put_back(settled: SettledEffect, leased: LeasedEffect, after: float | None) -> None:
+    """No attempt is counted: what it needs is not to be had now, or the relay stops."""
+    settled.status = EffectState.RETRYING if leased.attempt > 1 else EffectState.WAITING
+    settled.after, settled.uncharged = after, True
+
+
 def _failed(settled: SettledEffect, retry: Retry, attempt: int, error: BaseException) -> None:
-    decision = decide(retry, attempt, error)
-    settled.status = EffectState.RETRYING if isinstance(decision, Again) else EffectState.FAILED
-    settled.after = decision.after if isinstance(decision, Again) else None
-    settled.error = f"{type(error).__name__}: {error}"[:2000]
+    settled.after, settled.error = after_failure(retry, attempt, error)
+    settled.status = EffectState.FAILED if settled.after is None else EffectState.RETRYING

@@ -6,14 +6,10 @@ from oncehook import signals
 from oncehook.errors import Unavailable
 from oncehook.handle import Handlers
 from oncehook.receipt import Settled, State
-from oncehook.retry import Again, Retry, decide
+from oncehook.retry import Again, Crashed, Retry, decide
 from oncehook.store import Store
 
 PAGE = 200
-
-
-class Crashed(Exception):
-    """The worker that held the lease is gone, or its handler hung."""
 
 
 async def rescue(store: Store, handlers: Handlers) -> int:
@@ -60,3 +56,5 @@ async def keep_rescuing(store: Store, handlers: Handlers, every: float) -> None:
                 signals.emit("abandoned", receipt=receipt)
         except Unavailable as error:
             signals.emit("worker_waits", detail=error.detail)
+        except Exception as error:
+            signals.background_failed("rescue", error)

@@ -37,6 +37,10 @@ class NotNow(OncehookError):
         self.after = after
 
 
+class Crashed(Exception):
+    """The process that held a lease is gone, or what it called hung."""
+
+
 @dataclass(frozen=True, slots=True)
 class Again:
     """Try again after so many seconds."""

@@ -165,6 +165,12 @@ class Settings:
     lease: float = setting(
         30.0, some(duration), "How long a crashed worker's events stay with it; a running handler's lease is extended."
     )
+    stop_grace: float = setting(
+        30.0,
+        duration,
+        "How long deliveries, handlers and effects that are under way may take to end at a stop, all at the same time; "
+        "what does not is undone, and no attempt is counted.",
+    )
     poll: float = setting(1.0, duration, "How often a worker looks for work when nothing wakes it.")
     notify: bool = setting(
         True,

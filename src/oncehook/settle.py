@@ -22,12 +22,18 @@ class Settler:
         self._task: asyncio.Task[None] | None = None
 
     async def settle(self, settled: Settled) -> bool:
-        """Whether it landed: False if the lease was lost. Raises Unavailable if it is not known."""
+        """Whether it landed: False if the lease was lost. Raises Unavailable if it is not known.
+
+        Whoever is cancelled meanwhile waits for the answer all the same: what was done is not to be given back.
+        """
         landed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((settled, landed))
         if self._task is None:
             self._task = asyncio.create_task(self._flush())
-        return await landed
+        try:
+            return await asyncio.shield(landed)
+        except asyncio.CancelledError:
+            return await landed
 
     async def _flush(self) -> None:
         try:

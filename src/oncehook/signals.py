@@ -12,9 +12,11 @@ import os
 import select
 import stat
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, TextIO, cast
 
 import msgspec
@@ -75,6 +77,7 @@ LINES: dict[str, tuple[str, str]] = {
         "A pooler is before PostgreSQL: no statement is prepared ahead, workers look by themselves.",
     ),
     "worker_waits": ("warning", "The database does not answer; the worker tries again."),
+    "background_failed": ("error", "A bug of Oncehook's own in a background loop, which goes on. Please report it."),
     "effect_conflict": ("info", "An event asked for an effect whose key was recorded before; nothing more happens."),
     "stale": ("info", "An event told of an entity something older than what is known; it was left as it is."),
     "effect_done": ("info", "An effect's target has taken it."),
@@ -204,6 +207,13 @@ def emit(line: str, **fields: Any) -> None:
     if is_on(line):
         with suppress(OSError, ValueError):  # a full disk or a closed pipe changes no answer
             getattr(_log, LINES[line][0])(line, **fields)
+
+
+def background_failed(loop: str, error: Exception) -> None:
+    """One line for an error that nobody expected there: where it was, never what it says."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    emit("background_failed", loop=loop, error=type(error).__name__, where=where)
 
 
 class EventLine(msgspec.Struct, omit_defaults=True):

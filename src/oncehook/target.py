@@ -35,6 +35,12 @@ class Target:
         self._paused_until: float | None = None
         self._pauses = 0  # in a row
         self._probing = False
+        self._callers = 0  # under way, or waiting for a place
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to remember of it."""
+        return not self._callers and not self.failures and self._paused_until is None
 
     @property
     def state(self) -> str:
@@ -47,16 +53,20 @@ class Target:
     async def call(self) -> AsyncIterator["Call"]:
         """A place to call it from, or NotNow. What came of the call is told by `succeeded` or `failed`."""
         self._check()
-        turns = await self._take_turn()
-        call = Call(self)
+        self._callers += 1
         try:
-            self._check()  # it may have been paused meanwhile
-            call.is_probe = self._probing = self._paused_until is not None
-            yield call
+            turns = await self._take_turn()
+            call = Call(self)
+            try:
+                self._check()  # it may have been paused meanwhile
+                call.is_probe = self._probing = self._paused_until is not None
+                yield call
+            finally:
+                turns.release()
+                if call.is_probe:
+                    self._probing = False
         finally:
-            turns.release()
-            if call.is_probe:
-                self._probing = False
+            self._callers -= 1
 
     def _check(self) -> None:
         if self._paused_until is None:

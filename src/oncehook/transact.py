@@ -5,9 +5,10 @@ that handler alone and is dead once its event is settled.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from oncehook.calling import in_its_way
 from oncehook.errors import OncehookError
 from oncehook.receipt import Held, Settled
 
@@ -62,7 +63,7 @@ class Native:
 
     def offer(self: Any, *, is_async: bool) -> Any:
         self._tx = Tx(self)
-        return self._tx if is_async else SyncTx(self._tx, asyncio.get_running_loop())
+        return self._tx
 
     def withdraw(self) -> None:
         if self._tx is not None:
@@ -78,24 +79,31 @@ class Heart(Protocol):
 
 
 class Tx:
-    """A handler's `tx`: the connection of its transaction, asked for when it is first used."""
+    """A handler's `tx`: the connection of its transaction, asked for when it is first used.
+
+    In a loop each verb is awaited; in a thread, where a plain `def` handler runs, it answers at once.
+    """
 
     def __init__(self, transaction: Transaction) -> None:
         self._transaction: Transaction | None = transaction
+        self._loop = asyncio.get_running_loop()
 
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        async def call(*args: Any, **named: Any) -> Any:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def ask(*args: Any, **named: Any) -> Any:
             if self._transaction is None:
                 raise TransactionClosed(ENDED)
             connection = await self._transaction.connection()
             return await getattr(connection, name)(*args, **named)
+
+        def call(*args: Any, **named: Any) -> Any:
+            return in_its_way(ask(*args, **named), self._loop)
 
         if name.startswith("_"):
             raise AttributeError(name)
         return call
 
     def transaction(self) -> "Savepoint":
-        """A savepoint: `async with tx.transaction():` undoes only its own block when it fails."""
+        """A savepoint: `async with tx.transaction():`, `with` in a thread, undoes only its own block when it fails."""
         return Savepoint(self)
 
     def _close(self) -> None:
@@ -115,33 +123,6 @@ class Savepoint:
         if kind is not None:
             await self._tx.execute(SAVEPOINT[1])
         await self._tx.execute(SAVEPOINT[2])
-
-
-class SyncTx:
-    """The same for a plain `def` handler, which runs in a thread."""
-
-    def __init__(self, tx: Tx, loop: asyncio.AbstractEventLoop) -> None:
-        self._tx = tx
-        self._loop = loop
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        verb = getattr(self._tx, name)
-
-        def call(*args: Any, **named: Any) -> Any:
-            return asyncio.run_coroutine_threadsafe(verb(*args, **named), self._loop).result()
-
-        return call
-
-    def transaction(self) -> "SyncSavepoint":
-        """A savepoint: `with tx.transaction():` undoes only its own block when it fails."""
-        return SyncSavepoint(self)
-
-
-class SyncSavepoint:
-    """The savepoint of a plain `def` handler."""
-
-    def __init__(self, tx: SyncTx) -> None:
-        self._tx = tx
 
     def __enter__(self) -> None:
         self._tx.execute(SAVEPOINT[0])

@@ -47,7 +47,10 @@ class Announcer:
     async def _notify(self) -> None:
         while self._wanted:
             self._wanted = False
-            await self.store.notify()
+            try:
+                await self.store.notify()
+            except Exception as error:  # it was a hint: whoever was to be told looks by itself
+                signals.background_failed("notify", error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), APART)
         self._task = None
@@ -69,5 +72,7 @@ async def keep_listening(store: Store, wake: Callable[[], None]) -> None:
         except Unavailable as error:
             if pause == FIRST_PAUSE:
                 signals.emit("listen_lost", detail=error.detail)
+        except Exception as error:
+            signals.background_failed("listen", error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)

@@ -106,6 +106,38 @@ async def test_nothing_is_left_where_handlers_follow_each_other_and_some_fail(
     assert len(found) == 120
 
 
+KEPT = {
+    "prepare": lambda tx: tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"),
+    "execute": lambda tx: tx.execute("SELECT 1; prepare mine AS SELECT 1"),
+    "fetch": lambda tx: tx.fetch("PREPARE mine AS SELECT 1"),
+    "fetchval": lambda tx: tx.fetchval("Prepare mine AS SELECT 1"),
+}
+
+
+@pytest.mark.parametrize("how", KEPT)
+async def test_a_statement_that_a_handler_prepared_ends_with_it(inbox: Inbox, database: str, how: str) -> None:
+    kept: list[Any] = []
+    found: list[tuple[int, int]] = []
+
+    @inbox.on("stripe", "invoice.paid")
+    async def prepare(event: Event, tx: Any) -> None:
+        named = await tx.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE from_sql")
+        found.append((await tx.fetchval("SELECT pg_backend_pid()"), named))
+        if event.id == "evt_1":
+            kept.append(await KEPT[how](tx))
+
+    await inbox.store.claim([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3")])
+    inbox.start_worker()
+    await until(lambda: states(database) == ["processed"] * 3)
+    assert [named for _, named in found] == [0, 0, 0]
+    first, second, third = (backend for backend, _ in found)
+    assert first != second == third  # its connection is cut, and no other, whatever the handler is called
+    if how == "prepare":
+        with pytest.raises(Exception, match=r"closed|released"):
+            await kept[0].fetchval()
+        assert ask(database, "SELECT * FROM ledger") == []
+
+
 async def test_a_connection_whose_driver_a_handler_changed_is_not_used_again(inbox: Inbox, database: str) -> None:
     seen: list[tuple[int, Any]] = []
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import math
 import os
 import secrets
 import signal
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from oncehook.web.dashboard import Dashboard
 
 RUN_KEY = "ONCEHOOK_RUN_KEY"
-GRACE = 30
-"""Seconds that deliveries under way get to finish after SIGTERM."""
 
 
 @click.command("serve")
@@ -172,11 +171,15 @@ class Server(uvicorn.Server):
 
     dashboard: "Dashboard | None" = None
 
+    def __init__(self, config: uvicorn.Config, inbox: Inbox) -> None:
+        super().__init__(config)
+        self.inbox = inbox
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain: what streams on ends now, what was begun is finished."""
+        """Drain: what streams on ends now; deliveries, handlers and effects have one grace together."""
         if self.dashboard is not None:
             self.dashboard.close()
-        await super().shutdown(sockets)
+        await asyncio.gather(super().shutdown(sockets), self.inbox.end_work())
         if self.dashboard is not None:
             await self.dashboard.stop()
 
@@ -221,8 +224,9 @@ def make_server(inbox: Inbox, dashboard: "Dashboard | None" = None) -> Server:
             access_log=False,
             log_config=None,
             log_level="critical",
-            timeout_graceful_shutdown=GRACE,
-        )
+            timeout_graceful_shutdown=math.ceil(inbox.settings.stop_grace),
+        ),
+        inbox,
     )
     server.dashboard = dashboard
     return server

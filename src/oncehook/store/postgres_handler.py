@@ -6,6 +6,7 @@ handlers follow each other, that message also begins the next one's.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -23,6 +24,8 @@ _encode = msgspec.json.Encoder().encode
 FRESH = 0.01
 """For how many seconds a transaction that was begun ahead may wait for its handler: `now()` in it is as old."""
 
+PREPARE = re.compile(r"\bprepare\b", re.IGNORECASE)
+
 BUSY = 0.03
 """Handlers that begin within so many seconds of each other have their transactions begun ahead."""
 
@@ -34,7 +37,11 @@ class LeaseLost(asyncpg.PostgresError):
 
 
 class HandlerConnection(asyncpg.Connection):
-    """A connection that notes when a handler changes what no statement changes back: codecs and listeners."""
+    """A connection that notes when a handler changes what no statement changes back, or keeps what would outlive it.
+
+    That is codecs and listeners, and prepared statements, of asyncpg or by the word PREPARE in any statement: to look
+    for them would cost more, for every event, than to cut a connection now and then for nothing.
+    """
 
     changed = False
     begun_at: float | None = None  # it waits for its next handler in a transaction, since then
@@ -50,9 +57,22 @@ def _changing(name: str) -> Callable[..., Any]:
     return change
 
 
+def _looked_at(name: str) -> Callable[..., Any]:
+    inherited = getattr(asyncpg.Connection, name)
+
+    def ask(self: HandlerConnection, query: str, *args: Any, **named: Any) -> Any:
+        if PREPARE.search(query):
+            self.changed = True
+        return inherited(self, query, *args, **named)
+
+    return ask
+
+
+for _name in ("execute", "fetch", "fetchmany", "fetchrow", "fetchval"):
+    setattr(HandlerConnection, _name, _looked_at(_name))
 for _name in (
-    "add_listener", "add_log_listener", "add_query_logger", "add_termination_listener", "reset_type_codec",
-    "set_builtin_type_codec", "set_type_codec",
+    "add_listener", "add_log_listener", "add_query_logger", "add_termination_listener", "cursor", "prepare",
+    "reset_type_codec", "set_builtin_type_codec", "set_type_codec",
 ):  # fmt: skip
     setattr(HandlerConnection, _name, _changing(_name))
 
@@ -155,9 +175,13 @@ class HandlerConnections:
         one of its own, or it would be undone where that handler fails.
         """
         after = f"BEGIN; {self._clean}; COMMIT; BEGIN" if and_begin else self._clean
-        await connection.execute(f"{self._marks(settled)}; {after}", timeout=self.timeout)
+        await self._send(connection, f"{self._marks(settled)}; {after}")
         if and_begin:
             connection.begun_at = SYSTEM.monotonic()
+
+    async def _send(self, connection: HandlerConnection, message: str) -> None:
+        """What we say ourselves is not looked at: a handler may be called `prepare`."""
+        await asyncpg.Connection.execute(connection, message, timeout=self.timeout)
 
     def _marks(self, settled: Sequence[Settled]) -> str:
         first = settled[0]
@@ -174,7 +198,7 @@ class HandlerConnections:
     async def roll_back(self, connection: HandlerConnection) -> None:
         """Undo everything, also what is left in the session. One that cannot be asked is cut."""
         try:
-            await connection.execute(f"ROLLBACK; {self._clean}", timeout=self.timeout)
+            await self._send(connection, f"ROLLBACK; {self._clean}")
         except (*LOST, asyncpg.PostgresError):
             connection.terminate()
 
@@ -267,7 +291,8 @@ class PostgresTransaction(Native):
         try:
             if not connection.is_in_transaction():
                 raise TransactionClosed(NOT_YOURS)
-            await self._home.commit(connection, settled, and_begin=self._home.are_busy(self._number))
+            begins = not connection.changed and self._home.are_busy(self._number)
+            await self._home.commit(connection, settled, and_begin=begins)
         except LeaseLost:
             await self.rollback()
             return False

@@ -12,7 +12,7 @@ from oncehook.receipt import Held, Leased, Settled
 from oncehook.store import queries
 from oncehook.store.postgres_handler import HandlerConnections, PostgresTransaction, settled_json
 from oncehook.store.postgres_lease import PostgresLease
-from oncehook.store.postgres_pool import PostgresPool, plain
+from oncehook.store.postgres_pool import LOST, PostgresPool, plain
 
 _encode = msgspec.json.Encoder().encode
 
@@ -87,9 +87,12 @@ class PostgresHeart:
         """Hold these for so long from now. Raises StoreUnavailable if the database does not answer."""
         try:
             self._loop.run_until_complete(self._beat(held, seconds))
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+        except (*LOST, asyncpg.PostgresError) as error:
             self._drop()
             raise StoreUnavailable(f"the heartbeat failed: {type(error).__name__}") from error
+        except BaseException:
+            self._drop()  # what state it is in is not known
+            raise
 
     async def _beat(self, held: Sequence[Held], seconds: float) -> None:
         if self._connection is None or self._connection.is_closed():

@@ -13,13 +13,15 @@ from oncehook.testing.clock import advance
 from oncehook.testing.door import Answer, deliver, post, sign
 from oncehook.testing.isolate import isolated
 from oncehook.testing.keys import Pair, make_pair
-from oncehook.testing.work import NotAtRest, crash, drain, perform, prune, receipt, replay
+from oncehook.testing.work import Drained, NotAtRest, Performed, crash, drain, perform, prune, receipt, replay
 
 __all__ = [
     "Answer",
     "Bench",
+    "Drained",
     "NotAtRest",
     "Pair",
+    "Performed",
     "advance",
     "crash",
     "deliver",

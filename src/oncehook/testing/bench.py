@@ -11,6 +11,7 @@ from oncehook.prune import Pruned
 from oncehook.receipt import Receipt
 from oncehook.testing import clock, door, work
 from oncehook.testing.door import Answer
+from oncehook.testing.work import Drained
 
 T = TypeVar("T")
 
@@ -53,7 +54,7 @@ class Bench:
     def deliver(self, to: str, payload: Any = None, **options: Any) -> Answer:
         return self.run(door.deliver(self.inbox, to, payload, **options))
 
-    def drain(self, **options: Any) -> list[Receipt]:
+    def drain(self, **options: Any) -> Drained:
         return self.run(work.drain(self.inbox, **options))
 
     def perform(self) -> int:

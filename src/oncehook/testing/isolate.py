@@ -44,9 +44,8 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
         **settings,
     )
     made.signing = signing
-    made.handlers = inbox.handlers
-    made.canonicals = inbox.canonicals
+    made.handlers, made.canonicals = inbox.handlers, inbox.canonicals
     for target in inbox.effects:
-        if target.kind != HTTP:  # it has its own, with its own client
+        if target.kind != HTTP:  # its own way out, with its own addresses
             made.effects.add(target)
     return made

@@ -1,15 +1,18 @@
 """The work of an inbox, step by step: what is due is leased, handled and settled here and now."""
 
+import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from oncehook import replay as replaying
 from oncehook.clock import SYSTEM
 from oncehook.inbox import Inbox
 from oncehook.process import Processor
-from oncehook.prune import Pruned
+from oncehook.prune import Pruned, effect_horizon
 from oncehook.prune import prune as prune_store
-from oncehook.receipt import Leased, Receipt
+from oncehook.receipt import EffectFilter, EffectState, Leased, Receipt
 from oncehook.relay import Relay
 from oncehook.rescue import rescue
 from oncehook.store import Selection
@@ -25,29 +28,53 @@ class NotAtRest(AssertionError):
     """The inbox did not come to rest."""
 
 
-async def drain(inbox: Inbox, *, later: bool = False, most: int = 1000, seconds: float = 60.0) -> list[Receipt]:
-    """Work until nothing is due, one event after another, and return the receipts that were worked on, as they are now.
+@dataclass(frozen=True, slots=True)
+class Performed:
+    """An effect that was called while the inbox was drained, as it is now."""
 
-    A retry that is due later stays; with `later`, time is moved to it, again and again, until every receipt has come to
-    an end. Leases that ran out are taken back first. Raises NotAtRest after `most` attempts or so many seconds.
+    key: str
+    target: str  # the function's name, the topic, or the address
+    args: Any  # None: they were erased
+    status: EffectState
+    attempts: int
+    last_error: str | None
+
+
+class Drained(list[Receipt]):
+    """The receipts that were worked on, as they are now, and the effects that were performed after their commits."""
+
+    def __init__(self, receipts: Iterable[Receipt], effects: Sequence[Performed]) -> None:
+        super().__init__(receipts)
+        self.effects = list(effects)
+
+
+async def drain(
+    inbox: Inbox, *, later: bool = False, effects: bool = True, most: int = 1000, seconds: float = 60.0
+) -> Drained:
+    """Work until nothing is due, one event after another, with the effects they ask for; all that, as it is now.
+
+    A retry that is due later stays; with `later`, time is moved to it, again and again, until all has come to an end.
+    Leases that ran out are taken back first. With `effects=False` effects stay where they are, recorded. Raises
+    NotAtRest after `most` attempts or so many seconds.
     """
-    processor, worked, attempts = _processor(inbox), dict[int, None](), 0
+    draining = Draining(inbox, _processor(inbox), Relay(inbox.store, inbox.effects, concurrency=1) if effects else None)
     deadline = SYSTEM.monotonic() + seconds
-    while leased := await _due(inbox, later=later):
-        attempts += len(leased)
-        worked |= dict.fromkeys(one.receipt for one in leased)
-        await _work(processor, leased)
-        if attempts >= most or SYSTEM.monotonic() > deadline:
-            raise NotAtRest(
-                f"after {attempts} attempts in {SYSTEM.monotonic() - deadline + seconds:.1f} s something is due again: "
-                f"does a handler deliver to its own inbox, or fail without end? The last was receipt "
-                f"{leased[-1].receipt}, {leased[-1].source} {leased[-1].type}, attempt {leased[-1].attempt}"
-            )
-    return [found for number in worked if (found := await inbox.store.get(number)) is not None]
+    try:
+        while await draining.step(most, later=later):
+            if draining.attempts >= most or SYSTEM.monotonic() > deadline:
+                raise NotAtRest(
+                    f"after {draining.attempts} attempts in {SYSTEM.monotonic() - deadline + seconds:.1f} s something "
+                    f"is due again: does a handler deliver to its own inbox, or fail without end? "
+                    f"The last was {draining.last}"
+                )
+    finally:
+        if draining.relay is not None:
+            await draining.relay.stop()
+    return await draining.done()
 
 
 async def perform(inbox: Inbox) -> int:
-    """Perform the effects that are due, as the relay of `serve` does; how many calls were made.
+    """Perform the effects that are due and nothing else, after `drain(effects=False)`; how many calls were made.
 
     What failed is due again later: `advance`, then perform again. Leases that ran out are taken back first.
     """
@@ -55,7 +82,7 @@ async def perform(inbox: Inbox) -> int:
     relay = Relay(inbox.store, inbox.effects)
     try:
         await relay.rescue()
-        return await relay.drain()
+        return len(await relay.drain())
     finally:
         await relay.stop()
 
@@ -87,7 +114,8 @@ async def replay(inbox: Inbox, *which: int | Answer) -> int:
 
 async def prune(inbox: Inbox) -> Pruned:
     """Prune what is past its horizon, as the janitor of `serve` does once an hour."""
-    done = await prune_store(inbox.store, inbox.horizons.values())
+    kept = effect_horizon(inbox.settings, inbox.horizons.values())
+    done = await prune_store(inbox.store, inbox.horizons.values(), effects=kept)
     if done is None:
         raise NotAtRest("another process prunes this database right now")
     return done
@@ -108,17 +136,70 @@ def _processor(inbox: Inbox) -> Processor:
     return inbox.start_processor()
 
 
-async def _due(inbox: Inbox, *, later: bool) -> list[Leased]:
-    """What is due, leased; with `later`, what is due next."""
-    await rescue(inbox.store, inbox.handlers)
-    leased = await lease_due(inbox, AT_ONCE)
-    if leased or not later:
-        return leased
-    due = await inbox.store.next_due()
-    if due is None:
-        return []
-    await advance(inbox, max(due, 0.0) + LATE)
-    return await lease_due(inbox, AT_ONCE)
+class Draining:
+    """One drain of an inbox: what was done so far."""
+
+    def __init__(self, inbox: Inbox, processor: Processor, relay: Relay | None) -> None:
+        self.inbox, self.processor, self.relay = inbox, processor, relay
+        self.attempts = 0
+        self.last = ""
+        self.worked: dict[int, None] = {}
+        self.performed: dict[int, None] = {}
+
+    async def step(self, most: int, *, later: bool) -> bool:
+        """Whether something was due, and was done; with `later`, what is due next."""
+        if await self._work() or await self._perform(most):
+            return True
+        due = await self._next_due() if later else None
+        if due is None:
+            return False
+        await advance(self.inbox, max(due, 0.0) + LATE)
+        return await self._work() or await self._perform(most)
+
+    async def _work(self) -> bool:
+        await rescue(self.inbox.store, self.inbox.handlers)
+        leased = await lease_due(self.inbox, AT_ONCE)
+        if not leased:
+            return False
+        self.attempts += len(leased)
+        self.worked |= dict.fromkeys(one.receipt for one in leased)
+        last = leased[-1]
+        self.last = f"receipt {last.receipt}, {last.source} {last.type}, attempt {last.attempt}"
+        await _work(self.processor, leased)
+        return True
+
+    async def _perform(self, most: int) -> bool:
+        if self.relay is None:
+            return False
+        await self.relay.rescue()
+        performed = await self.relay.drain(most)
+        self.attempts += len(performed)
+        self.performed |= dict.fromkeys(performed)
+        if performed:
+            self.last = f"effect {performed[-1]}"
+        return bool(performed)
+
+    async def _next_due(self) -> float | None:
+        store, effects = self.inbox.store, self.inbox.effects
+        due = [await store.next_due()]
+        if self.relay is not None:
+            waiting = await store.effects_waiting()
+            due += [-row["lag"] for row in waiting if effects.find(row["kind"], row["target"]) is not None]
+        return min((seconds for seconds in due if seconds is not None), default=None)
+
+    async def done(self) -> Drained:
+        store = self.inbox.store
+        receipts = [found for number in self.worked if (found := await store.get(number)) is not None]
+        ids = tuple(self.performed)
+        rows = await store.find_effects(EffectFilter(ids=ids), limit=len(ids)) if ids else []
+        by_id = {row["id"]: row for row in rows}
+        return Drained(receipts, [_performed(by_id[id]) for id in ids if id in by_id])
+
+
+def _performed(row: dict[str, Any]) -> Performed:
+    args = None if row["args"] is None else json.loads(row["args"])
+    told = {name: row[name] for name in ("key", "target", "attempts", "last_error")}
+    return Performed(**told, args=args, status=EffectState(row["status"]))
 
 
 async def lease_due(inbox: Inbox, most: int) -> list[Leased]:

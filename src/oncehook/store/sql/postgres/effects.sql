@@ -63,7 +63,7 @@ RETURNING e.id, e.lease, e.attempts AS attempt, e.scope, e.key, e.kind, e.target
 -- name: settle_effects
 WITH given AS (
     SELECT * FROM json_to_recordset(CAST(:given AS json)) AS g (
-        id bigint, lease bigint, status text, after double precision, error text, crashed boolean
+        id bigint, lease bigint, status text, after double precision, error text, crashed boolean, uncharged boolean
     )
 ), held AS (
     SELECT e.id FROM webhook_effects e JOIN given g ON g.id = e.id
@@ -71,8 +71,10 @@ WITH given AS (
     ORDER BY e.id FOR UPDATE OF e
 )
 UPDATE webhook_effects e
-SET status = g.status, last_error = g.error, lease_until = NULL,
-    crashes = CASE WHEN g.crashed THEN e.crashes + 1 ELSE 0 END,
+SET status = g.status, lease_until = NULL,
+    last_error = CASE WHEN g.uncharged THEN e.last_error ELSE g.error END,
+    attempts = CASE WHEN g.uncharged THEN e.attempts - 1 ELSE e.attempts END,
+    crashes = CASE WHEN g.uncharged THEN e.crashes WHEN g.crashed THEN e.crashes + 1 ELSE 0 END,
     done_at = CASE WHEN g.status = 'done' THEN now() END,
     next_attempt_at = CASE WHEN g.after IS NOT NULL THEN now() + g.after * interval '1 second' END
 FROM given g JOIN held ON held.id = g.id

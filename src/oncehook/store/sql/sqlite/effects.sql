@@ -57,14 +57,16 @@ RETURNING id, lease, attempts AS attempt, scope, key, kind, target, args, source
 
 -- name: settle_effects
 UPDATE webhook_effects
-SET status = g.status, last_error = g.error, lease_until = NULL,
-    crashes = CASE WHEN g.crashed THEN crashes + 1 ELSE 0 END,
+SET status = g.status, lease_until = NULL,
+    last_error = CASE WHEN g.uncharged THEN last_error ELSE g.error END,
+    attempts = CASE WHEN g.uncharged THEN attempts - 1 ELSE attempts END,
+    crashes = CASE WHEN g.uncharged THEN crashes WHEN g.crashed THEN crashes + 1 ELSE 0 END,
     done_at = CASE WHEN g.status = 'done' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
     next_attempt_at = CASE WHEN g.after IS NOT NULL
                            THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || g.after || ' seconds') END
 FROM (
     SELECT value ->> 'id' AS effect, value ->> 'lease' AS lease, value ->> 'status' AS status, value ->> 'after' AS after,
-           value ->> 'error' AS error, value ->> 'crashed' AS crashed
+           value ->> 'error' AS error, value ->> 'crashed' AS crashed, value ->> 'uncharged' AS uncharged
     FROM json_each(:given)
 ) g
 WHERE id = g.effect AND webhook_effects.lease = g.lease AND webhook_effects.status = 'performing'
