@@ -116,14 +116,26 @@ class Postgres:
             self.folder.mkdir(parents=True, exist_ok=True)
             if os.geteuid() == 0:
                 shutil.chown(self.folder, self._owner())
-            initdb = [self.binaries / "initdb", "-D", data, "-U", self.user, "-A", "trust", "-E", "UTF8", "--locale=C"]
+            initdb: list[str | Path] = [
+                self.binaries / "initdb",
+                "-D",
+                data,
+                "-U",
+                self.user,
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale=C",
+            ]
             done = subprocess.run([*initdb, "--no-sync"], capture_output=True, cwd="/", **self._as)
             if done.returncode:
                 sys.exit(f"initdb failed: {done.stderr.decode()}")
         options = [f"-c{name}={value}" for name, value in self.settings.items()]
         with (self.folder / "log").open("ab") as log:
+            command: list[str | Path] = [self.binaries / "postgres", "-D", data, "-p", str(self.port), "-k", ""]
             self.process = subprocess.Popen(
-                [self.binaries / "postgres", "-D", data, "-p", str(self.port), "-k", "", "-h", "127.0.0.1", *options],
+                [*command, "-h", "127.0.0.1", *options],
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 cwd="/",
@@ -135,7 +147,7 @@ class Postgres:
 
     def _wait(self) -> None:
         deadline = time.monotonic() + 30
-        ready = [self.binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        ready: list[str | Path] = [self.binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
         while subprocess.run(ready).returncode:
             assert self.process is not None
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -234,7 +246,7 @@ class PgBouncer:
         )
         with (self.folder / "log").open("ab") as log:
             self.process = subprocess.Popen(
-                [binary, config], stdout=log, stderr=log, cwd="/", start_new_session=True, **owner
+                [str(binary), str(config)], stdout=log, stderr=log, cwd="/", start_new_session=True, **owner
             )
         deadline = time.monotonic() + 30
         while not self._listens():
