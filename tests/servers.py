@@ -95,7 +95,7 @@ class Postgres:
         self.user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
         self.process: subprocess.Popen[bytes] | None = None
         self._made = 0
-        self._as = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
+        self._as: dict[str, Any] = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
 
     @classmethod
     def running(cls, port: int) -> "Postgres":
