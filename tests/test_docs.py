@@ -111,7 +111,7 @@ def test_the_tests_in_the_docs_pass(in_folder: Path) -> None:
     for name, text in files:
         (in_folder / name).write_text(text)
     done = run_pytest(in_folder, ini=None)
-    assert done.returncode == 0 and "6 passed" in done.stdout, done.stdout + done.stderr
+    assert done.returncode == 0 and "7 passed" in done.stdout, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("code", blocks("toml"))

@@ -56,7 +56,7 @@ async def test_an_effect_is_posted_once_with_its_key_though_several_events_ask_f
 async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
     make: Callable[..., Inbox], rows: Rows
 ) -> None:
-    async with receiving(said(503, "Retry-After: 1"), said(500), said(204)) as target:
+    async with receiving(said(503, "Retry-After: 1"), said(409), said(204)) as target:
         inbox = make(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1")

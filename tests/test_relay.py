@@ -379,7 +379,7 @@ async def test_a_mark_whose_answer_was_lost_is_written_again(
         return await native(settled) | landed
 
     inbox.store.settle_effects = lost  # type: ignore[method-assign]
-    assert await relay.Relay(inbox.store, inbox.effects).drain() == 2
+    assert len(await relay.Relay(inbox.store, inbox.effects).drain()) == 2
     await until(now(rows, "done", 2))
     assert sorted(calls) == ["send:evt_1", "send:evt_2"]
     assert [line for line in lines() if line["event"] == "effect_lease_lost"] == []
