@@ -48,3 +48,19 @@ def test_the_process_benchmark_works_events_off_one_by_one_and_in_batches(tmp_pa
 def test_the_bench_of_the_events_page_runs(postgres: Postgres, tmp_path: Path) -> None:
     found = events.measure(postgres, tmp_path, 200)
     assert set(found) == set(events.PAGES) and min(found.values()) > 0
+
+
+def test_the_email_benchmark_measures_both_ends(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    briefly = ["--events", "300", "--rounds", "1", "--batch", "20", "--connections", "4"]
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.email", *briefly, "--json", figures],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    measured = json.loads(figures.read_text())
+    assert set(measured["medians"]) == {"door alone", "end to end"}
+    assert measured["ratio"] > 0

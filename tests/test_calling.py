@@ -13,6 +13,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from sqlalchemy import create_engine, text
 
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, signals
 from oncehook.calling import Exited, NothingRan, Threads, call, name_of, said
@@ -135,6 +136,24 @@ async def test_whatever_an_effect_or_a_fetcher_gives_to_await_is_awaited(
     inbox.start_worker()
     await until(lambda: bool(rows(EFFECTS)) and rows(EFFECTS)[0][1] in ("done", "failed"))
     assert rows(EFFECTS) == [("send", "done", 1, None)] and sent == ["paid"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_a_synchronous_session_in_the_loop_fails_and_stops_nothing(
+    make_inbox: Callable[..., Inbox], database: str, rows: Rows
+) -> None:
+    inbox = make_inbox(engine=create_engine(database))
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    async def handle(event: Event, session: Any) -> None:
+        session.execute(text("SELECT 1"))
+
+    inbox.on("stripe", "*", retry=Retry(attempts=1))(as_lambda(handle))
+    async with inbox.lifespan():
+        await claim(inbox, "evt_1")
+        inbox.start_worker()
+        await until(all_are(rows, "webhook_receipts", "failed", 1))
+    assert "a synchronous session was used in the event loop" in rows(STATES)[0][3]
 
 
 async def test_an_argument_may_have_any_name() -> None:

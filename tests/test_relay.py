@@ -4,12 +4,14 @@ import asyncio
 import io
 import json
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from oncehook import ConfigurationError, Effect, Event, Fail, Inbox, Retry, RetryLater, StoreUnavailable, relay, signals
+from oncehook.cli.serve import listen, make_server
 from oncehook.prune import prune
 from oncehook.receipt import EffectState, Leased, Settled, SettledEffect, State
 from oncehook.retry import NotNow
@@ -289,6 +291,48 @@ async def test_a_call_that_a_stop_has_cancelled_goes_back_and_uses_no_attempt(in
     await asyncio.wait_for(started.wait(), 10)
     await running.stop(grace=0.05)
     assert rows(EFFECTS) == [("send:evt_1", "waiting", 0, None)]
+
+
+@pytest.mark.parametrize("ended_by", ["inbox", "server"])
+async def test_handlers_and_effects_have_one_grace_at_the_same_time(
+    make_inbox: Callable[..., Inbox], rows: Rows, ended_by: str
+) -> None:
+    inbox = make_inbox(worker=False, stop_grace="4s")
+    inbox.source("stripe", secrets=["whsec_test"])
+    started: set[str] = set()
+
+    async def hang(name: str) -> None:
+        started.add(name)
+        await asyncio.Event().wait()
+
+    @inbox.effect(retry=Retry(attempts=1))
+    async def send(effect: Effect, number: int) -> None:
+        await hang("effect")
+
+    @inbox.on("stripe", "*", retry=Retry(attempts=1))
+    async def paid(event: Event) -> None:
+        await hang("handler")
+
+    await inbox.start()
+    await record(inbox, "evt_1")
+    await claim(inbox, "evt_2")
+    inbox.start_worker()
+    await until(lambda: started == {"effect", "handler"})
+    server = make_server(inbox)
+    serving = asyncio.create_task(server.serve(sockets=[listen("127.0.0.1", 0)]))
+    await until(lambda: server.started)
+    began = time.monotonic()
+    if ended_by == "server":
+        server.should_exit = True
+        await serving
+        assert inbox.worker is inbox.relay is None
+    await inbox.stop()
+    assert 3.5 < time.monotonic() - began < 7.5
+    server.should_exit = True
+    await serving
+    assert rows(EFFECTS) == [("send:evt_1", "waiting", 0, None)]
+    states = rows("SELECT event_id, status, attempts FROM webhook_receipts ORDER BY id")
+    assert states == [("evt_1", "processed", 1), ("evt_2", "received", 0)]
 
 
 async def test_a_function_that_raises_cancelled_by_itself_fails_as_by_any_error(inbox: Inbox, rows: Rows) -> None:

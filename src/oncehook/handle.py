@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 from oncehook import calling
 from oncehook.calling import Function, Threads
@@ -95,12 +95,22 @@ def _identity(event: Event, name: str) -> Any:
     return event.get(name)
 
 
+class First(Protocol):
+    """What is done with the events of some sources before their handler, in its transaction."""
+
+    def __contains__(self, source: str) -> bool: ...
+
+    async def fold(self, events: Sequence[Event], transaction: Transaction) -> None: ...
+
+
 class Handlers:
     """The handlers of an inbox."""
 
     def __init__(self) -> None:
         self._of_source: dict[str, list[Handler]] = {}
         self._chosen: dict[tuple[str, str], Handler | None] = {}
+        self.ours: dict[str, Handler] = {}  # by source: the project's own, where the user has none
+        self.first: First | None = None
 
     def add(self, handler: Handler) -> None:
         of_source = self._of_source.setdefault(handler.source, [])
@@ -123,7 +133,7 @@ class Handlers:
     @property
     def largest_batch(self) -> int:
         """The most events that one call of a handler takes beyond the first."""
-        return max((handler.batch or 1 for handler in self), default=1) - 1
+        return max((handler.batch or 1 for handler in [*self, *self.ours.values()]), default=1) - 1
 
     def find(self, source: str, type_: str) -> Handler | None:
         """The one handler of an event, or None."""
@@ -132,8 +142,21 @@ class Handlers:
             if len(self._chosen) > 10_000:  # types come from senders
                 self._chosen.clear()
             of_source = self._of_source.get(source, ())
-            self._chosen[key] = next((h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)), None)
+            self._chosen[key] = next(
+                (h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)), self.ours.get(source)
+            )
         return self._chosen[key]
+
+    async def fold(self, events: Sequence[Event], transaction: Transaction) -> None:
+        """What comes before their handler. It sees in its transaction what follows from them.
+
+        Where `once_per` finds out at the mark that another event was quicker, the handler's work goes, and this stays.
+        """
+        first = self.first
+        if first is not None and events[0].source in first:
+            await first.fold(events, transaction)
+            if isinstance(transaction, Outbox):
+                transaction.stays = lambda: first.fold(events, transaction)
 
     def check(self, types_of: Mapping[str, Sequence[str] | None]) -> None:
         """Refuse a handler that no event can reach. `types_of` has every source with its allow-list."""

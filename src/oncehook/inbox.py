@@ -14,6 +14,8 @@ from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.duplicates import DuplicateLog
 from oncehook.effect import EFFECT_TIMEOUT, FUNCTION, HTTP, TOPIC, Effects, Target
+from oncehook.email import Email, Folding
+from oncehook.email.folding import BATCH, folded
 from oncehook.errors import ConfigurationError
 from oncehook.forward import POLICY, Forward, Posting
 from oncehook.handle import DEFAULT_TIMEOUT, Handler, Handlers
@@ -90,10 +92,12 @@ class Inbox:
         self.outgoing = Outgoing()
         self.targets: dict[str, ForwardTarget] = {}
         self.effects = Effects()
-        posting = Posting(self.outgoing, self.configuration.settings.effect_targets, self.targets, clock)  # the file's
+        posting = Posting(self.outgoing, self.configuration.settings.effect_targets, self.targets, clock)  # of the file
         self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))
         self.canonicals = Canonical()
         self.relay: Relay | None = None
+        self.email = Email(self.store, self.settings)
+        self.folding = self.handlers.first = Folding(self.email.policy)
         self.works = worker
         self.heartbeat: Heartbeat | None = None
         self.processor: Processor | None = None
@@ -130,6 +134,10 @@ class Inbox:
         if settings.forward is not None:
             forward = Forward(source, self.outgoing, self.targets, trusted=in_file, clock=self.clock)
             self.handlers.add(forward.handler)
+        if settings.email:
+            self.folding.add(name, source.provider_name, natural=settings.id is not None)
+            if settings.forward is None:
+                self.handlers.ours[name] = Handler(name, "*", folded, Retry(), DEFAULT_TIMEOUT, BATCH)
         return source
 
     # -- handlers -------------------------------------------------------------------------------------------------
@@ -347,7 +355,7 @@ class Inbox:
         self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency)
         self.relay.start()
         kept = effect_horizon(settings, self.horizons.values())
-        self.janitor = Janitor(self.store, self.horizons.values(), effects=kept)
+        self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=self.email.prune)
         self.janitor.start()
         self._rescuing = asyncio.create_task(keep_rescuing(self.store, self.handlers, settings.lease / 3))
 

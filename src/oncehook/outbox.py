@@ -112,6 +112,7 @@ class Outbox:
         self._skipped: list[Noop] = []  # to be noted with the mark
         self._fetched: dict[int, Any] = {}
         self._ended = False
+        self.stays: Callable[[], Awaitable[None]] | None = None  # what is done even if the handler's work is not kept
         self.unanswered: set[Answer] = set()
         self.asks: list[Ask] = []
         self.noops: list[Noop] = []
@@ -140,7 +141,10 @@ class Outbox:
         await self._transaction.rollback()
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
-        """The marks with all that was asked for. Where another event was first, the mark alone, and that it was so."""
+        """The marks with all that was asked for. Where another event was first, the mark, and that it was so.
+
+        What comes before a handler stays in either case.
+        """
         try:
             await self.flush()
         except Repeated as repeated:
@@ -158,6 +162,8 @@ class Outbox:
         self._transaction = self._begin()
         self.asks, self.noops = [], []
         try:
+            if self.stays is not None:
+                await self.stays()
             await self._note([Noop(ask.leased, "effect", *ask.at)])
         except BaseException:
             await asyncio.shield(self.rollback())

@@ -127,7 +127,7 @@ class Processor:
         transaction = self.transaction()
         settled = [self._done(one, handler) for one in batch]
         try:
-            await self._call(handler, [Event(one, transaction) for one in batch], transaction, batch)
+            await self._run(handler, [Event(one, transaction) for one in batch], transaction, batch)
             for done in settled:
                 done.seconds = self.clock.monotonic() - started
             whole = not transaction.used or await transaction.settle(settled)
@@ -170,8 +170,7 @@ class Processor:
         started = self.clock.monotonic()
         event = Event(leased, transaction)
         try:
-            if not await is_repeated(handler, event, transaction):
-                await self._call(handler, [event] if handler.batch else event, transaction, [leased])
+            await self._run(handler, [event], transaction, [leased])
         except (Exception, asyncio.CancelledError) as error:
             await asyncio.shield(transaction.rollback())
             if retry is None and is_stopping():
@@ -182,6 +181,18 @@ class Processor:
             transaction = None
         settled.seconds = self.clock.monotonic() - started
         return settled, transaction if transaction is not None and transaction.used else None
+
+    async def _run(
+        self, handler: Handler, events: list[Event], transaction: Transaction, held: Sequence[Leased]
+    ) -> None:
+        """What comes before the handler, then the handler. One that takes no `tx` cannot see what came before: then the
+        transaction opens after it, and a handler that waits on the network holds no lock."""
+        is_called = not await is_repeated(handler, events[0], transaction)
+        if is_called and not handler.takes_tx:
+            await self._call(handler, events if handler.batch else events[0], transaction, held)
+        await self.handlers.fold(events, transaction)
+        if is_called and handler.takes_tx:
+            await self._call(handler, events if handler.batch else events[0], transaction, held)
 
     async def _call(self, handler: Handler, given: Any, transaction: Transaction, held: Sequence[Leased]) -> None:
         for leased in held:

@@ -178,6 +178,22 @@ class Pace:
         self.since = self.clock.monotonic()
 
 
+PruneEmail = Callable[[], Awaitable[tuple[int, bool]]]
+"""Deletes some email facts that are old: how many went, and whether there are more."""
+
+
+async def prune_email(step: PruneEmail | None, *, clock: Clock = SYSTEM) -> int:
+    """Delete all of them, step by step with rests between; how many went."""
+    pace, gone, is_more = Pace(clock), 0, step is not None
+    while step is not None and is_more:
+        went, is_more = await step()
+        gone += went
+        await pace.rest()
+    if gone:
+        signals.emit("email_pruned", facts=gone)
+    return gone
+
+
 class Janitor:
     """Prunes by itself, again and again, in whichever process has the turn."""
 
@@ -187,12 +203,14 @@ class Janitor:
         horizons: Iterable[Horizon],
         *,
         effects: float | None = None,
+        email: PruneEmail | None = None,
         first: float = FIRST,
         every: float = EVERY,
     ) -> None:
         self.store = store
         self.horizons = list(horizons)
         self.effects = effects
+        self.email = email
         self.first = first
         self.every = every
         self._turns = 0
@@ -216,6 +234,7 @@ class Janitor:
             pause = self.every
             try:
                 await self.turn()
+                await prune_email(self.email)
             except Unavailable as error:
                 signals.emit("prune_waits", detail=error.detail)
             except Exception as error:

@@ -92,7 +92,8 @@ async def rehearse(
             lambda outbox: None,  # nothing is ever committed here
         )
         try:
-            await _handle(handler, Event(_as_leased(receipt, payload), outbox), outbox, rehearsal)
+            event = Event(_as_leased(receipt, payload), outbox)
+            await _handle(handlers, handler, event, outbox, rehearsal)
             await recording.flush()
         except Exception as error:  # whatever the user's code raises is the result
             rehearsal.error = said(error)
@@ -110,10 +111,15 @@ def _recording(store: Store, transaction: Callable[[], Any] | None, watch: "Watc
     return recording
 
 
-async def _handle(handler: Handler, event: Event, outbox: Outbox, rehearsal: Rehearsal) -> None:
+async def _handle(handlers: Handlers, handler: Handler, event: Event, outbox: Outbox, rehearsal: Rehearsal) -> None:
     rehearsal.repeated = await is_repeated(handler, event, outbox)
-    if not rehearsal.repeated:
-        await handler.call([event] if handler.batch else event, outbox, Threads(1, "oncehook-rehearsal"))
+    threads = Threads(1, "oncehook-rehearsal")
+    given = [event] if handler.batch else event
+    if not rehearsal.repeated and not handler.takes_tx:
+        await handler.call(given, outbox, threads)
+    await handlers.fold([event], outbox)
+    if not rehearsal.repeated and handler.takes_tx:
+        await handler.call(given, outbox, threads)
     await outbox.flush()
     for ask in outbox.asks:
         if ask.kind != ONCE:

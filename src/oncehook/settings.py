@@ -202,6 +202,17 @@ class Settings:
         duration,
         "How long the keys of effects that are done are kept, at least as long as every receipt. Absent: for ever.",
     )
+    email_retention: float | None = setting(
+        None, some(duration), "How long email facts are kept after the last one of their message. Absent: for ever."
+    )
+    email_suppress: tuple[str, ...] = setting(
+        ("hard_bounce", "complaint", "unsubscribe", "soft_bounces"),
+        texts,
+        "For which reasons an address is suppressed.",
+    )
+    email_soft_bounces: int = setting(
+        5, whole, "How many messages that bounced softly within 30 days suppress an address; 0 never does."
+    )
     version: str | None = setting(
         None,
         text,
@@ -281,6 +292,9 @@ class SourceSettings:
         "block",
         one_of("block", "skip"),
         "With `serial_by`: whether a dead letter blocks later events of its key until it is replayed, or they pass it.",
+    )
+    email: bool = setting(
+        False, flag, "Keep its email events as facts, with status, suppressions and counts; see [email](email.md)."
     )
     topics: tuple[str, ...] = setting((), texts, "SNS: the topic ARNs that may deliver here (shell patterns).")
     public_url: str | None = setting(

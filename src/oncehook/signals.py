@@ -70,6 +70,7 @@ LINES: dict[str, tuple[str, str]] = {
     "release_failed": ("warning", "Receipts could not be given back; their leases will run out."),
     "heartbeat_failed": ("warning", "Leases could not be extended this time."),
     "pruned": ("info", "Receipts and payloads that were past their horizon are gone."),
+    "email_pruned": ("info", "Email facts that were past `email_retention` are gone; suppressions stay."),
     "prune_waits": ("warning", "The database does not answer; pruning goes on at its next turn."),
     "listen_lost": ("warning", "Other processes cannot wake this worker now; it looks by itself until they can."),
     "pooled": (

@@ -495,6 +495,12 @@ class SyncTransaction(SessionTransaction):
             self._lock.release()
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        if asyncio._get_running_loop() is self._loop:  # it would wait for itself, and everything with it
+            coroutine.close()
+            raise ConfigurationError(
+                "a synchronous session was used in the event loop: let the handler be a plain `def` that gives nothing "
+                "to await, or give the inbox a create_async_engine(…)"
+            )
         self._waiting = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         done: T = self._waiting.result()
         return done

@@ -21,6 +21,7 @@ COMMANDS = {
     "stats": "How many events each source has, in which state, and how long the oldest waits.",
     "prune": "Remove what is past its window and its retention, or say what would go.",
     "forget": "Erase the payloads about an object or an address; dedupe goes on.",
+    "email": "What follows from email events: status, suppressions, counts.",
     "access": "Let somebody use the dashboard: the lines for oncehook.toml.",
     "send": "Sign and post realistic events of a provider.",
     "providers": "List the providers, or explain one.",

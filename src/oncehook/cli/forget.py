@@ -4,9 +4,11 @@ import sys
 
 import click
 
-from oncehook.cli.options import app_option, config_option, opened_store, run
+from oncehook.cli.options import app_option, config_option, opened, run
+from oncehook.email import Email
 from oncehook.prune import forget, mentioning
 from oncehook.replay import whoami
+from oncehook.settings import load
 from oncehook.store import Store
 
 
@@ -21,6 +23,7 @@ def command(config: str | None, object_: str | None, address: str | None, yes: b
 
     Their receipts stay: what comes again is a duplicate, as before. An event that was not handled yet has lost what to
     handle, and becomes a dead letter. Who erased, when and which receipts is recorded; an address only as a hash.
+    Email facts and statuses of an address go too; its suppression stays, by a hash, and still counts.
 
     \b
     oncehook forget --object cus_1042
@@ -32,15 +35,20 @@ def command(config: str | None, object_: str | None, address: str | None, yes: b
 
 
 async def _forget(config: str | None, object_id: str, address: str, yes: bool) -> int:
-    async with opened_store(config) as store:
+    configuration = load(config)
+    async with opened(configuration) as store:
         found = await store.about_object(object_id) if object_id else await _search(store, address)
-        if not found:
+        email = Email(store, configuration.settings)
+        if not found and not (address and await email.knows(address)):
             click.echo("no payload matches", err=True)
             return 1
         _confirm(len(found), yes)
+        facts = await email.forget(address, actor=whoami()) if address else 0
         erased = await forget(store, found, actor=whoami(), object_id=object_id, address=address)
     click.echo(f"erased {erased:,} payload{'s' * (erased != 1)}; the receipts stay")
-    return 0 if erased else 1
+    if facts:
+        click.echo(f"erased what {facts:,} rows knew of its email; a suppression stays, by a hash")
+    return 0 if erased or facts else 1
 
 
 async def _search(store: Store, address: str) -> list[int]:

@@ -11,7 +11,8 @@ import click
 
 from oncehook import providers
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
-from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune
+from oncehook.email import Email
+from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune, prune_email
 from oncehook.settings import Configuration, Horizon, Settings, as_duration, load
 from oncehook.store import Store
 
@@ -99,6 +100,9 @@ async def _prune(
             rows = _gone(done, horizons)
             if done.effects and not as_json:
                 click.echo(f"removed {done.effects:,} effects that were done before effect_retention")
+            facts = await prune_email(Email(store, configuration.settings).prune)
+            if facts:
+                click.echo(f"removed {facts:,} email facts; suppressions stay", err=True)
     _print(rows, dry_run, as_json)
     if others and not as_json:
         click.echo(

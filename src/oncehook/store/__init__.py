@@ -1,10 +1,10 @@
 """What the house asks of a database. One behavioural suite, tests/conformance, holds every store to it."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from oncehook.errors import ConfigurationError
 from oncehook.receipt import (
@@ -24,6 +24,8 @@ from oncehook.receipt import (
 )
 from oncehook.settings import Settings
 from oncehook.transact import Heart, Transaction
+
+T = TypeVar("T")
 
 DUPLICATES_KEPT = 100
 """How many duplicates of one receipt are noted, and as many again with another body."""
@@ -309,6 +311,12 @@ class Store(Protocol):
 
     async def replay_effects(self, ids: Sequence[int], actor: str) -> list[int]:
         """Have failed effects performed again and record who asked, in one transaction; returns those that moved."""
+
+    async def look(self, name: str, given: Any) -> list[dict[str, Any]]:
+        """The rows of one of the statements about email that only read; times are texts. `given` goes as JSON."""
+
+    async def perform(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        """Do `work` in a transaction of its own: what it asked for is committed when this returns, or nothing is."""
 
     async def pending_migrations(self) -> list[tuple[int, str, str]]:
         """(number, name, SQL) of the migrations that are not applied yet."""

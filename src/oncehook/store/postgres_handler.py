@@ -184,9 +184,9 @@ class HandlerConnections:
         await asyncpg.Connection.execute(connection, message, timeout=self.timeout)
 
     def _marks(self, settled: Sequence[Settled]) -> str:
-        first = settled[0]
-        if len(settled) > 1 or first.outcome != "processed":
+        if len(settled) != 1 or settled[0].outcome != "processed":
             return self._mark.format(given=_literal(settled_json(settled)), expected=len(settled))
+        first = settled[0]
         return self._mark_processed.format(
             receipt=first.receipt,
             lease=first.lease,

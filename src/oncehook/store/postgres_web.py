@@ -7,11 +7,11 @@ from typing import Any
 
 from oncehook.receipt import Filter, rfc3339
 from oncehook.store import Place, queries
+from oncehook.store.postgres_email import PostgresEmail
 from oncehook.store.postgres_pool import plain
-from oncehook.store.postgres_rejections import PostgresRejections
 
 
-class PostgresWeb(PostgresRejections):
+class PostgresWeb(PostgresEmail):
     """The verbs of the dashboard."""
 
     async def window_end(self, wanted: Filter, *, before: Place | None, size: int) -> Place | None:

@@ -8,10 +8,10 @@ from typing import Any
 
 from oncehook.receipt import Filter, rfc3339
 from oncehook.store import Place, queries
-from oncehook.store.sqlite_rejections import SqliteRejections
+from oncehook.store.sqlite_email import SqliteEmail
 
 
-class SqliteWeb(SqliteRejections):
+class SqliteWeb(SqliteEmail):
     """The verbs of the dashboard."""
 
     async def window_end(self, wanted: Filter, *, before: Place | None, size: int) -> Place | None:

@@ -28,6 +28,7 @@ async def advance(inbox: Inbox, by: Any) -> None:
     else:
         async with store._connection() as connection, connection.transaction():
             await _move_in_postgres(connection, store, seconds)
+    await inbox.email.rebuild()  # the order of facts has their times in it
 
 
 def _moves(sql: dict[str, str], columns: list[Any]) -> list[str]:

@@ -1,0 +1,159 @@
+"""Email events end to end: accepted, normalised, folded and marked, against the same events through the door alone.
+
+    python -m bench.email                       # PostgreSQL, medians, and the ratio
+    python -m bench.email --events 4000 --rounds 1
+
+Each event is of a message of its own or follows on one, as real traffic is: a few events a message, some bounces.
+"""
+
+import argparse
+import asyncio
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import uvloop
+from rich.console import Console
+from rich.table import Table
+
+from bench.accept import free_port, running
+from bench.load import drive
+from oncehook.cli.tour import make_keys
+from oncehook.providers import built_in
+from oncehook.sign import sign
+from tests.servers import private_postgres
+
+GOAL = 0.25
+WORDS = ("processed", "delivered", "open", "click", "delivered", "delivered", "bounce", "open")
+
+
+@dataclass
+class Measured:
+    """One target in one round."""
+
+    target: str
+    rate: float
+    seconds: float
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    private, public = make_keys()["sendgrid"]
+    rounds: list[Measured] = []
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncehook-bench-")))
+        postgres = stack.enter_context(private_postgres())
+        for number in range(arguments.rounds + 1):  # the first warms up and is thrown away
+            for target in ("door alone", "end to end"):
+                Console(stderr=True).print(f"round {number} of {arguments.rounds}: {target} …", highlight=False)
+                requests = prepared(arguments.events, arguments.batch, private, number)
+                with served(folder / f"{target}-{number}", postgres.database(), public, target) as (database, port):
+                    measured = measure(target, database, port, requests, arguments)
+                if number:
+                    rounds.append(measured)
+    report(rounds, arguments)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--events", type=int, default=30_000)
+    parser.add_argument("--batch", type=int, default=100, help="events a delivery")
+    parser.add_argument("--connections", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--check", action="store_true", help="exit 1 if the goal is missed")
+    return parser.parse_args()
+
+
+@contextmanager
+def served(folder: Path, database: str, public: str, target: str) -> Iterator[tuple[str, int]]:
+    folder.mkdir()
+    config = folder / "oncehook.toml"
+    config.write_text(
+        f'database = "{database}"\nlog_level = "warning"\n[sources.sendgrid]\nsecrets = ["{public}"]\nemail = true\n'
+    )
+    port = free_port()
+    options = ["--no-worker"] if target == "door alone" else []
+    command = [sys.executable, "-m", "oncehook", "serve", *options, "--config", str(config), "--port", str(port)]
+    with (folder / "log").open("wb") as log, running(command, port, log):
+        yield database, port
+
+
+def prepared(count: int, batch: int, private: str, number: int) -> list[bytes]:
+    """Signed deliveries of SendGrid, as raw requests."""
+    now = int(time.time())
+    events = [event(n, number, now) for n in range(count)]
+    return [_request(events[start : start + batch], private, now) for start in range(0, count, batch)]
+
+
+def event(n: int, number: int, now: int) -> dict[str, Any]:
+    message, word = n // 4, WORDS[n % len(WORDS)]
+    return {
+        "email": f"customer-{message % 5000}@example.com", "timestamp": now - n % 60, "event": word,
+        "category": ["receipt"], "sg_event_id": f"{number}-{n}", "sg_message_id": f"{number}-{message}.filter0001",
+        "smtp-id": f"<{message}@example.com>", "ip": "192.0.2.1", "useragent": "Mozilla/5.0", "type": "bounce",
+    }  # fmt: skip
+
+
+def _request(events: list[dict[str, Any]], private: str, now: int) -> bytes:
+    body = json.dumps(events).encode()
+    headers, _ = sign(built_in("sendgrid"), body, private, headers={"Content-Type": "application/json"}, now=now)
+    lines = ["POST /webhooks/sendgrid HTTP/1.1", "Host: bench", f"Content-Length: {len(body)}"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def measure(target: str, database: str, port: int, requests: list[bytes], arguments: argparse.Namespace) -> Measured:
+    started = time.perf_counter()
+    result = uvloop.run(drive(port, iter(requests), connections=arguments.connections, seconds=300))
+    if set(result.answers) != {202}:
+        sys.exit(f"{target} answered {dict(result.answers)}")
+    if target == "end to end":
+        asyncio.run(until_processed(database, arguments.events))
+    seconds = time.perf_counter() - started
+    return Measured(target, arguments.events / seconds, seconds)
+
+
+async def until_processed(database: str, count: int) -> None:
+    connection = await asyncpg.connect(database)
+    deadline = time.monotonic() + 300
+    while await connection.fetchval("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") < count:
+        if time.monotonic() > deadline:
+            sys.exit("the events were not processed within five minutes")
+        await asyncio.sleep(0.1)
+    facts = await connection.fetchval("SELECT count(*) FROM webhook_email_events")
+    await connection.close()
+    if facts != count:
+        sys.exit(f"{count} events gave {facts} facts")
+
+
+def report(rounds: list[Measured], arguments: argparse.Namespace) -> None:
+    medians = {
+        target: statistics.median(row.rate for row in rounds if row.target == target)
+        for target in dict.fromkeys(row.target for row in rounds)
+    }
+    ratio = medians["end to end"] / medians["door alone"]
+    table = Table(title=f"email, {arguments.events:,} events, {arguments.batch} a delivery", title_justify="left")
+    for title in ("target", "events/s", "× door"):
+        table.add_column(title, justify="left" if title == "target" else "right")
+    for target, rate in medians.items():
+        table.add_row(target, f"{rate:,.0f}", f"{rate / medians['door alone']:.2f}")
+    Console().print(table)
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"medians": medians, "ratio": ratio}, indent=2) + "\n")
+    if ratio < GOAL:
+        print(f"missed: end to end is {ratio:.2f} × the door alone, at least {GOAL} is the goal")
+        if arguments.check:
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

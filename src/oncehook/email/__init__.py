@@ -1,0 +1,216 @@
+"""Email events of every provider as one stream of facts, and what follows from them: status, suppressions, counts.
+
+`Folding` is the project's own handler; `Email`, as `inbox.email`, is what a person or a program asks.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from oncehook.email import status, suppress
+from oncehook.email.event import address, message
+from oncehook.email.events import normalise, sendgrid_message
+from oncehook.email.folding import Folding
+from oncehook.email.suppress import FORGOTTEN, Allowed, Blocked, Change, Policy
+from oncehook.receipt import rfc3339
+from oncehook.settings import Settings
+from oncehook.store import Store
+from oncehook.transact import Transaction
+
+PAGE = 500
+__all__ = ["Allowed", "Blocked", "Email", "Folding", "normalise"]
+
+
+@dataclass(slots=True)
+class Checked:
+    """What a rebuild or a verify found."""
+
+    messages: int = 0
+    addresses: int = 0
+    differences: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {"messages": self.messages, "addresses": self.addresses, "differences": len(self.differences)}
+
+
+class Email:
+    """What follows from the email events of an inbox: `inbox.email`."""
+
+    def __init__(self, store: Store, settings: Settings) -> None:
+        self.store = store
+        self.policy = Policy.of(settings.email_suppress, settings.email_soft_bounces)
+        self.retention = settings.email_retention
+
+    async def can_send(self, to: str) -> Allowed | Blocked:
+        """Whether an address may be sent to; `Blocked` is false, and says which event speaks against it."""
+        return await suppress.can_send(self.store, to)
+
+    async def status(self, message_id: str) -> list[dict[str, Any]]:
+        """The status of a message for each recipient, by the id that the provider gave it."""
+        rows = await self.store.look("email_status_of", ids_of(message_id))
+        return [{**row, "recipient": row["recipient"] or None, "event": row.pop("event_key") or None} for row in rows]
+
+    async def events(self, message_id: str) -> list[dict[str, Any]]:
+        """The facts about a message, oldest first by the provider's clock."""
+        rows = await self.store.look("email_events_of", ids_of(message_id))
+        parsed = ({**row, "tags": json.loads(row["tags"]), "metadata": json.loads(row["metadata"])} for row in rows)
+        return [{**row, "recipient": row["recipient"] or None} for row in parsed]
+
+    async def suppression(self, to: str) -> dict[str, Any] | None:
+        """The suppression of an address, or None if it may be sent to."""
+        found = address(to)
+        rows = await self.store.look("email_suppressed", [found, suppress.hashed(found)]) if found else []
+        return next((suppress.as_json(row) for row in rows if row["since"] is not None), None)
+
+    async def suppressions(self, *, after: str = "", limit: int = PAGE) -> list[dict[str, Any]]:
+        """Those that must not be sent to, by address above `after`."""
+        rows = await self.store.look("email_suppressions", {"after": after, "limit": limit})
+        return [suppress.as_json(row) for row in rows]
+
+    async def suppress(self, to: str, *, actor: str, note: str | None = None) -> dict[str, Any]:
+        """Add an address by hand. Raises ValueError for what is no address."""
+        return (await self.change([Change(to, note)], actor=actor))[0]
+
+    async def allow(self, to: str, *, actor: str, note: str | None = None) -> dict[str, Any]:
+        """Lift a suppression by hand: what happened before now no longer counts, what happens later does."""
+        return (await self.change([Change(to, note, remove=True)], actor=actor))[0]
+
+    async def change(self, changes: Sequence[Change], *, actor: str) -> list[dict[str, Any]]:
+        """Several additions and removals, in one transaction with the note of who made them."""
+        wanted = {named(change.address): change for change in changes}
+
+        async def work(transaction: Transaction) -> list[suppress.Suppression]:
+            rows = await suppress.apply(transaction, wanted, actor, self.policy)
+            for action, removes in (("suppress", False), ("allow", True)):
+                hashes = [suppress.hashed(to) for to, change in sorted(wanted.items()) if change.remove is removes]
+                if hashes:
+                    note = {"actor": actor, "action": action, "detail": json.dumps({"addresses": hashes})}
+                    await status.ask(transaction, "email_audit", note)
+            return rows
+
+        rows = await self.store.perform(work)
+        return [suppress.as_json({name: getattr(row, name) for name in row.__struct_fields__}) for row in rows]
+
+    async def forget(self, to: str, *, actor: str) -> int:
+        """Erase the facts about an address and its statuses; its suppression stays, by a hash. How many rows."""
+        found = address(to)
+        if found is None:
+            return 0
+
+        async def work(transaction: Transaction) -> int:
+            erased = await suppress.forget(transaction, found)
+            if erased:
+                note = {"actor": actor, "action": "forget", "detail": json.dumps({"address": suppress.hashed(found)})}
+                await status.ask(transaction, "email_audit", note)
+            return erased
+
+        return await self.store.perform(work)
+
+    async def knows(self, to: str) -> bool:
+        """Whether there is anything that `forget` would erase."""
+        found = address(to)
+        return found is not None and bool(await self.store.look("email_about", {"address": found}))
+
+    # -- counters -------------------------------------------------------------------------------------------------
+
+    async def counts(
+        self,
+        by: Sequence[str] = ("day", "type"),
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        source: str | None = None,
+    ) -> list[dict[str, Any]]:
+        """How many events, by any of day, source, type, tag and domain: counted from the facts, whenever it is asked.
+
+        By tag, an event with two tags counts for both.
+        """
+        asked = {f"by_{name}": name in by for name in DIMENSIONS}
+        bounds = {"since": rfc3339(since), "until": rfc3339(until), "source": source}
+        rows = await self.store.look("email_counts", {**asked, **bounds})
+        shown = [name for name in DIMENSIONS if name in by]
+        columns = [*shown, *(["bounce"] if "type" in shown else []), "events"]
+        return [{name: row[name] for name in columns} for row in rows]
+
+    # -- rebuilding -----------------------------------------------------------------------------------------------
+
+    async def rebuild(self, progress: Callable[[Checked], None] | None = None) -> Checked:
+        """Refold every status and suppression from the facts, page by page, and mend what differs."""
+        return await self._check(True, progress)
+
+    async def verify(self, progress: Callable[[Checked], None] | None = None) -> Checked:
+        """Refold and compare, and change nothing. No difference is the promise."""
+        return await self._check(False, progress)
+
+    async def _check(self, mend: bool, progress: Callable[[Checked], None] | None) -> Checked:
+        done = Checked()
+        after: Any = ("", "", "")
+        while after is not None:
+            after, looked, found = await self.store.perform(_Page(status.check_page, after, mend=mend))
+            done.messages += looked
+            done.differences += found
+            _tell(progress, done)
+        after = ""
+        while after is not None:
+            after, looked, found = await self.store.perform(_Page(suppress.check_page, after, self.policy, mend=mend))
+            done.addresses += looked
+            done.differences += found
+            _tell(progress, done)
+        return done
+
+    # -- pruning --------------------------------------------------------------------------------------------------
+
+    async def prune(self) -> tuple[int, bool]:
+        """Delete some facts of messages of which nothing was heard for `email_retention`; how many, and are there more?
+
+        All that is known of a message and a recipient goes at once, so what is left still folds to what is kept.
+        """
+        if self.retention is None:
+            return 0, False
+        before = rfc3339(await self.store.now() - timedelta(seconds=self.retention))
+
+        async def work(transaction: Transaction) -> tuple[int, bool]:
+            given = {"before": before, "most": PAGE}
+            keys = await status.ask(transaction, "email_old", given)
+            named = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
+            gone = len(await status.ask(transaction, "email_drop_loose", given))
+            is_more = gone == PAGE or len(keys) == PAGE
+            if named:
+                gone += len(await status.ask(transaction, "email_drop_facts", named))
+                await status.ask(transaction, "email_drop_status", named)
+            return gone, is_more
+
+        return await self.store.perform(work)
+
+
+DIMENSIONS = ("day", "source", "type", "tag", "domain")
+
+
+class _Page:
+    """One page of a check, as work for a transaction."""
+
+    def __init__(self, check: Callable[..., Any], after: Any, *more: Any, mend: bool) -> None:
+        self.check, self.after, self.more, self.mend = check, after, more, mend
+
+    async def __call__(self, transaction: Transaction) -> Any:
+        return await self.check(transaction, self.after, PAGE, *self.more, mend=self.mend)
+
+
+def _tell(progress: Callable[[Checked], None] | None, done: Checked) -> None:
+    if progress is not None:
+        progress(done)
+
+
+def named(to: str) -> str:
+    """An address as it is compared; raises ValueError for what is none."""
+    found = to if FORGOTTEN.fullmatch(to) else address(to)
+    if found is None:
+        raise ValueError(f"{to!r} is not an email address")
+    return found
+
+
+def ids_of(given: str) -> list[str]:
+    """What a message may be kept under: the id that a person gives may have brackets, or be SendGrid's long one."""
+    return sorted({found for found in (message(given), sendgrid_message(given)) if found})

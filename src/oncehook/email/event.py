@@ -1,0 +1,123 @@
+"""One email event, whoever sent it: what happened to which message and recipient, and when.
+
+The words are few and the same for every provider. `bounced` is told apart by `bounce`: hard (the address is no good) or
+soft (it may be, later). What a provider calls dropped, blocked or rejected is `rejected`: it refused to send.
+"""
+
+import re
+import unicodedata
+from datetime import datetime
+from email.utils import parseaddr
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from oncehook.extract import indexed
+from oncehook.receipt import rfc3339
+
+
+class EmailType(StrEnum):
+    """What happened."""
+
+    QUEUED = "queued"  # the provider has it
+    SENT = "sent"  # the provider has sent it on
+    DEFERRED = "deferred"  # not taken yet; the provider goes on trying
+    DELIVERED = "delivered"  # taken by the recipient's server
+    BOUNCED = "bounced"  # refused by the recipient's server
+    REJECTED = "rejected"  # the provider refused to send: its own suppressions, a policy, a virus
+    FAILED = "failed"  # the provider could not send: a template that does not render
+    COMPLAINED = "complained"  # the recipient called it spam
+    OPENED = "opened"
+    CLICKED = "clicked"
+    UNSUBSCRIBED = "unsubscribed"
+    SUBSCRIBED = "subscribed"
+    AUTORESPONDED = "autoresponded"  # a machine answered: out of office, a challenge
+    UNKNOWN = "unknown"  # a word that the provider added after this was written
+
+
+HARD, SOFT = "hard", "soft"
+
+MOST_TAGS = 50
+MOST_REASON = 1000
+MOST_METADATA = 16_384
+
+
+class EmailEvent(msgspec.Struct, frozen=True):
+    """One fact about one recipient of one message. Every text in it is short, clean and fit for an index."""
+
+    key: str  # unique in its source, of the provider's own facts; empty: the receipt's event id is
+    type: EmailType
+    message_id: str | None
+    recipient: str | None  # None where the provider does not say which
+    occurred_at: datetime | None  # the provider's clock, UTC; None where it gives none that can be read
+    bounce: str | None = None
+    reason: str | None = None
+    tags: tuple[str, ...] = ()
+    metadata: dict[str, Any] = {}
+    raw: Any = None
+
+    @property
+    def domain(self) -> str | None:
+        return None if self.recipient is None else self.recipient.rpartition("@")[2] or None
+
+    def as_json(self) -> dict[str, Any]:
+        """The event without its raw payload, as it is printed."""
+        row = {name: getattr(self, name) for name in self.__struct_fields__ if name != "raw"}
+        return {**row, "type": self.type.value, "occurred_at": rfc3339(self.occurred_at), "tags": list(self.tags)}
+
+
+# -- texts ----------------------------------------------------------------------------------------------------------
+
+
+def clean(text: str) -> str:
+    """A text that both databases hold: without NULs and lone surrogates."""
+    if text.isascii():
+        return text.replace("\x00", "\ufffd")
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+
+_PLAIN = re.compile(r"[A-Za-z0-9._+=-]{1,64}@[a-z0-9.-]{1,180}[a-z0-9]", re.ASCII)
+"""What nearly every address is: nothing has to be done about it."""
+
+
+def address(given: Any) -> str | None:
+    """An address as it is compared: the domain in lower case and as ASCII, the local part exactly as it came.
+
+    Whether JANE@ and jane@ are one mailbox is the business of the domain's owner; we do not guess. None for what is no
+    address. A display name around it is left out.
+    """
+    if not isinstance(given, str) or "@" not in given:
+        return None
+    if _PLAIN.fullmatch(given):
+        return given
+    bare = parseaddr(given)[1] if "<" in given else given.strip()
+    local, _, domain = bare.rpartition("@")
+    if not local or not domain or any(c.isspace() for c in bare if c != " ") or " " in domain:
+        return None
+    return indexed(f"{local}@{_ascii_domain(domain)}")
+
+
+def _ascii_domain(domain: str) -> str:
+    """As browsers and mail servers write it (`xn--…`): ß and ς are letters of their own there, as in IDNA 2008."""
+    if domain.isascii():
+        return domain.lower().rstrip(".")
+    labels = unicodedata.normalize("NFKC", domain).lower().replace("。", ".").split(".")
+    return ".".join(
+        label if label.isascii() else "xn--" + label.encode("punycode").decode() for label in labels if label
+    )
+
+
+def message(given: Any) -> str | None:
+    """A message id as it is compared: without angle brackets, a number as text."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        given = str(given) if given else None
+    if not isinstance(given, str):
+        return None
+    return indexed(given.strip().removeprefix("<").removesuffix(">")) or None
+
+
+def compose(*parts: Any) -> str:
+    """A key of several facts, of which two different sets never give the same."""
+    texts = ["" if part is None else str(part) for part in parts]
+    return indexed("|".join(text.replace("%", "%25").replace("|", "%7C") for text in texts)) or ""

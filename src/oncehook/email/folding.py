@@ -1,0 +1,69 @@
+"""The project's own handler of email events: it runs before the user's, in the same transaction as the mark."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from oncehook.email import status, suppress
+from oncehook.email.events import READERS, normalise
+from oncehook.email.suppress import Policy
+from oncehook.errors import ConfigurationError
+from oncehook.event import Event
+from oncehook.extract import NotReadable, TooDeep, indexed, parse
+from oncehook.transact import Transaction
+
+BATCH = 200
+"""How many events are folded in one transaction where no handler of the user's is."""
+
+
+class Folding:
+    """Folds the events of the sources that have `email = true`."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self._sources: dict[str, bool] = {}  # name → whether its ids are a natural key of the user's own
+
+    def add(self, source: str, provider: str, *, natural: bool) -> None:
+        if provider not in READERS:
+            raise ConfigurationError(
+                f"sources.{source}.email: no email events of {provider} are known here; known are {', '.join(READERS)}"
+            )
+        self._sources[source] = natural
+
+    def __contains__(self, source: str) -> bool:
+        return source in self._sources
+
+    async def fold(self, events: Sequence[Event], transaction: Transaction) -> None:
+        """Record what these events tell, in their transaction; what it was told before changes nothing."""
+        facts = [fact for event in events if event.source in self._sources for fact in self._facts(event)]
+        if facts:
+            new = await status.record(transaction, facts)
+            if new:
+                await suppress.suppress(transaction, new, self.policy)
+
+    def _facts(self, event: Event) -> list[status.Fact]:
+        found = normalise(event.provider, payload_of(event), event_id=event.id)
+        natural = self._sources[event.source]
+        facts = []
+        for one in found:
+            fact = status.fact_of(
+                one, event.source, event.provider, event.receipt, event.occurred_at or event.received_at
+            )
+            if natural:
+                own = event.id if len(found) == 1 else f"{event.id}|{fact.recipient}"
+                fact = status.renamed(fact, indexed(own) or event.id)
+            facts.append(fact)
+        return facts
+
+
+async def folded(events: list[Event]) -> None:
+    """The handler of events that nobody else handles: they are folded before any handler runs."""
+
+
+def payload_of(event: Event) -> Any:
+    """The event as plain data. An element out of a form's field is JSON, whatever the form's own type says."""
+    if event.raw.lstrip()[:1] == b"{":
+        try:
+            return parse(event.raw)
+        except (NotReadable, TooDeep):
+            return None
+    return event.payload

@@ -1,0 +1,64 @@
+"""Suppressions as CSV: out for a person or another system, and in from one."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, TextIO
+
+from oncehook.email.event import address, clean
+from oncehook.email.suppress import FORGOTTEN, MANUAL, Change
+from oncehook.errors import OncehookError
+from oncehook.extract import indexed, moment
+from oncehook.receipt import rfc3339
+
+COLUMNS = ("address", "reason", "since", "source", "event", "note")
+ADDRESS = ("address", "email", "recipient")
+SINCE = ("since", "created", "created_at", "occurred_at")
+"""Which of a foreign file's columns are read as the address and the time."""
+
+
+class NotImportable(OncehookError):
+    """A file of suppressions cannot be read; it says where."""
+
+
+def write(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The lines of a CSV file, the head first."""
+    yield _line(COLUMNS)
+    for row in rows:
+        yield _line([row[name] or "" for name in COLUMNS])
+
+
+def _line(values: Iterable[str]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerow(values)
+    return buffer.getvalue()
+
+
+def read(file: TextIO) -> Iterator[Change]:
+    """Additions out of a CSV file with a head; raises NotImportable, with the line, for what is no address or time."""
+    lines = csv.reader(file)
+    try:
+        head = [name.strip().lower() for name in next(lines, [])]
+        to, since = _column(head, ADDRESS), _column(head, SINCE)
+        if to is None:
+            raise NotImportable(f"the first line must name the columns, one of them {' or '.join(ADDRESS)}")
+        for values in lines:
+            if any(value.strip() for value in values):
+                yield _change(dict(zip(head, values, strict=False)), to, since, lines.line_num)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise NotImportable(f"line {lines.line_num + 1} is not CSV: {error}") from None
+
+
+def _column(head: list[str], names: Iterable[str]) -> str | None:
+    return next((name for name in names if name in head), None)
+
+
+def _change(row: dict[str, str], to: str, since: str | None, line: int) -> Change:
+    given, when = row.get(to, "").strip(), (row.get(since, "") if since else "").strip()
+    if address(given) is None and not FORGOTTEN.fullmatch(given):
+        raise NotImportable(f"line {line}: {given[:80]!r} is not an email address")
+    time = moment(when) if when else None
+    if when and time is None:
+        raise NotImportable(f"line {line}: {when[:80]!r} is not a time, such as 2026-11-15T03:00:00Z")
+    reason = indexed(clean(row.get("reason", "").strip())) or MANUAL
+    return Change(given, clean(row.get("note", "").strip()) or None, reason=reason, since=rfc3339(time))

@@ -1,0 +1,246 @@
+"""The readers of Resend, SparkPost, Mandrill, Mailjet and Brevo; see `events`."""
+
+from typing import Any
+
+from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, compose, message
+from oncehook.email.reading import Words, at, headers, metadata, read_list, tags, text, when, why
+from oncehook.extract import indexed
+
+T = EmailType
+
+
+# -- Resend ---------------------------------------------------------------------------------------------------------
+
+RESEND: Words = {
+    "email.scheduled": (T.QUEUED, None),
+    "email.sent": (T.SENT, None),
+    "email.delivered": (T.DELIVERED, None),
+    "email.delivery_delayed": (T.DEFERRED, None),
+    "email.bounced": (T.BOUNCED, None),
+    "email.complained": (T.COMPLAINED, None),
+    "email.opened": (T.OPENED, None),
+    "email.clicked": (T.CLICKED, None),
+    "email.failed": (T.FAILED, None),
+    "email.suppressed": (T.REJECTED, None),
+}
+_RESEND_BOUNCE = {"Permanent": HARD, "Transient": SOFT, "Temporary": SOFT}
+
+
+def resend(payload: dict[str, Any]) -> list[EmailEvent]:
+    """A mail to several is one event for each of them, and none says whose: then it is nobody's."""
+    word, data = text(payload.get("type")) or "", payload.get("data")
+    if not word.startswith("email.") or word == "email.received" or not isinstance(data, dict):
+        return []
+    kind, bounce = RESEND.get(word, (T.UNKNOWN, None))
+    if kind is T.BOUNCED:
+        bounce = _RESEND_BOUNCE.get(str(at(data, "bounce.type")))
+    to = [data.get("to")] if isinstance(data.get("to"), str) else data.get("to")
+    everyone = [one for given in (to, data.get("cc"), data.get("bcc")) if isinstance(given, list) for one in given]
+    given = data.get("tags")
+    named = [f"{name}:{value}" for name, value in given.items()] if isinstance(given, dict) else []
+    listed = read_list(next(iter(headers(data, "x-tags")), None))
+    return [
+        EmailEvent(
+            "",  # the svix-id, which is the receipt's
+            kind,
+            message(data.get("email_id")),
+            address(everyone[0]) if len(everyone) == 1 else None,
+            when(payload.get("created_at"), data.get("created_at")),
+            bounce,
+            why(at(data, "bounce.message"), at(data, "failed.reason"), at(data, "suppressed.message")),
+            tags(named, listed),
+            metadata(next(iter(headers(data, "x-metadata")), None)),
+            payload,
+        )
+    ]
+
+
+# -- SparkPost ------------------------------------------------------------------------------------------------------
+
+SPARKPOST: Words = {
+    "injection": (T.QUEUED, None),
+    "delivery": (T.DELIVERED, None),
+    "delay": (T.DEFERRED, None),
+    "bounce": (T.BOUNCED, None),
+    "out_of_band": (T.BOUNCED, None),
+    "policy_rejection": (T.REJECTED, None),
+    "generation_rejection": (T.REJECTED, None),
+    "generation_failure": (T.FAILED, None),
+    "spam_complaint": (T.COMPLAINED, None),
+    "open": (T.OPENED, None),
+    "amp_open": (T.OPENED, None),
+    "click": (T.CLICKED, None),
+    "amp_click": (T.CLICKED, None),
+    "list_unsubscribe": (T.UNSUBSCRIBED, None),
+    "link_unsubscribe": (T.UNSUBSCRIBED, None),
+}
+SPARKPOST_CLASS: Words = {
+    "10": (T.BOUNCED, HARD),
+    "30": (T.BOUNCED, HARD),
+    "90": (T.UNSUBSCRIBED, None),
+    "60": (T.AUTORESPONDED, None),
+    "100": (T.AUTORESPONDED, None),
+    "80": (T.SUBSCRIBED, None),
+    **{str(number): (T.BOUNCED, SOFT) for number in (20, 21, 22, 23, 24, 40, 70)},
+}
+"""Bounce classes by SparkPost's table; blocks (25, 50–54) and the undetermined (1) say nothing of the address."""
+
+
+def sparkpost(payload: dict[str, Any]) -> list[EmailEvent]:
+    inner = payload.get("msys")
+    inner = inner if isinstance(inner, dict) else {}
+    found = [one for one in inner.values() if isinstance(one, dict)]
+    if len(found) != 1 or "relay_message" in inner or not text(found[0].get("type")):
+        return []  # a ping, or an inbound mail
+    data = found[0]
+    kind, bounce = SPARKPOST.get(str(data["type"]), (T.UNKNOWN, None))
+    if kind is T.BOUNCED:
+        kind, bounce = SPARKPOST_CLASS.get(str(data.get("bounce_class")), (kind, None))
+    recipient = address(data.get("raw_rcpt_to")) or address(data.get("rcpt_to"))
+    return [
+        EmailEvent(
+            indexed(text(data.get("event_id"))) or "",
+            kind,
+            message(data.get("transmission_id")) or message(data.get("message_id")),
+            recipient,
+            when(data.get("timestamp")),
+            bounce,
+            why(data.get("raw_reason"), data.get("reason")),
+            tags(data.get("campaign_id")),
+            metadata(data.get("rcpt_meta")),
+            payload,
+        )
+    ]
+
+
+# -- Mandrill -------------------------------------------------------------------------------------------------------
+
+MANDRILL: Words = {
+    "send": (T.SENT, None),
+    "delivered": (T.DELIVERED, None),
+    "deferral": (T.DEFERRED, None),
+    "hard_bounce": (T.BOUNCED, HARD),
+    "soft_bounce": (T.BOUNCED, SOFT),
+    "open": (T.OPENED, None),
+    "click": (T.CLICKED, None),
+    "spam": (T.COMPLAINED, None),
+    "unsub": (T.UNSUBSCRIBED, None),
+    "reject": (T.REJECTED, None),
+}
+
+
+def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
+    word = text(payload.get("event")) or text(payload.get("type"))
+    if word in (None, "inbound"):
+        return []
+    kind, bounce = MANDRILL.get(word, (T.UNKNOWN, None))
+    msg = payload.get("msg")
+    msg = msg if isinstance(msg, dict) else {}
+    sent = message(payload.get("_id")) or message(msg.get("_id"))
+    recipient = address(msg.get("email")) or address(at(payload, "reject.email"))
+    return [
+        EmailEvent(
+            compose(sent, word, payload.get("ts"), recipient, payload.get("url")),  # `_id` is the message's
+            kind,
+            sent,
+            recipient,
+            when(payload.get("ts")),
+            bounce,
+            why(
+                msg.get("diag"),
+                msg.get("bounce_description"),
+                at(payload, "reject.detail"),
+                at(payload, "reject.reason"),
+            ),
+            tags(msg.get("tags")),
+            metadata(msg.get("metadata")),
+            payload,
+        )
+    ]
+
+
+# -- Mailjet --------------------------------------------------------------------------------------------------------
+
+MAILJET: Words = {
+    "sent": (T.DELIVERED, None),  # "sent" is told once the recipient's server has taken it
+    "open": (T.OPENED, None),
+    "click": (T.CLICKED, None),
+    "bounce": (T.BOUNCED, SOFT),
+    "blocked": (T.REJECTED, None),
+    "spam": (T.COMPLAINED, None),
+    "unsub": (T.UNSUBSCRIBED, None),
+}
+
+
+def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
+    word = text(payload.get("event"))
+    if word is None:
+        return []
+    kind, bounce = MAILJET.get(word, (T.UNKNOWN, None))
+    is_hard = payload.get("hard_bounce") is True
+    if payload.get("error") == "greylisted" and not is_hard:
+        kind, bounce = T.DEFERRED, None  # "delivery will be re-attempted"
+    elif kind is T.BOUNCED and is_hard:
+        bounce = HARD
+    sent, recipient = message(payload.get("MessageID")), address(payload.get("email"))
+    return [
+        EmailEvent(
+            compose(sent, word, payload.get("time"), recipient, payload.get("url")),
+            kind,
+            sent,
+            recipient,
+            when(payload.get("time")),
+            bounce,
+            why(payload.get("smtp_reply"), payload.get("comment"), payload.get("error")),
+            tags(payload.get("customcampaign")),
+            metadata(payload.get("Payload")),
+            payload,
+        )
+    ]
+
+
+# -- Brevo ----------------------------------------------------------------------------------------------------------
+
+BREVO: Words = {
+    "request": (T.QUEUED, None),
+    "deferred": (T.DEFERRED, None),
+    "delivered": (T.DELIVERED, None),
+    "hard_bounce": (T.BOUNCED, HARD),
+    "invalid_email": (T.BOUNCED, HARD),
+    "soft_bounce": (T.BOUNCED, SOFT),
+    "blocked": (T.REJECTED, None),
+    "error": (T.FAILED, None),
+    "spam": (T.COMPLAINED, None),
+    "complaint": (T.COMPLAINED, None),
+    "unique_opened": (T.OPENED, None),
+    "opened": (T.OPENED, None),
+    "unique_proxy_open": (T.OPENED, None),
+    "proxy_open": (T.OPENED, None),
+    "click": (T.CLICKED, None),
+    "unsubscribe": (T.UNSUBSCRIBED, None),
+    "list_addition": (T.SUBSCRIBED, None),
+}
+
+
+def brevo(payload: dict[str, Any]) -> list[EmailEvent]:
+    """`id` is no event's, and of the times only `ts_epoch` is UTC whatever the account's time zone is."""
+    word = text(payload.get("event"))
+    if word is None or "items" in payload:
+        return []
+    kind, bounce = BREVO.get(word, (T.UNKNOWN, None))
+    sent, recipient = message(payload.get("message-id")), address(payload.get("email"))
+    time = payload.get("ts_epoch") or payload.get("ts_event") or payload.get("ts")
+    return [
+        EmailEvent(
+            compose(sent, word, time, recipient, payload.get("link")),
+            kind,
+            sent,
+            recipient,
+            when(time),
+            bounce,
+            why(payload.get("reason")),
+            tags(payload.get("tags") or payload.get("tag")),
+            metadata(payload.get("X-Mailin-custom")),
+            payload,
+        )
+    ]

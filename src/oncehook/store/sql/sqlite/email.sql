@@ -1,0 +1,237 @@
+-- Every statement here has one parameter, :given, a JSON text, so that it runs the same in whosever transaction.
+
+-- name: email_record
+INSERT INTO webhook_email_events (source, key, provider, type, bounce, message_id, recipient, domain, occurred_at, reason, tags,
+                                  metadata, receipt_id)
+SELECT value ->> 'source', value ->> 'key', value ->> 'provider', value ->> 'type', value ->> 'bounce', value ->> 'message_id',
+       value ->> 'recipient', value ->> 'domain', value ->> 'occurred_at', value ->> 'reason', value ->> 'tags',
+       value ->> 'metadata', value ->> 'receipt_id'
+FROM json_each(:given) WHERE true
+ON CONFLICT (source, key) DO NOTHING
+RETURNING source, key
+
+-- name: email_fold
+INSERT INTO webhook_email_status AS s (message_id, recipient, source, status, bounce, reason, occurred_at, place, event_key,
+                                       delivered_at, opened_at, clicked_at, last_at)
+SELECT value ->> 'message_id', value ->> 'recipient', value ->> 'source', value ->> 'status', value ->> 'bounce',
+       value ->> 'reason', value ->> 'occurred_at', value ->> 'place', value ->> 'event_key', value ->> 'delivered_at',
+       value ->> 'opened_at', value ->> 'clicked_at', value ->> 'last_at'
+FROM json_each(:given) WHERE true
+ON CONFLICT (message_id, recipient, source) DO UPDATE SET
+    status = CASE WHEN (excluded.place, excluded.event_key) > (s.place, s.event_key) THEN excluded.status ELSE s.status END,
+    bounce = CASE WHEN (excluded.place, excluded.event_key) > (s.place, s.event_key) THEN excluded.bounce ELSE s.bounce END,
+    reason = CASE WHEN (excluded.place, excluded.event_key) > (s.place, s.event_key) THEN excluded.reason ELSE s.reason END,
+    occurred_at = CASE WHEN (excluded.place, excluded.event_key) > (s.place, s.event_key) THEN excluded.occurred_at
+                       ELSE s.occurred_at END,
+    place = CASE WHEN (excluded.place, excluded.event_key) > (s.place, s.event_key) THEN excluded.place ELSE s.place END,
+    event_key = CASE WHEN (excluded.place, excluded.event_key) > (s.place, s.event_key) THEN excluded.event_key
+                     ELSE s.event_key END,
+    delivered_at = coalesce(min(excluded.delivered_at, s.delivered_at), excluded.delivered_at, s.delivered_at),
+    opened_at = coalesce(min(excluded.opened_at, s.opened_at), excluded.opened_at, s.opened_at),
+    clicked_at = coalesce(min(excluded.clicked_at, s.clicked_at), excluded.clicked_at, s.clicked_at),
+    last_at = max(excluded.last_at, s.last_at)
+WHERE (excluded.place, excluded.event_key) > (s.place, s.event_key) OR excluded.last_at > s.last_at
+   OR coalesce(excluded.delivered_at < coalesce(s.delivered_at, '~'), false)
+   OR coalesce(excluded.opened_at < coalesce(s.opened_at, '~'), false)
+   OR coalesce(excluded.clicked_at < coalesce(s.clicked_at, '~'), false)
+RETURNING 1
+
+-- name: email_lock
+-- There is one writer, so nobody else counts at the same time.
+SELECT '' FROM json_each(:given) WHERE false
+
+-- name: email_suppressing
+SELECT e.recipient, e.source, e.key, e.type, e.bounce, e.message_id, e.occurred_at, s.removed_at
+FROM json_each(:given) g JOIN webhook_email_events e ON e.recipient = g.value
+LEFT JOIN webhook_suppressions s ON s.address = e.recipient
+WHERE e.type IN ('bounced', 'complained', 'unsubscribed')
+
+-- name: email_suppress
+INSERT INTO webhook_suppressions AS s (address, suppressed_at, reason, source, event_key, message_id)
+SELECT value ->> 'address', value ->> 'since', value ->> 'reason', value ->> 'source', value ->> 'event_key',
+       value ->> 'message_id'
+FROM json_each(:given) WHERE true
+ON CONFLICT (address) DO UPDATE SET
+    suppressed_at = excluded.suppressed_at, reason = excluded.reason, source = excluded.source, event_key = excluded.event_key,
+    message_id = excluded.message_id
+WHERE (s.removed_at IS NULL OR excluded.suppressed_at > s.removed_at)
+  AND (s.suppressed_at IS NULL OR (excluded.suppressed_at, excluded.source, excluded.event_key)
+       < (s.suppressed_at, s.source, s.event_key))
+RETURNING 1
+
+-- name: email_status_keys
+SELECT message_id, recipient, source FROM (
+    SELECT * FROM (
+        SELECT DISTINCT message_id, recipient, source FROM webhook_email_events
+        WHERE (message_id, recipient, source) > (:given ->> '$.after[0]', :given ->> '$.after[1]', :given ->> '$.after[2]')
+          AND message_id <> ''
+        ORDER BY 1, 2, 3 LIMIT :given ->> 'limit'
+    )
+    UNION
+    SELECT * FROM (
+        SELECT message_id, recipient, source FROM webhook_email_status
+        WHERE (message_id, recipient, source) > (:given ->> '$.after[0]', :given ->> '$.after[1]', :given ->> '$.after[2]')
+        ORDER BY 1, 2, 3 LIMIT :given ->> 'limit'
+    )
+)
+ORDER BY 1, 2, 3 LIMIT :given ->> 'limit'
+
+-- name: email_hold_status
+SELECT s.message_id, s.recipient, s.source, s.status, s.bounce, s.reason, s.occurred_at, s.place, s.event_key, s.delivered_at,
+       s.opened_at, s.clicked_at, s.last_at
+FROM json_each(:given) k
+JOIN webhook_email_status s
+    ON s.message_id = k.value ->> 'message_id' AND s.recipient = k.value ->> 'recipient' AND s.source = k.value ->> 'source'
+ORDER BY s.message_id, s.recipient, s.source
+
+-- name: email_facts
+SELECT e.message_id, e.recipient, e.source, e.key, e.type, e.bounce, e.reason, e.occurred_at
+FROM json_each(:given) k
+JOIN webhook_email_events e
+    ON e.message_id = k.value ->> 'message_id' AND e.recipient = k.value ->> 'recipient' AND e.source = k.value ->> 'source'
+
+-- name: email_drop_status
+DELETE FROM webhook_email_status
+WHERE (message_id, recipient, source) IN (
+    SELECT value ->> 'message_id', value ->> 'recipient', value ->> 'source' FROM json_each(:given)
+)
+RETURNING 1
+
+-- name: email_addresses
+SELECT address FROM (
+    SELECT * FROM (
+        SELECT DISTINCT recipient AS address FROM webhook_email_events
+        WHERE type IN ('bounced', 'complained', 'unsubscribed') AND recipient > :given ->> 'after'
+        ORDER BY 1 LIMIT :given ->> 'limit'
+    )
+    UNION
+    SELECT * FROM (
+        SELECT address FROM webhook_suppressions WHERE address > :given ->> 'after' ORDER BY 1 LIMIT :given ->> 'limit'
+    )
+)
+ORDER BY 1 LIMIT :given ->> 'limit'
+
+-- name: email_hold_suppressions
+SELECT s.address, s.suppressed_at AS since, s.reason, s.source, s.event_key, s.message_id, s.added_at, s.added_reason, s.removed_at, s.note, s.actor
+FROM json_each(:given) g JOIN webhook_suppressions s ON s.address = g.value
+ORDER BY s.address
+
+-- name: email_touch
+INSERT INTO webhook_suppressions (address)
+SELECT value FROM json_each(:given) WHERE true
+ON CONFLICT (address) DO NOTHING
+RETURNING 1
+
+-- name: email_put_suppressions
+INSERT INTO webhook_suppressions AS s (address, suppressed_at, reason, source, event_key, message_id, added_at, added_reason,
+                                       removed_at, note, actor)
+SELECT value ->> 'address', value ->> 'since', value ->> 'reason', value ->> 'source', value ->> 'event_key',
+       value ->> 'message_id', value ->> 'added_at', value ->> 'added_reason', value ->> 'removed_at', value ->> 'note',
+       value ->> 'actor'
+FROM json_each(:given) WHERE true
+ON CONFLICT (address) DO UPDATE SET
+    suppressed_at = excluded.suppressed_at, reason = excluded.reason, source = excluded.source, event_key = excluded.event_key,
+    message_id = excluded.message_id, added_at = excluded.added_at, added_reason = excluded.added_reason,
+    removed_at = excluded.removed_at, note = excluded.note, actor = excluded.actor
+RETURNING 1
+
+-- name: email_drop_suppressions
+DELETE FROM webhook_suppressions WHERE address IN (SELECT value FROM json_each(:given)) RETURNING 1
+
+-- name: email_audit
+INSERT INTO webhook_audit (actor, action, detail)
+VALUES (:given ->> 'actor', :given ->> 'action', :given ->> 'detail')
+RETURNING 1
+
+-- name: email_now
+SELECT strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') WHERE :given IS NOT NULL
+
+-- name: email_status_of
+SELECT s.message_id, s.recipient, s.source, s.status, s.bounce, s.reason, s.occurred_at, s.event_key, s.delivered_at,
+       s.opened_at, s.clicked_at, s.last_at
+FROM webhook_email_status s
+WHERE s.message_id IN (SELECT value FROM json_each(:given))
+ORDER BY s.message_id, s.recipient, s.source
+
+-- name: email_events_of
+SELECT e.source, e.key, e.provider, e.type, e.bounce, e.message_id, e.recipient, e.occurred_at, e.reason, e.tags, e.metadata,
+       e.receipt_id AS receipt
+FROM webhook_email_events e
+WHERE e.message_id IN (SELECT value FROM json_each(:given))
+ORDER BY e.occurred_at, e.source, e.key
+
+-- name: email_suppressed
+SELECT s.address, s.suppressed_at AS since, s.reason, s.source, s.event_key, s.message_id, s.added_at, s.removed_at, s.note, s.actor
+FROM webhook_suppressions s
+WHERE s.address IN (SELECT value FROM json_each(:given))
+ORDER BY s.suppressed_at, s.address
+
+-- name: email_suppressions
+SELECT s.address, s.suppressed_at AS since, s.reason, s.source, s.event_key, s.message_id, s.added_at, s.removed_at, s.note, s.actor
+FROM webhook_suppressions s
+WHERE s.suppressed_at IS NOT NULL AND s.address > :given ->> 'after'
+ORDER BY s.address
+LIMIT :given ->> 'limit'
+
+-- name: email_counts
+SELECT CASE WHEN :given ->> 'by_day' THEN substr(e.occurred_at, 1, 10) END AS day,
+       CASE WHEN :given ->> 'by_source' THEN e.source END AS source,
+       CASE WHEN :given ->> 'by_type' THEN e.type END AS type,
+       CASE WHEN :given ->> 'by_type' THEN e.bounce END AS bounce,
+       t.value AS tag, CASE WHEN :given ->> 'by_domain' THEN e.domain END AS domain,
+       count(*) AS events
+FROM webhook_email_events e
+LEFT JOIN json_each(CASE WHEN :given ->> 'by_tag' THEN e.tags ELSE '[]' END) t
+WHERE (:given ->> 'since' IS NULL OR e.occurred_at >= :given ->> 'since')
+  AND (:given ->> 'until' IS NULL OR e.occurred_at < :given ->> 'until')
+  AND (:given ->> 'source' IS NULL OR e.source = :given ->> 'source')
+GROUP BY 1, 2, 3, 4, 5, 6
+ORDER BY 1 NULLS LAST, 2 NULLS LAST, 3 NULLS LAST, 4 NULLS LAST, 5 NULLS LAST, 6 NULLS LAST
+
+-- name: email_old
+SELECT message_id, recipient, source FROM webhook_email_status
+WHERE last_at < :given ->> 'before' ORDER BY last_at LIMIT :given ->> 'most'
+
+-- name: email_drop_facts
+DELETE FROM webhook_email_events
+WHERE (message_id, recipient, source) IN (
+    SELECT value ->> 'message_id', value ->> 'recipient', value ->> 'source' FROM json_each(:given)
+)
+RETURNING 1
+
+-- name: email_drop_loose
+DELETE FROM webhook_email_events
+WHERE rowid IN (
+    SELECT rowid FROM webhook_email_events
+    WHERE message_id = '' AND occurred_at < :given ->> 'before' LIMIT :given ->> 'most'
+)
+RETURNING 1
+
+-- name: email_shred
+-- What is freed from here on is overwritten.
+PRAGMA secure_delete = ON
+
+-- name: email_forget_events
+DELETE FROM webhook_email_events WHERE lower(recipient) = lower(:given ->> 'address')
+RETURNING 1
+
+-- name: email_forget_mentions
+UPDATE webhook_email_events SET reason = NULL, tags = '[]', metadata = '{}'
+WHERE instr(lower(coalesce(reason, '') || ' ' || tags || ' ' || metadata), lower(:given ->> 'address'))
+RETURNING 1
+
+-- name: email_forget_status
+DELETE FROM webhook_email_status WHERE lower(recipient) = lower(:given ->> 'address')
+RETURNING 1
+
+-- name: email_forget_reasons
+UPDATE webhook_email_status SET reason = NULL WHERE instr(lower(reason), lower(:given ->> 'address'))
+RETURNING 1
+
+-- name: email_forget_addresses
+SELECT address FROM webhook_suppressions WHERE lower(address) = lower(:given ->> 'address') ORDER BY address
+
+-- name: email_about
+SELECT 1 AS found FROM webhook_email_events WHERE lower(recipient) = lower(:given ->> 'address') OR instr(lower(coalesce(reason, '') || ' ' || tags || ' ' || metadata), lower(:given ->> 'address'))
+UNION
+SELECT 1 FROM webhook_suppressions WHERE lower(address) = lower(:given ->> 'address')
