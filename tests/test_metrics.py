@@ -6,6 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
@@ -16,7 +17,7 @@ from oncehook.metrics import BOUNDS, METRICS, Tally
 from oncehook.scrape import Scrape, render
 from oncehook.settings import Settings
 from oncehook.store import make_store
-from oncehook.testing import deliver, post
+from oncehook.testing import deliver, drain, post
 from tests.events import stripe_body, stripe_headers
 from tests.servers import Postgres
 from tests.serving import process, served, write_config
@@ -85,6 +86,28 @@ async def test_the_work_counts_outcomes_and_times_by_handler(make_inbox: Callabl
     assert counted == 5 and total >= 0.05
     assert figures['oncehook_receipts{source="stripe",state="processed"}'] == 6
     assert figures['oncehook_lag_seconds{source="stripe"}'] == 0
+
+
+async def test_effects_are_by_state_and_conflicts_and_old_news_are_counted(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox.effect(name="send")(lambda effect: None)
+
+    @inbox.on("stripe", "*")
+    async def paid(event: Event) -> None:
+        await event.effect("mail:in_1", "send")
+        await event.advance("invoice", "in_1", at=datetime(2026, 11, 15, tzinfo=UTC), version=-int(event.id[-1]))
+
+    async with inbox.lifespan():
+        for number in range(3):
+            await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
+        await drain(inbox, effects=False)
+        waiting = await scraped(inbox)
+        await drain(inbox)
+        figures = await scraped(inbox)
+    assert (waiting['oncehook_effects{state="waiting"}'], figures['oncehook_effects{state="done"}']) == (1, 1)
+    assert figures['oncehook_effect_conflicts_total{source="stripe"}'] == 2
+    assert figures['oncehook_stale_total{source="stripe"}'] == 2
 
 
 async def test_what_waits_has_a_lag(inbox: Inbox) -> None:

@@ -35,7 +35,9 @@ class Scrape:
 
     async def _ask(self) -> dict[Key, float]:
         try:
-            counts, lags = await self.store.counts(), await self.store.lags()
+            counts, lags, effects = (
+                await self.store.counts(), await self.store.lags(), await self.store.effect_counts()
+            )  # fmt: skip
         except Unavailable:
             return {}
         gauges: dict[Key, float] = {}
@@ -45,6 +47,8 @@ class Scrape:
                 gauges["oncehook_lag_seconds", row["source"]] = 0.0
         for source, seconds in lags.items():
             gauges["oncehook_lag_seconds", source] = max(0.0, seconds)
+        for state, number in effects.items():
+            gauges["oncehook_effects", state] = number
         return gauges
 
 
