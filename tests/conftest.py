@@ -18,7 +18,7 @@ from oncehook import Inbox
 from oncehook.cli import main
 from tests.events import Rows
 from tests.running import Ran, Run
-from tests.servers import Postgres, ask
+from tests.servers import Postgres, ask, in_memory
 
 os.environ.pop("ONCEHOOK_CONFIG", None)
 os.environ.pop("ONCEHOOK_DATABASE", None)
@@ -30,11 +30,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--torture", action="store_true", help="run the long fault runs at their full length")
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
-    folder = Path(tempfile.mkdtemp(prefix="oncehook-tests-"))
+    folder = Path(tempfile.mkdtemp(prefix="oncehook-tests-", dir=None if config.option.torture else in_memory()))
     folder.chmod(0o755)
+    config.option.basetemp = config.option.basetemp or folder / "tmp"
     server = Postgres(folder / "cluster").start()
     os.environ["ONCEHOOK_TEST_POSTGRES_PORT"] = str(server.port)
 
@@ -61,11 +63,11 @@ def postgres() -> Postgres:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of an empty database of this test alone, on each kind in turn."""
+    """The address of a database of this test alone, with no rows in it, on each kind in turn."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'inbox.db'}"
     server: Postgres = request.getfixturevalue("postgres")
-    return server.database()
+    return server.database(migrated=request.node.get_closest_marker("without_schema") is None)
 
 
 @pytest.fixture

@@ -25,6 +25,16 @@ from typing import Any
 import asyncpg
 
 
+def in_memory() -> Path | None:
+    """A folder whose files are in memory, if there is room: commits then wait for no disk.
+
+    Processes that are killed lose nothing there; what a power cut would take, no test here could tell anyway.
+    """
+    folder = Path("/dev/shm")
+    roomy = folder.is_dir() and os.access(folder, os.W_OK) and shutil.disk_usage(folder).free > 4 * 2**30
+    return folder if roomy else None
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -174,11 +184,21 @@ class Postgres:
     def url(self, database: str) -> str:
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/{database}"
 
-    def database(self) -> str:
+    def database(self, *, migrated: bool = False) -> str:
+        """The address of a new database: an empty one, or one with the schema, which is made once and copied."""
         self._made += 1
         name = f"test_{os.getpid()}_{self._made}"
-        self.sql(f"CREATE DATABASE {name}")
+        self.sql(f"CREATE DATABASE {name}" + (f" TEMPLATE {self._template()}" if migrated else ""))
         return self.url(name)
+
+    def _template(self) -> str:
+        name = f"migrated_{os.getpid()}"
+        if not self.sql(f"SELECT 1 FROM pg_database WHERE datname = '{name}'"):
+            self.sql(f"CREATE DATABASE {name}")
+            environment = {**os.environ, "ONCEHOOK_DATABASE": self.url(name)}
+            command = [sys.executable, "-m", "oncehook", "migrate"]
+            subprocess.run(command, check=True, env=environment, cwd="/", stdout=subprocess.DEVNULL)
+        return name
 
     def sql(self, statement: str, database: str = "postgres") -> str:
         """Run a statement with psql, beside everything that is under test."""

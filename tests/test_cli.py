@@ -187,6 +187,7 @@ def test_a_look_at_no_inbox_is_told_and_creates_none(run: Run, tmp_path: Path) -
     assert not (tmp_path / "nowhere.db").exists()
 
 
+@pytest.mark.without_schema
 def test_a_look_at_an_old_schema_says_what_to_run(run: Run, config: str, database: str) -> None:
     if database.startswith("sqlite"):
         Path(database.removeprefix("sqlite:///")).touch()
@@ -291,6 +292,7 @@ def test_what_init_has_commented_out_is_a_configuration_that_works(
     assert sorted(inbox.sources) == ["github", "stripe", "stripe-test"]
 
 
+@pytest.mark.without_schema
 def test_migrate_prints_applies_and_then_has_nothing_to_do(run: Run, config: str, database: str, rows: Rows) -> None:
     printed = run("migrate", "--config", config, "--sql")
     assert printed.code == 0

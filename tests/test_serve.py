@@ -210,6 +210,7 @@ def test_a_database_that_cannot_be_reached_is_told_with_exit_code_1(tmp_path: Pa
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.without_schema
 def test_without_its_schema_it_does_not_start_and_says_what_to_run(tmp_path: Path, database: str) -> None:
     config = write_config(tmp_path, database, 'migrate = "never"')
     done = run("serve", "--config", str(config), "--port", "0")

@@ -58,6 +58,7 @@ async def test_a_migrated_store_has_nothing_pending_and_migrating_again_does_not
     assert await store.migrate() == []
 
 
+@pytest.mark.without_schema
 async def test_without_migrating_everything_is_pending_until_it_is_asked_for(database: str) -> None:
     store = make_store(Settings(database=database, migrate="never"))
     await store.open()
