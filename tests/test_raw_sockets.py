@@ -285,6 +285,15 @@ async def test_an_answer_comes_in_one_piece(port: int, rows: Rows) -> None:
     assert len(reads) == 50
 
 
+@pytest.mark.parametrize("way", ["HTTP/1.0", "connection: close"])
+async def test_who_keeps_no_connection_is_told_that_it_closes(wire: Wire, rows: Rows, way: str) -> None:
+    said = request(DOOR, signed(**({"Connection": "close"} if way.startswith("c") else {})), BODY)
+    await wire.say(said.replace(b"HTTP/1.1", b"HTTP/1.0") if way == "HTTP/1.0" else said)
+    answer = await wire.answer()
+    assert answer.outcome == (202, "accepted") and answer.headers["connection"] == "close"
+    assert await wire.is_closed() and rows(BODIES) == [(BODY,)]
+
+
 @pytest.mark.parametrize("bytes_", [b"\x16\x03\x01 hello", b"POST\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"], ids=repr)
 async def test_bytes_that_are_no_request_get_400_and_nothing_more(wire: Wire, bytes_: bytes) -> None:
     await wire.say(bytes_ + b"\r\n\r\n")

@@ -40,10 +40,6 @@ class Histogram(msgspec.Struct):
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     sum: float = 0.0
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(BOUNDS, value)] += 1
-        self.sum += value
-
     def add(self, other: "Histogram") -> None:
         self.counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
@@ -67,7 +63,13 @@ class Tally:
         self.counters[name, *labels] += by
 
     def observe(self, name: str, *labels: str, value: float) -> None:
-        self.histograms[name, *labels].observe(value)
+        self.observe_key((name, *labels), value)
+
+    def observe_key(self, key: Key, value: float) -> None:
+        """The same, for whoever has the key at hand."""
+        histogram = self.histograms[key]
+        histogram.counts[bisect_left(BOUNDS, value)] += 1
+        histogram.sum += value
 
     def snapshot(self) -> Snapshot:
         return Snapshot(
@@ -87,6 +89,7 @@ TALLY = Tally()
 
 count = TALLY.count
 observe = TALLY.observe
+observe_key = TALLY.observe_key
 
 
 # -- several processes ----------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ class Delivery:
     def __init__(
         self, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (), *, method: str = "POST", query: bytes = b""
     ) -> None:
-        pairs = list(headers)
+        pairs = headers if isinstance(headers, list) else list(headers)
         self.body = body
         self.method = method
         self.query = query

@@ -51,6 +51,18 @@ class ClientLeft(Exception):
     """The client disconnected before its body was complete: there is nobody to answer, and nothing is kept."""
 
 
+class Lane:
+    """A short way past the messages of ASGI, for a server that has one. This one has none."""
+
+    def whole_body(self, receive: Receive) -> bytes | None:
+        """The body, if all of it is here already."""
+        return None
+
+    def answer(self, send: Send, response: Response) -> bool:
+        """Whether the answer is given."""
+        return False
+
+
 class Door:
     """Receives deliveries for a set of sources."""
 
@@ -70,6 +82,7 @@ class Door:
         self.rejections = rejections
         self.inline: Inline | None = None
         self.clock = clock
+        self.lane = Lane()
 
     def start(self) -> None:
         """Deliveries come in the loop that runs now. It is kept: asking for it is a system call in Python 3.11."""
@@ -82,7 +95,7 @@ class Door:
         try:
             response = await self.receive(name, scope, receive)
             took = self.clock.monotonic() - started
-            metrics.observe("oncehook_accept_seconds", name, value=took)
+            metrics.observe_key(("oncehook_accept_seconds", name), took)
             self.meter.acked.append((name, took))
         except Refused as error:
             if error.code is not None:
@@ -105,7 +118,8 @@ class Door:
                 traceback="".join(traceback.format_tb(error.__traceback__)),
             )
             response = unavailable(5)
-        await respond(send, response)
+        if not self.lane.answer(send, response):
+            await respond(send, response)
 
     def _refused(self, source: str, reason: str, detail: str) -> None:
         signals.rejected(source, reason, detail)
@@ -115,7 +129,10 @@ class Door:
         source = self._source(name)
         delivery = Delivery(b"", scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         declared = check_request(source, delivery)
-        delivery.body = await read_capped(receive, source.max_body, declared, self.reads)
+        whole = self.lane.whole_body(receive)
+        if whole is None:
+            whole = await read_capped(receive, source.max_body, self.reads)
+        delivery.body = check_body(whole, source.max_body, declared)
         if source.unsigned_handshakes:
             unsigned = source.handshake_of(delivery, source.unsigned_handshakes)
             if unsigned is not None:
@@ -242,17 +259,24 @@ class Reads:
         self._timer = loop.call_later(self.limit / 8, self._sweep, loop) if self._reading else None
 
 
-async def read_capped(receive: Receive, cap: int, declared: int | None, reads: Reads) -> bytes:
+def check_body(body: bytes, cap: int, declared: int | None) -> bytes:
+    """The body, if it is as long as it was said to be and no longer than it may be."""
+    if len(body) > cap:
+        raise turned_away("too_large", CLOSE)
+    if declared is not None and declared != len(body):
+        raise turned_away("malformed", CLOSE)
+    return body
+
+
+async def read_capped(receive: Receive, cap: int, reads: Reads) -> bytes:
     """The whole body, or no part of it. The cap holds while it streams; the deadline is for all of it together."""
     task = reads.begin()
     try:
         message = await receive()
         if message["type"] == "http.request" and not message.get("more_body", False):  # nearly always: all at once
             body: bytes = message.get("body", b"")
-            if len(body) > cap:
-                raise turned_away("too_large", CLOSE)
-        else:
-            body = await _read_on(message, receive, cap, reads)
+            return body
+        return await _read_on(message, receive, cap, reads)
     except asyncio.CancelledError:
         if reads.end(task):
             raise  # somebody else's cancel
@@ -260,9 +284,6 @@ async def read_capped(receive: Receive, cap: int, declared: int | None, reads: R
         raise turned_away("timeout", CLOSE) from None
     finally:
         reads.end(task)
-    if declared is not None and declared != len(body):
-        raise turned_away("malformed", CLOSE)
-    return body
 
 
 async def _read_on(message: Message, receive: Receive, cap: int, reads: Reads) -> bytes:
