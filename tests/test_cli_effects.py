@@ -92,7 +92,8 @@ def test_failed_effects_are_replayed_by_number_or_all(run: Run, filled: Path, ro
     [failed] = run("effects", "--status", "failed", "--json").lines
     [done] = run("effects", "--status", "done", "--json").lines
     refused = run("effects", "replay", str(done["id"]))
-    assert refused.code == 1 and "left alone: 1" in refused.error
+    assert refused.code == 1 and f"left alone: effect {done['id']}, which is done" in refused.error
+    assert "left alone: effect 999, which is not there" in run("effects", "replay", "999").error
     assert run("effects", "replay", str(failed["id"]), str(done["id"]), "--actor", "jane", "--json").lines == [
         {"replayed": 1, "left": 1}
     ]

@@ -533,6 +533,12 @@ async def test_an_event_without_the_identity_is_a_dead_letter_with_a_sentence(in
     assert "once_per='object_id', and this event has none" in error
 
 
+@pytest.mark.parametrize("nothing", [5, "", (), ("object_id", 7)], ids=repr)
+def test_once_per_names_texts(make_inbox: Callable[..., Inbox], nothing: Any) -> None:
+    with pytest.raises(ConfigurationError, match="once_per"):
+        make_inbox().on("stripe", "*", once_per=nothing)(lambda event: None)
+
+
 def test_once_per_and_batch_exclude_each_other(make_inbox: Callable[..., Inbox]) -> None:
     with pytest.raises(ConfigurationError, match="once_per and batch"):
         make_inbox().on("stripe", "*", once_per="object_id", batch=10)(lambda events: None)

@@ -160,9 +160,7 @@ class Inbox:
         all of them; if it fails, they are tried one by one. With `once_per`, such as "object_id" or a path in the
         payload, or several, only the first event of that identity is handled; the others are processed without it.
         """
-        if once_per is not None and not once_per:
-            raise ConfigurationError(f"once_per={once_per!r} names nothing: leave it out, or name a fact of the event")
-        identity = (once_per,) if isinstance(once_per, str) else tuple(once_per or ())
+        identity = identity_of(once_per)
         policy, limit = Retry() if retry is None else retry, seconds(timeout, DEFAULT_TIMEOUT)
 
         def register(function: F) -> F:
@@ -404,6 +402,18 @@ class Inbox:
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+def identity_of(once_per: Any) -> tuple[str, ...]:
+    """What `once_per` names: texts, at least one unless it is left out."""
+    names = (once_per,) if isinstance(once_per, str) else once_per
+    if names is None:
+        return ()
+    if not isinstance(names, (tuple, list)) or not names:
+        raise ConfigurationError(
+            f'once_per={once_per!r} names nothing: leave it out, or name facts of the event, such as "object_id"'
+        )
+    return tuple(names)
 
 
 def seconds(timeout: Any, default: float) -> float:

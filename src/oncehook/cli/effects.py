@@ -146,21 +146,35 @@ def replay(
     if bool(ids) == failed or (ids and (source or target)):
         raise click.UsageError("name effects by their number, or say --failed (with --source, --target): not both")
     wanted = EffectFilter(ids=ids or None, status=EffectState.FAILED.value, source=source, target=target)
-    moved = run(_replay(config or outer, wanted, actor or whoami()))
-    left = len(set(ids)) - moved if ids else 0
+    moved, left = run(_replay(config or outer, wanted, actor or whoami()))
     if as_json:
-        print_json({"replayed": moved, "left": left})
+        print_json({"replayed": moved, "left": len(left)})
     else:
         click.echo(f"replayed {moved:,} effect{'s' * (moved != 1)}", err=not moved)
-        if left:
-            click.echo(f"left alone: {left:,} (not failed, not there, or its arguments were erased)", err=True)
+        for id, reason in left.items():
+            click.echo(f"left alone: effect {id}, {reason}", err=True)
     sys.exit(0 if moved else 1)
 
 
-async def _replay(config: str | None, wanted: EffectFilter, actor: str) -> int:
-    moved, before = 0, None
+async def _replay(config: str | None, wanted: EffectFilter, actor: str) -> tuple[int, dict[int, str]]:
+    """How many were moved, and of those that were named and were not, why."""
+    moved: set[int] = set()
+    before = None
     async with opened_store(config) as store:
         while page := await store.find_effects(wanted, limit=BATCH, before=before):
             before = page[-1]["id"]
-            moved += len(await store.replay_effects([row["id"] for row in page], actor))
-    return moved
+            moved |= set(await store.replay_effects([row["id"] for row in page], actor))
+        left = sorted(set(wanted.ids or ()) - moved)
+        there: dict[int, dict[str, Any]] = {}
+        if left:
+            found = await store.find_effects(EffectFilter(ids=tuple(left)), limit=len(left))
+            there = {row["id"]: row for row in found}
+    return len(moved), {id: _why_left(there.get(id)) for id in left}
+
+
+def _why_left(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return "which is not there"
+    if row["args"] is None:
+        return "whose arguments were erased"
+    return f"which is {row['status']}"

@@ -68,8 +68,7 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         print_json({**receipt.as_json(), "payload": view, "headers": headers, **more, **asked})
     else:
         _print_facts(receipt)
-        _print_timeline(duplicates, attempts, replays, noops)
-        _print_effects(effects)
+        _print_timeline(duplicates, attempts, replays, noops, effects)
         _print_payload(payload)
     return 0
 
@@ -123,14 +122,15 @@ def _print_facts(receipt: Receipt) -> None:
 Rows = list[dict[str, Any]]
 
 
-def _print_timeline(duplicates: Rows, attempts: Rows, replays: Rows, noops: Rows) -> None:
-    """What happened to it since it was received, in the order of time."""
+def _print_timeline(duplicates: Rows, attempts: Rows, replays: Rows, noops: Rows, effects: Rows) -> None:
+    """What happened to it since it was received, and to what it asked for, in the order of time."""
     from rich.text import Text
 
     moments = [(row["received_at"], *_told_duplicate(row)) for row in duplicates]
     moments += [(row["ended_at"], *_told_attempt(row)) for row in attempts]
     moments += [(row["at"], f"replayed by {printable(row['actor'])}", "bold") for row in replays]
     moments += [(row["at"], _told_noop(row), "bright_black") for row in noops]
+    moments += [(row["done_at"] or row["created_at"], *_told_effect(row)) for row in reversed(effects)]
     out = console()
     for at, text, style in sorted(moments, key=lambda moment: moment[0]):
         out.print(Text(f"{at}  {text}", style=style))
@@ -152,15 +152,10 @@ def _told_noop(row: dict[str, Any]) -> str:
     return f"{told} {printable(row['key'])}"
 
 
-def _print_effects(effects: Rows) -> None:
-    """What its event has recorded to be done, oldest first, and where that stands."""
-    from rich.text import Text
-
-    out = console()
-    for row in reversed(effects):
-        told = f"effect {row['id']}: {row['status']}   {printable(row['key'])} → {printable(row['target'])}"
-        error = f"   {printable(row['last_error'])}" if row["last_error"] else ""
-        out.print(Text(f"{row['done_at'] or row['created_at']}  {told}{error}", style=EFFECT_COLOURS[row["status"]]))
+def _told_effect(row: dict[str, Any]) -> tuple[str, str]:
+    told = f"effect {row['id']}: {row['status']}   {printable(row['key'])} → {printable(row['target'])}"
+    error = f"   {printable(row['last_error'])}" if row["last_error"] else ""
+    return told + error, EFFECT_COLOURS[row["status"]]
 
 
 def _print_payload(payload: Payload | None) -> None:
