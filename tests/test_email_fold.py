@@ -421,8 +421,9 @@ async def test_pruned_facts_take_their_message_along_and_unsuppress_nobody(store
     ]
     new = [fact(2, "delivered", 0), fact(2, "opened", now - 1, key="o")]
     await tell(store, old + new)
+    assert await email.prunable() == 3
     gone, is_more = await email.prune()
-    assert (gone, is_more) == (3, False)
+    assert (gone, is_more) == (3, False) and await email.prunable() == 0
     assert rows("SELECT message_id FROM webhook_email_status") == [("m2",)]
     assert sorted(rows("SELECT key FROM webhook_email_events")) == [("k2",), ("o",)]
     for _ in range(2):
@@ -520,7 +521,9 @@ async def test_old_facts_go_by_themselves_in_steps(store: Store, rows: Rows, mon
     caplog.set_level("INFO", "oncehook")
     await tell(store, [fact(n, "delivered", 0) for n in range(10)])
     assert await prune_email(Email(store, Settings()).prune) == 0  # kept for ever unless somebody said otherwise
-    assert await prune_email(Email(store, Settings(email_retention=86400.0)).prune) == 10
+    email = Email(store, Settings(email_retention=86400.0))
+    assert await email.prunable() == 10
+    assert await prune_email(email.prune) == 10 and await email.prunable() == 0
     assert (
         rows("SELECT count(*) FROM webhook_email_events") == rows("SELECT count(*) FROM webhook_email_status") == [(0,)]
     )

@@ -88,8 +88,12 @@ async def _prune(
         if removed_sources:
             horizons = horizons + [_removed(source, configuration.settings) for source in sorted(others)]
             others = set()
+        email = Email(store, configuration.settings)
         if dry_run:
             rows = await _count(store, horizons)
+            facts = await email.prunable()
+            if facts:
+                click.echo(f"would remove {facts:,} email facts; suppressions stay", err=True)
         else:
             with _progress() as progress:
                 kept = effect_horizon(configuration.settings, horizons)
@@ -100,7 +104,7 @@ async def _prune(
             rows = _gone(done, horizons)
             if done.effects and not as_json:
                 click.echo(f"removed {done.effects:,} effects that were done before effect_retention")
-            facts = await prune_email(Email(store, configuration.settings).prune)
+            facts = await prune_email(email.prune)
             if facts:
                 click.echo(f"removed {facts:,} email facts; suppressions stay", err=True)
     _print(rows, dry_run, as_json)

@@ -167,9 +167,9 @@ class Email:
 
         All that is known of a message and a recipient goes at once, so what is left still folds to what is kept.
         """
-        if self.retention is None:
+        before = await self._oldest()
+        if before is None:
             return 0, False
-        before = rfc3339(await self.store.now() - timedelta(seconds=self.retention))
 
         async def work(transaction: Transaction) -> tuple[int, bool]:
             given = {"before": before, "most": PAGE}
@@ -183,6 +183,22 @@ class Email:
             return gone, is_more
 
         return await self.store.perform(work)
+
+    async def prunable(self) -> int:
+        """How many facts `prune` would delete by and by."""
+        before = await self._oldest()
+        if before is None:
+            return 0
+
+        async def work(transaction: Transaction) -> int:
+            [(facts,)] = await status.ask(transaction, "email_prunable", {"before": before})
+            return int(facts)
+
+        return await self.store.perform(work)
+
+    async def _oldest(self) -> str | None:
+        """What is older goes; None where nothing does."""
+        return None if self.retention is None else rfc3339(await self.store.now() - timedelta(seconds=self.retention))
 
 
 DIMENSIONS = ("day", "source", "type", "tag", "domain")

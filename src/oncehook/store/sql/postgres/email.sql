@@ -212,6 +212,13 @@ WHERE s.last_at < (CAST(:given AS json) ->> 'before')::timestamptz
 ORDER BY s.last_at LIMIT (CAST(:given AS json) ->> 'most')::integer
 FOR UPDATE OF s SKIP LOCKED
 
+-- name: email_prunable
+SELECT count(*) FROM webhook_email_events e
+LEFT JOIN webhook_email_status s
+    ON s.message_id = e.message_id AND s.recipient = e.recipient AND s.source = e.source
+WHERE CASE WHEN e.message_id = '' THEN e.occurred_at ELSE s.last_at END
+    < (CAST(:given AS json) ->> 'before')::timestamptz
+
 -- name: email_drop_facts
 DELETE FROM webhook_email_events e
 USING json_to_recordset(CAST(:given AS json)) AS k (message_id text, recipient text, source text)

@@ -192,6 +192,12 @@ ORDER BY 1 NULLS LAST, 2 NULLS LAST, 3 NULLS LAST, 4 NULLS LAST, 5 NULLS LAST, 6
 SELECT message_id, recipient, source FROM webhook_email_status
 WHERE last_at < :given ->> 'before' ORDER BY last_at LIMIT :given ->> 'most'
 
+-- name: email_prunable
+SELECT count(*) FROM webhook_email_events e
+LEFT JOIN webhook_email_status s
+    ON s.message_id = e.message_id AND s.recipient = e.recipient AND s.source = e.source
+WHERE CASE WHEN e.message_id = '' THEN e.occurred_at ELSE s.last_at END < :given ->> 'before'
+
 -- name: email_drop_facts
 DELETE FROM webhook_email_events
 WHERE (message_id, recipient, source) IN (
