@@ -162,12 +162,21 @@ class Store(Protocol):
     async def lease(
         self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
     ) -> list[Leased]:
-        """Take up to `limit` due receipts: `processing`, attempt counted, fence raised.
+        """Take up to `limit` due receipts of sources that are not paused: `processing`, attempt counted, fence raised.
 
         With `rescued`, only such whose last worker died; without, only others. Of receipts with a serial key only the
         first of its key that is not finished is taken, and only while none of that key is `processing`. A dead letter
         is not finished, except in the sources of `skip_failed`, and where its payload is gone.
         """
+
+    async def pause(self, source: str, actor: str) -> bool:
+        """From here on lease nothing of a source, in any process, and record who asked; False if it was paused."""
+
+    async def resume(self, source: str, actor: str) -> bool:
+        """Lease it again, and record who asked; False if it was not paused."""
+
+    async def pauses(self) -> list[dict[str, Any]]:
+        """The paused sources: `source`, `paused_at` and `actor`."""
 
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         """Take one inline receipt that is `retrying`, or whose lease ran out; None if it is neither."""
