@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.cli.secrets import list_secrets
 from oncehook.doctor import REMEDIES, diagnose
 from oncehook.errors import Rejected
 from oncehook.providers import built_in, built_in_names

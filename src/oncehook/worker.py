@@ -83,8 +83,10 @@ class Worker:
             paused = await self._paused.sources()
         except Unavailable:
             return  # leasing says so
-        for name in sorted(paused ^ self._known_paused):
-            signals.emit("source_paused" if name in paused else "source_resumed", source=name)
+        for name in sorted(paused - self._known_paused):
+            signals.emit("source_paused", source=name)
+        for name in sorted(self._known_paused - paused):
+            signals.emit("source_resumed", source=name)
         self._known_paused = paused
         back = [one for one in self._ready if one.source in paused]
         if back:

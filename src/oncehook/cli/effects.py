@@ -1,6 +1,5 @@
 """`oncehook effects`: what is done outside the database after a handler's commit."""
 
-import json
 import sys
 from typing import Any
 
@@ -16,9 +15,9 @@ from oncehook.cli.options import (
     printable,
     run,
 )
-from oncehook.effect import idempotency_key
+from oncehook.effect import as_json
 from oncehook.receipt import EffectFilter, EffectState
-from oncehook.replay import BATCH, whoami
+from oncehook.replay import replay_effects, whoami
 
 PAGE = 500
 COLOURS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done": "green", "failed": "red"}
@@ -76,16 +75,10 @@ async def _list(config: str | None, wanted: EffectFilter, limit: int, as_json: b
             rows += page
             if as_json:
                 for row in page:
-                    print_json(effect_json(row))
+                    print_json(as_json(row))
     if rows and not as_json:
         _print_table(rows)
     return len(rows)
-
-
-def effect_json(row: dict[str, Any]) -> dict[str, Any]:
-    """An effect as the outside knows it: the same keys wherever one is printed."""
-    args = None if row["args"] is None else json.loads(row["args"])
-    return {**row, "args": args, "idempotency_key": idempotency_key("effect", row["scope"], row["key"])}
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
@@ -158,9 +151,5 @@ def replay(
 
 
 async def _replay(config: str | None, wanted: EffectFilter, actor: str) -> int:
-    moved, before = 0, None
     async with opened_store(config) as store:
-        while page := await store.find_effects(wanted, limit=BATCH, before=before):
-            before = page[-1]["id"]
-            moved += len(await store.replay_effects([row["id"] for row in page], actor))
-    return moved
+        return await replay_effects(store, wanted, actor=actor)

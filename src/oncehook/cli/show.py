@@ -8,7 +8,6 @@ import click
 import msgspec
 
 from oncehook.cli.effects import COLOURS as EFFECT_COLOURS
-from oncehook.cli.effects import effect_json
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import (
     app_option,
@@ -20,6 +19,7 @@ from oncehook.cli.options import (
     printable,
     run,
 )
+from oncehook.effect import as_json
 from oncehook.receipt import EffectFilter, Filter, Payload, Receipt
 from oncehook.store import Store
 
@@ -56,7 +56,7 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         duplicates = await store.duplicates(receipt.receipt)
         attempts = await store.attempts(receipt.receipt)
         replays = await store.replays(receipt.receipt) if receipt.replays else []
-        effects = [effect_json(row) for row in await store.find_effects(_recorded_by(receipt), limit=MOST_EFFECTS)]
+        effects = [as_json(row) for row in await store.find_effects(_recorded_by(receipt), limit=MOST_EFFECTS)]
         noops = await store.noops(receipt.receipt)
     if raw:
         return _print_raw(payload)

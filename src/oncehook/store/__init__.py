@@ -301,15 +301,21 @@ class Store(Protocol):
         """(is_terminal, at, version, event_id, state) of an entity, or None if it was never advanced."""
 
     async def find_effects(
-        self, wanted: EffectFilter, *, limit: int, before: int | None = None
+        self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
     ) -> list[dict[str, Any]]:
-        """Effects that match, newest first; `before` is the id of the last one of a page."""
+        """Effects that match, newest first: of an id below `before`, the last of a page, and none below `down_to`."""
 
     async def noops(self, receipt: int) -> list[dict[str, Any]]:
         """What a receipt's event asked for and did not get, oldest first: `reason` is "effect" or "stale"."""
 
     async def effect_counts(self) -> dict[str, int]:
         """How many effects are in which state."""
+
+    async def effect_standing(self, most: int) -> dict[str, int]:
+        """The same, of each state up to `most`."""
+
+    async def failed_effects(self, wanted: EffectFilter) -> tuple[int, int]:
+        """How many failed effects of a source and target can be replayed, and how many have lost their arguments."""
 
     async def noop_counts(self) -> list[dict[str, Any]]:
         """Per source and reason: how often an event asked for what was done, or came too late."""

@@ -189,12 +189,111 @@ class Dead(Struct):
     groups: list[DeadGroup]
 
 
+EffectStateName = Literal["waiting", "performing", "retrying", "done", "failed"]
+Number = Annotated[str, Meta(pattern="^[0-9]{0,18}$")]
+
+
+class EffectsQuery(Struct, frozen=True):
+    """Which effects; all conditions hold together."""
+
+    status: EffectStateName | Literal[""] = ""
+    source: Text = ""
+    target: Annotated[str, Meta(max_length=500, description="A function, a topic or an address.")] = ""
+    key: Text = ""
+    receipt: Number = ""
+    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next` of the page before.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+
+
+class SelectedEffects(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which failed effects to perform again: those of a source, of a target, of both, or all."""
+
+    source: Text = ""
+    target: Text = ""
+    count: Annotated[int, Meta(ge=0, description="How many a dry run said. Another number now is 409.")] | None = None
+    dry_run: bool = False
+
+
+class Effect(Struct):
+    """An effect, with the same keys wherever it is printed. `args` is null once they were pruned or erased."""
+
+    id: int
+    scope: str
+    key: str
+    kind: str
+    target: str
+    status: EffectStateName
+    attempts: int
+    created_at: str
+    next_attempt_at: str | None
+    done_at: str | None
+    last_error: str | None
+    source: str
+    receipt: int
+    replays: int
+    worker: str | None
+    args: Any
+    idempotency_key: str
+
+
+class Effects(Struct):
+    """A page, newest first, and how many are in which state, each up to 10,000.
+
+    `next` is null at the end; a page may be partial, where looking stopped for time.
+    """
+
+    effects: list[Effect]
+    next: str | None
+    is_partial: bool
+    counts: dict[str, int]
+
+
+class ReplayedEffects(Struct):
+    """How many effects are performed again, and how many have lost their arguments."""
+
+    replayed: int
+    left: int
+
+
+class Finding(Struct):
+    """A cause, what shows it, and what to do."""
+
+    cause: str
+    shows: str
+    remedy: str
+
+
 class Refused(Struct):
-    """The last delivery that was refused."""
+    """The last delivery that was refused, and the doctor's word on the last one that was kept as a sample."""
 
     at: str
     reason: str
     detail: str
+    findings: list[Finding]
+
+
+class SecretUse(Struct):
+    """A secret, by its place in the configuration and a short mark: when it last verified a delivery."""
+
+    secret: int
+    mark: str
+    verified: int
+    last_used_at: str | None
+    advice: str
+
+
+class Pause(Struct):
+    """Since when a source is paused, and who paused it."""
+
+    at: str
+    actor: str
+
+
+class Paused(Struct):
+    """Whether a source is paused now."""
+
+    source: str
+    paused: bool
 
 
 class SourceState(Struct):
@@ -214,6 +313,9 @@ class SourceState(Struct):
     lag_seconds: float
     last_received_at: str | None
     last_refused: Refused | None
+    support: Literal["confirmed", "unconfirmed"]
+    secrets_used: list[SecretUse]
+    paused: Pause | None
 
 
 class Sources(Struct):
@@ -261,6 +363,118 @@ class Audit(Struct):
 
     rows: list[AuditRow]
     next: str | None
+
+
+class EmailMessageQuery(Struct, frozen=True):
+    """Which message."""
+
+    message: Annotated[str, Meta(min_length=1, max_length=998, description="The id that the provider gave it.")]
+
+
+class EmailStatus(Struct):
+    """What became of a message for one recipient, as far as its facts say."""
+
+    message_id: str
+    recipient: str | None
+    source: str
+    status: str | None
+    bounce: str | None
+    reason: str | None
+    occurred_at: str | None
+    event: str | None
+    delivered_at: str | None
+    opened_at: str | None
+    clicked_at: str | None
+    last_at: str
+
+
+class EmailFact(Struct):
+    """One thing that happened to one recipient of a message."""
+
+    source: str
+    key: str
+    provider: str
+    type: str
+    bounce: str | None
+    message_id: str
+    recipient: str | None
+    occurred_at: str
+    reason: str | None
+    tags: list[Any]
+    metadata: Any
+    receipt: int
+
+
+class EmailMessage(Struct):
+    """A message: its status for each recipient, and the facts behind it, oldest first."""
+
+    statuses: list[EmailStatus]
+    events: list[EmailFact]
+
+
+class SuppressedQuery(Struct, frozen=True):
+    """All of them, those with a text in the address, or exactly one address."""
+
+    address: Text = ""
+    search: Text = ""
+    cursor: Annotated[str, Meta(max_length=500, description="`next` of the page before.")] = ""
+    limit: Annotated[int, Meta(ge=1, le=500)] = 50
+
+
+class Suppression(Struct):
+    """An address that must not be sent to, since when, and which event or person says so."""
+
+    address: str
+    reason: str | None
+    since: str | None
+    source: str | None
+    message_id: str | None
+    added_at: str | None
+    removed_at: str | None
+    note: str | None
+    actor: str | None
+    event: str | None
+
+
+class Suppressions(Struct):
+    """A page, by address."""
+
+    suppressions: list[Suppression]
+    next: str | None
+
+
+class SuppressionChange(Struct, frozen=True, forbid_unknown_fields=True):
+    """Which address, and why."""
+
+    address: Annotated[str, Meta(min_length=1, max_length=500)]
+    note: Text = ""
+
+
+class EmailCountsQuery(Struct, frozen=True):
+    """Of which time and source, and by what: any of day, source, type, tag and domain, with commas."""
+
+    by: Annotated[str, Meta(max_length=100)] = "day,type"
+    since: Time = ""
+    until: Time = ""
+    source: Text = ""
+
+
+class EmailCount(Struct, omit_defaults=True):
+    """How many events; the keys are those that were asked for, and `bounce` with the type."""
+
+    events: int
+    day: str | None = None
+    source: str | None = None
+    type: str | None = None
+    bounce: str | None = None
+    tag: str | None = None
+    domain: str | None = None
+
+
+class EmailCounts(Struct):
+    """Counted from the stored facts, whenever it is asked."""
+
+    counts: list[EmailCount]
 
 
 class Error(Struct):

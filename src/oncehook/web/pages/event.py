@@ -11,7 +11,7 @@ from oncehook.receipt import Filter, Receipt, rfc3339
 from oncehook.rehearse import REALLY_MADE, Rehearsal
 from oncehook.replay import obstacle, replay
 from oncehook.store import Selection
-from oncehook.web.page import Action, Context, Page, Problem, principal
+from oncehook.web.page import Action, Context, Page, Problem, number, principal
 from oncehook.web.show import as_curl, as_send, pretty, shortened
 
 RELATED = 20
@@ -30,8 +30,8 @@ class Moment:
 
 
 async def find(context: Context, request: Request) -> Receipt:
-    name = request.path_params["receipt"]
-    found = await context.store.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else None
+    named = number(request.path_params["receipt"])
+    found = None if named is None else await context.store.get(named)
     if found is None:
         raise Problem(404, "not_found", "There is no such event: it was never here, or its window is over.")
     return found
