@@ -38,7 +38,7 @@ def idempotency_key(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
 
-def as_json(row: dict[str, Any]) -> dict[str, Any]:
+def effect_json(row: dict[str, Any]) -> dict[str, Any]:
     """An effect as the outside knows it: the same keys wherever one is printed."""
     args = None if row["args"] is None else json.loads(row["args"])
     return {**row, "args": args, "idempotency_key": idempotency_key("effect", row["scope"], row["key"])}

@@ -145,7 +145,7 @@ class SecretLog:
                 source.uses[index] -= count
 
 
-# -- rotation -----------------------------------------------------------------------------------------------------------
+# -- rotation --------------------------------------------------------------------------------------------------------
 
 QUIET = 3 * 86400.0
 """Seconds without a use after which an old secret is said to be no longer needed, or the provider's horizon."""

@@ -15,7 +15,7 @@ from oncehook.cli.options import (
     printable,
     run,
 )
-from oncehook.effect import as_json
+from oncehook.effect import effect_json
 from oncehook.receipt import EffectFilter, EffectState
 from oncehook.replay import replay_effects, whoami
 
@@ -75,7 +75,7 @@ async def _list(config: str | None, wanted: EffectFilter, limit: int, as_json: b
             rows += page
             if as_json:
                 for row in page:
-                    print_json(as_json(row))
+                    print_json(effect_json(row))
     if rows and not as_json:
         _print_table(rows)
     return len(rows)

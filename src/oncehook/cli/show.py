@@ -19,7 +19,7 @@ from oncehook.cli.options import (
     printable,
     run,
 )
-from oncehook.effect import as_json
+from oncehook.effect import effect_json
 from oncehook.receipt import EffectFilter, Filter, Payload, Receipt
 from oncehook.store import Store
 
@@ -56,7 +56,7 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         duplicates = await store.duplicates(receipt.receipt)
         attempts = await store.attempts(receipt.receipt)
         replays = await store.replays(receipt.receipt) if receipt.replays else []
-        effects = [as_json(row) for row in await store.find_effects(_recorded_by(receipt), limit=MOST_EFFECTS)]
+        effects = [effect_json(row) for row in await store.find_effects(_recorded_by(receipt), limit=MOST_EFFECTS)]
         noops = await store.noops(receipt.receipt)
     if raw:
         return _print_raw(payload)

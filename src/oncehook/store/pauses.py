@@ -53,9 +53,10 @@ class Pauses:
         after = self._lowest
         while True:
             row = await window(after)
+            first: str | None = row["first"]
             lately: str = row["lately"]
-            if row["first"] is not None:
-                return min(row["first"], lately)
+            if first is not None:
+                return min(first, lately)
             if row["number"] < WINDOW:
                 return lately
             if row["last"] == after:  # a window of receipts of one moment

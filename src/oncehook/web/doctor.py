@@ -1,4 +1,4 @@
-"""What is known of refused deliveries and of secrets, for the page of sources: each asked for no oftener than need be."""
+"""What is known of refused deliveries and of secrets, for the page of sources: asked for now and then."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ from oncehook.doctor import examine
 from oncehook.inbox import Inbox
 from oncehook.rejections import list_secrets
 
-FRESH = 5.0
+FRESH = 2.0
 """Seconds for which an answer is as good as a new one."""
 
 
@@ -37,7 +37,7 @@ class Doctor:
         for name in sources:
             newest = await store.rejections(name, limit=1)
             if newest and newest[0]["id"] != cases.get(name, {}).get("id"):
-                cases |= {name: case for case in await examine(store, sources, name)}
+                cases |= {case["source"]: case for case in await examine(store, sources, name)}
         rows = list_secrets(list(sources.values()), await store.secrets_used())
         self._secrets = {name: [row for row in rows if row["source"] == name] for name in sources}
         self._cases = cases

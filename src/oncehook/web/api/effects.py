@@ -4,7 +4,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.effect import as_json
+from oncehook.effect import effect_json
 from oncehook.replay import replay_effects
 from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
@@ -20,7 +20,7 @@ async def list_them(context: Context, request: Request) -> Response:
     found = await list_effects(context.store, asked.filter(), read_cursor(query.cursor), query.limit)
     return answer(
         {
-            "effects": [as_json(row) for row in found.rows],
+            "effects": [effect_json(row) for row in found.rows],
             "next": None if found.next is None else str(found.next),
             "is_partial": found.is_partial,
             "counts": await context.store.effect_standing(MOST),
@@ -29,7 +29,7 @@ async def list_them(context: Context, request: Request) -> Response:
 
 
 async def show(context: Context, request: Request) -> Response:
-    return answer(as_json(await find(context, request)))
+    return answer(effect_json(await find(context, request)))
 
 
 async def replay_one(context: Context, request: Request) -> Response:

@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook.effect import as_json
+from oncehook.effect import effect_json
 from oncehook.receipt import EffectFilter, EffectState
 from oncehook.replay import replay_effects
 from oncehook.web.effects import Asked, Listing, list_effects, read_cursor
@@ -54,7 +54,7 @@ async def one(context: Context, request: Request) -> Response:
     args, is_cut = pretty((row["args"] or "").encode("utf-8", "replace"))
     receipt = await context.store.get(row["receipt"])
     return context.render(
-        request, "effect.html", effect=as_json(row), args=args, is_cut=is_cut, receipt=receipt,
+        request, "effect.html", effect=effect_json(row), args=args, is_cut=is_cut, receipt=receipt,
         done=request.query_params.get("done"),
     )  # fmt: skip
 
