@@ -1,4 +1,4 @@
-"""The pages of email, over HTTP on both databases: a message, suppressions and counters, as the command line has them."""
+"""The pages of email, over HTTP on both databases: a message, suppressions and counters."""
 
 import json
 import re
