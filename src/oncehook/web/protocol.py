@@ -7,15 +7,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from oncehook import signals
 
-
 FINAL = (b"HTTP/1.1 2", b"HTTP/1.1 3", b"HTTP/1.1 4", b"HTTP/1.1 5")
 
 
 class OneWrite:
     """A transport that sends an answer's head along with its body.
 
-    uvicorn writes them apart and uvloop sends each at once: two system calls and two packets for every answer, and where
-    the second waits for the first to be acknowledged, 40 ms.
+    uvicorn writes them apart and uvloop sends each at once: two system calls and two packets for every answer, and
+    40 ms where the second waits for the first to be acknowledged.
     """
 
     __slots__ = ("_head", "_transport", "_write")
