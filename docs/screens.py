@@ -15,7 +15,7 @@ from tests.servers import ask, chromium_binary
 from tests.serving import Process
 
 IMAGES = Path(__file__).parent / "images"
-SECRETS = {"stripe": "whsec_picture", "github": "github-secret", "shopify": "shop-secret", "calendly": "calendly-key"}
+SECRETS = {"stripe": "whsec_picture", "github": "github-secret", "shopify": "shop-secret"}
 TYPES = {"stripe": ["invoice.paid", "invoice.paid", "charge.failed"], "github": ["push"], "shopify": ["orders/create"]}
 PASSWORD = "only for the picture"
 CONFIGURATION = f"""
@@ -111,7 +111,7 @@ def mail(port: int) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         for start in range(0, len(events), 500):
             client.post("/webhooks/sendgrid", json=events[start : start + 500])
-        stray = compose(providers.built_in("stripe"), "invoice.paid", SECRETS["calendly"], now=time.time())
+        stray = compose(providers.built_in("stripe"), "invoice.paid", SECRETS["shopify"], now=time.time())
         client.post("/webhooks/stripe", content=stray.body, headers=stray.headers)
     time.sleep(3)
 

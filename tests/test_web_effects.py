@@ -48,6 +48,7 @@ async def performed(inbox: Inbox, *ids: str) -> None:
     for name in ids:
         await send(inbox, name)
         await worked_off(inbox)
+    await worked_off(inbox)
     async with asyncio.timeout(20):
         while {row["status"] for row in await inbox.store.find_effects(EffectFilter(), limit=1000)} - {
             "done",

@@ -1,6 +1,7 @@
 """What a sender writes is shown and never run: sixty payloads in every place that a sender or an error can fill."""
 
 import re
+import time
 
 import httpx
 import pytest
@@ -107,8 +108,9 @@ def sent(service: Service) -> list[int]:
 def mailed(service: Service) -> None:
     """Effects with each payload in key, arguments and error; email events with it in recipient, reason, id and tags."""
     service.send("evt_xss", "customer.created", data={"object": {"id": "cus_xss", "mail": PAYLOADS}})
+    now = int(time.time())
     bounces = [
-        sendgrid("bounce", 1763200000 + n, email=f"{n}{payload.replace(' ', '')[:150]}@x{n}.example", reason=payload,
+        sendgrid("bounce", now - n, email=f'"{payload.replace(chr(34), "")[:120]}"@x{n}.example', reason=payload,
                  sg_message_id=f"{n}{payload[:150]}", category=[payload], order=payload, type="bounce")
         for n, payload in enumerate(PAYLOADS)
     ]  # fmt: skip
@@ -155,11 +157,13 @@ def test_no_payload_is_run_wherever_it_stands(sqlite_service: Service, open_page
     for effect in found[::10]:
         assert "no mailbox of" in look_at(f"/effects/{effect['id']}")
     look_at("/effects/replay?target=mail")
-    assert "<script>" in look_at("/email?by=tag&days=90") + look_at("/email/suppressions?after=5")
-    facts = service.api("/api/email/suppressed?limit=500")["suppressions"]
-    assert len(facts) >= 30
+    assert look_at("/email?by=tag").count("<script>") > 15
+    assert look_at("/email/suppressions").count("<script>") > 10
+    facts = [row for row in service.api("/api/email/suppressed?limit=500")["suppressions"] if "<" in row["address"]]
+    assert len(facts) >= 45
     for row in facts[::10]:
-        look_at(f"/email/message?{httpx.QueryParams({'message': row['message_id']})}")
+        named = look_at(f"/email/message?{httpx.QueryParams({'message': row['message_id']})}")
+        assert "The facts behind it" in named and row["address"][1:20] in named
     for payload in PAYLOADS[::10]:
         everywhere = dict.fromkeys(("search", "type", "object", "source", "since"), payload)
         look_at(f"/events?{httpx.QueryParams(everywhere)}")
