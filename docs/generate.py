@@ -422,6 +422,11 @@ MEANING = {
         "first_used_at": "When it first did.",
         "last_used_at": "When it last did.",
     },
+    "webhook_pauses": {
+        "source": "A source whose events are accepted and not worked on.",
+        "paused_at": "Since when.",
+        "actor": "Who paused it.",
+    },
     "webhook_dlq": {
         "receipt": "The receipt.",
         "source": "",

@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in the docs, out of a real run: `python -m docs.screens` (half a minute)."""
+"""The pictures of the dashboard in the docs, out of a real run: `python -m docs.screens` (a minute)."""
 
 import random
 import tempfile
@@ -21,6 +21,9 @@ PASSWORD = "only for the picture"
 CONFIGURATION = f"""
 database = "sqlite:///inbox.db"
 log_level = "error"
+[sources.sendgrid]
+verify = "none"
+email = true
 [dashboard]
 public_url = "https://hooks.example.com"
 [dashboard.users.jane]
@@ -28,12 +31,26 @@ password = "{hash_password(PASSWORD, cost=4)}"
 role = "operator"
 """
 HANDLERS = """
-from oncehook import Fail, Inbox
+from oncehook import Fail, Inbox, RetryLater
 inbox = Inbox()
+
+@inbox.effect
+async def send_receipt(effect, to, invoice, amount):
+    if effect.id % 9 == 0:
+        raise Fail(f"550 5.1.1 the mail server knows no {to}")
+    if effect.id % 7 == 0:
+        raise RetryLater("the mail server is busy", after=600)
+
+@inbox.subscribe("billing")
+async def billing(effect, payload): ...
 
 @inbox.on("stripe", "invoice.paid")
 async def invoice_paid(event, tx):
     await tx.fetch("SELECT 1")
+    number = event.receipt % 1000
+    await event.effect(f"receipt-email:in_{number}", send_receipt, to=f"customer{number}@example.com",
+                       invoice=event.object_id, amount={"value": 4200, "currency": "eur"})
+    await event.publish("billing", {"invoice": event.object_id}, key=f"billing:in_{number}")
 
 @inbox.on("stripe", "charge.failed")
 async def charge_failed(event, tx):
@@ -52,6 +69,7 @@ def main() -> None:
         service = Process(folder / "oncehook.toml", app="hooks:inbox", cwd=folder)
         try:
             fill(service.port)
+            mail(service.port)
             spread(f"sqlite:///{folder / 'inbox.db'}")
             take(service.port)
         finally:
@@ -70,6 +88,32 @@ def fill(port: int) -> None:
             if n % 80 == 0:
                 client.post(f"/webhooks/{source}", content=sample.body + b" ", headers=sample.headers)
     time.sleep(2)
+
+
+def mail(port: int) -> None:
+    """A month of mail: most is delivered and some opened, some bounces, somebody complains."""
+    events, now = [], int(time.time())
+    for n in range(900):
+        at = now - int(random.triangular(0, 29, 4) * 86400)
+        facts = {
+            "email": f"customer{n}@{random.choice(['example.com', 'example.org', 'mail.example'])}",
+            "sg_message_id": f"msg-{n:04}.recvd-1",
+            "category": [random.choice(["receipt", "receipt", "newsletter", "welcome"])],
+        }
+        ends = ["delivered"] * 16 + ["bounce", "spamreport", "deferred", "dropped"]
+        for step, event in enumerate(["processed", random.choice(ends)] + ["open"] * (n % 3 == 0)):
+            more = (
+                {"type": "bounce", "status": "5.1.1", "reason": "550 5.1.1 no such user here"}
+                if event == "bounce"
+                else {}
+            )
+            events.append({**facts, **more, "event": event, "timestamp": at + step, "sg_event_id": f"{n}-{step}"})
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        for start in range(0, len(events), 500):
+            client.post("/webhooks/sendgrid", json=events[start : start + 500])
+        stray = compose(providers.built_in("stripe"), "invoice.paid", SECRETS["shopify"], now=time.time())
+        client.post("/webhooks/stripe", content=stray.body, headers=stray.headers)
+    time.sleep(3)
 
 
 def spread(database: str) -> None:
@@ -93,6 +137,9 @@ def take(port: int) -> None:
         for name, path, scheme, size in [
             ("overview", "/", "light", (1180, 880)),
             ("event", "charge.failed", "dark", (1180, 760)),
+            ("effects", "/effects", "light", (1180, 760)),
+            ("email", "/email", "dark", (1180, 900)),
+            ("sources", "/sources", "light", (1180, 900)),
         ]:
             options = {"width": size[0], "height": size[1]}
             page = browser.new_page(base_url=f"http://127.0.0.1:{port}", viewport=options, color_scheme=scheme)
@@ -101,6 +148,11 @@ def take(port: int) -> None:
             if not path.startswith("/"):
                 page.locator("td.grows a").nth(2).click()
                 page.wait_for_url("**/events/*")
+            if name == "sources":
+                page.locator("#source-stripe").get_by_text("Pause its processing").click()
+                page.get_by_role("button", name="Pause stripe").click()
+                page.goto(path)
+                page.evaluate("scrollTo(0, document.body.scrollHeight)")
             page.screenshot(path=IMAGES / f"{name}.png")
         browser.close()
 

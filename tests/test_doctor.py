@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.cli.secrets import list_secrets
 from oncehook.doctor import REMEDIES, diagnose
 from oncehook.errors import Rejected
 from oncehook.providers import built_in, built_in_names
 from oncehook.receipt import Delivery, rfc3339
-from oncehook.rejections import sample
+from oncehook.rejections import list_secrets, sample
 from oncehook.sample import Sample, compose
 from oncehook.sign import sign
 from oncehook.source import Source

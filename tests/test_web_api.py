@@ -12,8 +12,9 @@ import pytest
 
 from oncehook import Fail, Inbox
 from oncehook.receipt import Filter, Receipt
-from oncehook.testing import deliver
+from oncehook.testing import deliver, post
 from oncehook.web.api import ENDPOINTS, schemas
+from tests.email_payloads import postmark_bounce
 from tests.events import Rows, stripe_body
 from tests.test_web_pages import send, worked_off
 from tests.web import Site, dashboard_of
@@ -22,11 +23,25 @@ pytestmark = pytest.mark.anyio
 sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
+NEEDED = {"/api/email/status": {"message": "<m1@example.com>"}}
+
+
 @pytest.fixture
 async def site(inbox: Inbox) -> AsyncIterator[Site]:
+    @inbox.effect
+    async def tell(effect: Any, who: str) -> None:
+        raise Fail("nobody there")
+
     @inbox.on("stripe", "charge.failed")
     async def declined(event: Any) -> None:
         raise Fail("declined")
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Any) -> None:
+        if event.id == "evt_tell":
+            await event.effect("tell:1", tell, who="jane")
+
+    inbox.source("postmark", verify="none", email=True)
 
     async with dashboard_of(inbox) as site:
         yield site
@@ -41,6 +56,9 @@ async def program(site: Site) -> AsyncIterator[httpx.AsyncClient]:
 async def test_every_answer_is_as_the_document_says(inbox: Inbox, site: Site, program: httpx.AsyncClient) -> None:
     receipt = await send(inbox, "evt_1", "charge.failed", amount=1.10, big=12345678901234567890123)
     await send(inbox, "evt_1", "charge.failed", amount=2)
+    await send(inbox, "evt_tell")
+    bounce = json.dumps(postmark_bounce("HardBounce", MessageID="m1@example.com")).encode()
+    await post(inbox, "postmark", bounce, {"content-type": "application/json"})
     await inbox.duplicates.drain()
     await worked_off(inbox)
     await deliver(inbox, "stripe", stripe_body("x"), secret="whsec_wrong")
@@ -51,8 +69,8 @@ async def test_every_answer_is_as_the_document_says(inbox: Inbox, site: Site, pr
     await worked_off(inbox)
     for endpoint in ENDPOINTS:
         if endpoint.method == "GET" and endpoint.answer is not None:
-            path = endpoint.path.replace("{receipt}", str(receipt)).replace("{run}", started)
-            answer = await program.get(path)
+            path = endpoint.path.replace("{receipt}", str(receipt)).replace("{run}", started).replace("{effect}", "1")
+            answer = await program.get(path, params=NEEDED.get(path))
             assert answer.status_code == 200, path
             msgspec.json.decode(answer.content, type=endpoint.answer)
             if endpoint.query is not None:

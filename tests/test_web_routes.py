@@ -15,6 +15,10 @@ from tests.events import Rows, stripe_body
 from tests.web import Site, dashboard_of
 
 pytestmark = pytest.mark.anyio
+PAGES = (
+    "/", "/events", "/events/1", "/dead", "/sources", "/audit", "/replay?source=stripe", "/nothing", "/effects",
+    "/effects/1", "/effects/replay", "/email", "/email/message", "/email/suppressions",
+)  # fmt: skip
 STRANGERS = {("GET", "/sign-in"), ("POST", "/sign-in"), ("GET", "/favicon.ico")}
 
 
@@ -34,6 +38,7 @@ def routes(dashboard: Dashboard) -> list[tuple[str, str]]:
             continue
         assert isinstance(route, Route) and route.methods
         path = route.path.replace("{receipt}", "1").replace("{run}", "0" * 16)
+        path = path.replace("{effect}", "1").replace("{source}", "stripe")
         found += [(method, path) for method in sorted(route.methods - {"HEAD"})]
     return found
 
@@ -101,7 +106,8 @@ async def test_get_changes_nothing_whoever_asks(site: Site, rows: Rows) -> None:
 
 
 def state(rows: Rows) -> list[Any]:
-    tables = ("webhook_receipts", "webhook_payloads", "webhook_attempts", "webhook_deliveries")
+    tables = ("webhook_receipts", "webhook_payloads", "webhook_attempts", "webhook_deliveries", "webhook_pauses",
+              "webhook_effects", "webhook_suppressions")  # fmt: skip
     counts = [rows(f"SELECT count(*) FROM {table}") for table in tables]
     return [
         *counts,
@@ -149,7 +155,7 @@ async def test_every_answer_has_the_headers_that_keep_a_browser_from_harm(site: 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 async def test_no_page_has_a_script_or_style_of_its_own_or_asks_another_host(site: Site) -> None:
     async with site.signed_in("otto") as browser:
-        for path in ("/", "/events", "/events/1", "/dead", "/sources", "/audit", "/replay?source=stripe", "/nothing"):
+        for path in PAGES:
             page = (await browser.get(path)).text
             assert re.findall(r"<script(?! src=\"/static/live\.js\?v=[\w.]+\" defer>)", page) == []
             assert re.findall(r"<style|\sstyle=|\son\w+=|javascript:", page) == []

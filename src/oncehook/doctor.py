@@ -5,9 +5,10 @@ or a framework wrote it anew), another form of the secret, another source's secr
 The first change that makes the signature right is the cause.
 """
 
+import asyncio
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
@@ -23,6 +24,7 @@ from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.receipt import Delivery
 from oncehook.settings import as_duration
 from oncehook.source import Source, resolve
+from oncehook.store import Store
 from oncehook.template import Body
 from oncehook.verify import Verifier, seconds_of, window_of
 
@@ -96,6 +98,22 @@ def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source]
         if _signature_is_right(source, delivery, changes):
             return [_found(change.cause, change.shows) for change in changes if change.cause]
     return [_found("unknown", "No signature in the request is right with any secret, body or form that was tried.")]
+
+
+async def examine(
+    store: Store, sources: Mapping[str, Source], source: str | None = None, limit: int = 1
+) -> list[dict[str, Any]]:
+    """The kept samples, newest first, with the doctor's word on each; none for a source that is not there any more.
+
+    The trials are in a thread: a sample is a stranger's, and the door is not to wait for it.
+    """
+    others, cases = list(sources.values()), []
+    for row in await store.rejections(source, limit=limit):
+        known = sources.get(row["source"])
+        found = [] if known is None else await asyncio.to_thread(diagnose, row, known, others)
+        case = {name: row[name] for name in ("id", "source", "rejected_at", "reason", "detail", "size")}
+        cases.append(case | {"findings": [asdict(finding) for finding in found]})
+    return cases
 
 
 def _found(cause: str, shows: str) -> Finding:

@@ -38,6 +38,12 @@ def idempotency_key(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
 
+def effect_json(row: dict[str, Any]) -> dict[str, Any]:
+    """An effect as the outside knows it: the same keys wherever one is printed."""
+    args = None if row["args"] is None else json.loads(row["args"])
+    return {**row, "args": args, "idempotency_key": idempotency_key("effect", row["scope"], row["key"])}
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """What an effect's function gets as its first argument."""

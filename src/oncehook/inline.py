@@ -2,8 +2,8 @@
 
 The receipt is committed as `processing` with a lease before the handler runs; the work and the mark commit together
 under its fence. A failure leaves no work behind and answers 5xx; the redelivery of a `retrying` receipt, or of one
-whose
-lease ran out, is the next attempt. Under a live lease a redelivery gets 503: somebody is at it.
+whose lease ran out, is the next attempt. Under a live lease a redelivery gets 503: somebody is at it. While the source
+is paused, every delivery gets 503 and nothing is recorded.
 """
 
 import asyncio
@@ -12,11 +12,15 @@ from collections.abc import Sequence
 from oncehook.ack import Response, inline_failed, inline_processed, unavailable
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM
+from oncehook.pause import Paused
 from oncehook.process import Processor
 from oncehook.receipt import Claim, Claimed, Leased, State
 from oncehook.retry import Retry
 from oncehook.source import Source
 from oncehook.store import Store
+
+PAUSED_SECONDS = 60
+"""When a sender may come again while its source is paused."""
 
 
 class Inline:
@@ -27,12 +31,15 @@ class Inline:
         self.claimer = claimer
         self.processor = processor
         self.lease_seconds = lease_seconds
+        self._paused = Paused(store)
 
     async def take(self, source: Source, claims: Sequence[Claim]) -> Response:
         """Claim, work, and only then answer. Goes on to its end whether or not the client still listens."""
         return await asyncio.shield(asyncio.ensure_future(self._take(source, claims)))
 
     async def _take(self, source: Source, claims: Sequence[Claim]) -> Response:
+        if source.name in await self._paused.sources():
+            return unavailable(PAUSED_SECONDS)  # nothing is recorded: the sender keeps the event
         claimed = await self.claimer.claim(claims)
         words = [await self._one(source, claim, outcome) for claim, outcome in zip(claims, claimed, strict=True)]
         if "busy" in words:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from oncehook import signals
-from oncehook.receipt import TRANSITIONS, Receipt, State, rfc3339
+from oncehook.receipt import TRANSITIONS, EffectFilter, EffectState, Receipt, State, rfc3339
 from oncehook.store import Selection, Store
 
 BATCH = 500
@@ -148,3 +148,18 @@ def whoami() -> str:
     except (KeyError, OSError):  # a container without an entry for this user
         user = f"uid-{os.getuid()}"
     return f"{user}@{socket.gethostname()}"
+
+
+async def replay_effects(store: Store, wanted: EffectFilter, *, actor: str) -> set[int]:
+    """Have the failed effects that are meant performed again, batch by batch; which moved.
+
+    One that fails again meanwhile is not met twice.
+    """
+    moved: set[int] = set()
+    before = None
+    while page := await store.find_effects(
+        replace(wanted, status=EffectState.FAILED.value), limit=BATCH, before=before
+    ):
+        before = page[-1]["id"]
+        moved |= set(await store.replay_effects([row["id"] for row in page], actor))
+    return moved

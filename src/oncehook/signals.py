@@ -63,6 +63,8 @@ LINES: dict[str, tuple[str, str]] = {
     "lease_lost": ("warning", "A handler ended after its lease was lost; nothing of it was kept."),
     "target_paused": ("warning", "A target failed or asked for a pause: its events wait, and use no attempt."),
     "target_back": ("info", "A target that was paused took an event."),
+    "source_paused": ("info", "A person has paused a source: its events are accepted, and wait."),
+    "source_resumed": ("info", "A person has resumed a source: what waited is worked off."),
     "abandoned": ("error", "The provider stopped retrying an inline event; it is a dead letter."),
     "replayed": ("info", "A person had finished events handled again; `selection` says which."),
     "rescued": ("warning", "A lease ran out, and its receipt was taken back."),

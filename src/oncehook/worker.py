@@ -12,6 +12,7 @@ from oncehook import signals
 from oncehook.alone import Alone
 from oncehook.errors import Unavailable
 from oncehook.handle import Handler
+from oncehook.pause import Paused
 from oncehook.process import Processor, nobody
 from oncehook.receipt import Held, Leased
 from oncehook.stopping import end
@@ -48,6 +49,8 @@ class Worker:
         self._pace = 1  # how many are leased ahead for each place
         self._enough = 0  # with more than so many ready, no lease is needed
         self._alone = Alone(processor.clock)
+        self._paused = Paused(store, processor.clock)
+        self._known_paused: frozenset[str] = frozenset()
         self._running: set[asyncio.Task[Any]] = set()
         self._attention = asyncio.Event()  # something may be due, or a place is free
         self._stop_asked = asyncio.Event()
@@ -74,6 +77,24 @@ class Worker:
         self._ready.clear()
         await self._release([one.held for one in leased])
 
+    async def _give_back_paused(self) -> None:
+        """What is held of a source that was paused since, and was not started, waits with the others of it."""
+        try:
+            paused = await self._paused.sources()
+        except Unavailable:
+            return  # leasing says so
+        for name in sorted(paused - self._known_paused):
+            signals.emit("source_paused", source=name)
+        for name in sorted(self._known_paused - paused):
+            signals.emit("source_resumed", source=name)
+        self._known_paused = paused
+        back = [one for one in self._ready if one.source in paused]
+        if back:
+            self._ready = deque(one for one in self._ready if one.source not in paused)
+        if self._alone.leased is not None and self._alone.leased.source in paused:
+            back += filter(None, [self._alone.put_off()])
+        await self._release([one.held for one in back])
+
     async def _release(self, held: Sequence[Held]) -> None:
         for one in held:
             self.processor.heartbeat.drop(one)
@@ -91,6 +112,7 @@ class Worker:
         while not self._stop_asked.is_set():
             self._attention.clear()
             try:
+                await self._give_back_paused()
                 found = await self._lease()
                 if self._stop_asked.is_set():
                     return

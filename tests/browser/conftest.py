@@ -34,6 +34,17 @@ async def declined(event, tx):
     raise Fail(f"card {event.object_id} was declined")
 
 
+@inbox.effect
+async def mail(effect, to, **more):
+    raise Fail(f"no mailbox of {to}")
+
+
+@inbox.on("stripe", "customer.created")
+async def created(event):
+    for number, to in enumerate(event["data.object.mail"]):
+        await event.effect(f"{to[:200]} {number} {event.id}", mail, to=to, **{to: event["data.object.mail"]})
+
+
 @inbox.on("stripe", "*")
 async def loud(event, tx):
     raise Fail(str(event["data.object.error"]))
@@ -44,6 +55,13 @@ log_level = "error"
 
 [sources.stripe]
 secrets = ["whsec_test"]
+
+[sources.sendgrid]
+verify = "none"
+email = true
+
+[sources.calendly]
+secrets = ["one", "another"]
 
 [dashboard.users.otto]
 password = "{password}"
@@ -81,6 +99,10 @@ class Service:
         encoded = {name.encode("latin-1"): value.encode("latin-1", "replace") for name, value in sent.items()}
         answer = self.client.post("/webhooks/stripe", content=body, headers=encoded)
         return int(answer.json()["receipt"])
+
+    def mailed(self, *events: dict[str, Any]) -> None:
+        """Email events of SendGrid, in one delivery."""
+        self.client.post("/webhooks/sendgrid", json=list(events))
 
     def api(self, path: str) -> Any:
         return self.client.get(path, headers={"authorization": "Bearer token-of-ci"}).json()

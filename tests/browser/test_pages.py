@@ -1,22 +1,31 @@
 """Every page and every change in a real browser, on both databases; with JavaScript and without."""
 
 import re
+import time
+from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opened, Service
+from tests.email_payloads import JANE, SG, sendgrid
+from tests.events import stripe_body, stripe_headers
 from tests.servers import ask
 
+NAVIGATION = ["Overview", "Events", "Dead letters", "Effects", "Email", "Sources", "Audit"]
 pytestmark = pytest.mark.xdist_group("browser")
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)
 
 
 def until_settled(service: Service, *receipts: int) -> None:
     """Until a worker is done with these."""
-    for _ in range(400):
-        if all(service.api(f"/api/events/{one}")["status"] in ("processed", "failed") for one in receipts):
-            return
-    raise AssertionError("no worker took them")
+    until(lambda: all(service.api(f"/api/events/{one}")["status"] in ("processed", "failed") for one in receipts))
 
 
 def test_from_nothing_to_the_first_event_without_a_reload(service: Service, open_page: Opened) -> None:
@@ -101,10 +110,77 @@ def test_dead_letters_are_replayed_together(service: Service, open_page: Opened)
 def test_sources_and_the_audit_are_there(service: Service, open_page: Opened) -> None:
     page = open_page(service, path="/sources")
     expect(page.get_by_role("heading", name="stripe")).to_be_visible()
-    page.get_by_text("Rotate its secret").click()
-    expect(page.get_by_text("both are good now")).to_be_visible()
+    card = page.locator("#source-stripe")
+    card.get_by_text("Rotate its secret").click()
+    expect(card.get_by_text("both are good now")).to_be_visible()
     page.get_by_role("link", name="Audit").click()
     expect(page.locator("tbody tr").first).to_be_visible()
+
+
+def test_effects_are_looked_at_and_tried_again(service: Service, open_page: Opened) -> None:
+    receipt = service.send("evt_mail", "customer.created", data={"object": {"id": "cus_1", "mail": ["jane", "joe"]}})
+    until(lambda: service.api(f"/api/effects?receipt={receipt}&status=failed")["effects"][1:] != [])
+    page = open_page(service, path="/effects?target=mail")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.get_by_role("link", name="joe 1 evt_mail").click()
+    expect(page.locator(".body")).to_contain_text('"to": "joe"')
+    expect(page.locator("pre.error")).to_contain_text("no mailbox of joe")
+    expect(page.get_by_role("link", name="customer.created")).to_have_attribute("href", f"/events/{receipt}")
+    page.get_by_role("button", name="Replay").click()
+    expect(page.get_by_role("status")).to_contain_text("It was replayed")
+    until(lambda: len(service.api(f"/api/effects?receipt={receipt}&status=failed")["effects"]) == 2)
+    page.goto("/effects?target=mail")
+    page.get_by_role("link", name="Replay the failed of these …").click()
+    expect(page.get_by_role("heading", name="Replay 2 effects?")).to_be_visible()
+    page.get_by_role("button", name="Replay 2 effects").click()
+    expect(page.get_by_role("status")).to_contain_text("2 replayed")
+    page.get_by_role("link", name="Audit").click()
+    expect(page.locator("tbody tr").first).to_contain_text("replay effects")
+
+
+def test_a_message_is_looked_up_and_an_address_suppressed_and_allowed(service: Service, open_page: Opened) -> None:
+    now = int(time.time())
+    service.mailed(sendgrid("delivered", now), sendgrid("bounce", now + 1, type="bounce", reason="550 nobody here"))
+    until(lambda: service.api("/api/email/suppressed")["suppressions"] != [])
+    page = open_page(service, path="/email")
+    expect(page.get_by_role("img", name=re.compile("1 bounced in the last 30 days"))).to_be_visible()
+    page.get_by_role("link", name="By domain").click()
+    expect(page.get_by_role("rowheader", name="example.com")).to_be_visible()
+    page.get_by_label("Look up a message").fill(SG)
+    page.get_by_role("button", name="Look up").click()
+    expect(page.get_by_role("region", name="Status for each recipient")).to_contain_text("bounced (hard)")
+    page.get_by_role("rowheader").get_by_role("link", name=JANE).click()
+    page.get_by_text("Lift").click()
+    page.get_by_label("Note").last.fill("has a mailbox again")
+    page.get_by_role("button", name="Allow sending").click()
+    expect(page.get_by_role("status")).to_contain_text("may be sent to again")
+    page.get_by_text("Suppress an address").click()
+    page.get_by_label("Address").fill("joe@example.com")
+    page.get_by_label("Note").first.fill("asked by phone")
+    page.get_by_role("button", name="Suppress").click()
+    expect(page.get_by_role("region", name="Suppressions")).to_contain_text("asked by phone")
+    assert [one["address"] for one in service.api("/api/email/suppressed")["suppressions"]] == ["joe@example.com"]
+
+
+def test_a_source_is_paused_and_resumed_and_the_doctor_speaks(service: Service, open_page: Opened) -> None:
+    body = stripe_body("evt_wrong")
+    service.client.post("/webhooks/stripe", content=body, headers=stripe_headers(body, "another"))
+    until(lambda: bool(ask(service.database, "SELECT 1 FROM webhook_rejections")))
+    page = open_page(service, path="/sources")
+    card = page.locator("#source-stripe")
+    expect(card).to_contain_text("The signature is right with a secret of source calendly.")
+    expect(page.locator("#source-calendly")).to_contain_text("is not confirmed from its own text")
+    card.get_by_text("Pause its processing").click()
+    card.get_by_role("button", name="Pause stripe").click()
+    expect(page.locator("main > .notice")).to_contain_text("It is paused")
+    receipt = service.send("evt_paused")
+    page.get_by_role("link", name="Overview").click()
+    expect(page.locator(".warn-box")).to_contain_text("Paused: stripe")
+    assert service.api(f"/api/events/{receipt}")["status"] == "received"
+    page.locator(".warn-box").get_by_role("link", name="stripe").click()
+    page.get_by_role("button", name="Resume stripe").click()
+    expect(page.locator("main > .notice")).to_contain_text("It is resumed")
+    until_settled(service, receipt)
 
 
 def test_a_viewer_sees_no_button_that_changes_anything(service: Service, open_page: Opened) -> None:
@@ -119,6 +195,10 @@ def test_a_viewer_sees_no_button_that_changes_anything(service: Service, open_pa
     )
     page.goto("/events?status=processed")
     expect(page.get_by_role("link", name="Replay these …")).to_have_count(0)
+    for path in ("/sources", "/email/suppressions", "/effects?status=failed"):
+        page.goto(path)
+        assert set(page.get_by_role("button").all_inner_texts()) <= {"Sign out", "Copy", "Search", "Filter"}
+        expect(page.get_by_role("link", name="Replay the failed")).to_have_count(0)
 
 
 def test_signing_in_leads_to_where_one_wanted_to_go_and_signing_out_ends_it(
@@ -167,7 +247,7 @@ def test_the_keyboard_reaches_everything_in_order(sqlite_service: Service, open_
     page = open_page(sqlite_service, path="/events")
     assert tab(page, 1) == "Skip to content"
     assert tab(page, 1) == "Oncehook"
-    assert [tab(page, 1) for _ in range(5)] == ["Overview", "Events", "Dead letters", "Sources", "Audit"]
+    assert [tab(page, 1) for _ in NAVIGATION] == NAVIGATION
     assert tab(page, 1) == "Sign out"
     ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
     assert ring == "solid"

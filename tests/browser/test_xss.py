@@ -1,12 +1,14 @@
 """What a sender writes is shown and never run: sixty payloads in every place that a sender or an error can fill."""
 
 import re
+import time
 
 import httpx
 import pytest
 
 from tests.browser.conftest import Opened, Service
-from tests.browser.test_pages import until_settled
+from tests.browser.test_pages import until, until_settled
+from tests.email_payloads import sendgrid
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -91,32 +93,84 @@ def test_there_are_sixty_of_them() -> None:
     assert len(set(PAYLOADS)) == 60 and all(re.search(r"alert|confirm|prompt|hit=1", one) for one in PAYLOADS)
 
 
-def test_no_payload_is_run_wherever_it_stands(sqlite_service: Service, open_page: Opened) -> None:
-    service, receipts = sqlite_service, []
+def sent(service: Service) -> list[int]:
+    """An event for each payload, in its id, type, object and error; and one with all of them in body and headers."""
+    receipts = []
     for n, payload in enumerate(PAYLOADS):
         thing = {"id": f"{payload[:180]}{n}", "error": payload}
-        headers = {"X-Note": payload.replace("\u202e", "").strip() or "x", "User-Agent": payload.replace("\u202e", "")}
-        receipts.append(
-            service.send(f"{payload[:180]}#{n}", payload[:200], headers, data={"object": thing}, **{payload: payload})
-        )
+        receipts.append(service.send(f"{payload[:180]}#{n}", payload[:200], data={"object": thing}))
+    headers = {f"X-Note-{n}": payload.replace("\u202e", "").strip() or "x" for n, payload in enumerate(PAYLOADS)}
+    whole = {"data": {"object": {"id": "in_all", "error": "x"}}, **{payload: payload for payload in PAYLOADS}}
+    receipts.append(service.send("all of them", "all.of.them", headers | {"User-Agent": PAYLOADS[0]}, **whole))
+    return receipts
+
+
+def mailed(service: Service) -> None:
+    """Effects with each payload in key, arguments and error; email events with it in recipient, reason, id and tags."""
+    service.send("evt_xss", "customer.created", data={"object": {"id": "cus_xss", "mail": PAYLOADS}})
+    now = int(time.time())
+    bounces = [
+        sendgrid("bounce", now - n, email=f'"{payload.replace(chr(34), "")[:120]}"@x{n}.example', reason=payload,
+                 sg_message_id=f"{n}{payload[:150]}", category=[payload], order=payload, type="bounce")
+        for n, payload in enumerate(PAYLOADS)
+    ]  # fmt: skip
+    service.mailed(*bounces)
+    until(lambda: service.api("/api/effects?limit=500")["counts"]["failed"] >= 60)
+    until(lambda: sum(row["events"] for row in service.api("/api/email/counts?by=type")["counts"]) >= 60)
+
+
+def test_no_payload_is_run_wherever_it_stands(sqlite_service: Service, open_page: Opened) -> None:
+    service = sqlite_service
+    receipts = sent(service)
+    mailed(service)
     until_settled(service, *receipts)
     assert service.api("/api/dead")["total"] >= 60
     page = open_page(service)
 
-    def look_at(path: str) -> None:
+    def look_at(path: str) -> str:
         page.goto(path)
         assert page.evaluate("window.hit === undefined && top.hit === undefined")
         assert page.evaluate(DANGEROUS) == [], path
+        return str(page.locator("main").inner_text())
 
-    for path in ("/", "/events", "/dead", "/audit", "/sources", "/events?status=failed"):
+    for path in (
+        "/",
+        "/events",
+        "/dead",
+        "/audit",
+        "/sources",
+        "/events?status=failed",
+        "/effects",
+        "/email/suppressions",
+    ):
         look_at(path)
     page.route("**/static/*", lambda route: route.fulfill(body=""))  # many pages, for what is in them
-    for receipt in receipts:
+    page.goto("/events?status=failed")
+    while page.get_by_role("link", name="Older").count():
+        look_at(str(page.get_by_role("link", name="Older").get_attribute("href")))
+    whole = look_at(f"/events/{receipts[-1]}")
+    assert sum(whole.count(call) for call in CALLS) >= 180  # as keys, as values and in headers
+    for receipt in receipts[:-1:6]:
         look_at(f"/events/{receipt}")
-    for payload in PAYLOADS[::6]:
+    found = service.api("/api/effects?limit=60&target=mail")["effects"]
+    assert "onerror" in look_at(f"/effects?cursor={found[20]['id']}")
+    for effect in found[::10]:
+        assert "no mailbox of" in look_at(f"/effects/{effect['id']}")
+    look_at("/effects/replay?target=mail")
+    assert look_at("/email?by=tag").count("<script>") > 15
+    assert look_at("/email/suppressions").count("<script>") > 10
+    facts = [row for row in service.api("/api/email/suppressed?limit=500")["suppressions"] if "<" in row["address"]]
+    assert len(facts) >= 45
+    for row in facts[::10]:
+        named = look_at(f"/email/message?{httpx.QueryParams({'message': row['message_id']})}")
+        assert "The facts behind it" in named and row["address"][1:20] in named
+    for payload in PAYLOADS[::10]:
         everywhere = dict.fromkeys(("search", "type", "object", "source", "since"), payload)
         look_at(f"/events?{httpx.QueryParams(everywhere)}")
         look_at(f"/replay?{httpx.QueryParams({'status': 'failed', 'error': payload, 'object': payload})}")
+        asked = dict.fromkeys(("source", "target", "key", "search", "message", "done"), payload)
+        for path in ("/effects", "/effects/replay", "/email/message", "/email/suppressions"):
+            look_at(f"{path}?{httpx.QueryParams(asked)}")
 
 
 def test_no_payload_is_run_on_the_sign_in_page(sqlite_service: Service, open_page: Opened) -> None:

@@ -160,6 +160,7 @@ async def test_both_dialects_have_the_same_columns(store: Store, database: str, 
         "webhook_deliveries": "id receipt_id delivery_id received_at fingerprint same_body",
         "webhook_rejections": "id source rejected_at reason detail method query headers body size",
         "webhook_secrets": "source secret verified first_used_at last_used_at",
+        "webhook_pauses": "source paused_at actor",
         "webhook_dlq": "receipt source event_id type object_id attempts last_error received_at payload",
     }
     for table, expected in tables.items():

@@ -185,6 +185,7 @@ async def test_a_place_that_cannot_hold_the_inbox_is_unavailable(tmp_path: Path,
 async def test_the_hot_queries_go_by_an_index(store: SqliteStore, address: str) -> None:
     await store.claim([make_claim()])
     given = {"object": "in_1", "limit": 50, "before_time": "2026", "before_receipt": 9, "receipt": 1}
+    given |= {"worker": "w", "seconds": 30, "rescued": 0, "floor": "", "after": "", "size": 9}
 
     def plan(sql: str) -> str:
         with sqlite3.connect(store.path) as connection:
@@ -199,3 +200,5 @@ async def test_the_hot_queries_go_by_an_index(store: SqliteStore, address: str) 
     assert "webhook_receipts_received" in plan(queries.with_given(find, {"limit"}))
     assert "webhook_receipts_received (received_at<?)" in plan(queries.with_given(find, {"before_receipt", "limit"}))
     assert "PRIMARY KEY" in plan(queries.with_given(find, {"receipt", "limit"}))
+    for name in ("lease", "due_window"):
+        assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])

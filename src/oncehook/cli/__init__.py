@@ -17,6 +17,8 @@ COMMANDS = {
     "show": "Show one event: what arrived, and how often.",
     "dead": "List the dead letters, grouped by what went wrong.",
     "replay": "Have finished events handled again, or rehearse it.",
+    "pause": "Let a source's events wait: they are accepted, and not worked on.",
+    "resume": "Have a paused source's events worked off.",
     "effects": "List what is done after the commit, and try failed ones again.",
     "stats": "How many events each source has, in which state, and how long the oldest waits.",
     "prune": "Remove what is past its window and its retention, or say what would go.",

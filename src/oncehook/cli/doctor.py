@@ -3,7 +3,6 @@
 import sqlite3
 import sys
 from collections.abc import AsyncIterator
-from dataclasses import asdict
 from typing import Any
 
 import click
@@ -11,11 +10,10 @@ import click
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.cli.serve import load_inbox
 from oncehook.clock import SYSTEM
-from oncehook.doctor import diagnose
+from oncehook.doctor import examine
 from oncehook.errors import ConfigurationError, OncehookError
 from oncehook.inbox import Inbox
 from oncehook.settings import Configuration, load
-from oncehook.store import Store
 
 SAFE_SQLITE = (3, 51, 3)
 MOST_SECONDS_APART = 5.0
@@ -134,19 +132,7 @@ def signature(source: str | None, app: str | None, limit: int, config: str | Non
 
 async def _cases(configuration: Configuration, inbox: Inbox, source: str | None, limit: int) -> list[dict[str, Any]]:
     async with opened(configuration) as store:
-        return await examine_rejections(store, inbox, source, limit)
-
-
-async def examine_rejections(store: Store, inbox: Inbox, source: str | None, limit: int) -> list[dict[str, Any]]:
-    """The kept samples with the doctor's word on each."""
-    others = list(inbox.sources.values())
-    cases = []
-    for row in await store.rejections(source, limit=limit):
-        known = inbox.sources.get(row["source"])
-        findings = [] if known is None else [asdict(finding) for finding in diagnose(row, known, others)]
-        case = {name: row[name] for name in ("source", "rejected_at", "reason", "detail", "size")}
-        cases.append(case | {"findings": findings})
-    return cases
+        return await examine(store, inbox.sources, source, limit)
 
 
 def _print_case(case: dict[str, Any]) -> None:

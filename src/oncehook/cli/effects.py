@@ -1,6 +1,5 @@
 """`oncehook effects`: what is done outside the database after a handler's commit."""
 
-import json
 import sys
 from typing import Any
 
@@ -16,9 +15,9 @@ from oncehook.cli.options import (
     printable,
     run,
 )
-from oncehook.effect import idempotency_key
+from oncehook.effect import effect_json
 from oncehook.receipt import EffectFilter, EffectState
-from oncehook.replay import BATCH, whoami
+from oncehook.replay import replay_effects, whoami
 
 PAGE = 500
 COLOURS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done": "green", "failed": "red"}
@@ -80,12 +79,6 @@ async def _list(config: str | None, wanted: EffectFilter, limit: int, as_json: b
     if rows and not as_json:
         _print_table(rows)
     return len(rows)
-
-
-def effect_json(row: dict[str, Any]) -> dict[str, Any]:
-    """An effect as the outside knows it: the same keys wherever one is printed."""
-    args = None if row["args"] is None else json.loads(row["args"])
-    return {**row, "args": args, "idempotency_key": idempotency_key("effect", row["scope"], row["key"])}
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
@@ -158,12 +151,8 @@ def replay(
 
 async def _replay(config: str | None, wanted: EffectFilter, actor: str) -> tuple[int, dict[int, str]]:
     """How many were moved, and of those that were named and were not, why."""
-    moved: set[int] = set()
-    before = None
     async with opened_store(config) as store:
-        while page := await store.find_effects(wanted, limit=BATCH, before=before):
-            before = page[-1]["id"]
-            moved |= set(await store.replay_effects([row["id"] for row in page], actor))
+        moved = await replay_effects(store, wanted, actor=actor)
         left = sorted(set(wanted.ids or ()) - moved)
         there: dict[int, dict[str, Any]] = {}
         if left:

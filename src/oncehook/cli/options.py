@@ -32,10 +32,11 @@ def _use_app(context: click.Context, parameter: click.Parameter, app: str | None
 
         if context.params.get("config") is not None:
             os.environ["ONCEHOOK_CONFIG"] = context.params["config"]
-        context.meta[DATABASE] = load_inbox(app).settings.database
+        inbox = load_inbox(app)
+        context.meta[DATABASE], context.meta[SOURCES] = inbox.settings.database, set(inbox.sources)
 
 
-DATABASE = "oncehook.database"
+DATABASE, SOURCES = "oncehook.database", "oncehook.sources"
 app_option = click.option(
     "--app", expose_value=False, callback=_use_app, help="module:inbox, for an inbox whose database is named in code."
 )

@@ -8,7 +8,6 @@ import click
 import msgspec
 
 from oncehook.cli.effects import COLOURS as EFFECT_COLOURS
-from oncehook.cli.effects import effect_json
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import (
     app_option,
@@ -20,6 +19,7 @@ from oncehook.cli.options import (
     printable,
     run,
 )
+from oncehook.effect import effect_json
 from oncehook.receipt import EffectFilter, Filter, Payload, Receipt
 from oncehook.store import Store
 

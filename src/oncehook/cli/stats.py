@@ -41,6 +41,7 @@ def command(config: str | None, as_json: bool) -> None:
             print_json(row)
     elif sources:
         _print_table(sources)
+        _print_paused(sources)
         _print_noops(sources)
         _print_effects(effects)
     else:
@@ -50,6 +51,7 @@ def command(config: str | None, as_json: bool) -> None:
 async def _gather(config: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row for each source, and one about effects, empty if there are none."""
     async with opened_store(config) as store:
+        pauses = await store.pauses()
         counts, lags, noops = await store.counts(), await store.lags(), await store.noop_counts()
         states, waiting = await store.effect_counts(), await store.effects_waiting()
     sources: dict[str, dict[str, Any]] = {}
@@ -68,6 +70,8 @@ async def _gather(config: str | None) -> tuple[list[dict[str, Any]], dict[str, A
     for row in noops:
         if row["source"] in sources:
             sources[row["source"]][NOOPS[row["reason"]]] = row["noops"]
+    for row in pauses:
+        sources.setdefault(row["source"], _nothing(row["source"]))["paused_at"] = row["paused_at"]
     return [sources[name] for name in sorted(sources)], _about_effects(states, waiting)
 
 
@@ -89,6 +93,7 @@ def _nothing(source: str) -> dict[str, Any]:
         "stale": 0,
         "lag_seconds": 0.0,
         "last_received_at": None,
+        "paused_at": None,
     }
     return {"source": source, "events": 0, **states, **more}
 
@@ -106,6 +111,13 @@ def _print_table(sources: list[dict[str, Any]]) -> None:
         lag = Text(told(row["lag_seconds"]), style="yellow" if row["lag_seconds"] > 60 else "")
         table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", lag)
     console().print(table)
+
+
+def _print_paused(sources: list[dict[str, Any]]) -> None:
+    for row in sources:
+        if row["paused_at"]:
+            name = printable(row["source"])
+            click.echo(f"{name} is paused since {row['paused_at'][:19]}: its events wait for `oncehook resume {name}`")
 
 
 def _print_noops(sources: list[dict[str, Any]]) -> None:

@@ -64,9 +64,9 @@ class Email:
         rows = await self.store.look("email_suppressed", [found, suppress.hashed(found)]) if found else []
         return next((suppress.as_json(row) for row in rows if row["since"] is not None), None)
 
-    async def suppressions(self, *, after: str = "", limit: int = PAGE) -> list[dict[str, Any]]:
-        """Those that must not be sent to, by address above `after`."""
-        rows = await self.store.look("email_suppressions", {"after": after, "limit": limit})
+    async def suppressions(self, *, after: str = "", limit: int = PAGE, search: str = "") -> list[dict[str, Any]]:
+        """Those that must not be sent to, by address above `after`; only those with `search` in the address."""
+        rows = await self.store.look("email_suppressions", {"after": after, "limit": limit, "search": search})
         return [suppress.as_json(row) for row in rows]
 
     async def suppress(self, to: str, *, actor: str, note: str | None = None) -> dict[str, Any]:

@@ -162,12 +162,21 @@ class Store(Protocol):
     async def lease(
         self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
     ) -> list[Leased]:
-        """Take up to `limit` due receipts: `processing`, attempt counted, fence raised.
+        """Take up to `limit` due receipts of sources that are not paused: `processing`, attempt counted, fence raised.
 
         With `rescued`, only such whose last worker died; without, only others. Of receipts with a serial key only the
         first of its key that is not finished is taken, and only while none of that key is `processing`. A dead letter
         is not finished, except in the sources of `skip_failed`, and where its payload is gone.
         """
+
+    async def pause(self, source: str, actor: str) -> bool:
+        """From here on lease nothing of a source, in any process, and record who asked; False if it was paused."""
+
+    async def resume(self, source: str, actor: str) -> bool:
+        """Lease it again, and record who asked; False if it was not paused."""
+
+    async def pauses(self) -> list[dict[str, Any]]:
+        """The paused sources: `source`, `paused_at` and `actor`."""
 
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         """Take one inline receipt that is `retrying`, or whose lease ran out; None if it is neither."""
@@ -292,15 +301,21 @@ class Store(Protocol):
         """(is_terminal, at, version, event_id, state) of an entity, or None if it was never advanced."""
 
     async def find_effects(
-        self, wanted: EffectFilter, *, limit: int, before: int | None = None
+        self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
     ) -> list[dict[str, Any]]:
-        """Effects that match, newest first; `before` is the id of the last one of a page."""
+        """Effects that match, newest first: of an id below `before`, the last of a page, and none below `down_to`."""
 
     async def noops(self, receipt: int) -> list[dict[str, Any]]:
         """What a receipt's event asked for and did not get, oldest first: `reason` is "effect" or "stale"."""
 
     async def effect_counts(self) -> dict[str, int]:
         """How many effects are in which state."""
+
+    async def effect_standing(self, most: int) -> dict[str, int]:
+        """The same, of each state up to `most`."""
+
+    async def failed_effects(self, wanted: EffectFilter) -> tuple[int, int]:
+        """How many failed effects of a source and target can be replayed, and how many have lost their arguments."""
 
     async def noop_counts(self) -> list[dict[str, Any]]:
         """Per source and reason: how often an event asked for what was done, or came too late."""

@@ -44,9 +44,9 @@ class PostgresEffects(PostgresPrune):
     # -- looking --------------------------------------------------------------------------------------------------
 
     async def find_effects(
-        self, wanted: EffectFilter, *, limit: int, before: int | None = None
+        self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
     ) -> list[dict[str, Any]]:
-        given = _given(wanted, before)
+        given = _given(wanted, before) | ({} if down_to is None else {"down_to": down_to})
         sql = queries.with_given(self.sql["find_effects"], set(given))
         return [plain(row) for row in await self._look(sql, {**given, "limit": limit})]
 
@@ -55,6 +55,15 @@ class PostgresEffects(PostgresPrune):
 
     async def effect_counts(self) -> dict[str, int]:
         return {row["status"]: row["effects"] for row in await self._look(self.sql["effect_counts"], {})}
+
+    async def effect_standing(self, most: int) -> dict[str, int]:
+        rows = await self._look(self.sql["effect_standing"], {"most": most})
+        return {row["status"]: row["effects"] for row in rows}
+
+    async def failed_effects(self, wanted: EffectFilter) -> tuple[int, int]:
+        given = {name: value for name in ("source", "target") if (value := getattr(wanted, name)) is not None}
+        row = (await self._look(queries.with_given(self.sql["failed_effects"], set(given)), given))[0]
+        return row["replayable"], row["erased"]
 
     async def noop_counts(self) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._look(self.sql["noop_counts"], {})]

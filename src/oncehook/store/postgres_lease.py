@@ -1,6 +1,5 @@
 """PostgreSQL's side of leasing: receipts without a serial key by when they are due, those with one key by key."""
 
-import json
 from collections.abc import Collection
 from typing import Any
 
@@ -10,11 +9,11 @@ from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import StoreUnavailable
 from oncehook.receipt import Leased
 from oncehook.settings import Settings
-from oncehook.store.postgres_wake import PostgresWake
-from oncehook.store.serial import Key, Rounds
+from oncehook.store.postgres_pause import PostgresPause
+from oncehook.store.serial import Key, Rounds, told_of
 
 
-class PostgresLease(PostgresWake):
+class PostgresLease(PostgresPause):
     """The verb that takes receipts."""
 
     def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
@@ -24,7 +23,8 @@ class PostgresLease(PostgresWake):
     async def lease(
         self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
     ) -> list[Leased]:
-        given = {"seconds": seconds, "worker": worker, "rescued": rescued}
+        await self._look_at_pauses()
+        given = {"seconds": seconds, "worker": worker, "rescued": rescued, "floor": self._pauses.floor}
         share = self._rounds.share(limit)
         leased = await self._lease_serial(share, given, skip_failed) if share else []
         if len(leased) < limit:
@@ -37,7 +37,7 @@ class PostgresLease(PostgresWake):
     async def _lease_serial(self, limit: int, given: dict[str, Any], skip_failed: Collection[str]) -> list[Leased]:
         look = self._rounds.begin()
         while look.goes_on(limit):
-            source, key = self._rounds.after
+            source, key = self._pauses.past(self._rounds.after)
             wanted = look.keys_wanted(limit)
             rows = await self._read(self.sql["serial_keys"], {"source": source, "key": key, "most": wanted})
             keys = [(row["source"], row["key"]) for row in rows]
@@ -47,7 +47,7 @@ class PostgresLease(PostgresWake):
 
     async def _lease_heads(self, keys: list[Key], given: dict[str, Any]) -> list[Leased]:
         """What could be leased of these keys; nothing where somebody else was at one of them at the same moment."""
-        told = json.dumps([{"source": source, "key": key} for source, key in keys])
+        told = told_of(keys, self._pauses.sources)
         try:
             rows = await self._read(self.sql["lease_serial"], {**given, "keys": told})
         except StoreUnavailable as error:

@@ -4,7 +4,8 @@ A look goes round the keys from where the last one ended, so that neither a key 
 blocked keys keep another from its turn. A look costs by the keys that it passes, never by how many receipts wait.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Collection, Sequence
 
 from oncehook.clock import Clock
 from oncehook.receipt import Leased
@@ -69,3 +70,8 @@ class Look:
             self._passes -= 1
         else:
             self.rounds.after = keys[-1]
+
+
+def told_of(keys: Sequence[Key], without: Collection[str]) -> str:
+    """The keys as a statement takes them, without those of some sources."""
+    return json.dumps([{"source": source, "key": key} for source, key in keys if source not in without])

@@ -12,11 +12,11 @@ from oncehook.clock import SYSTEM
 from oncehook.extract import moment
 from oncehook.receipt import Leased
 from oncehook.settings import Settings
-from oncehook.store.serial import Rounds
-from oncehook.store.sqlite_file import SqliteFile
+from oncehook.store.serial import Rounds, told_of
+from oncehook.store.sqlite_pause import SqlitePause
 
 
-class SqliteLease(SqliteFile):
+class SqliteLease(SqlitePause):
     """The verb that takes receipts."""
 
     notifies = False
@@ -34,10 +34,12 @@ class SqliteLease(SqliteFile):
     async def lease(
         self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
     ) -> list[Leased]:
+        await self._look_at_pauses()
         given = {
             "seconds": seconds,
             "worker": worker,
             "rescued": rescued,
+            "floor": self._pauses.floor,
             "skip_failed": json.dumps(sorted(skip_failed)),
         }
 
@@ -61,11 +63,11 @@ class SqliteLease(SqliteFile):
     def _lease_serial(self, connection: sqlite3.Connection, limit: int, given: dict[str, Any]) -> list[Leased]:
         look = self._rounds.begin()
         while look.goes_on(limit):
-            source, key = self._rounds.after
+            source, key = self._pauses.past(self._rounds.after)
             wanted = look.keys_wanted(limit)
             found = {"source": source, "key": key, "most": wanted}
             keys = connection.execute(self.sql["serial_keys"], found).fetchall()
-            told = json.dumps([{"source": source, "key": key} for source, key in keys])
+            told = told_of(keys, self._pauses.sources)
             room = {**given, "limit": limit - len(look.leased), "keys": told}
             look.passed(keys, wanted, leased_by(connection, self.sql["lease_serial"], room) if keys else [], limit)
         return look.leased

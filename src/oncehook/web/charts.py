@@ -46,4 +46,6 @@ def chart(buckets: Sequence[int], numbers: Sequence[int], seconds: int) -> Chart
 
 def _clock(bucket: int, seconds: int) -> str:
     at = datetime.fromtimestamp(bucket, UTC)
+    if seconds >= 86400:
+        return f"{at:%d %b}"
     return f"{at:%H:%M}" if seconds <= 1800 else f"{at:%d %b %H:%M}"

@@ -14,15 +14,24 @@ from oncehook.receive import Receive, Scope, Send
 from oncehook.web import filters
 from oncehook.web.api import ENDPOINTS
 from oncehook.web.auth import Access
+from oncehook.web.doctor import Doctor
 from oncehook.web.guard import Guard, guarded
 from oncehook.web.live import Live
 from oncehook.web.overview import Overview
 from oncehook.web.page import Action, Context, Page, Problem
-from oncehook.web.pages import audit, dead, event, events, overview, sign_in, sources
+from oncehook.web.pages import audit, dead, effects, email, event, events, overview, sign_in, sources
 from oncehook.web.runs import Runs
 from oncehook.web.settings import read_dashboard
 
-PAGES: tuple[Page, ...] = (overview.PAGE, events.PAGE, dead.PAGE, sources.PAGE, audit.PAGE)
+PAGES: tuple[Page, ...] = (
+    overview.PAGE,
+    events.PAGE,
+    dead.PAGE,
+    effects.PAGE,
+    email.PAGE,
+    sources.PAGE,
+    audit.PAGE,
+)
 """In the order of the navigation."""
 
 UNLISTED: tuple[Page, ...] = (event.PAGE, sign_in.PAGE)
@@ -43,7 +52,7 @@ class Dashboard:
         self.access = access
         self.live = Live(inbox.store)
         self.runs = Runs(inbox.store)
-        context = Context(inbox, access, self.live, Overview(inbox), self.runs, PAGES, _renderer())
+        context = Context(inbox, access, self.live, Overview(inbox), self.runs, Doctor(inbox), PAGES, _renderer())
         routes: list[Route | Mount] = [
             Route(action.path, guarded(context, action), methods=[action.method]) for action in actions()
         ]

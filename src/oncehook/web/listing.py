@@ -18,14 +18,12 @@ from oncehook.extract import moment
 from oncehook.receipt import Filter, Receipt, State, rfc3339
 from oncehook.settings import duration
 from oncehook.store import Place, Store
-from oncehook.web.page import Problem
+from oncehook.web.page import Problem, check_texts
 
 PAGE = 50
 WINDOW = 20_000
 WINDOW_OF_BODIES = 1_000
 SECONDS = 1.0
-LONGEST = 2000
-"""Characters of a filter's field: no id, type or object is longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +120,7 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def filter(self) -> Filter:
         """Raises Problem for what cannot be meant."""
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if len(value) > LONGEST or "\0" in value or not _is_text(value):
-                raise Problem(422, "bad_filter", f"{name} is not usable: it is too long, or not a text.")
+        check_texts({name: getattr(self, name) for name in self.__struct_fields__})
         if self.status and self.status not in set(State):
             raise Problem(422, "bad_filter", f"status is not one of {', '.join(State)}.")
         since, until = read_moment(self.since, "since"), read_moment(self.until, "until")
@@ -135,14 +130,6 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     def given(self) -> dict[str, str]:
         """Only what was asked for."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
-
-
-def _is_text(value: str) -> bool:
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_moment(text: str, name: str) -> datetime | None:

@@ -102,7 +102,7 @@ class Overview:
         return buckets, series
 
     async def standing(self) -> dict[str, Any]:
-        """Backlog, dead letters, lag and the last receipt, per source; a second old at most."""
+        """Backlog, dead letters, lag, the last receipt and the pause, per source; a second old at most."""
         async with self._asking:
             if self._standing is None or self.clock.monotonic() - self._standing[0] >= 1.0:
                 store = self.inbox.store
@@ -110,9 +110,14 @@ class Overview:
                     **await store.standing(MOST),
                     "lag": await store.lags(),
                     "sources": await store.known_sources(),
+                    "paused": {row["source"]: row for row in await store.pauses()},
                 }
                 self._standing = self.clock.monotonic(), found
             return self._standing[1]
+
+    def forget(self) -> None:
+        """Somebody changed something: how it stands is asked for anew."""
+        self._standing = None
 
     async def sources(self, over: str) -> list[dict[str, Any]]:
         """A row a source, configured or only known from its receipts."""
@@ -132,6 +137,7 @@ class Overview:
             "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
             "last_received_at": standing["last_received_at"].get(name),
             "accept_seconds": self.inbox.meter.percentiles(name),
+            "is_paused": name in standing["paused"],
         }
 
     async def total(self) -> dict[str, Any]:
@@ -143,4 +149,5 @@ class Overview:
             "lag_seconds": round(max([0.0, *standing["lag"].values()]), 3),
             "accept_seconds": self.inbox.meter.percentiles(),
             "is_empty": not standing["sources"],
+            "paused": sorted(standing["paused"]),
         }

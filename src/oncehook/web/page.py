@@ -14,6 +14,7 @@ from oncehook.errors import OncehookError
 from oncehook.inbox import Inbox
 from oncehook.store import Store
 from oncehook.web.auth import Access, Principal
+from oncehook.web.doctor import Doctor
 from oncehook.web.live import Live
 from oncehook.web.overview import Overview
 from oncehook.web.runs import Runs
@@ -39,6 +40,7 @@ class Context:
     live: Live
     overview: Overview
     runs: Runs
+    doctor: Doctor
     pages: tuple["Page", ...]
     render_template: Callable[[str, dict[str, Any]], str]
 
@@ -57,10 +59,10 @@ class Context:
         given = {
             "principal": principal,
             "csrf": principal.csrf if principal else "",
-            "pages": self.pages,
+            "pages": [page for page in self.pages if page.is_shown(self.inbox)],
             "path": request.scope["path"],
             "may_replay": principal is not None and principal.may("replay"),
-            "may_erase": principal is not None and principal.may("admin"),
+            "may_change": principal is not None and principal.may("admin"),
         }
         return HTMLResponse(self.render_template(template, given | values), status)
 
@@ -78,13 +80,18 @@ class Action:
     scope: str | None = "read"  # None: nobody need have signed in
 
 
+def always(inbox: Inbox) -> bool:
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the dashboard, as the navigation has it."""
+    """A page of the dashboard, as the navigation has it where it `is_shown`."""
 
     title: str
     path: str
     actions: tuple[Action, ...] = field(default=())
+    is_shown: Callable[[Inbox], bool] = always
 
 
 def form(request: Request) -> dict[str, str]:
@@ -97,3 +104,27 @@ def principal(request: Request) -> Principal:
     """Who asks: an action that needs a scope is not reached without."""
     found: Principal = request.scope["principal"]
     return found
+
+
+def number(name: str) -> int | None:
+    """A row's number out of an address; None for what is none."""
+    return int(name) if name.isascii() and name.isdigit() and len(name) < 19 else None
+
+
+LONGEST = 2000
+"""Characters of a field: no id, type, object or address is longer."""
+
+
+def check_texts(given: Mapping[str, str], longest: int = LONGEST) -> None:
+    """Raises Problem for a field that no database takes."""
+    for name, value in given.items():
+        if len(value) > longest or "\0" in value or not _is_text(value):
+            raise Problem(422, "bad_filter", f"{name} is not usable: it is too long, or not a text.")
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -33,7 +33,9 @@ class UserSettings:
     """Somebody who may sign in: the keys under `[dashboard.users.NAME]`."""
 
     password: str = setting("", text, "Its hash, as `oncehook access NAME` makes it.")
-    role: str = setting("viewer", one_of(*ROLES), "`viewer` looks; `operator` also replays, rehearses and erases.")
+    role: str = setting(
+        "viewer", one_of(*ROLES), "`viewer` looks; `operator` also replays, rehearses, pauses, suppresses and erases."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +44,9 @@ class TokenSettings:
 
     token: str = setting("", text, "Its hash, as `oncehook access NAME --token` makes it.")
     scopes: tuple[str, ...] = setting(
-        ("read",), scopes, "`read` looks; `replay` replays and rehearses; `admin` erases payloads."
+        ("read",),
+        scopes,
+        "`read` looks; `replay` replays and rehearses; `admin` erases payloads, pauses sources and edits suppressions.",
     )
 
 

@@ -1,6 +1,12 @@
 """The JSON API: all that the pages show and do, for programs."""
 
-from oncehook.web.api import events, openapi, state
+from oncehook.web.api import effects, email, events, openapi, state
 from oncehook.web.api.endpoint import Endpoint
 
-ENDPOINTS: tuple[Endpoint, ...] = (*events.ENDPOINTS, *state.ENDPOINTS, *openapi.ENDPOINTS)
+ENDPOINTS: tuple[Endpoint, ...] = (
+    *events.ENDPOINTS,
+    *effects.ENDPOINTS,
+    *state.ENDPOINTS,
+    *email.ENDPOINTS,
+    *openapi.ENDPOINTS,
+)

@@ -17,6 +17,8 @@ from oncehook.web.page import Context
 REF = "#/components/schemas/{name}"
 PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "receipt": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+    "effect": {"type": "integer", "minimum": 0, "maximum": 10**18 - 1},
+    "source": {"type": "string", "minLength": 1, "maxLength": 100, "pattern": "^[a-z0-9_-]+$"},
     "run": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
 }
 PROBLEMS = {
@@ -82,9 +84,11 @@ def _query(kind: type[msgspec.Struct] | None) -> list[dict[str, Any]]:
     if kind is None:
         return []
     _, components = msgspec.json.schema_components([kind], ref_template=REF)
+    declared = components[kind.__name__]
+    required = declared.get("required", [])
     return [
-        {"name": name, "in": "query", "required": False, "schema": schema}
-        for name, schema in components[kind.__name__]["properties"].items()
+        {"name": name, "in": "query", "required": name in required, "schema": schema}
+        for name, schema in declared["properties"].items()
     ]
 
 

@@ -14,16 +14,17 @@ from oncehook.web.overview import RANGES
 from oncehook.web.page import Context
 from oncehook.web.pages.audit import look
 from oncehook.web.pages.dead import MOST_ERRORS
-from oncehook.web.pages.sources import about
+from oncehook.web.pages.sources import about, change, last_refused
 
-TOLD = ("source", "provider", "is_verified", "secrets", "mode", "types", "dedupe_window", "payload_retention")
+TOLD = ("source", "provider", "is_verified", "secrets", "mode", "types", "dedupe_window", "payload_retention",
+        "support")  # fmt: skip
 
 
 async def overview(context: Context, request: Request) -> Response:
     query = read_query(request, schemas.OverviewQuery)
     buckets, series = await context.overview.rates(query.range, query.source or None)
     total = await context.overview.total()
-    del total["is_empty"]
+    total = {name: value for name, value in total.items() if name != "is_empty"}
     starts = [rfc3339(datetime.fromtimestamp(bucket, UTC)) for bucket in buckets]
     over = {"range": query.range, "bucket_seconds": RANGES[query.range].bucket, "buckets": starts}
     return answer({**over, **series, **total})
@@ -36,12 +37,14 @@ async def dead(context: Context, request: Request) -> Response:
 
 async def sources(context: Context, request: Request) -> Response:
     standing = await context.overview.standing()
-    return answer({"sources": [_source(context, request, standing, name) for name in sorted(context.inbox.sources)]})
+    looked = await context.doctor.look()
+    names = sorted(context.inbox.sources)
+    return answer({"sources": [_source(context, request, standing, looked, name) for name in names]})
 
 
-def _source(context: Context, request: Request, standing: dict[str, Any], name: str) -> dict[str, Any]:
-    known, refused = about(context, name), context.inbox.meter.last_refused.get(name)
-    last = {"at": rfc3339(refused.at), "reason": refused.reason, "detail": refused.detail} if refused else None
+def _source(context: Context, request: Request, standing: dict[str, Any], looked: Any, name: str) -> dict[str, Any]:
+    known, pause = about(context, name), standing["paused"].get(name)
+    cases, secrets = looked
     return {
         **{key: known[key] for key in TOLD},
         "address": f"{context.base_url(request)}/webhooks/{name}",
@@ -49,8 +52,18 @@ def _source(context: Context, request: Request, standing: dict[str, Any], name: 
         "dead_letters": standing["dead_letters"].get(name, 0),
         "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
         "last_received_at": standing["last_received_at"].get(name),
-        "last_refused": last,
+        "last_refused": last_refused(context, name, cases.get(name)),
+        "secrets_used": [{key: value for key, value in row.items() if key != "source"} for row in secrets[name]],
+        "paused": {"at": pause["paused_at"], "actor": pause["actor"]} if pause else None,
     }
+
+
+async def pause(context: Context, request: Request) -> Response:
+    return answer({"source": await change(context, request, paused=True), "paused": True})
+
+
+async def resume(context: Context, request: Request) -> Response:
+    return answer({"source": await change(context, request, paused=False), "paused": False})
 
 
 async def audit(context: Context, request: Request) -> Response:
@@ -66,6 +79,14 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/api/dead", dead, summary="Dead letters, grouped by what went wrong.", answer=schemas.Dead),
     Endpoint("GET", "/api/sources", sources, summary="Every configured source.", answer=schemas.Sources),
+    Endpoint(
+        "POST", "/api/sources/{source}/pause", pause, scope="admin",
+        summary="Accept its events, and work on none of them.", answer=schemas.Paused,
+    ),
+    Endpoint(
+        "POST", "/api/sources/{source}/resume", resume, scope="admin", summary="Work off what waits of it.",
+        answer=schemas.Paused,
+    ),
     Endpoint(
         "GET", "/api/audit", audit, summary="What people did, newest first.", query=schemas.AuditQuery,
         answer=schemas.Audit,

@@ -7,14 +7,15 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from oncehook.prune import forget
-from oncehook.receipt import Filter, Receipt, rfc3339
+from oncehook.receipt import EffectFilter, Filter, Receipt, rfc3339
 from oncehook.rehearse import REALLY_MADE, Rehearsal
 from oncehook.replay import obstacle, replay
 from oncehook.store import Selection
-from oncehook.web.page import Action, Context, Page, Problem, principal
+from oncehook.web.page import Action, Context, Page, Problem, number, principal
 from oncehook.web.show import as_curl, as_send, pretty, shortened
 
 RELATED = 20
+EFFECTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class Moment:
 
 
 async def find(context: Context, request: Request) -> Receipt:
-    name = request.path_params["receipt"]
-    found = await context.store.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else None
+    named = number(request.path_params["receipt"])
+    found = None if named is None else await context.store.get(named)
     if found is None:
         raise Problem(404, "not_found", "There is no such event: it was never here, or its window is over.")
     return found
@@ -55,6 +56,7 @@ async def _render(
         curl=as_curl(receipt, payload, base) if payload else None, send=as_send(receipt, base),
         really_made=REALLY_MADE, shortened=shortened,
         done=request.query_params.get("done"),
+        effects=await context.store.find_effects(EffectFilter(receipt=receipt.receipt), limit=EFFECTS),
     )  # fmt: skip
 
 

@@ -1,13 +1,15 @@
 """Sources: where each is, who sends there, and how it has been doing."""
 
 from typing import Any
+from urllib.parse import quote
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
+from oncehook.receipt import rfc3339
 from oncehook.settings import as_duration
 from oncehook.source import Source
-from oncehook.web.page import Action, Context, Page
+from oncehook.web.page import Action, Context, Page, Problem, principal
 
 ADVICE = {
     "bad_signature": "No secret here signed it. Compare the secret with the sender's, or add the sender's new one "
@@ -24,11 +26,13 @@ ADVICE = {
 
 async def show(context: Context, request: Request) -> Response:
     standing, meter = await context.overview.standing(), context.inbox.meter
-    gone = sorted(set(standing["sources"]) - set(context.inbox.sources))
+    gone = sorted({*standing["sources"], *standing["paused"]} - set(context.inbox.sources))
+    cases, secrets = await context.doctor.look()
+    refused = {name: last_refused(context, name, cases.get(name)) for name in context.inbox.sources}
     return context.render(
         request, "sources.html", sources=[about(context, name) for name in sorted(context.inbox.sources)], gone=gone,
-        standing=standing, refused=meter.last_refused, advice=ADVICE, base=context.base_url(request),
-        since=meter.started,
+        standing=standing, unknown=meter.last_refused.get("unknown"), advice=ADVICE, base=context.base_url(request),
+        since=meter.started, cases=cases, refused=refused, secrets=secrets, done=request.query_params.get("done"),
     )  # fmt: skip
 
 
@@ -57,8 +61,54 @@ def about(context: Context, name: str) -> dict[str, Any]:
     }
 
 
+def last_refused(context: Context, name: str, case: dict[str, Any] | None) -> dict[str, Any] | None:
+    """As this process has seen it, or as any process has kept it; whichever is the later."""
+    seen, found = context.inbox.meter.last_refused.get(name), case["findings"] if case else []
+    if seen is not None and (case is None or (rfc3339(seen.at) or "") >= case["rejected_at"]):
+        return {"at": rfc3339(seen.at), "reason": seen.reason, "detail": seen.detail, "findings": found}
+    if case is None:
+        return None
+    return {"at": case["rejected_at"], "reason": case["reason"], "detail": case["detail"], "findings": found}
+
+
+# -- pausing ----------------------------------------------------------------------------------------------------------
+
+
+async def change(context: Context, request: Request, *, paused: bool) -> str:
+    """Pause or resume a source that is there; one that is as it should be already is left so."""
+    name: str = request.path_params["source"]
+    standing = await context.overview.standing()
+    if name not in {*context.inbox.sources, *standing["sources"], *standing["paused"]}:
+        raise Problem(404, "not_found", "There is no such source.")
+    store = context.store
+    await (store.pause if paused else store.resume)(name, principal(request).name)
+    context.overview.forget()
+    await store.notify()
+    if context.inbox.worker is not None:
+        context.inbox.worker.wake()
+    return name
+
+
+async def pause(context: Context, request: Request) -> Response:
+    name = await change(context, request, paused=True)
+    return RedirectResponse(f"/sources?done=paused#source-{quote(name)}", 303)
+
+
+async def resume(context: Context, request: Request) -> Response:
+    name = await change(context, request, paused=False)
+    return RedirectResponse(f"/sources?done=resumed#source-{quote(name)}", 303)
+
+
 def _signed_by(source: Source) -> str:
     return " or ".join(dict.fromkeys(signature.algorithm for signature in source.provider.signatures))
 
 
-PAGE = Page("Sources", "/sources", (Action("GET", "/sources", show),))
+PAGE = Page(
+    "Sources",
+    "/sources",
+    (
+        Action("GET", "/sources", show),
+        Action("POST", "/sources/{source}/pause", pause, scope="admin"),
+        Action("POST", "/sources/{source}/resume", resume, scope="admin"),
+    ),
+)

@@ -183,6 +183,7 @@ ORDER BY s.suppressed_at, s.address
 SELECT s.address, s.suppressed_at AS since, s.reason, s.source, s.event_key, s.message_id, s.added_at, s.removed_at, s.note, s.actor
 FROM webhook_suppressions s
 WHERE s.suppressed_at IS NOT NULL AND s.address > (CAST(:given AS json) ->> 'after') COLLATE "C"
+  AND position(lower((CAST(:given AS json) ->> 'search') COLLATE "C") IN lower(s.address)) > 0
 ORDER BY s.address
 LIMIT (CAST(:given AS json) ->> 'limit')::integer
 

@@ -30,6 +30,7 @@ WITH head AS MATERIALIZED (
         ORDER BY r.received_at, r.id LIMIT 1
     ) h
     WHERE coalesce(h.next_attempt_at, h.received_at) <= now() AND (h.crashes > 0) = :rescued
+      AND k.source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
       AND (
           SELECT w.id FROM webhook_receipts w
           WHERE w.source = k.source AND w.serial_key = k.key AND w.serial_key IS NOT NULL AND w.status = 'processing'

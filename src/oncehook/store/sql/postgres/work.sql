@@ -2,7 +2,8 @@
 WITH due AS (
     SELECT id FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND coalesce(next_attempt_at, received_at) <= now()
-      AND (crashes > 0) = :rescued AND serial_key IS NULL
+      AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:floor AS text) AS timestamptz)
+      AND (crashes > 0) = :rescued AND serial_key IS NULL AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :limit FOR UPDATE SKIP LOCKED
 ), leased AS (
@@ -64,9 +65,11 @@ SELECT extract(epoch FROM min(due) - now())::double precision
 FROM (
     SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+      AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
     UNION ALL
     SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
+      AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
 ) waiting
 
 -- name: lease_one

@@ -83,6 +83,7 @@ SELECT e.id, e.scope, e.key, e.kind, e.target, e.status, e.attempts, e.created_a
 FROM webhook_effects e
 WHERE e.id > 0
   AND e.id < :before                                           --? before
+  AND e.id >= :down_to                                          --? down_to
   AND e.id IN (SELECT value FROM json_each(:ids))              --? ids
   AND e.receipt_id = :receipt                                  --? receipt
   AND e.status = :status                                       --? status
@@ -97,6 +98,34 @@ SELECT at, reason, scope, key FROM webhook_noops WHERE receipt_id = :receipt ORD
 
 -- name: effect_counts
 SELECT status, count(*) AS effects FROM webhook_effects WHERE kind <> 'once' GROUP BY status ORDER BY status
+
+-- name: effect_standing
+SELECT 'waiting' AS status, count(*) AS effects FROM (
+    SELECT 1 FROM webhook_effects WHERE status = 'waiting' AND kind <> 'once' LIMIT :most
+) AS waiting
+UNION ALL
+SELECT 'performing' AS status, count(*) AS effects FROM (
+    SELECT 1 FROM webhook_effects WHERE status = 'performing' AND kind <> 'once' LIMIT :most
+) AS performing
+UNION ALL
+SELECT 'retrying' AS status, count(*) AS effects FROM (
+    SELECT 1 FROM webhook_effects WHERE status = 'retrying' AND kind <> 'once' LIMIT :most
+) AS retrying
+UNION ALL
+SELECT 'done' AS status, count(*) AS effects FROM (
+    SELECT 1 FROM webhook_effects WHERE status = 'done' AND kind <> 'once' LIMIT :most
+) AS done
+UNION ALL
+SELECT 'failed' AS status, count(*) AS effects FROM (
+    SELECT 1 FROM webhook_effects WHERE status = 'failed' AND kind <> 'once' LIMIT :most
+) AS failed
+
+-- name: failed_effects
+SELECT count(*) FILTER (WHERE args IS NOT NULL) AS replayable, count(*) FILTER (WHERE args IS NULL) AS erased
+FROM webhook_effects
+WHERE status = 'failed'
+  AND source = :source                                         --? source
+  AND target = :target                                         --? target
 
 -- name: noop_counts
 SELECT source, reason, count(*) AS noops FROM webhook_noops GROUP BY source, reason ORDER BY source, reason

@@ -170,6 +170,7 @@ ORDER BY s.suppressed_at, s.address
 SELECT s.address, s.suppressed_at AS since, s.reason, s.source, s.event_key, s.message_id, s.added_at, s.removed_at, s.note, s.actor
 FROM webhook_suppressions s
 WHERE s.suppressed_at IS NOT NULL AND s.address > :given ->> 'after'
+  AND instr(lower(s.address), lower(:given ->> 'search')) > 0
 ORDER BY s.address
 LIMIT :given ->> 'limit'
 

@@ -38,7 +38,7 @@ WHERE id IN (
           AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying')
         ORDER BY r.id LIMIT 1
     )
-    WHERE NOT h.is_inline AND (h.crashes > 0) = :rescued
+    WHERE NOT h.is_inline AND (h.crashes > 0) = :rescued AND h.source NOT IN (SELECT source FROM webhook_pauses)
       AND coalesce(h.next_attempt_at, h.received_at) <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
       AND NOT EXISTS (
           SELECT 1 FROM webhook_receipts w

@@ -7,7 +7,8 @@ WHERE id IN (
     SELECT id FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline
       AND coalesce(next_attempt_at, received_at) <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-      AND (crashes > 0) = :rescued AND serial_key IS NULL
+      AND coalesce(next_attempt_at, received_at) >= :floor
+      AND (crashes > 0) = :rescued AND serial_key IS NULL AND source NOT IN (SELECT source FROM webhook_pauses)
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :limit
 )
@@ -67,9 +68,11 @@ SELECT (julianday(min(due)) - julianday('now')) * 86400
 FROM (
     SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+      AND source NOT IN (SELECT source FROM webhook_pauses)
     UNION ALL
     SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
+      AND source NOT IN (SELECT source FROM webhook_pauses)
 )
 
 -- name: claim_inline

@@ -1,0 +1,21 @@
+"""`oncehook resume`: have a paused source's events worked off."""
+
+import click
+
+from oncehook.cli.options import app_option, config_option, json_option
+from oncehook.cli.pause import change
+
+
+@click.command("resume")
+@click.argument("source")
+@click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
+@config_option
+@app_option
+@json_option
+def command(source: str, actor: str | None, config: str | None, as_json: bool) -> None:
+    """Resume a source that was paused: what waited is worked off, oldest first. Exits 1 if it was not paused.
+
+    \b
+    oncehook resume stripe
+    """
+    change(source, actor, config, as_json, paused=False)

@@ -1,0 +1,68 @@
+"""Paused sources, seen from whoever leases: which they are, and how to get past what waits of them.
+
+The statements that lease leave them out by themselves, so once a pause is committed nothing of its source is leased.
+What is here keeps that cheap: a worker leases in the order of what is due, and a paused backlog would stand at the head
+of that order and be passed over by every lease. So the place where the others begin is looked for now and then, in
+windows, and leases start there. What comes to lie before it, such as a replay, waits for the next look.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from oncehook.clock import Clock
+from oncehook.store.serial import Key
+
+LOOK_SECONDS = 1.0
+SHARE = 20
+"""A look for the floor is followed by so many times as long without one."""
+
+WINDOW = 20_000
+LAST_KEY = chr(0x10FFFF) * 64
+"""No serial key is greater: they are shorter than these 256 bytes."""
+
+Window = Callable[[str], Awaitable[Any]]
+
+
+class Pauses:
+    """What one process knows of paused sources; a second old at most."""
+
+    def __init__(self, clock: Clock, lowest: str) -> None:
+        self.clock = clock
+        self.sources: frozenset[str] = frozenset()
+        self.floor = self._lowest = lowest  # nothing that may be leased is due before
+        self._next_look = self._next_floor = float("-inf")
+
+    async def look(self, sources: Callable[[], Awaitable[list[str]]], window: Window) -> None:
+        """Bring it up to date, if it is time to."""
+        began = self.clock.monotonic()
+        if began < self._next_look:
+            return
+        found = frozenset(await sources())
+        if found != self.sources or (found and began >= self._next_floor):
+            self.floor = await self._find_floor(window) if found else self._lowest
+            took = self.clock.monotonic() - began
+            self._next_floor = began + took * (1 + SHARE)
+        self.sources = found
+        self._next_look = self.clock.monotonic() + LOOK_SECONDS
+
+    def forget(self) -> None:
+        """Something was changed by this process: the next lease looks."""
+        self._next_look = self._next_floor = float("-inf")
+
+    async def _find_floor(self, window: Window) -> str:
+        after = self._lowest
+        while True:
+            row = await window(after)
+            first: str | None = row["first"]
+            lately: str = row["lately"]
+            if first is not None:
+                return min(first, lately)
+            if row["number"] < WINDOW:
+                return lately
+            if row["last"] == after:  # a window of receipts of one moment
+                return after
+            after = row["last"]
+
+    def past(self, after: Key) -> Key:
+        """Where to go on among serial keys: behind all of a paused source's."""
+        return (after[0], LAST_KEY) if after[0] in self.sources else after

@@ -1,0 +1,48 @@
+"""PostgreSQL's side of pausing a source."""
+
+import json
+from typing import Any
+
+from oncehook.clock import SYSTEM, Clock
+from oncehook.settings import Settings
+from oncehook.store.pauses import WINDOW, Pauses
+from oncehook.store.postgres_pool import plain
+from oncehook.store.postgres_wake import PostgresWake
+from oncehook.store.queries import numbered
+
+
+class PostgresPause(PostgresWake):
+    """The verbs of pausing."""
+
+    def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
+        super().__init__(settings, clock)
+        self._pauses = Pauses(clock, "-infinity")
+
+    async def pause(self, source: str, actor: str) -> bool:
+        return await self._change_pause("pause", source, actor)
+
+    async def resume(self, source: str, actor: str) -> bool:
+        return await self._change_pause("resume", source, actor)
+
+    async def pauses(self) -> list[dict[str, Any]]:
+        return [plain(row) for row in await self._read(self.sql["pauses"], {})]
+
+    async def _change_pause(self, name: str, source: str, actor: str) -> bool:
+        given = {"source": source, "actor": actor}
+        change, names = numbered(self.sql[name])
+        audit, _ = numbered(self.sql["audit"])
+        async with self._connection() as connection, connection.transaction():
+            changed = await connection.fetch(change, *(given[name] for name in names))
+            if changed:
+                await connection.execute(audit, actor, name, json.dumps({"source": source}))
+        self._pauses.forget()
+        return bool(changed)
+
+    async def _look_at_pauses(self) -> None:
+        async def sources() -> list[str]:
+            return [row["source"] for row in await self._read(self.sql["pauses"], {})]
+
+        async def window(after: str) -> dict[str, Any]:
+            return plain((await self._read(self.sql["due_window"], {"after": after, "size": WINDOW}))[0])
+
+        await self._pauses.look(sources, window)

@@ -1,0 +1,69 @@
+"""Effects in JSON: look them up, and have failed ones performed again."""
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from oncehook.effect import effect_json
+from oncehook.replay import replay_effects
+from oncehook.web.api import schemas
+from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.effects import Asked, list_effects, read_cursor
+from oncehook.web.overview import MOST
+from oncehook.web.page import Context, Problem, principal
+from oncehook.web.pages.effects import find, selected, try_again, wake
+
+
+async def list_them(context: Context, request: Request) -> Response:
+    query = read_query(request, schemas.EffectsQuery)
+    asked = Asked.of(msgspec.structs.asdict(query))
+    found = await list_effects(context.store, asked.filter(), read_cursor(query.cursor), query.limit)
+    return answer(
+        {
+            "effects": [effect_json(row) for row in found.rows],
+            "next": None if found.next is None else str(found.next),
+            "is_partial": found.is_partial,
+            "counts": await context.store.effect_standing(MOST),
+        }
+    )
+
+
+async def show(context: Context, request: Request) -> Response:
+    return answer(effect_json(await find(context, request)))
+
+
+async def replay_one(context: Context, request: Request) -> Response:
+    await try_again(context, request)
+    return answer({"replayed": 1, "left": 0})
+
+
+async def replay_many(context: Context, request: Request) -> Response:
+    """Count first; then the same with that count. What has changed since was not agreed to."""
+    body = read_body(request, schemas.SelectedEffects)
+    wanted = selected(Asked(source=body.source, target=body.target))
+    count, erased = await context.store.failed_effects(wanted)
+    if body.dry_run:
+        return answer({"replayed": count, "left": erased})
+    if body.count != count:
+        raise Problem(409, "count_changed", f"The filter now picks {count:,}: ask again with that count.")
+    moved = len(await replay_effects(context.store, wanted, actor=principal(request).name))
+    wake(context)
+    return answer({"replayed": moved, "left": erased})
+
+
+ENDPOINTS = (
+    Endpoint(
+        "GET", "/api/effects", list_them, summary="Effects, newest first.", query=schemas.EffectsQuery,
+        answer=schemas.Effects,
+    ),
+    Endpoint(
+        "POST", "/api/effects/replay", replay_many, scope="replay",
+        summary="Have the failed ones of a source or target performed again, or count them.",
+        body=schemas.SelectedEffects, answer=schemas.ReplayedEffects,
+    ),
+    Endpoint("GET", "/api/effects/{effect}", show, summary="One effect, with its arguments.", answer=schemas.Effect),
+    Endpoint(
+        "POST", "/api/effects/{effect}/replay", replay_one, scope="replay",
+        summary="Have one failed effect performed again.", answer=schemas.ReplayedEffects,
+    ),
+)  # fmt: skip

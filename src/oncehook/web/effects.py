@@ -1,0 +1,87 @@
+"""Lists of effects, newest first, that stay quick however many there are, as those of events do."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from oncehook.clock import SYSTEM
+from oncehook.receipt import EffectFilter, EffectState
+from oncehook.store import Store
+from oncehook.web.page import Problem, check_texts, number
+
+PAGE = 50
+WINDOW = 20_000
+SECONDS = 1.0
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """A filter as it is asked for: texts only, and empty ones count for nothing."""
+
+    status: str = ""
+    source: str = ""
+    target: str = ""
+    key: str = ""
+    receipt: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> "Asked":
+        return cls(**{name: str(given.get(name) or "").strip() for name in cls.__struct_fields__})
+
+    def filter(self) -> EffectFilter:
+        """Raises Problem for what cannot be meant."""
+        given = self.given()
+        check_texts(given)
+        if self.status and self.status not in set(EffectState):
+            raise Problem(422, "bad_filter", f"status is not one of {', '.join(EffectState)}.")
+        receipt = number(self.receipt) if self.receipt else None
+        if self.receipt and receipt is None:
+            raise Problem(422, "bad_filter", "receipt is not a number.")
+        return EffectFilter(**{**given, "receipt": receipt})  # type: ignore[arg-type]
+
+    def given(self) -> dict[str, str]:
+        """Only what was asked for."""
+        return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A page: what was found, the id to go on before, and whether looking stopped for time and not for room."""
+
+    rows: list[dict[str, Any]]
+    next: int | None = None
+    is_partial: bool = False
+
+
+async def list_effects(store: Store, wanted: EffectFilter, before: int | None, limit: int = PAGE) -> Listing:
+    """The next page. What an index leads to is asked for as it is, everything else in windows, for a second."""
+    if wanted == EffectFilter() or wanted.receipt is not None or wanted.status == EffectState.FAILED.value:
+        return _page(await store.find_effects(wanted, limit=limit + 1, before=before), limit)
+    deadline = SYSTEM.monotonic() + SECONDS
+    if before is None:
+        newest = await store.find_effects(EffectFilter(), limit=1)
+        before = newest[0]["id"] + 1 if newest else 0
+    found: list[dict[str, Any]] = []
+    while before > 0:
+        end = max(0, before - WINDOW)
+        found += await store.find_effects(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
+        if len(found) > limit:
+            return _page(found, limit)
+        if SYSTEM.monotonic() > deadline and end:
+            return Listing(found, end, is_partial=True)
+        before = end
+    return Listing(found)
+
+
+def _page(found: list[dict[str, Any]], limit: int) -> Listing:
+    return Listing(found[:limit], found[limit - 1]["id"] if len(found) > limit else None)
+
+
+def read_cursor(text: str | None) -> int | None:
+    if not text:
+        return None
+    found = number(text)
+    if found is None:
+        raise Problem(400, "bad_cursor", "The cursor is not one of ours: start at the first page.")
+    return found

@@ -1,0 +1,184 @@
+"""Email: what became of a message, who must not be sent to, and how much of what happened. Where a source has it."""
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from oncehook.clock import SYSTEM
+from oncehook.email import DIMENSIONS
+from oncehook.email.event import EmailType
+from oncehook.errors import StoreUnavailable
+from oncehook.inbox import Inbox
+from oncehook.web.charts import Chart, chart
+from oncehook.web.page import Action, Context, Page, Problem, check_texts, form, principal
+
+LIMIT = 50
+SHOWN = 200
+DAY = 86400
+RANGES = {"7": "week", "30": "30 days", "90": "90 days"}
+SIDES = tuple(side for side in DIMENSIONS if side != "type")
+CHARTS = {
+    "delivered": (("delivered",), "Taken by the recipient's server."),
+    "bounced": (("bounced", "rejected", "failed"), "Came back, or never left: bounced, rejected and failed."),
+    "complained": (("complained", "unsubscribed"), "Wanted no more of it: complained and unsubscribed."),
+    "opened": (("opened", "clicked"), "Opened and clicked, as far as the provider can tell."),
+}
+ORDER = {name: place for place, name in enumerate(EmailType)}
+
+
+def is_used(inbox: Inbox) -> bool:
+    return any(source.settings.email for source in inbox.sources.values())
+
+
+# -- counters ---------------------------------------------------------------------------------------------------------
+
+
+async def show(context: Context, request: Request) -> Response:
+    days = request.query_params.get("days", "")
+    days = days if days in RANGES else "30"
+    by = request.query_params.get("by", "")
+    by = by if by in SIDES else "day"
+    charts: dict[str, Chart] = {}
+    types: list[str] = []
+    rows: list[dict[str, Any]] = []
+    is_slow = False
+    try:
+        charts, types, rows = await _count(context, int(days), by)
+    except StoreUnavailable:
+        is_slow = True
+    return context.render(
+        request, "email.html", days=days, ranges=RANGES, by=by, sides=SIDES, charts=charts, types=types,
+        rows=rows[:SHOWN], left_out=len(rows[SHOWN:]), meaning={name: told for name, (_, told) in CHARTS.items()},
+        is_slow=is_slow,
+    )  # fmt: skip
+
+
+async def _count(context: Context, days: int, by: str) -> tuple[dict[str, Chart], list[str], list[dict[str, Any]]]:
+    today = datetime.combine(SYSTEM.datetime().date(), datetime.min.time(), UTC)
+    since = today - timedelta(days=days - 1)
+    email = context.inbox.email
+    daily = await email.counts(("day", "type"), since=since)
+    found = daily if by == "day" else await email.counts((by, "type"), since=since)
+    return _charts(daily, since, days), *pivoted(found, by)
+
+
+def _charts(daily: list[dict[str, Any]], since: datetime, days: int) -> dict[str, Chart]:
+    starts = [since + timedelta(days=n) for n in range(days)]
+    charts = {}
+    for name, (types, _) in CHARTS.items():
+        counted: Counter[str] = Counter()
+        for row in daily:
+            counted[row["day"]] += row["events"] * (row["type"] in types)
+        numbers = [counted[f"{start:%Y-%m-%d}"] for start in starts]
+        charts[name] = chart([int(start.timestamp()) for start in starts], numbers, DAY)
+    return charts
+
+
+def pivoted(found: list[dict[str, Any]], by: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """A row for each day, tag, domain or source with a number for each type; the newest day, or the largest, first."""
+    types = sorted({row["type"] for row in found}, key=lambda name: ORDER.get(name, len(ORDER)))
+    table: dict[str, Counter[str]] = {}
+    for row in found:
+        table.setdefault(row[by] or "", Counter())[row["type"]] += row["events"]
+    rows = [{"name": name, "total": numbers.total(), "numbers": numbers} for name, numbers in table.items()]
+    if by == "day":
+        return types, sorted(rows, key=lambda row: str(row["name"]), reverse=True)
+    return types, sorted(rows, key=lambda row: (-row["total"], str(row["name"])))
+
+
+# -- a message --------------------------------------------------------------------------------------------------------
+
+
+async def message(context: Context, request: Request) -> Response:
+    named = request.query_params.get("message", "").strip()
+    check_texts({"message": named})
+    email = context.inbox.email
+    statuses = await email.status(named) if named else []
+    events = await email.events(named) if statuses else []
+    return context.render(request, "email_message.html", message=named, statuses=statuses, events=events)
+
+
+# -- suppressions -----------------------------------------------------------------------------------------------------
+
+
+async def suppressions(context: Context, request: Request) -> Response:
+    given = request.query_params
+    return await _suppressions(context, request, given.get("search", "").strip(), done=given.get("done"))
+
+
+async def _suppressions(
+    context: Context,
+    request: Request,
+    search: str,
+    *,
+    done: str | None = None,
+    problem: str | None = None,
+    tried: dict[str, str] | None = None,
+) -> Response:
+    after = request.query_params.get("after", "")
+    rows, more = await look(context, search, after, LIMIT)
+    exact = await context.inbox.email.suppression(search) if "@" in search else None
+    if exact is not None and exact["address"] not in [row["address"] for row in rows]:
+        rows = [exact, *rows]  # one that was forgotten is kept by its hash
+    return context.render(
+        request, "email_suppressions.html", status=422 if problem else 200, rows=rows, search=search, more=more,
+        is_first=not after, done=done, problem=problem, tried=tried or {},
+    )  # fmt: skip
+
+
+async def look(context: Context, search: str, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
+    """A page, and where the next one begins."""
+    check_texts({"search": search, "cursor": after})
+    rows = await context.inbox.email.suppressions(after=after, limit=limit + 1, search=search)
+    return rows[:limit], rows[limit - 1]["address"] if len(rows) > limit else None
+
+
+async def change(context: Context, request: Request, address: str, note: str, *, remove: bool) -> dict[str, Any]:
+    """Add or lift a suppression, and record who did. Raises Problem for what is no address."""
+    address, note = address.strip(), note.strip()
+    check_texts({"address": address, "note": note}, 500)
+    email = context.inbox.email
+    try:
+        return await (email.allow if remove else email.suppress)(
+            address, actor=principal(request).name, note=note or None
+        )
+    except ValueError:
+        raise Problem(422, "bad_address", "This is not an email address.") from None
+
+
+async def suppress(context: Context, request: Request) -> Response:
+    return await _change(context, request, remove=False)
+
+
+async def allow(context: Context, request: Request) -> Response:
+    return await _change(context, request, remove=True)
+
+
+async def _change(context: Context, request: Request, *, remove: bool) -> Response:
+    given = form(request)
+    address, note = given.get("address", ""), given.get("note", "")
+    try:
+        row = await change(context, request, address, note, remove=remove)
+    except Problem as error:
+        tried = {"address": address[:500], "note": note[:500]}
+        return await _suppressions(context, request, "", problem=error.message, tried=tried)
+    done, search = ("allowed", "") if row["since"] is None else ("suppressed", row["address"])
+    return RedirectResponse(f"/email/suppressions?done={done}&search={quote(search)}", 303)
+
+
+PAGE = Page(
+    "Email",
+    "/email",
+    (
+        Action("GET", "/email", show),
+        Action("GET", "/email/message", message),
+        Action("GET", "/email/suppressions", suppressions),
+        Action("POST", "/email/suppress", suppress, scope="admin"),
+        Action("POST", "/email/allow", allow, scope="admin"),
+    ),
+    is_used,
+)
