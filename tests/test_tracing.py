@@ -176,6 +176,20 @@ async def test_what_a_sender_says_of_itself_is_a_link_and_never_a_parent(stripe:
     assert links(work) == [("delivery", context(door))]
 
 
+async def test_a_context_that_a_sender_forged_while_nobody_traced_is_no_link(
+    make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracing, "active", None)
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox.on("stripe", "*")(lambda event: None)
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body(), headers={tracing.KEPT: STRANGER})
+        spans = trace_with(monkeypatch)  # a worker that does
+        await drain(inbox)
+    assert not spans.one("process stripe").links
+
+
 @pytest.mark.parametrize("told", ["", "00-" + "0" * 32 + "-" + "0" * 16 + "-01", "nonsense", "00-é-x-01", "x" * 10_000])
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 async def test_a_sender_that_talks_nonsense_is_not_linked(stripe: Inbox, spans: Spans, told: str) -> None:
@@ -302,7 +316,7 @@ async def test_what_is_not_recorded_keeps_nothing_with_the_receipt(
     spans = trace_with(monkeypatch, ALWAYS_OFF)
     await one_event(make_inbox())
     assert not spans.get_finished_spans()
-    monkeypatch.setattr(tracing, "active", tracing.Tracing())  # the API, and no SDK behind it
+    monkeypatch.setattr(tracing, "active", tracing.Tracing())  # the API, whose spans are nothing
     await one_event(make_inbox())
     kept = [json.loads(headers) for (headers,) in ask(database, "SELECT headers FROM webhook_payloads")]
     assert len(kept) == 2 and not any(tracing.KEPT in headers for headers in kept)
@@ -367,7 +381,7 @@ inbox = Inbox("sqlite:///{folder}/inbox.db", worker=False)
 inbox.source("stripe", secrets=["whsec_test"])
 inbox.on("stripe", "*")(lambda event: None)
 assert not [name for name in sys.modules if name.startswith("opentelemetry")]
-
+{sdk}
 async def main():
     async with inbox.lifespan():
         first = len(asked)
@@ -375,21 +389,33 @@ async def main():
             assert (await deliver(inbox, "stripe", type="invoice.paid")).status == 202
         await drain(inbox)
         assert len(asked) == first, asked
-        assert (inbox.enter is inbox.door) == {blocked}
+        assert (inbox.enter is inbox.door) != {traced}
 
 asyncio.run(main())
 imported = [name for name in sys.modules if name.startswith("opentelemetry")]
 assert bool(imported) != {blocked}, imported
-assert not [name for name in imported if name.startswith("opentelemetry.sdk")]
-assert (tracing.active is None) == {blocked}
+assert any(name.startswith("opentelemetry.sdk") for name in imported) == {traced}
+assert (tracing.active is not None) == {traced}
+"""
+SDK = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import ConsoleSpanExporter, SimpleSpanProcessor
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(ConsoleSpanExporter(formatter=lambda span: span.name + chr(10))))
+trace.set_tracer_provider(provider)
 """
 
 
-@pytest.mark.parametrize("blocked", [True, False], ids=["without the API", "with the API alone"])
-def test_without_the_api_nothing_is_imported_and_the_door_is_the_door(tmp_path: Path, blocked: bool) -> None:
-    script = SCRIPT.format(blocked=blocked, folder=tmp_path)
+@pytest.mark.parametrize("given", ["nothing", "the API", "an SDK"])
+def test_without_an_sdk_the_door_is_the_door_and_without_the_api_nothing_is_imported(
+    tmp_path: Path, given: str
+) -> None:
+    traced = given == "an SDK"
+    script = SCRIPT.format(blocked=given == "nothing", traced=traced, folder=tmp_path, sdk=SDK if traced else "")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split("\n")[:-1]) == (["POST /stripe"] * 3 + ["process stripe"] * 3 if traced else [])
 
 
 async def test_deliveries_at_once_keep_their_contexts_apart(stripe: Inbox, spans: Spans) -> None:

@@ -9,7 +9,8 @@ Work is linked to its delivery and not a part of it: it may come much later, and
 with the receipt, among the headers. What a sender says of itself (`traceparent`) is a link at most, never a parent. No
 span has a payload, a secret, a path of a target or an error's text.
 
-Without the API nothing of it is imported: `active` stays None, and nobody asks for more than that.
+Without the API nothing of it is imported, and without an SDK nothing is made: `active` stays None, the door is the door
+itself, and nobody asks for more than that.
 """
 
 import asyncio
@@ -42,17 +43,19 @@ METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS
 SYSTEM = "oncehook"
 
 active: "Tracing | None" = None
-"""Set at the start of an inbox, where the API is installed."""
+"""Set at the start of an inbox, where the API is installed and an SDK is set up."""
 
 
 def start() -> "Tracing | None":
-    """Trace from now on, if that is possible. Whether anything is recorded is for the SDK, which may come later."""
+    """Trace from now on, if there is anybody to take spans: an SDK that was set up before this."""
     global active
     if active is None:
         try:
-            active = Tracing()
+            from opentelemetry import trace
         except ImportError:
             return None
+        if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # which stands for nobody
+            active = Tracing()
     return active
 
 
@@ -82,10 +85,7 @@ class Payloads(Protocol):
 
 
 class Tracing:
-    """Makes the spans, by the provider that is set for the process unless one is given.
-
-    Raises ImportError where the API is not installed.
-    """
+    """Makes the spans, by the provider that is set for the process unless one is given."""
 
     def __init__(self, provider: "TracerProvider | None" = None) -> None:
         from opentelemetry import context, propagate, trace
