@@ -14,6 +14,7 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.effect import Effect
+from oncehook.settings import Settings
 from oncehook.testing import deliver, drain
 from tests.events import stripe_body
 from tests.running import Ran, Run
@@ -81,6 +82,17 @@ async def test_every_command_of_the_runbook_runs(run: Run, database: str, in_fol
 async def in_thread(run: Run, *words: str) -> Ran:
     """A command has a loop of its own, and this test has one already."""
     return await asyncio.to_thread(run, *words)
+
+
+def test_a_number_of_the_runbook_is_the_one_in_the_source() -> None:
+    settings, text = Settings(), " ".join(PAGE.split())
+    for told in (
+        f"`lease` ({settings.lease:.0f} s)",
+        f"`poll` ({settings.poll:.0f} s)",
+        f"`claim_timeout`, {settings.claim_timeout:.0f} s",
+        f"`intake_bytes` ({settings.intake_bytes // 2**20} MiB)",
+    ):
+        assert told in text, told
 
 
 # -- backups --------------------------------------------------------------------------------------------------------
