@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from opentelemetry import trace
 
 from docs import generate
 from oncehook import Inbox, providers, signals, testing
@@ -77,7 +78,10 @@ def secret_for(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_in_the_docs_runs_as_it_is(code: str, in_folder: Path, secrets_of_the_docs: None) -> None:
+def test_python_in_the_docs_runs_as_it_is(
+    code: str, in_folder: Path, secrets_of_the_docs: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "set_tracer_provider", lambda provider: None)  # it would stay for every test after
     names: dict[str, Any] = {"__name__": "app"}
     exec(compile(code, "docs", "exec"), names)
     if "app" in names:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from oncehook import tracing
 from oncehook.calling import Function
 from oncehook.effect import idempotency_key
 from oncehook.extract import NotReadable, TooDeep, look_up, parse
@@ -88,6 +89,7 @@ class Event:
         """The headers that were kept, with lower-case names; credentials are not among them."""
         if self._headers is None:
             self._headers = msgspec.json.decode(self._leased.headers or "{}", type=dict[str, str])
+            self._headers.pop(tracing.KEPT, None)  # ours, and not of the delivery
         return self._headers
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
-from oncehook import signals
+from oncehook import signals, tracing
 from oncehook.calling import name_of
 from oncehook.canonical import FETCH_TIMEOUT, Canonical, Fetcher
 from oncehook.claim import Claimer
@@ -88,6 +88,7 @@ class Inbox:
         self.secrets = SecretLog(self.store, self.sources)
         self.meter = Meter(clock)
         self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock, meter=self.meter)
+        self.enter: tracing.Enter = self.door  # the way in: the door, or the door with a span around it
         self.handlers = Handlers()
         self.outgoing = Outgoing()
         self.targets: dict[str, ForwardTarget] = {}
@@ -261,6 +262,7 @@ class Inbox:
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
             await self._open_store()
             self.door.start()
+            self.enter = tracing.around(self.door, self.sources)
             self.secrets.start()
         except BaseException:
             self._running = 0
@@ -386,7 +388,7 @@ class Inbox:
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self.door(source_name(scope), scope, receive, send)
+            await self.enter(source_name(scope), scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
 

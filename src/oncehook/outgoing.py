@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from oncehook import tracing
 from oncehook.address import why_not
 from oncehook.errors import SendFailed, SendRefused
 from oncehook.exchange import Answer, Connection
@@ -108,7 +109,11 @@ class Outgoing:
         It may be received twice: a connection that is used again can be lost before anything of an answer came, and
         then it is sent anew. Raises SendFailed; SendRefused if nothing was sent because it must not be.
         """
-        return await self._request("POST", url, body, headers, trusted, timeout, most)
+
+        def request(headers: Mapping[str, str]) -> Awaitable[Answer]:
+            return self._request("POST", url, body, headers, trusted, timeout, most)
+
+        return await (request(headers) if tracing.active is None else tracing.active.post(url, headers, request))
 
     async def get(
         self,

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oncehook import signals
+from oncehook import signals, tracing
 from oncehook.calling import Threads, after_failure, told
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import Unavailable
@@ -48,6 +48,7 @@ class Processor:
         self.settler = Settler(store)
         self.threads = Threads(threads, "oncehook-handler")  # of plain `def` handlers
 
+    @tracing.attempt
     async def work(
         self, leased: Leased, *, retry: Retry | None = None, retry_after: float | None = None
     ) -> Settled | None:
@@ -121,6 +122,7 @@ class Processor:
             await asyncio.shield(self._put_back(batch))
             raise
 
+    @tracing.attempt
     async def _work_together(self, handler: Handler, batch: Sequence[Leased]) -> bool:
         """Whether the batch as a whole came to its end. If not, nothing of it is kept."""
         started = self.clock.monotonic()

@@ -10,8 +10,9 @@ import asyncio
 import json
 import os
 import socket
+from functools import partial
 
-from oncehook import signals
+from oncehook import signals, tracing
 from oncehook.calling import Threads, after_failure, call
 from oncehook.effect import Effect, Effects
 from oncehook.errors import Unavailable
@@ -137,7 +138,9 @@ class Relay:
             if leased.args is None:
                 raise Fail("its arguments were erased")
             args = json.loads(leased.args)
-            await call(leased.target, target.function, self._threads, target.timeout, Effect.of(leased), **args)
+            effect = Effect.of(leased)
+            called = partial(call, leased.target, target.function, self._threads, target.timeout, effect, **args)
+            await (called() if tracing.active is None else tracing.active.perform(called, leased, self.store))
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, NotNow) or is_stopping():
                 _put_back(settled, leased, error.after if isinstance(error, NotNow) else None)

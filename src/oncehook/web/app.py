@@ -41,7 +41,7 @@ class Service:
             return self.inbox(scope, receive, send)
         path: str = scope["path"]
         if path.startswith(PREFIX):
-            return self.inbox.door(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
+            return self.inbox.enter(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
         if self.dashboard is None or path in PROBES:
             return self._page(path, scope, send)
         return self.dashboard(scope, receive, send)
