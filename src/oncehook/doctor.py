@@ -14,16 +14,17 @@ from typing import Any
 import msgspec
 
 from oncehook.checks import Match
-from oncehook.checks.address import USUAL_PORTS, take_apart
+from oncehook.checks.address import take_apart
 from oncehook.errors import ConfigurationError, Rejected
 from oncehook.extract import moment
 from oncehook.providers import Provider, Signature
 from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
 from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
+from oncehook.proxied import ADDRESS, USUAL_PORTS
 from oncehook.receipt import Delivery
-from oncehook.settings import as_duration
 from oncehook.source import Source, resolve
 from oncehook.template import Body
+from oncehook.values import as_duration
 from oncehook.verify import Verifier, seconds_of, window_of
 
 
@@ -62,6 +63,8 @@ REMEDIES = {
     "secrets of the two (test and live?) are swapped.",
     "address": "The address that the provider signs is not the one that Oncehook was told. Set `public_url` to exactly "
     "what is registered with the provider.",
+    "no address": "List the proxy in `trusted_proxies` and let it set X-Forwarded-Proto and X-Forwarded-Host, or "
+    "set the source's `public_url` to what is registered with the provider.",
     "no secret": "Create the webhook at the provider: it offers a secret, which the log shows (`secret_offered`). Put "
     "that into the source's `secrets`.",
     "no signature": "If it is the provider that sends, a proxy drops the header; else somebody else knows this "
@@ -84,6 +87,8 @@ def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source]
     missing = _missing_header(source.provider, delivery)
     if missing:
         return [_found("no signature", missing)]
+    if source.verifier.asks_address and not delivery.address:
+        return [_found("no address", "The provider signs the address, and no listed proxy said which it was.")]
     if all(signature.algorithm in ("token", "basic") for signature in source.provider.signatures):
         return [_found("token", "The password or token in the request is not one of the source's secrets.")]
     if rejection["size"] > len(delivery.body):
@@ -103,9 +108,13 @@ def _found(cause: str, shows: str) -> Finding:
 
 
 def _delivery(rejection: dict[str, Any]) -> Delivery:
-    headers = [(name.encode(), text.encode("latin-1")) for name, text in json.loads(rejection["headers"]).items()]
+    kept = json.loads(rejection["headers"])
+    address = kept.pop(ADDRESS, "")
+    headers = [(name.encode(), text.encode("latin-1")) for name, text in kept.items()]
     body = bytes(rejection["body"])
-    return Delivery(body, headers, method=rejection["method"], query=rejection["query"].encode())
+    delivery = Delivery(body, headers, method=rejection["method"], query=rejection["query"].encode())
+    delivery.address = address
+    return delivery
 
 
 def _missing_header(provider: Provider, delivery: Delivery) -> str | None:
@@ -153,7 +162,7 @@ def _trials(source: Source, others: Sequence[Source], delivery: Delivery) -> Ite
         list(_secrets(source, others)),
         list(_bodies(delivery.body)),
         list(_readings(source.provider)),
-        list(_addresses(source, delivery.query)),
+        list(_addresses(source, delivery)),
     )
     changed = ((sum(1 for change in changes if change.cause), changes) for changes in product(*alternatives))
     few = [(count, changes) for count, changes in changed if count <= 2]
@@ -228,9 +237,10 @@ def _with(provider: Provider, **changes: str) -> Provider:
     return msgspec.structs.replace(provider, signatures=signatures)
 
 
-def _addresses(source: Source, query: bytes) -> Iterator[Change]:
+def _addresses(source: Source, delivery: Delivery) -> Iterator[Change]:
     """The address as it may be registered, as (public_url, query). It is described, not told: it may hold a token."""
-    public_url, _, own_query = (source.settings.public_url or "").partition("?")
+    query = delivery.query
+    public_url, _, own_query = (source.settings.public_url or delivery.address).partition("?")
     yield Change("", (public_url, query))
     if not any(signature.covers_address for signature in source.provider.signatures):
         return

@@ -115,6 +115,8 @@ class Door:
         source = self._source(name)
         delivery = Delivery(b"", scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         declared = check_request(source, delivery)
+        if source.proxies is not None:
+            delivery.address = source.proxies.address(scope, delivery)
         delivery.body = await read_capped(receive, source.max_body, declared, self.reads)
         if source.unsigned_handshakes:
             unsigned = source.handshake_of(delivery, source.unsigned_handshakes)

@@ -10,8 +10,9 @@ from oncehook.cli.options import config_option, console, json_option, opened, pr
 from oncehook.cli.serve import load_inbox
 from oncehook.extract import moment
 from oncehook.inbox import Inbox
-from oncehook.settings import as_duration, load
+from oncehook.settings import load
 from oncehook.source import Source
+from oncehook.values import as_duration
 
 QUIET = 3 * 86400.0
 """Seconds without a use after which an old secret is said to be no longer needed, or the provider's horizon."""

@@ -16,8 +16,9 @@ import msgspec
 
 from oncehook.errors import ConfigurationError
 from oncehook.extract import Headers, compile_expression, compile_key
-from oncehook.settings import SourceSettings, duration, size
+from oncehook.settings import SourceSettings
 from oncehook.template import Template
+from oncehook.values import duration, size
 
 Expression = str | list[str]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]

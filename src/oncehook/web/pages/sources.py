@@ -5,8 +5,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.settings import as_duration
 from oncehook.source import Source
+from oncehook.values import as_duration
 from oncehook.web.page import Action, Context, Page
 
 ADVICE = {
