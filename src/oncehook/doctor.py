@@ -18,6 +18,7 @@ from oncehook.checks.address import take_apart
 from oncehook.errors import ConfigurationError, Rejected
 from oncehook.extract import moment
 from oncehook.providers import Provider, Signature
+from oncehook.providers.handshake import IN_HANDSHAKE
 from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
 from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.proxied import ADDRESS, USUAL_PORTS
@@ -65,6 +66,12 @@ REMEDIES = {
     "what is registered with the provider.",
     "no address": "List the proxy in `trusted_proxies` and let it set X-Forwarded-Proto and X-Forwarded-Host, or "
     "set the source's `public_url` to what is registered with the provider.",
+    "handshake": "Compare the source's `verify_token`, if it has one, with what was typed at the provider. A "
+    "challenge of other characters than the provider sends is somebody else's, and refusing is right.",
+    "malformed": "If it is the provider that sends, something between changes the request: doubles a header, or cuts "
+    "or rewrites the body. Else somebody else knows this address, and refusing is right.",
+    "topic": "If the topic is yours, add its ARN to the source's `topics`; else somebody has subscribed your address "
+    "to theirs, and refusing is right.",
     "no secret": "Create the webhook at the provider: it offers a secret, which the log shows (`secret_offered`). Put "
     "that into the source's `secrets`.",
     "no signature": "If it is the provider that sends, a proxy drops the header; else somebody else knows this "
@@ -84,6 +91,9 @@ def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source]
     if source.waits_for_secret:
         return [_found("no secret", "The source has no secret yet: it refuses every event.")]
     delivery = _delivery(rejection)
+    other = _no_signature(rejection, source.verifier, delivery)
+    if other is not None:
+        return [other]
     missing = _missing_header(source.provider, delivery)
     if missing:
         return [_found("no signature", missing)]
@@ -101,6 +111,24 @@ def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source]
         if _signature_is_right(source, delivery, changes):
             return [_found(change.cause, change.shows) for change in changes if change.cause]
     return [_found("unknown", "No signature in the request is right with any secret, body or form that was tried.")]
+
+
+def _no_signature(rejection: dict[str, Any], verifier: Verifier, delivery: Delivery) -> Finding | None:
+    """A refusal that is about something else than a signature."""
+    detail: str = rejection["detail"]
+    if detail.startswith(IN_HANDSHAKE):
+        return _found("handshake", _sentence(detail.removeprefix(IN_HANDSHAKE)))
+    if rejection["reason"] == "malformed":
+        return _found("malformed", _sentence(detail))
+    try:
+        verifier.certificate_wanted(delivery)
+    except Rejected as error:
+        return _found("topic", _sentence(error.detail))
+    return None
+
+
+def _sentence(detail: str) -> str:
+    return detail[:1].upper() + detail[1:] + "."
 
 
 def _found(cause: str, shows: str) -> Finding:

@@ -2,8 +2,7 @@
 
 The receipt is committed as `processing` with a lease before the handler runs; the work and the mark commit together
 under its fence. A failure leaves no work behind and answers 5xx; the redelivery of a `retrying` receipt, or of one
-whose
-lease ran out, is the next attempt. Under a live lease a redelivery gets 503: somebody is at it.
+whose lease ran out, is the next attempt. Under a live lease a redelivery gets 503: somebody is at it.
 """
 
 import asyncio
@@ -28,18 +27,18 @@ class Inline:
         self.processor = processor
         self.lease_seconds = lease_seconds
 
-    async def take(self, source: Source, claims: Sequence[Claim]) -> Response:
+    async def take(self, source: Source, claims: Sequence[Claim], *, batch: bool) -> Response:
         """Claim, work, and only then answer. Goes on to its end whether or not the client still listens."""
-        return await asyncio.shield(asyncio.ensure_future(self._take(source, claims)))
+        return await asyncio.shield(asyncio.ensure_future(self._take(source, claims, batch)))
 
-    async def _take(self, source: Source, claims: Sequence[Claim]) -> Response:
+    async def _take(self, source: Source, claims: Sequence[Claim], batch: bool) -> Response:
         claimed = await self.claimer.claim(claims)
         words = [await self._one(source, claim, outcome) for claim, outcome in zip(claims, claimed, strict=True)]
         if "busy" in words:
             return unavailable(5)
         if "retrying" in words:
             return inline_failed()
-        return inline_processed(claims, claimed, words, source.provider.answer, batch=source.split is not None)
+        return inline_processed(claims, claimed, words, source.provider.answer, batch=batch)
 
     async def _one(self, source: Source, claim: Claim, claimed: Claimed) -> str:
         """What became of one event: a state's word, "duplicate", or "busy"."""

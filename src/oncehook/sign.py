@@ -74,11 +74,11 @@ def sign(
 def _signing(provider: Provider, secret: str) -> Signature:
     """The alternative whose signing key `secret` is; if it is none's, one of its kind, to say what is wrong with it."""
     of_its_kind = None
-    asymmetric, standard = secret.startswith(("whsk_", "-----BEGIN")), secret.startswith("whsec_")
+    asymmetric = secret.startswith(("whsk_", "-----BEGIN"))
     for signature in provider.signatures:
         if signature.algorithm in _OWN_FORM:
             return signature
-        if (signature.key in ("whpk", "public")) != asymmetric or (standard and signature.algorithm == "token"):
+        if (signature.key in ("whpk", "public")) != asymmetric or not provider.takes(signature, secret):
             continue
         of_its_kind = of_its_kind or signature
         try:

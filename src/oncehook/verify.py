@@ -113,8 +113,8 @@ def _load_keys(provider: Provider, secrets: Sequence[str], where: str) -> list[l
         problems = []
         for i, signature in enumerate(provider.signatures):
             try:
-                if signature.algorithm == "token" and secret.startswith("whsec_"):
-                    raise ValueError("it is a key for another kind of signature")  # a key is never sent along
+                if not provider.takes(signature, secret):
+                    raise ValueError("it is a key for another kind of signature")
                 keys[i].append((index, load_key(signature, secret)))
             except ValueError as error:
                 problems.append(str(error))
