@@ -62,8 +62,10 @@ REMEDIES = {
     "`encoding` in its definition.",
     "other source": "Either the address that is registered with the provider is that of the wrong source, or the "
     "secrets of the two (test and live?) are swapped.",
+    "other secret": "The provider signs with this one: an older one, or that of another environment. Add it to the "
+    "source's `secrets`, or correct what is registered at the provider.",
     "address": "The address that the provider signs is not the one that Oncehook was told. Set `public_url` to exactly "
-    "what is registered with the provider.",
+    "what is registered with the provider, or let your proxy say it.",
     "no address": "List the proxy in `trusted_proxies` and let it set X-Forwarded-Proto and X-Forwarded-Host, or "
     "set the source's `public_url` to what is registered with the provider.",
     "handshake": "Compare the source's `verify_token`, if it has one, with what was typed at the provider. A "
@@ -80,12 +82,18 @@ REMEDIES = {
     "more cannot be said.",
     "cut": "Let the provider deliver a smaller event, or look at the delivery at the provider.",
     "unknown": "Compare the secret with the one that the provider shows for exactly this endpoint: the usual causes "
-    "(body, form, encoding, clock, other sources) are ruled out, so most likely it is another one.",
+    "(body, form, encoding, clock, other sources) are ruled out, so most likely it is another one. An older one, or "
+    "that of another environment, can be tried with --secret.",
 }
 
 
-def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source] = ()) -> list[Finding]:
-    """What is wrong with a kept sample, most likely first. Always at least one finding."""
+def diagnose(
+    rejection: dict[str, Any], source: Source, others: Sequence[Source] = (), secrets: Sequence[str] = ()
+) -> list[Finding]:
+    """What is wrong with a kept sample, most likely first. Always at least one finding.
+
+    `secrets` are tried too: those of another environment, or older ones, which no source has.
+    """
     if source.verifier is None:
         return [_found("would be accepted", "The source accepts unsigned deliveries now.")]
     if source.waits_for_secret:
@@ -107,7 +115,7 @@ def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source]
     match = _match(source.verifier, delivery)
     if match is not None:
         return [_of_the_time(match, source, rejection)]
-    for changes in _trials(source, others, delivery):
+    for changes in _trials(source, others, secrets, delivery):
         if _signature_is_right(source, delivery, changes):
             return [_found(change.cause, change.shows) for change in changes if change.cause]
     return [_found("unknown", "No signature in the request is right with any secret, body or form that was tried.")]
@@ -184,10 +192,12 @@ def _of_the_time(match: Match, source: Source, rejection: dict[str, Any]) -> Fin
 # -- trials ---------------------------------------------------------------------------------------------------------
 
 
-def _trials(source: Source, others: Sequence[Source], delivery: Delivery) -> Iterator[tuple[Change, ...]]:
+def _trials(
+    source: Source, others: Sequence[Source], secrets: Sequence[str], delivery: Delivery
+) -> Iterator[tuple[Change, ...]]:
     """Combinations of changes, those with the fewest first, and no more than two at once."""
     alternatives = (
-        list(_secrets(source, others)),
+        list(_secrets(source, others, secrets)),
         list(_bodies(delivery.body)),
         list(_readings(source.provider)),
         list(_addresses(source, delivery)),
@@ -220,7 +230,7 @@ def _match(verifier: Verifier, delivery: Delivery) -> Match | None:
     return None
 
 
-def _secrets(source: Source, others: Sequence[Source]) -> Iterator[Change]:
+def _secrets(source: Source, others: Sequence[Source], given: Sequence[str]) -> Iterator[Change]:
     own = _resolved(source)
     for secret in own:
         yield Change("", secret)
@@ -234,6 +244,8 @@ def _secrets(source: Source, others: Sequence[Source]) -> Iterator[Change]:
                 if secret not in own:
                     shows = f"The signature is right with a secret of source {other.name}."
                     yield Change("other source", secret, shows)
+    for number, secret in enumerate(given):
+        yield Change("other secret", secret, f"The signature is right with secret {number + 1} of those to try.")
 
 
 def _resolved(source: Source) -> list[str]:

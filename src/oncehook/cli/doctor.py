@@ -2,7 +2,7 @@
 
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -15,6 +15,7 @@ from oncehook.doctor import diagnose
 from oncehook.errors import ConfigurationError, OncehookError
 from oncehook.inbox import Inbox
 from oncehook.settings import Configuration, load
+from oncehook.source import resolve
 from oncehook.store import Store
 
 SAFE_SQLITE = (3, 51, 3)
@@ -109,9 +110,12 @@ def _sources(inbox: Inbox) -> list[Finding]:
 @click.argument("source", required=False)
 @click.option("--app", help="module:inbox, where sources are added in code.")
 @click.option("--limit", default=5, show_default=True, type=click.IntRange(1, 100), help="How many refused requests.")
+@click.option("--secret", multiple=True, help="One more to try: env:NAME, file:PATH or the value. May be repeated.")
 @config_option
 @json_option
-def signature(source: str | None, app: str | None, limit: int, config: str | None, as_json: bool) -> None:
+def signature(
+    source: str | None, app: str | None, limit: int, secret: Sequence[str], config: str | None, as_json: bool
+) -> None:
     """Say why deliveries were refused: the usual causes are tried offline on the kept samples, newest first.
 
     It never accepts anything, and no secret is shown. Exits 1 if no refused delivery is kept.
@@ -119,12 +123,14 @@ def signature(source: str | None, app: str | None, limit: int, config: str | Non
     \b
     oncehook doctor signature
     oncehook doctor signature stripe --limit 1
+    oncehook doctor signature stripe --secret env:STRIPE_SECRET_BEFORE
     """
     configuration = load(config)
     inbox = load_inbox(app) if app else Inbox(config=configuration)
     if source is not None and source not in inbox.sources:
         raise ConfigurationError(f"there is no source {source}; known are {', '.join(sorted(inbox.sources)) or 'none'}")
-    cases = run(_cases(configuration, inbox, source, limit))
+    secrets = [resolve(text, "--secret") for text in secret]
+    cases = run(_cases(configuration, inbox, source, limit, secrets))
     for case in cases:
         print_json(case) if as_json else _print_case(case)
     if not cases:
@@ -132,18 +138,22 @@ def signature(source: str | None, app: str | None, limit: int, config: str | Non
         sys.exit(1)
 
 
-async def _cases(configuration: Configuration, inbox: Inbox, source: str | None, limit: int) -> list[dict[str, Any]]:
+async def _cases(
+    configuration: Configuration, inbox: Inbox, source: str | None, limit: int, secrets: Sequence[str]
+) -> list[dict[str, Any]]:
     async with opened(configuration) as store:
-        return await examine_rejections(store, inbox, source, limit)
+        return await examine_rejections(store, inbox, source, limit, secrets)
 
 
-async def examine_rejections(store: Store, inbox: Inbox, source: str | None, limit: int) -> list[dict[str, Any]]:
+async def examine_rejections(
+    store: Store, inbox: Inbox, source: str | None, limit: int, secrets: Sequence[str] = ()
+) -> list[dict[str, Any]]:
     """The kept samples with the doctor's word on each."""
     others = list(inbox.sources.values())
     cases = []
     for row in await store.rejections(source, limit=limit):
         known = inbox.sources.get(row["source"])
-        findings = [] if known is None else [asdict(finding) for finding in diagnose(row, known, others)]
+        findings = [] if known is None else [asdict(finding) for finding in diagnose(row, known, others, secrets)]
         case = {name: row[name] for name in ("source", "rejected_at", "reason", "detail", "size")}
         cases.append(case | {"findings": findings})
     return cases
