@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from oncehook import providers, settings, signals
+from oncehook import providers, settings, signals, values
 from oncehook.ack import ERRORS
 from oncehook.cli import COMMANDS, oncehook
 from oncehook.metrics import METRICS
@@ -97,9 +97,9 @@ def _default(value: Any, parse: Callable[[Any], Any]) -> str:
     parse = getattr(parse, "__wrapped__", parse)
     if value in (None, (), ""):
         return ""
-    if parse is settings.duration:
-        return f'`"{settings.as_duration(value)}"`'
-    if parse is settings.size:
+    if parse is values.duration:
+        return f'`"{values.as_duration(value)}"`'
+    if parse is values.size:
         return f'`"{value // 2**20}MiB"`'
     if isinstance(value, tuple):
         return f"`{list(value)}`".replace("'", '"')

@@ -226,6 +226,18 @@ def test_what_nobody_can_explain_is_said_to_be_so() -> None:
     assert causes(refused(source, BODY, stripe_headers(BODY, "whsec_of_nobody")), source) == ["unknown"]
 
 
+def test_an_old_secret_or_one_of_another_environment_can_be_tried_and_is_not_shown() -> None:
+    source = make_source()
+    rejection = refused(source, BODY, stripe_headers(BODY, "whsec_before"))
+    assert "--secret" in diagnose(rejection, source)[0].remedy
+    (finding,) = diagnose(rejection, source, [], ["whsec_of_nobody", "whsec_before"])
+    assert (finding.cause, "secret 2" in finding.shows) == ("other secret", True)
+    assert "whsec_before" not in str(finding)
+    with_newline = refused(source, BODY + b"\n", stripe_headers(BODY, "whsec_before"))
+    found = {one.cause for one in diagnose(with_newline, source, [], ["whsec_before"])}
+    assert found == {"other secret", "newline"}
+
+
 def test_a_body_that_was_cut_is_not_tried() -> None:
     source = make_source()
     body = stripe_body(filler="x" * 100_000)
@@ -273,6 +285,8 @@ def test_doctor_signature_says_what_is_wrong_with_what_was_refused(
     assert told.code == 0 and "newline" in told.out and "--data-binary" in told.out and "whsec" not in told.out
     (case,) = run("doctor", "signature", "--json").lines
     assert (case["source"], case["findings"][0]["cause"]) == ("stripe", "newline")
+    (again,) = run("doctor", "signature", "--secret", "env:NOT_SET_ANYWHERE", "--json").error.splitlines()
+    assert "--secret is empty: set NOT_SET_ANYWHERE" in again
     nobody = run("doctor", "signature", "nobody")
     assert nobody.code == 2 and "known are stripe" in nobody.error
 

@@ -1,6 +1,7 @@
 """Inline mode: work first, then the ack; the provider's redelivery is the next attempt."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -134,3 +135,26 @@ async def test_what_the_provider_stopped_retrying_is_a_dead_letter(
         ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
         assert await inbox.store.abandon_inline() == [1]
     assert ask(database, STATES) == [("evt_1", "failed", 1)]
+
+
+async def test_one_cloudevent_is_answered_as_one_and_a_batch_as_many(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(worker=True)
+    inbox.source("cloudevents", secrets=["a token"], mode="inline")
+
+    @inbox.on("cloudevents", "*")
+    async def seen(event: Event) -> None: ...
+
+    def event(number: int) -> dict[str, str]:
+        return {"specversion": "1.0", "id": str(number), "source": "/shop", "type": "paid"}
+
+    async def give(body: Any, shape: str) -> Any:
+        headers = {"Authorization": "Bearer a token", "Content-Type": f"application/{shape}+json"}
+        return (await post(inbox, "cloudevents", json.dumps(body).encode(), headers)).json
+
+    async with inbox.lifespan():
+        one = await give(event(1), "cloudevents")
+        assert (one["status"], one["event_id"]) == ("processed", "/shop|1") and one["receipt"]
+        assert (await give(event(1), "cloudevents"))["status"] == "duplicate"
+        many = await give([event(1), event(2)], "cloudevents-batch")
+        assert many == {"status": "processed", "processed": 1, "duplicate": 1}
+        assert await give([event(3)], "cloudevents-batch") == {"status": "processed", "processed": 1}

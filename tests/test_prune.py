@@ -19,9 +19,10 @@ from oncehook.cli import main
 from oncehook.errors import ConfigurationError, StoreUnavailable
 from oncehook.prune import Janitor, Pruned, cutoffs, forget, horizon, mentioning, mentions, prune
 from oncehook.receipt import State
-from oncehook.settings import Horizon, Settings, SourceSettings, as_duration, duration, load
+from oncehook.settings import Horizon, Settings, SourceSettings, load
 from oncehook.store import Store, make_store
 from oncehook.testing import deliver
+from oncehook.values import as_duration, duration
 from tests.events import Rows, make_claim, stripe_body
 from tests.servers import Postgres, ask
 

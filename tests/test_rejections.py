@@ -5,13 +5,18 @@ import base64
 import json
 from collections.abc import Callable
 
+import httpx
 import pytest
 
 from oncehook import Inbox
+from oncehook.doctor import diagnose
+from oncehook.providers import built_in
 from oncehook.receipt import Rejection
+from oncehook.sample import TOPIC, compose
 from oncehook.store import REJECTIONS_KEPT
 from oncehook.testing import deliver, post
 from tests.events import Rows, stripe_body, stripe_headers
+from tests.senders import NOW, sender
 
 pytestmark = pytest.mark.anyio
 
@@ -97,6 +102,58 @@ async def test_a_store_that_fails_changes_no_answer(inbox: Inbox, monkeypatch: p
     for _ in range(3):
         assert (await deliver(inbox, "stripe", stripe_body(), secret="whsec_other")).status == 401
         await asyncio.sleep(0.01)
+
+
+# -- what is refused for another reason than its signature -----------------------------------------------------------
+
+
+async def kept(inbox: Inbox) -> list[tuple[str, str]]:
+    """The causes that the doctor names, with what shows them, newest first."""
+    rows = await inbox.store.rejections(limit=10)
+    return [(found.cause, found.shows) for row in rows for found in diagnose(row, inbox.sources[row["source"]])]
+
+
+async def test_a_message_of_a_foreign_topic_is_kept_and_the_doctor_says_so(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    inbox.source("ses", topics=["arn:aws:sns:eu-west-1:1:mine"])
+    async with inbox.lifespan():
+        sent = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW, topic=TOPIC)
+        assert (await post(inbox, "ses", sent.body, sent.headers)).status == 401
+        await inbox.rejections.stop()
+        assert await kept(inbox) == [("topic", "The topic is not in the source's topics.")]
+
+
+async def test_a_refused_handshake_is_kept_without_its_token(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    inbox = make_inbox()
+    inbox.source("meta", secrets=["a secret"], verify_token="the right one")
+    async with (
+        inbox.lifespan(),
+        httpx.AsyncClient(transport=httpx.ASGITransport(app=inbox), base_url="http://test") as client,
+    ):
+        hub = {"hub.mode": "subscribe", "hub.challenge": "1158201444", "hub.verify_token": "a-wrong-one"}
+        assert (await client.get("/meta", params=hub)).status_code == 401
+        await inbox.rejections.stop()
+        assert await kept(inbox) == [("handshake", "The handshake does not repeat the source's verify_token.")]
+    assert "a-wrong-one" not in str(rows("SELECT * FROM webhook_rejections"))
+
+
+async def test_a_secret_that_a_refused_handshake_offers_is_not_kept(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    inbox = make_inbox()
+    inbox.source("notion")
+    async with inbox.lifespan():
+        offered = b'{"verification_token":"s3cret of Notion"}'
+        assert (await post(inbox, "notion", offered, {})).status == 400
+    assert rows("SELECT reason FROM webhook_rejections") == [("malformed",)]
+    assert "s3cret" not in str([bytes(row[0]) for row in rows("SELECT body FROM webhook_rejections")])
+
+
+async def test_an_authentic_body_that_cannot_be_read_is_kept(inbox: Inbox) -> None:
+    assert (await post(inbox, "stripe", b"{", stripe_headers(b"{"))).status == 400
+    await inbox.rejections.stop()
+    ((cause, _),) = await kept(inbox)
+    assert cause == "malformed"
 
 
 # -- secrets --------------------------------------------------------------------------------------------------------

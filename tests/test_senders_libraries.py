@@ -16,6 +16,8 @@ from cloudevents.core.v1.event import CloudEvent
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from discord_interactions import verify_key
+from hubspot.exceptions import InvalidSignatureTimestampError
+from hubspot.utils.signature import Signature as HubSpot
 from paddle_billing.Notifications import Secret, Verifier
 from razorpay.utility import Utility
 from square.utils.webhooks_helper import verify_signature as square_accepts
@@ -142,6 +144,41 @@ def test_what_we_sign_discord_accepts() -> None:
     assert verify_key(BODY.encode(), *check)
     assert not verify_key(BODY.encode() + b" ", *check)
     assert ours_accepts("discord", BODY, headers, public)
+
+
+# -- HubSpot --------------------------------------------------------------------------------------------------------
+
+
+def hubspot_signs(body: str, address: str, stamp: int) -> dict[str, str]:
+    value = HubSpot.get_signature("a secret", body, "v3", address, "POST", str(stamp))
+    return {"X-HubSpot-Signature-v3": value, "X-HubSpot-Request-Timestamp": str(stamp)}
+
+
+@pytest.mark.parametrize("query", ["", "a=1&b=2", "a=x%20y"])
+def test_what_hubspot_signs_we_accept(query: str) -> None:
+    address = f"{PUBLIC_URL}?{query}" if query else PUBLIC_URL
+    headers = hubspot_signs(BODY, address, now() * 1000)
+    assert ours_accepts("hubspot", BODY, headers, "a secret", query=query)
+    assert not ours_accepts("hubspot", BODY + " ", headers, "a secret", query=query)
+    assert not ours_accepts("hubspot", BODY, headers, "a secret", query=query + "&x=1")
+
+
+def test_what_we_sign_hubspot_accepts() -> None:
+    headers, _ = ours_signs("hubspot", BODY, "a secret")
+    value, stamp = headers["X-HubSpot-Signature-v3"], headers["X-HubSpot-Request-Timestamp"]
+    check: dict[str, Any] = {"http_uri": PUBLIC_URL, "signature_version": "v3", "timestamp": stamp}
+    assert HubSpot.is_valid(value, "a secret", BODY, **check)
+    assert not HubSpot.is_valid(value, "a secret", BODY + " ", **check)
+    with pytest.raises(InvalidSignatureTimestampError):
+        HubSpot.is_valid(value, "a secret", BODY, **{**check, "timestamp": str((now() - 400) * 1000)})
+
+
+def test_a_time_from_the_future_that_hubspots_library_takes_is_stale_to_us() -> None:
+    later = (now() + 86400) * 1000
+    headers = hubspot_signs(BODY, PUBLIC_URL, later)
+    value = headers["X-HubSpot-Signature-v3"]
+    assert HubSpot.is_valid(value, "a secret", BODY, PUBLIC_URL, signature_version="v3", timestamp=str(later))
+    assert not ours_accepts("hubspot", BODY, headers, "a secret")
 
 
 # -- Adyen ----------------------------------------------------------------------------------------------------------

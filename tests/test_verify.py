@@ -297,3 +297,27 @@ def test_verifying_costs_at_most_three_bare_hmacs() -> None:
         ours.append(timeit.timeit(lambda: checks.verify(delivery, NOW), number=300))
         bare.append(timeit.timeit(lambda: hmac.digest(key, body, "sha256"), number=300))
     assert min(ours) <= 3 * min(bare)
+
+
+# -- GitLab: a token that is sent along, or a key that signs -----------------------------------------------------------
+
+BASE64 = "c2VjcmV0IHRva2VuIG9mIG1pbmU="
+
+
+def test_a_token_that_happens_to_be_base64_is_no_key() -> None:
+    source = sender("gitlab").source(BASE64)
+    assert source.verifier is not None
+    assert source.verifier.verify(Delivery.of(BODY, {"X-Gitlab-Token": BASE64}), NOW) == 0
+    signed, _ = sign(built_in("gitlab"), BODY, "whsec_" + BASE64, headers={"webhook-id": "1"}, now=NOW)
+    assert "webhook-signature" in signed
+    assert refused(source.verifier, Delivery.of(BODY, signed)) == "bad_signature"
+    assert sign(built_in("gitlab"), BODY, BASE64, now=NOW)[0] == {"X-Gitlab-Token": BASE64}
+
+
+def test_a_key_is_never_taken_as_a_token() -> None:
+    source = sender("gitlab").source("whsec_" + BASE64)
+    assert source.verifier is not None
+    for sent in ("whsec_" + BASE64, BASE64):
+        assert refused(source.verifier, Delivery.of(BODY, {"X-Gitlab-Token": sent})) == "bad_signature"
+    signed, _ = sign(built_in("gitlab"), BODY, "whsec_" + BASE64, headers={"webhook-id": "1"}, now=NOW)
+    assert source.verifier.verify(Delivery.of(BODY, signed), NOW) == 0

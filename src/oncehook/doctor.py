@@ -15,17 +15,19 @@ from typing import Any
 import msgspec
 
 from oncehook.checks import Match
-from oncehook.checks.address import USUAL_PORTS, take_apart
+from oncehook.checks.address import take_apart
 from oncehook.errors import ConfigurationError, Rejected
 from oncehook.extract import moment
 from oncehook.providers import Provider, Signature
+from oncehook.providers.handshake import IN_HANDSHAKE
 from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
 from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
+from oncehook.proxied import ADDRESS, USUAL_PORTS
 from oncehook.receipt import Delivery
-from oncehook.settings import as_duration
 from oncehook.source import Source, resolve
 from oncehook.store import Store
 from oncehook.template import Body
+from oncehook.values import as_duration
 from oncehook.verify import Verifier, seconds_of, window_of
 
 
@@ -62,8 +64,18 @@ REMEDIES = {
     "`encoding` in its definition.",
     "other source": "Either the address that is registered with the provider is that of the wrong source, or the "
     "secrets of the two (test and live?) are swapped.",
+    "other secret": "The provider signs with this one: an older one, or that of another environment. Add it to the "
+    "source's `secrets`, or correct what is registered at the provider.",
     "address": "The address that the provider signs is not the one that Oncehook was told. Set `public_url` to exactly "
-    "what is registered with the provider.",
+    "what is registered with the provider, or let your proxy say it.",
+    "no address": "List the proxy in `trusted_proxies` and let it set X-Forwarded-Proto and X-Forwarded-Host, or "
+    "set the source's `public_url` to what is registered with the provider.",
+    "handshake": "Compare the source's `verify_token`, if it has one, with what was typed at the provider. A "
+    "challenge of other characters than the provider sends is somebody else's, and refusing is right.",
+    "malformed": "If it is the provider that sends, something between changes the request: doubles a header, or cuts "
+    "or rewrites the body. Else somebody else knows this address, and refusing is right.",
+    "topic": "If the topic is yours, add its ARN to the source's `topics`; else somebody has subscribed your address "
+    "to theirs, and refusing is right.",
     "no secret": "Create the webhook at the provider: it offers a secret, which the log shows (`secret_offered`). Put "
     "that into the source's `secrets`.",
     "no signature": "If it is the provider that sends, a proxy drops the header; else somebody else knows this "
@@ -72,20 +84,31 @@ REMEDIES = {
     "more cannot be said.",
     "cut": "Let the provider deliver a smaller event, or look at the delivery at the provider.",
     "unknown": "Compare the secret with the one that the provider shows for exactly this endpoint: the usual causes "
-    "(body, form, encoding, clock, other sources) are ruled out, so most likely it is another one.",
+    "(body, form, encoding, clock, other sources) are ruled out, so most likely it is another one. An older one, or "
+    "that of another environment, can be tried with --secret.",
 }
 
 
-def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source] = ()) -> list[Finding]:
-    """What is wrong with a kept sample, most likely first. Always at least one finding."""
+def diagnose(
+    rejection: dict[str, Any], source: Source, others: Sequence[Source] = (), secrets: Sequence[str] = ()
+) -> list[Finding]:
+    """What is wrong with a kept sample, most likely first. Always at least one finding.
+
+    `secrets` are tried too: those of another environment, or older ones, which no source has.
+    """
     if source.verifier is None:
         return [_found("would be accepted", "The source accepts unsigned deliveries now.")]
     if source.waits_for_secret:
         return [_found("no secret", "The source has no secret yet: it refuses every event.")]
     delivery = _delivery(rejection)
+    other = _no_signature(rejection, source.verifier, delivery)
+    if other is not None:
+        return [other]
     missing = _missing_header(source.provider, delivery)
     if missing:
         return [_found("no signature", missing)]
+    if source.verifier.asks_address and not delivery.address:
+        return [_found("no address", "The provider signs the address, and no listed proxy said which it was.")]
     if all(signature.algorithm in ("token", "basic") for signature in source.provider.signatures):
         return [_found("token", "The password or token in the request is not one of the source's secrets.")]
     if rejection["size"] > len(delivery.body):
@@ -94,14 +117,18 @@ def diagnose(rejection: dict[str, Any], source: Source, others: Sequence[Source]
     match = _match(source.verifier, delivery)
     if match is not None:
         return [_of_the_time(match, source, rejection)]
-    for changes in _trials(source, others, delivery):
+    for changes in _trials(source, others, secrets, delivery):
         if _signature_is_right(source, delivery, changes):
             return [_found(change.cause, change.shows) for change in changes if change.cause]
     return [_found("unknown", "No signature in the request is right with any secret, body or form that was tried.")]
 
 
 async def examine(
-    store: Store, sources: Mapping[str, Source], source: str | None = None, limit: int = 1
+    store: Store,
+    sources: Mapping[str, Source],
+    source: str | None = None,
+    limit: int = 1,
+    secrets: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """The kept samples, newest first, with the doctor's word on each; none for a source that is not there any more.
 
@@ -110,10 +137,28 @@ async def examine(
     others, cases = list(sources.values()), []
     for row in await store.rejections(source, limit=limit):
         known = sources.get(row["source"])
-        found = [] if known is None else await asyncio.to_thread(diagnose, row, known, others)
+        found = [] if known is None else await asyncio.to_thread(diagnose, row, known, others, secrets)
         case = {name: row[name] for name in ("id", "source", "rejected_at", "reason", "detail", "size")}
         cases.append(case | {"findings": [asdict(finding) for finding in found]})
     return cases
+
+
+def _no_signature(rejection: dict[str, Any], verifier: Verifier, delivery: Delivery) -> Finding | None:
+    """A refusal that is about something else than a signature."""
+    detail: str = rejection["detail"]
+    if detail.startswith(IN_HANDSHAKE):
+        return _found("handshake", _sentence(detail.removeprefix(IN_HANDSHAKE)))
+    if rejection["reason"] == "malformed":
+        return _found("malformed", _sentence(detail))
+    try:
+        verifier.certificate_wanted(delivery)
+    except Rejected as error:
+        return _found("topic", _sentence(error.detail))
+    return None
+
+
+def _sentence(detail: str) -> str:
+    return detail[:1].upper() + detail[1:] + "."
 
 
 def _found(cause: str, shows: str) -> Finding:
@@ -121,9 +166,13 @@ def _found(cause: str, shows: str) -> Finding:
 
 
 def _delivery(rejection: dict[str, Any]) -> Delivery:
-    headers = [(name.encode(), text.encode("latin-1")) for name, text in json.loads(rejection["headers"]).items()]
+    kept = json.loads(rejection["headers"])
+    address = kept.pop(ADDRESS, "")
+    headers = [(name.encode(), text.encode("latin-1")) for name, text in kept.items()]
     body = bytes(rejection["body"])
-    return Delivery(body, headers, method=rejection["method"], query=rejection["query"].encode())
+    delivery = Delivery(body, headers, method=rejection["method"], query=rejection["query"].encode())
+    delivery.address = address
+    return delivery
 
 
 def _missing_header(provider: Provider, delivery: Delivery) -> str | None:
@@ -165,13 +214,15 @@ def _of_the_time(match: Match, source: Source, rejection: dict[str, Any]) -> Fin
 # -- trials ---------------------------------------------------------------------------------------------------------
 
 
-def _trials(source: Source, others: Sequence[Source], delivery: Delivery) -> Iterator[tuple[Change, ...]]:
+def _trials(
+    source: Source, others: Sequence[Source], secrets: Sequence[str], delivery: Delivery
+) -> Iterator[tuple[Change, ...]]:
     """Combinations of changes, those with the fewest first, and no more than two at once."""
     alternatives = (
-        list(_secrets(source, others)),
+        list(_secrets(source, others, secrets)),
         list(_bodies(delivery.body)),
         list(_readings(source.provider)),
-        list(_addresses(source, delivery.query)),
+        list(_addresses(source, delivery)),
     )
     changed = ((sum(1 for change in changes if change.cause), changes) for changes in product(*alternatives))
     few = [(count, changes) for count, changes in changed if count <= 2]
@@ -201,7 +252,7 @@ def _match(verifier: Verifier, delivery: Delivery) -> Match | None:
     return None
 
 
-def _secrets(source: Source, others: Sequence[Source]) -> Iterator[Change]:
+def _secrets(source: Source, others: Sequence[Source], given: Sequence[str]) -> Iterator[Change]:
     own = _resolved(source)
     for secret in own:
         yield Change("", secret)
@@ -215,6 +266,8 @@ def _secrets(source: Source, others: Sequence[Source]) -> Iterator[Change]:
                 if secret not in own:
                     shows = f"The signature is right with a secret of source {other.name}."
                     yield Change("other source", secret, shows)
+    for number, secret in enumerate(given):
+        yield Change("other secret", secret, f"The signature is right with secret {number + 1} of those to try.")
 
 
 def _resolved(source: Source) -> list[str]:
@@ -246,9 +299,10 @@ def _with(provider: Provider, **changes: str) -> Provider:
     return msgspec.structs.replace(provider, signatures=signatures)
 
 
-def _addresses(source: Source, query: bytes) -> Iterator[Change]:
+def _addresses(source: Source, delivery: Delivery) -> Iterator[Change]:
     """The address as it may be registered, as (public_url, query). It is described, not told: it may hold a token."""
-    public_url, _, own_query = (source.settings.public_url or "").partition("?")
+    query = delivery.query
+    public_url, _, own_query = (source.settings.public_url or delivery.address).partition("?")
     yield Change("", (public_url, query))
     if not any(signature.covers_address for signature in source.provider.signatures):
         return

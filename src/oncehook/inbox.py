@@ -26,6 +26,7 @@ from oncehook.outbox import Outbox
 from oncehook.outgoing import Outgoing
 from oncehook.process import Processor
 from oncehook.providers.certificates import Certificates
+from oncehook.proxied import Proxies
 from oncehook.prune import Janitor, effect_horizon, horizon
 from oncehook.receipt import Claim, Claimed, Receipt
 from oncehook.receive import Door, Reads, Receive, Scope, Send
@@ -34,10 +35,11 @@ from oncehook.rejections import RejectionLog, SecretLog
 from oncehook.relay import Relay
 from oncehook.rescue import keep_rescuing
 from oncehook.retry import Retry
-from oncehook.settings import Configuration, Horizon, Settings, duration, load, read_source, read_table
+from oncehook.settings import Configuration, Horizon, Settings, load, read_source, read_table
 from oncehook.source import Source
 from oncehook.store import Store, make_store
 from oncehook.target import Target as ForwardTarget
+from oncehook.values import duration
 from oncehook.version import checked_out
 from oncehook.wake import Announcer, keep_listening
 from oncehook.worker import Worker
@@ -70,6 +72,7 @@ class Inbox:
         self.settings: Settings = replace(self.configuration.settings, **read_table(Settings, settings, "Inbox: "))
         self.clock = clock
         self.certificates = certificates or Certificates()
+        self.proxies = Proxies(self.settings.trusted_proxies)
         self.sources: dict[str, Source] = {}
         self.store: Store = make_store(self.settings)
         self.sessions = None if engine is None else make_sessions(engine, self.store)
@@ -129,6 +132,7 @@ class Inbox:
             own_providers=self.configuration.providers,
             max_body=self.settings.max_body,
             certificates=self.certificates,
+            proxies=self.proxies,
         )
         self.sources[name] = source
         self.horizons[name] = horizon(name, settings, source.provider, self.settings)

@@ -33,11 +33,11 @@ class Inline:
         self.lease_seconds = lease_seconds
         self._paused = Paused(store)
 
-    async def take(self, source: Source, claims: Sequence[Claim]) -> Response:
+    async def take(self, source: Source, claims: Sequence[Claim], *, batch: bool) -> Response:
         """Claim, work, and only then answer. Goes on to its end whether or not the client still listens."""
-        return await asyncio.shield(asyncio.ensure_future(self._take(source, claims)))
+        return await asyncio.shield(asyncio.ensure_future(self._take(source, claims, batch)))
 
-    async def _take(self, source: Source, claims: Sequence[Claim]) -> Response:
+    async def _take(self, source: Source, claims: Sequence[Claim], batch: bool) -> Response:
         if source.name in await self._paused.sources():
             return unavailable(PAUSED_SECONDS)  # nothing is recorded: the sender keeps the event
         claimed = await self.claimer.claim(claims)
@@ -46,7 +46,7 @@ class Inline:
             return unavailable(5)
         if "retrying" in words:
             return inline_failed()
-        return inline_processed(claims, claimed, words, source.provider.answer, batch=source.split is not None)
+        return inline_processed(claims, claimed, words, source.provider.answer, batch=batch)
 
     async def _one(self, source: Source, claim: Claim, claimed: Claimed) -> str:
         """What became of one event: a state's word, "duplicate", or "busy"."""

@@ -21,8 +21,9 @@ from oncehook import signals
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import ConfigurationError, Unavailable
 from oncehook.providers import Provider
-from oncehook.settings import Default, Horizon, Settings, SourceSettings, as_duration
+from oncehook.settings import Default, Horizon, Settings, SourceSettings
 from oncehook.store import Cursor, Cutoffs, Pruning, Store
+from oncehook.values import as_duration
 
 MARGIN = 5 * 86400.0
 """How much longer than its provider retries a receipt is kept."""

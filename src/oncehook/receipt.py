@@ -49,15 +49,16 @@ class Delivery:
     """One HTTP request: its raw bytes, and its headers as they came.
 
     Header names are lower-case bytes, as ASGI gives them. A header that came twice is in `repeated`,
-    so that a scheme can refuse it instead of choosing one.
+    so that a scheme can refuse it instead of choosing one. `address` is what a listed proxy said that the sender used.
     """
 
-    __slots__ = ("body", "headers", "method", "query", "repeated")
+    __slots__ = ("address", "body", "headers", "method", "query", "repeated")
 
     def __init__(
         self, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (), *, method: str = "POST", query: bytes = b""
     ) -> None:
-        pairs = headers if isinstance(headers, list) else list(headers)
+        pairs: list[tuple[bytes, bytes]] = headers if isinstance(headers, list) else list(headers)
+        self.address = ""
         self.body = body
         self.method = method
         self.query = query

@@ -17,7 +17,7 @@ from oncehook.errors import Rejected, Unavailable
 from oncehook.inline import Inline
 from oncehook.meter import Meter
 from oncehook.providers import Handshake
-from oncehook.providers.handshake import answer
+from oncehook.providers.handshake import IN_HANDSHAKE, answer
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.rejections import RejectionLog
 from oncehook.source import Source
@@ -106,7 +106,7 @@ class Door:
             self._refused(name, error.reason, error.detail)
             response = refused(error.reason)
         except Unavailable as error:
-            signals.emit("unavailable", source=name, detail=error.detail)
+            signals.unavailable(name, error.detail)
             response = unavailable(error.retry_after)
         except ClientLeft:
             return
@@ -129,10 +129,20 @@ class Door:
         source = self._source(name)
         delivery = Delivery(b"", scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         declared = check_request(source, delivery)
+        if source.proxies is not None:
+            delivery.address = source.proxies.address(scope, delivery)
         whole = self.lane.whole_body(receive)
         if whole is None:
             whole = await read_capped(receive, source.max_body, self.reads)
         delivery.body = check_body(whole, source.max_body, declared)
+        try:
+            return await self._take(source, delivery)
+        except Rejected as error:
+            self.rejections.note(source, delivery, error)
+            raise
+
+    async def _take(self, source: Source, delivery: Delivery) -> Response:
+        """The answer to a whole request, once what is in it is committed."""
         if source.unsigned_handshakes:
             unsigned = source.handshake_of(delivery, source.unsigned_handshakes)
             if unsigned is not None:
@@ -143,11 +153,7 @@ class Door:
         if source.verifier is not None:
             if source.fetches_certificates:
                 await self._fetch_keys(source, source.verifier, delivery)
-            try:
-                verified_by = source.verifier.verify(delivery, self.clock.now())
-            except Rejected as error:
-                self.rejections.note(source, delivery, error)
-                raise
+            verified_by = source.verifier.verify(delivery, self.clock.now())
             source.uses[verified_by] += 1
         parsed = source.parse(delivery)
         if source.handshakes:
@@ -155,23 +161,23 @@ class Door:
             if handshake is not None:
                 return await self._shake_hands(source, handshake, delivery, verified_by)
         claims = source.read(delivery, parsed)
+        batch = source.split is not None and source.is_batch(claims, delivery)
         if source.inline:
-            return await self._take_inline(source, claims)
+            return await self._take_inline(source, claims, batch)
         try:
             claimed = await self.claimer.claim(claims)
         except Unavailable as error:
             signals.unclaimed(claims, error)
             raise Refused(unavailable(error.retry_after)) from error
-        batch = source.split is not None and source.is_batch(claims, delivery)
         return accepted(claims, claimed, source.provider.answer, batch=batch)
 
-    async def _take_inline(self, source: Source, claims: list[Claim]) -> Response:
+    async def _take_inline(self, source: Source, claims: list[Claim], batch: bool) -> Response:
         if self.inline is None:
             raise Unavailable("inline sources need the handlers: this process runs without them")
         for claim in claims:
             if claim.status is State.PROCESSING:
                 claim.inline_seconds = self.inline.lease_seconds
-        return await self.inline.take(source, claims)
+        return await self.inline.take(source, claims, batch=batch)
 
     def _source(self, name: str) -> Source:
         source = self.sources.get(name)
@@ -191,7 +197,12 @@ class Door:
         def offer(secret: str) -> None:
             signals.emit("secret_offered", source=source.name, secret=secret)
 
-        response = await answer(handshake, delivery, source.body_of(delivery), source.host(offer, verified_by))
+        try:
+            response = await answer(handshake, delivery, source.body_of(delivery), source.host(offer, verified_by))
+        except Rejected as error:
+            if handshake.kind == "secret":
+                delivery.body = b""  # what it offers is nobody's to keep
+            raise Rejected(error.reason, IN_HANDSHAKE + error.detail) from None
         signals.emit("handshake", source=source.name, kind=handshake.kind)
         return response
 

@@ -15,10 +15,11 @@ import msgspec
 from oncehook import signals
 from oncehook.errors import Rejected
 from oncehook.extract import moment
+from oncehook.proxied import ADDRESS
 from oncehook.receipt import Delivery, Rejection
-from oncehook.settings import as_duration
 from oncehook.source import NEVER_KEPT, Source
 from oncehook.store import Store
+from oncehook.values import as_duration
 
 MOST_BYTES = 65_536
 MOST_OF_A_HEADER = 4096
@@ -50,6 +51,8 @@ def _headers(source: Source, delivery: Delivery) -> Iterable[tuple[str, str]]:
     """The headers without credentials; of one that had to be there, that it was."""
     signed = {s.header.lower().encode() for s in source.provider.signatures if s.header and s.algorithm != "token"}
     tokens = {s.header.lower().encode() for s in source.provider.signatures if s.header and s.algorithm == "token"}
+    if delivery.address:
+        yield ADDRESS, delivery.address[:MOST_OF_A_HEADER]
     for name, value in delivery.headers.items():
         text = value[:MOST_OF_A_HEADER].decode("latin-1")
         if name in tokens or name == b"authorization":

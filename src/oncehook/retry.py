@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncehook.errors import ConfigurationError, OncehookError
-from oncehook.settings import duration
+from oncehook.values import duration
 
 Uniform = Callable[[float, float], float]
 

@@ -8,78 +8,31 @@ environment (which win over the file) and the rows of docs/settings.md. The fiel
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from oncehook.errors import ConfigurationError
+from oncehook.values import (
+    Network,
+    Parse,
+    address,
+    duration,
+    flag,
+    locators,
+    networks,
+    one_of,
+    size,
+    some,
+    text,
+    texts,
+    whole,
+)
 
-Parse = Callable[[Any], Any]
 DEFAULT_FILE = "oncehook.toml"
 SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-
-
-def text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("expected a text")
-    return value
-
-
-def address(value: Any) -> str:
-    """An http or https address, as one would register it with a sender."""
-    if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", str(value), re.ASCII):
-        raise ValueError("expected an address such as https://example.com/webhooks/twilio")
-    return str(value)
-
-
-def flag(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
-    raise ValueError("expected true or false")
-
-
-def whole(value: Any) -> int:
-    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,12}", str(value)):
-        raise ValueError("expected a whole number")
-    return int(value)
-
-
-def texts(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str) or not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-        raise ValueError('expected a list of texts, such as ["first", "second"]')
-    return tuple(value)
-
-
-def locators(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else texts(value)
-
-
-_DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_SIZE = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-
-
-def duration(value: Any) -> float:
-    """Seconds out of "30d", "2h", "90s", "250ms" or a plain number of seconds."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
-        return float(value)
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)?", str(value), re.ASCII)
-    if not match:
-        raise ValueError('expected a duration such as "30d", "2h", "90s" or "250ms"')
-    return float(match[1]) * _DURATION[match[2] or "s"]
-
-
-def as_duration(seconds: float) -> str:
-    """Seconds as one would write them in the file: the largest unit that leaves a whole number."""
-    for unit in ("d", "h", "m"):
-        if seconds and seconds % _DURATION[unit] == 0:
-            return f"{seconds / _DURATION[unit]:.0f}{unit}"
-    return f"{seconds:g}s"
 
 
 class Default(float):
@@ -93,36 +46,6 @@ class Horizon:
     source: str
     receipts: float
     payloads: float
-
-
-def size(value: Any) -> int:
-    """Bytes out of "1MiB", "500kB" or a plain number of bytes."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", str(value), re.ASCII)
-    if isinstance(value, bool) or not match or match[2] not in _SIZE:
-        raise ValueError('expected a size such as "1MiB" or "500kB"')
-    return int(float(match[1]) * _SIZE[match[2]])
-
-
-def some(parse: Parse) -> Parse:
-    """As `parse`, but nothing at all is a mistake: no body, no time or no worker would do no work."""
-
-    @wraps(parse)
-    def more_than_nothing(value: Any) -> Any:
-        read = parse(value)
-        if not read > 0:
-            raise ValueError("expected more than 0")
-        return read
-
-    return more_than_nothing
-
-
-def one_of(*words: str) -> Parse:
-    def parse(value: Any) -> str:
-        if value not in words:
-            raise ValueError(f"expected one of {', '.join(words)}")
-        return str(value)
-
-    return parse
 
 
 def setting(default: Any, parse: Parse, help: str) -> Any:
@@ -150,6 +73,12 @@ class Settings:
         64 * 2**20,
         some(size),
         "How many bytes of bodies may be arriving, and as many again wait for their commit; more get 503.",
+    )
+    trusted_proxies: tuple[Network, ...] = setting(
+        (),
+        networks,
+        "Addresses and networks of your proxies, such as `10.0.0.0/8`: what they say of the address that a sender used "
+        "is believed, for sources without a `public_url` whose provider signs it. Nobody else is.",
     )
     migrate: str = setting(
         "auto",
@@ -300,7 +229,7 @@ class SourceSettings:
     public_url: str | None = setting(
         None,
         address,
-        "The address as the provider has it, for those that sign it. Forwarded headers are never read in its place.",
+        "The address as the provider has it, for those that sign it. Where it is set, forwarded headers are not read.",
     )
     webhook_id: str | None = setting(None, text, "PayPal: the id of the webhook, which is part of what it signs.")
     verify_token: str | None = setting(
@@ -397,7 +326,13 @@ def named_tables(value: Any, name: str) -> dict[str, dict[str, Any]]:
     return value
 
 
-def _from_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    names = {f.name for f in fields(Settings)}
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    known = {f.name: f for f in fields(Settings)}
     found = {key[len("ONCEHOOK_") :].lower(): value for key, value in environ.items() if key.startswith("ONCEHOOK_")}
-    return {name: value for name, value in found.items() if name in names}
+    lists = {name for name in found if name in known and isinstance(known[name].default, tuple)}
+    return {name: _listed(value) if name in lists else value for name, value in found.items() if name in known}
+
+
+def _listed(value: str) -> list[str]:
+    """A list as it stands in a variable: with commas between."""
+    return [part.strip() for part in value.split(",") if part.strip()]

@@ -8,6 +8,7 @@ import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
@@ -17,7 +18,7 @@ from oncehook.extract import parse
 from oncehook.providers import Provider, Signature, Timestamp, braintree, paypal, plaid
 from oncehook.providers.sns import signed_message
 from oncehook.receipt import Delivery
-from oncehook.signatures import algorithm, encode
+from oncehook.signatures import Key, algorithm, encode
 from oncehook.template import Body, Template
 
 FORM = "application/x-www-form-urlencoded"
@@ -74,19 +75,24 @@ def sign(
 def _signing(provider: Provider, secret: str) -> Signature:
     """The alternative whose signing key `secret` is; if it is none's, one of its kind, to say what is wrong with it."""
     of_its_kind = None
-    asymmetric, standard = secret.startswith(("whsk_", "-----BEGIN")), secret.startswith("whsec_")
+    asymmetric = secret.startswith(("whsk_", "-----BEGIN"))
     for signature in provider.signatures:
         if signature.algorithm in _OWN_FORM:
             return signature
-        if (signature.key in ("whpk", "public")) != asymmetric or (standard and signature.algorithm == "token"):
+        if (signature.key in ("whpk", "public")) != asymmetric or not provider.takes(signature, secret):
             continue
         of_its_kind = of_its_kind or signature
         try:
-            algorithm(signature.algorithm).load_signing(secret, signature.key)
+            _signing_key(signature.algorithm, secret, signature.key)
         except ValueError:
             continue
         return signature
     return of_its_kind or provider.signatures[0]
+
+
+@lru_cache(8)  # a private key is checked when it is read, which takes longer than to sign with it
+def _signing_key(name: str, secret: str, form: str) -> Key:
+    return algorithm(name).load_signing(secret, form)
 
 
 # -- over a template ------------------------------------------------------------------------------------------------
@@ -117,7 +123,7 @@ def _sign_template(unsigned: _Unsigned, signature: Signature, secret: str) -> Si
 
 def _encoded(signature: Signature, message: bytes, secret: str) -> str:
     kind = algorithm(signature.algorithm)
-    raw = kind.sign(kind.load_signing(secret, signature.key), message)
+    raw = kind.sign(_signing_key(signature.algorithm, secret, signature.key), message)
     return signature.prefix + (raw if signature.algorithm == "token" else encode(raw, signature.encoding)).decode()
 
 
@@ -184,8 +190,8 @@ def _sign_sns(unsigned: _Unsigned, secret: str) -> Signed:
     message = signed_message({name: value for name, value in fields.items() if isinstance(value, str)})
     if message is None:
         raise ValueError("the body lacks a field that SNS signs")
-    kind = algorithm("rsa-sha1" if fields["SignatureVersion"] == "1" else "rsa-sha256")
-    fields["Signature"] = encode(kind.sign(kind.load_signing(secret, "public"), message), "base64").decode()
+    name = "rsa-sha1" if fields["SignatureVersion"] == "1" else "rsa-sha256"
+    fields["Signature"] = encode(algorithm(name).sign(_signing_key(name, secret, "public"), message), "base64").decode()
     return unsigned.headers, msgspec.json.encode(fields)
 
 
@@ -197,15 +203,15 @@ def _sign_paypal(unsigned: _Unsigned, secret: str) -> Signed:
     message = paypal.signed_message(lower, unsigned.body, unsigned.webhook_id)
     if message is None:
         raise ValueError("PAYPAL-TRANSMISSION-ID is signed, so it must be given")
-    kind = algorithm("rsa-sha256")
-    value = encode(kind.sign(kind.load_signing(secret, "public"), message), "base64").decode()
+    name = "rsa-sha256"
+    value = encode(algorithm(name).sign(_signing_key(name, secret, "public"), message), "base64").decode()
     return {**headers, "PAYPAL-TRANSMISSION-SIG": value}, unsigned.body
 
 
 def _sign_plaid(unsigned: _Unsigned, secret: str) -> Signed:
     message = plaid.unsigned(PLAID_KEY, int(unsigned.now), unsigned.body)
-    kind = algorithm("ecdsa-p256-sha256")
-    signature = plaid.halves(kind.sign(kind.load_signing(secret, "public"), message))
+    name = "ecdsa-p256-sha256"
+    signature = plaid.halves(algorithm(name).sign(_signing_key(name, secret, "public"), message))
     token = message + b"." + plaid.encode(signature)
     return {**unsigned.headers, "Plaid-Verification": token.decode()}, unsigned.body
 

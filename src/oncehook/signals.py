@@ -356,9 +356,16 @@ def performed(leased: LeasedEffect, done: SettledEffect, landed: bool) -> None:
     )
 
 
+def unavailable(source: str, detail: str) -> None:
+    """A count and a line for a delivery that was told to come again."""
+    metrics.count("oncehook_rejected_total", source, "unavailable")
+    emit("unavailable", source=source, detail=detail)
+
+
 def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:
-    """One line for a delivery that was authentic and could not be recorded."""
+    """A count and a line for a delivery that was authentic and could not be recorded."""
     first = claims[0]
+    metrics.count("oncehook_rejected_total", first.source, "unavailable")
     emit(
         "unavailable",
         source=first.source,

@@ -43,16 +43,19 @@ from oncehook.providers.certificates import Certificates
 from oncehook.providers.handshake import Host, is_handshake
 from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
 from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
+from oncehook.proxied import Proxies
 from oncehook.receipt import Claim, Delivery, State
-from oncehook.settings import SourceSettings, size
+from oncehook.settings import SourceSettings
 from oncehook.template import Body
+from oncehook.values import size
 from oncehook.verify import Verifier
 
 NEVER_KEPT = frozenset(
     b"authorization cookie set-cookie proxy-authorization x-api-key host connection accept accept-encoding "
     b"content-length transfer-encoding expect upgrade keep-alive te trailer forwarded x-forwarded-for "
-    b"x-forwarded-proto x-forwarded-host x-real-ip x-auth-token x-access-token x-amz-security-token "
-    b"cf-access-client-secret x-gitlab-token x-hook-secret x-webhook-secret x-webhook-token".split()
+    b"x-forwarded-proto x-forwarded-host x-forwarded-port x-forwarded-prefix x-real-ip x-auth-token x-access-token "
+    b"x-amz-security-token cf-access-client-secret x-gitlab-token x-hook-secret x-webhook-secret "
+    b"x-webhook-token".split()
 )
 CERTIFICATE = "certificate"
 """The mark of a source whose deliveries are verified by a certificate that is fetched."""
@@ -74,6 +77,7 @@ class Source:
         own_providers: Mapping[str, Mapping[str, Any]] | None = None,
         max_body: int,
         certificates: Certificates | None = None,
+        proxies: Proxies | None = None,
     ) -> None:
         where = f"sources.{name}"
         self.name = name
@@ -82,9 +86,10 @@ class Source:
         self.provider_name = self.provider.name
         self.certificates = certificates or Certificates()
         for option in self.provider.options:
-            if not getattr(settings, option):
+            if not getattr(settings, option) and not (option == "public_url" and proxies):
+                other = ", or without your proxies in trusted_proxies" if option == "public_url" else ""
                 raise ConfigurationError(
-                    f"{where}.{option} is missing: {self.provider.title} cannot be received safely without it"
+                    f"{where}.{option} is missing: {self.provider.title} cannot be received safely without it{other}"
                 )
         self.topics = [re.compile(translate(topic)) for topic in settings.topics]
         self.verifier: Verifier | None = None
@@ -94,6 +99,8 @@ class Source:
             self.marks = [mark(name, secret) for secret in given] or self.marks
             self.verifier = self.make_verifier(self.provider, given, where=where)
         self.uses = [0] * len(self.marks)  # how often each secret verified, since that was last written
+        asks = self.verifier is not None and self.verifier.asks_address
+        self.proxies = proxies if asks else None  # who may say which address a sender used
         self.fetches_certificates = self.verifier is not None and self.verifier.fetches
         self._prepare_handshakes(settings, where)
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)

@@ -23,15 +23,16 @@ from oncehook.extract import moment
 from oncehook.providers import FETCHED, Provider, Signature, Timestamp, braintree
 from oncehook.providers.certificates import Certificates, Wanted
 from oncehook.receipt import Delivery
-from oncehook.settings import duration
 from oncehook.signatures import Key, algorithm
 from oncehook.template import Body
+from oncehook.values import duration
 
 __all__ = ["MOST_SIGNATURES", "TemplateCheck", "Verifier"]
 
 FUTURE = 300.0
 """How far ahead of our clock a timestamp may be, where the provider's past side is longer."""
 
+NO_ADDRESS = "the provider signs the address, and no peer in trusted_proxies says which it was"
 
 FETCHING = (SnsCheck, PayPalCheck, PlaidCheck, GraphCheck)
 
@@ -69,6 +70,7 @@ class Verifier:
             if self.keys[i] or signature.algorithm in FETCHED
         ]
         self.fetches = any(_fetches(check) for check in self.checks)
+        self.asks_address = not public_url and any(isinstance(check, AddressCheck) for check in self.checks)
 
     def verify(self, delivery: Delivery, now: float) -> int:
         """The index of the secret that verified the delivery. Raises Rejected for every other one."""
@@ -80,6 +82,8 @@ class Verifier:
                 if self.window is not None and check.stamped:
                     _check_window(stamp, self.window, now)
                 return index
+        if self.asks_address and not delivery.address:
+            raise Rejected("bad_signature", NO_ADDRESS)
         raise Rejected("bad_signature", "no signature in the request matches a secret of the source")
 
     def certificate_wanted(self, delivery: Delivery) -> Wanted | str | None:
@@ -109,8 +113,8 @@ def _load_keys(provider: Provider, secrets: Sequence[str], where: str) -> list[l
         problems = []
         for i, signature in enumerate(provider.signatures):
             try:
-                if signature.algorithm == "token" and secret.startswith("whsec_"):
-                    raise ValueError("it is a key for another kind of signature")  # a key is never sent along
+                if not provider.takes(signature, secret):
+                    raise ValueError("it is a key for another kind of signature")
                 keys[i].append((index, load_key(signature, secret)))
             except ValueError as error:
                 problems.append(str(error))

@@ -7,7 +7,7 @@ import pytest
 
 from oncehook.errors import ConfigurationError, Rejected
 from oncehook.receipt import Delivery, State
-from oncehook.settings import duration
+from oncehook.values import duration
 from oncehook.verify import MOST_SIGNATURES
 from tests.senders import NOW, SENDERS, Sender, at, changed, put
 

@@ -14,11 +14,11 @@ from oncehook.checks import Keys, Match
 from oncehook.checks.template import TemplateCheck
 from oncehook.errors import Rejected
 from oncehook.providers import Signature, Timestamp
+from oncehook.proxied import USUAL_PORTS
 from oncehook.receipt import Delivery
 from oncehook.template import Body, Fill, Template
 
 LONGEST_QUERY = 8192
-USUAL_PORTS = {"https": "443", "http": "80"}
 _ADDRESS = re.compile(r"(https?)://([^/?#]*?)(?::(\d+))?([/?].*)?", re.ASCII | re.DOTALL)
 _ESCAPES = {b"3A": b":", b"2F": b"/", b"3F": b"?", b"40": b"@", b"21": b"!", b"24": b"$"}
 _ESCAPES |= {b"27": b"'", b"28": b"(", b"29": b")", b"2A": b"*", b"2C": b",", b"3B": b";"}
@@ -26,13 +26,16 @@ _ESCAPE = re.compile(rb"%(" + b"|".join(_ESCAPES) + rb")", re.IGNORECASE)
 
 
 class AddressCheck(TemplateCheck):
-    """A template check whose message is tried with each spelling of the address."""
+    """A template check whose message is tried with each spelling of the address.
+
+    Without a `public_url` it is the address that a listed proxy said; a delivery without one matches nothing.
+    """
 
     def __init__(self, signature: Signature, timestamp: Timestamp | None, keys: Keys, public_url: str) -> None:
         super().__init__(signature, timestamp, keys)
-        base = public_url.partition("?")[0]
-        spellings = with_and_without_port(base) if signature.url == "ports" else [base]
-        self.fills: Sequence[Fill] = [Template(signature.template, spelling.encode()).fill for spelling in spellings]
+        self.template = signature.template
+        self.ports = signature.url == "ports"
+        self.fills = self._fills_for(public_url.partition("?")[0])
         self.decodes = signature.url == "decoded"
         self.hashed_in = signature.digest
 
@@ -48,11 +51,18 @@ class AddressCheck(TemplateCheck):
                     return index, stamp
         return None
 
+    def _fills_for(self, address: str) -> Sequence[Fill]:
+        if not address:
+            return ()
+        spellings = with_and_without_port(address) if self.ports else [address]
+        return [Template(self.template, spelling.encode()).fill for spelling in spellings]
+
     def _messages(self, delivery: Delivery, body: Body, stamp: bytes | None) -> list[bytes]:
-        found = [fill(delivery, body, stamp) for fill in self.fills]
+        fills = self.fills or self._fills_for(delivery.address)
+        found = [fill(delivery, body, stamp) for fill in fills]
         if self.decodes and b"%" in delivery.query[:LONGEST_QUERY]:
             decoded = Delivery(delivery.body, method=delivery.method, query=decode_escapes(delivery.query))
-            found += [fill(decoded, body, stamp) for fill in self.fills]
+            found += [fill(decoded, body, stamp) for fill in fills]
         return [message for message in found if message is not None]
 
     def _body_is_covered(self, delivery: Delivery) -> bool:

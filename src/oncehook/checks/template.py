@@ -26,7 +26,8 @@ class TemplateCheck:
         self.fill = template.fill
         self.header = _header(signature.header or "")
         self.prefix = signature.prefix.encode()
-        self.separator = (signature.fields or signature.separator or "").encode()
+        between = signature.fields and (signature.fields.strip() or signature.fields)  # blanks around it say nothing
+        self.separator = (between or signature.separator or "").encode()
         self.field = (signature.field or "").encode()
         self.paths = compile_paths(signature.body or "")
         stamp = timestamp or Timestamp()

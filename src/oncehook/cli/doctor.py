@@ -2,7 +2,7 @@
 
 import sqlite3
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import click
@@ -14,6 +14,7 @@ from oncehook.doctor import examine
 from oncehook.errors import ConfigurationError, OncehookError
 from oncehook.inbox import Inbox
 from oncehook.settings import Configuration, load
+from oncehook.source import resolve
 
 SAFE_SQLITE = (3, 51, 3)
 MOST_SECONDS_APART = 5.0
@@ -107,9 +108,12 @@ def _sources(inbox: Inbox) -> list[Finding]:
 @click.argument("source", required=False)
 @click.option("--app", help="module:inbox, where sources are added in code.")
 @click.option("--limit", default=5, show_default=True, type=click.IntRange(1, 100), help="How many refused requests.")
+@click.option("--secret", multiple=True, help="One more to try: env:NAME, file:PATH or the value. May be repeated.")
 @config_option
 @json_option
-def signature(source: str | None, app: str | None, limit: int, config: str | None, as_json: bool) -> None:
+def signature(
+    source: str | None, app: str | None, limit: int, secret: Sequence[str], config: str | None, as_json: bool
+) -> None:
     """Say why deliveries were refused: the usual causes are tried offline on the kept samples, newest first.
 
     It never accepts anything, and no secret is shown. Exits 1 if no refused delivery is kept.
@@ -117,12 +121,14 @@ def signature(source: str | None, app: str | None, limit: int, config: str | Non
     \b
     oncehook doctor signature
     oncehook doctor signature stripe --limit 1
+    oncehook doctor signature stripe --secret env:STRIPE_SECRET_BEFORE
     """
     configuration = load(config)
     inbox = load_inbox(app) if app else Inbox(config=configuration)
     if source is not None and source not in inbox.sources:
         raise ConfigurationError(f"there is no source {source}; known are {', '.join(sorted(inbox.sources)) or 'none'}")
-    cases = run(_cases(configuration, inbox, source, limit))
+    secrets = [resolve(text, "--secret") for text in secret]
+    cases = run(_cases(configuration, inbox, source, limit, secrets))
     for case in cases:
         print_json(case) if as_json else _print_case(case)
     if not cases:
@@ -130,9 +136,11 @@ def signature(source: str | None, app: str | None, limit: int, config: str | Non
         sys.exit(1)
 
 
-async def _cases(configuration: Configuration, inbox: Inbox, source: str | None, limit: int) -> list[dict[str, Any]]:
+async def _cases(
+    configuration: Configuration, inbox: Inbox, source: str | None, limit: int, secrets: Sequence[str]
+) -> list[dict[str, Any]]:
     async with opened(configuration) as store:
-        return await examine(store, inbox.sources, source, limit)
+        return await examine(store, inbox.sources, source, limit, secrets)
 
 
 def _print_case(case: dict[str, Any]) -> None:

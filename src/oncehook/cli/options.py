@@ -16,8 +16,9 @@ import click
 from oncehook.clock import SYSTEM
 from oncehook.errors import ConfigurationError
 from oncehook.extract import moment
-from oncehook.settings import Configuration, duration, load
+from oncehook.settings import Configuration, load
 from oncehook.store import Store, make_store
+from oncehook.values import duration
 
 T = TypeVar("T")
 

@@ -13,8 +13,9 @@ from oncehook import providers
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
 from oncehook.email import Email
 from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune, prune_email
-from oncehook.settings import Configuration, Horizon, Settings, as_duration, load
+from oncehook.settings import Configuration, Horizon, Settings, load
 from oncehook.store import Store
+from oncehook.values import as_duration
 
 
 @click.command("prune")

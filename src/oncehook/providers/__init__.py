@@ -16,8 +16,9 @@ import msgspec
 
 from oncehook.errors import ConfigurationError
 from oncehook.extract import Headers, compile_expression, compile_key
-from oncehook.settings import SourceSettings, duration, size
+from oncehook.settings import SourceSettings
 from oncehook.template import Template
+from oncehook.values import duration, size
 
 Expression = str | list[str]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -181,6 +182,18 @@ class Provider(Definition, frozen=True, kw_only=True):
         """Whether a source may start without a secret: its key is fetched, or its handshake comes first."""
         fetched = any(signature.algorithm in FETCHED for signature in self.signatures)
         return fetched or any(handshake.before_secret for handshake in self.handshakes)
+
+    def takes(self, signature: Signature, secret: str) -> bool:
+        """Whether a secret may be a key of this alternative.
+
+        A key is never sent along. Where tokens are, `whsec_` tells the two apart, or a token that happens to be base64
+        would be a key of a scheme that nobody chose.
+        """
+        is_key = secret.strip().startswith("whsec_")
+        if signature.algorithm == "token":
+            return not is_key
+        sends_token = any(one.algorithm == "token" for one in self.signatures)
+        return is_key or signature.key != "whsec" or not sends_token
 
     def sends_form(self, headers: Headers) -> bool:
         """Whether this body is a form. One answer for `verify` and for what reads after it, or they could differ."""

@@ -25,6 +25,9 @@ from oncehook.template import Body, compile_paths
 
 Answer = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # status, body, headers
 
+IN_HANDSHAKE = "handshake: "
+"""How the detail begins by which a refused handshake is told from a refused event."""
+
 _STRICT = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 # Microsoft Graph sends a sentence with an address-like id. It is no key's message, and plain text to every browser.
 _SENTENCE = re.compile(r"[A-Za-z0-9_ :.,;=+/()-]{1,512}", re.ASCII)

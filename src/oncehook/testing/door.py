@@ -18,6 +18,7 @@ from oncehook.sample import TOPIC, Sample, locators, unsigned
 from oncehook.source import Source
 from oncehook.testing.keys import shared_secret
 
+PUBLIC_HOST = "hooks.example.com"
 NOT_RUNNING = "the inbox is not running: put `async with inbox.lifespan():` around it, or use the `oncehook` fixture"
 
 
@@ -122,9 +123,10 @@ async def deliver(
     if tampered:
         sent = Sample(sent.headers, sent.body + b" ")
     query = (source.settings.public_url or "").partition("?")[2]
+    headers, peer = _through_proxy(source, sent.headers)
+    posts = [post(inbox, source.name, sent.body, headers, query=query, peer=peer) for _ in range(copies)]
     if copies == 1:
-        return replace(await post(inbox, source.name, sent.body, sent.headers, query=query), sent=sent)
-    posts = (post(inbox, source.name, sent.body, sent.headers, query=query) for _ in range(copies))
+        return replace(await posts[0], sent=sent)
     first, *others = sorted(await asyncio.gather(*posts), key=lambda answer: answer.was_duplicate)
     return replace(first, sent=sent, others=tuple(others))
 
@@ -136,6 +138,7 @@ async def post(
     headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]],
     *,
     query: str = "",
+    peer: str | None = None,
 ) -> Answer:
     """Give the inbox one whole request, as a server would, without a socket between."""
     pairs = headers.items() if isinstance(headers, Mapping) else list(headers)
@@ -145,6 +148,7 @@ async def post(
         "path": f"/{path}",
         "query_string": query.encode("latin-1"),
         "headers": [(_latin(name).lower(), _latin(value)) for name, value in pairs],
+        "client": None if peer is None else (peer, 50000),
     }
     said: list[Any] = []
 
@@ -200,10 +204,23 @@ def _signed(
         key,
         headers=draft.headers,
         now=now,
-        public_url=source.settings.public_url or "",
+        public_url=source.settings.public_url or _public_url(source),
         webhook_id=source.settings.webhook_id or "",
     )
     return Sample(_merged(signed, headers), body)
+
+
+def _public_url(source: Source) -> str:
+    """The address that a sender has, where the source's proxies say it."""
+    return "" if source.proxies is None else f"https://{PUBLIC_HOST}/{source.name}"
+
+
+def _through_proxy(source: Source, headers: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
+    """A delivery as it comes from a proxy of the source's, where it needs one: its headers, and the peer."""
+    if source.proxies is None:
+        return headers, None
+    said = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": PUBLIC_HOST}
+    return _merged(said, headers), str(source.proxies.networks[0].network_address)
 
 
 def _signing_secret(inbox: Inbox, source: Source) -> str:

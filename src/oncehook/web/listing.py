@@ -16,8 +16,8 @@ import msgspec
 from oncehook.clock import SYSTEM
 from oncehook.extract import moment
 from oncehook.receipt import Filter, Receipt, State, rfc3339
-from oncehook.settings import duration
 from oncehook.store import Place, Store
+from oncehook.values import duration
 from oncehook.web.page import Problem, check_texts
 
 PAGE = 50

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.errors import ConfigurationError
-from oncehook.settings import duration, named_tables, one_of, read_table, setting, some, text, texts
+from oncehook.settings import named_tables, read_table, setting
+from oncehook.values import duration, one_of, some, text, texts
 
 SCOPES = ("read", "replay", "admin")
 ROLES: Mapping[str, frozenset[str]] = {"viewer": frozenset({"read"}), "operator": frozenset(SCOPES)}

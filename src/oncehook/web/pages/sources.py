@@ -7,8 +7,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from oncehook.receipt import rfc3339
-from oncehook.settings import as_duration
 from oncehook.source import Source
+from oncehook.values import as_duration
 from oncehook.web.page import Action, Context, Page, Problem, principal
 
 ADVICE = {

@@ -1,0 +1,118 @@
+"""What may stand in a setting: a function for each kind of value, which reads it or says what was expected."""
+
+import re
+from collections.abc import Callable
+from functools import wraps
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from typing import Any
+
+Parse = Callable[[Any], Any]
+Network = IPv4Network | IPv6Network
+
+
+def text(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise ValueError("expected a text")
+    return value
+
+
+def address(value: Any) -> str:
+    """An http or https address, as one would register it with a sender."""
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", str(value), re.ASCII):
+        raise ValueError("expected an address such as https://example.com/webhooks/twilio")
+    return str(value)
+
+
+def flag(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, str) and value.lower() in words:
+        return words[value.lower()]
+    raise ValueError("expected true or false")
+
+
+def whole(value: Any) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,12}", str(value)):
+        raise ValueError("expected a whole number")
+    return int(value)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    if isinstance(value, str) or not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
+        raise ValueError('expected a list of texts, such as ["first", "second"]')
+    return tuple(value)
+
+
+def locators(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else texts(value)
+
+
+_DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_SIZE = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def duration(value: Any) -> float:
+    """Seconds out of "30d", "2h", "90s", "250ms" or a plain number of seconds."""
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
+        return float(value)
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)?", str(value), re.ASCII)
+    if not match:
+        raise ValueError('expected a duration such as "30d", "2h", "90s" or "250ms"')
+    return float(match[1]) * _DURATION[match[2] or "s"]
+
+
+def as_duration(seconds: float) -> str:
+    """Seconds as one would write them in the file: the largest unit that leaves a whole number."""
+    for unit in ("d", "h", "m"):
+        if seconds and seconds % _DURATION[unit] == 0:
+            return f"{seconds / _DURATION[unit]:.0f}{unit}"
+    return f"{seconds:g}s"
+
+
+def size(value: Any) -> int:
+    """Bytes out of "1MiB", "500kB" or a plain number of bytes."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", str(value), re.ASCII)
+    if isinstance(value, bool) or not match or match[2] not in _SIZE:
+        raise ValueError('expected a size such as "1MiB" or "500kB"')
+    return int(float(match[1]) * _SIZE[match[2]])
+
+
+def some(parse: Parse) -> Parse:
+    """As `parse`, but nothing at all is a mistake: no body, no time or no worker would do no work."""
+
+    @wraps(parse)
+    def more_than_nothing(value: Any) -> Any:
+        read = parse(value)
+        if not read > 0:
+            raise ValueError("expected more than 0")
+        return read
+
+    return more_than_nothing
+
+
+def one_of(*words: str) -> Parse:
+    def parse(value: Any) -> str:
+        if value not in words:
+            raise ValueError(f"expected one of {', '.join(words)}")
+        return str(value)
+
+    return parse
+
+
+def networks(value: Any) -> tuple[Network, ...]:
+    """Addresses and networks of machines that are believed. The whole world is a mistake, and never taken."""
+    return tuple(_network(name) for name in texts(value))
+
+
+def _network(name: str) -> Network:
+    try:
+        network = ip_network(name.strip())
+    except ValueError:
+        raise ValueError(
+            f"{name!r} is not an address such as 10.0.0.5 or a network such as 10.0.0.0/8 (its first address, a slash "
+            f"and the bits that it shares)"
+        ) from None
+    if network.prefixlen == 0:
+        raise ValueError(f"{name!r} is everybody: name the machines that are meant")
+    return network
