@@ -352,7 +352,7 @@ class Inbox:
         )
         self.worker.start()
         self._listening = asyncio.create_task(keep_listening(self.store, self.worker.wake))
-        self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency)
+        self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
         self.relay.start()
         kept = effect_horizon(settings, self.horizons.values())
         self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=self.email.prune)
