@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -290,10 +290,17 @@ class Inbox:
             raise
 
     async def stop(self) -> None:
-        """Finish what is under way, write what waits, close the store."""
+        """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
         self._running -= 1
         if self._running > 0:
             return
+        async with AsyncExitStack() as last:
+            last.push_async_callback(self.store.close)
+            last.push_async_callback(self._stop_heart)
+            await self._finish()
+        signals.emit("stopped")
+
+    async def _finish(self) -> None:
         for task in (self._rescuing, self._listening):
             if task is not None:
                 task.cancel()
@@ -302,17 +309,19 @@ class Inbox:
             await self.janitor.stop()
             self.janitor = None
         await self.end_work()
-        if self.heartbeat is not None:
-            await asyncio.to_thread(self.heartbeat.stop)
-            self.heartbeat = self.processor = self.door.inline = None
+        await self._stop_heart()
         await self.outgoing.close()
         await self.claimer.drain()
         await self.duplicates.drain()
         await self.rejections.stop()
         await self.secrets.stop()
         await self.announcer.stop()
-        await self.store.close()
-        signals.emit("stopped")
+
+    async def _stop_heart(self) -> None:
+        heartbeat, self.heartbeat = self.heartbeat, None
+        if heartbeat is not None:
+            self.processor = self.door.inline = None
+            await asyncio.to_thread(heartbeat.stop)
 
     async def end_work(self) -> None:
         """Lease no more, and let handlers and effects that are under way end, within `stop_grace` altogether."""
@@ -366,7 +375,12 @@ class Inbox:
         try:
             yield
         finally:
-            await asyncio.shield(self.stop())
+            stopping = asyncio.create_task(self.stop())
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                await stopping  # left behind, it would be cut off with the loop; whoever cancels again cuts it short
+                raise
 
     async def ready(self) -> None:
         """Return if an event could be accepted now, else raise Unavailable."""
