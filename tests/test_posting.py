@@ -26,7 +26,7 @@ def make(tmp_path: Path, database: str) -> Callable[..., Inbox]:
 
     def make(url: str, *allowed: str) -> Inbox:
         config = tmp_path / "oncehook.toml"
-        config.write_text(f'database = "{database}"\neffect_targets = {list(allowed)}\n'.replace("'", '"'))
+        config.write_text(f'database = "{database}"\npoll = "50ms"\neffect_targets = {list(allowed)}\n'.replace("'", '"'))
         inbox = Inbox(config=str(config))
         inbox.source("stripe", secrets=["whsec_test"])
 
@@ -103,7 +103,8 @@ async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_al
 
     async with receiving(stall) as target:
         config = tmp_path / "oncehook.toml"
-        config.write_text(f'database = "{database}"\neffect_targets = ["http://127.0.0.1:{target.port}"]\n')
+        allowed = f'effect_targets = ["http://127.0.0.1:{target.port}"]'
+        config.write_text(f'database = "{database}"\npoll = "50ms"\n{allowed}\n')
         inbox = Inbox(config=str(config))
         inbox.source("stripe", secrets=["whsec_test"])
 
