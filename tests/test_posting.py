@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from oncehook import Effect, Event, Inbox, forward
+from oncehook import target as target_module
 from oncehook.forward import Posting
 from oncehook.outgoing import Outgoing
 from oncehook.target import Call, Target
@@ -91,9 +92,10 @@ async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names
 
 
 async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_alone(
-    tmp_path: Path, database: str, rows: Rows
+    tmp_path: Path, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has 8 places; who finds none goes back uncounted, and another effect is performed meanwhile."""
+    monkeypatch.setattr(target_module, "PATIENCE", 0.2)
     go_on = asyncio.Event()
     done: list[str] = []
 
