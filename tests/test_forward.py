@@ -46,7 +46,13 @@ def file(tmp_path: Path, database: str) -> Callable[..., Path]:
 
     def write(url: str, *lines: str, source: str = "stripe", secret: str = "whsec_test") -> Path:
         config = tmp_path / "oncehook.toml"
-        told = [f'database = "{database}"', 'lease = "1s"', 'poll = "50ms"', f"[sources.{source}]", f'secrets = ["{secret}"]']
+        told = [
+            f'database = "{database}"',
+            'lease = "1s"',
+            'poll = "50ms"',
+            f"[sources.{source}]",
+            f'secrets = ["{secret}"]',
+        ]
         config.write_text("\n".join([*told, f'forward = "{url}"', *lines]) + "\n")
         return config
 

@@ -188,11 +188,15 @@ def test_several_processes_are_counted_together_and_a_dead_one_still_counts(post
             for number in range(first, last):
                 body = stripe_body(f"evt_{number}")
                 # a connection of its own each: either process may take it
-                answer = httpx.post(f"{address}/webhooks/stripe", content=body, headers=stripe_headers(body), verify=False)
+                answer = httpx.post(
+                    f"{address}/webhooks/stripe", content=body, headers=stripe_headers(body), verify=False
+                )
                 assert answer.status_code == 202
 
         def received() -> float:
-            return read(httpx.get(f"{address}/metrics", verify=False).content).get('oncehook_received_total{source="stripe"}', 0.0)
+            return read(httpx.get(f"{address}/metrics", verify=False).content).get(
+                'oncehook_received_total{source="stripe"}', 0.0
+            )
 
         until(lambda: httpx.get(f"{address}/readyz", verify=False).status_code == 200)
         send(0, 40)

@@ -27,7 +27,9 @@ def make(tmp_path: Path, database: str) -> Callable[..., Inbox]:
 
     def make(url: str, *allowed: str) -> Inbox:
         config = tmp_path / "oncehook.toml"
-        config.write_text(f'database = "{database}"\npoll = "50ms"\neffect_targets = {list(allowed)}\n'.replace("'", '"'))
+        config.write_text(
+            f'database = "{database}"\npoll = "50ms"\neffect_targets = {list(allowed)}\n'.replace("'", '"')
+        )
         inbox = Inbox(config=str(config))
         inbox.source("stripe", secrets=["whsec_test"])
 

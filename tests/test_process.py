@@ -11,6 +11,7 @@ import pytest
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater, alone
 from oncehook.alone import Alone
+from oncehook.errors import Unavailable
 from oncehook.prune import forget
 from oncehook.receipt import Settled, State
 from oncehook.rescue import rescue
@@ -541,6 +542,38 @@ async def test_stopping_gives_back_what_was_not_started(inbox: Inbox, database: 
     waiting = ask(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'received' AND attempts = 0")[0][0]
     assert waiting + ask(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'")[0][0] == 60
     assert waiting > 0
+
+
+async def test_a_stop_that_is_cancelled_goes_on_and_one_that_is_cut_short_closes_the_store(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = make_inbox(stop_grace="1h")
+    inbox.source("stripe", secrets=["whsec_test"])
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    @inbox.on("stripe", "*")
+    async def hang(event: Event) -> None:
+        inside.set()
+        await go_on.wait()
+
+    async def live() -> None:
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1")
+            inbox.start_worker()
+            await inside.wait()
+
+    life = asyncio.create_task(live())
+    await until(lambda: inside.is_set() and inbox.worker is None)
+    life.cancel()
+    await asyncio.sleep(0.05)
+    assert not life.done()
+    await inbox.store.ping()
+    life.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await life
+    with pytest.raises(Unavailable):
+        await inbox.store.ping()
+    go_on.set()
 
 
 async def test_a_duplicate_of_a_receipt_that_is_being_handled_is_answered_at_once(inbox: Inbox, insert: str) -> None:
