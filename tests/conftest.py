@@ -39,6 +39,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.basetemp = config.option.basetemp or folder / "tmp"
     server = Postgres(folder / "cluster").start()
     os.environ["ONCEHOOK_TEST_POSTGRES_PORT"] = str(server.port)
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # else each process that a test starts would compile anew
+        os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
     def stop() -> None:
         server.stop()
@@ -81,7 +83,7 @@ def make_inbox(database: str) -> Callable[..., Inbox]:
     """An inbox on this test's database, not started."""
 
     def make(**settings: object) -> Inbox:
-        return Inbox(database, **{"worker": False, **settings})  # type: ignore[arg-type]
+        return Inbox(database, **{"worker": False, "poll": "50ms", **settings})  # type: ignore[arg-type]
 
     return make
 

@@ -11,12 +11,27 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import uvicorn.server
+
 from oncehook import Inbox
 from oncehook.cli.serve import listen, make_server
 from oncehook.testing import Answer
 from tests.events import STRIPE_SECRET
 
 ONCEHOOK = Path(sys.executable).parent / "oncehook"
+
+
+class Brisk:
+    """asyncio as uvicorn sees it here: its ticks, and its moment at the end, are short ones."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
+uvicorn.server.asyncio = Brisk()  # type: ignore[assignment]
 
 
 # -- in this loop ---------------------------------------------------------------------------------------------------
@@ -98,7 +113,8 @@ def write_config(folder: Path, database: str, *lines: str) -> Path:
     """A configuration with a Stripe source on this database."""
     file = folder / "oncehook.toml"
     stripe = ["[sources.stripe]", f'secrets = ["{STRIPE_SECRET}"]']
-    file.write_text("\n".join([f'database = "{database}"', *lines, *stripe]) + "\n")
+    poll = [] if any(line.startswith("poll") for line in lines) else ['poll = "50ms"']
+    file.write_text("\n".join([f'database = "{database}"', *poll, *lines, *stripe]) + "\n")
     return file
 
 

@@ -15,7 +15,7 @@ import asyncpg
 import pytest
 from sqlalchemy import create_engine, text
 
-from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, signals
+from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, calling, signals
 from oncehook.calling import Exited, NothingRan, Threads, call, name_of, said
 from oncehook.handle import Handler
 from oncehook.heartbeat import Heartbeat
@@ -373,7 +373,10 @@ async def test_hanging_functions_take_no_ones_place(inbox: Inbox, rows: Rows) ->
     assert len(called) == len(set(called)) == 10
 
 
-async def test_what_found_no_thread_goes_back_and_uses_no_attempt(inbox: Inbox, rows: Rows) -> None:
+async def test_what_found_no_thread_goes_back_and_uses_no_attempt(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "LATER", 0.5)
     go = threading.Event()
 
     @inbox.effect(timeout="0.1s", retry=Retry(attempts=1))

@@ -402,7 +402,7 @@ def test_a_worker_handles_what_a_door_in_another_process_accepts(hooks: Path, ro
         for (event_id,) in expected:
             body = stripe_body(event_id)
             address = f"http://127.0.0.1:{door.port}/webhooks/stripe"
-            assert httpx.post(address, content=body, headers=stripe_headers(body), timeout=10).status_code == 202
+            assert httpx.post(address, content=body, headers=stripe_headers(body), verify=False).status_code == 202
         until(lambda: rows("SELECT event_id FROM ledger ORDER BY event_id") == expected)
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0
@@ -425,6 +425,6 @@ def test_a_door_without_a_worker_leaves_the_work(tmp_path: Path) -> None:
     service = Process(write_config(tmp_path, database), "--no-worker", "--concurrency", "4")
     body = stripe_body("evt_1")
     address = f"http://127.0.0.1:{service.port}/webhooks/stripe"
-    assert httpx.post(address, content=body, headers=stripe_headers(body)).status_code == 202
+    assert httpx.post(address, content=body, headers=stripe_headers(body), verify=False).status_code == 202
     assert service.end() == 0
     assert ask(database, "SELECT status, attempts FROM webhook_receipts") == [("received", 0)]

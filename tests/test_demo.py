@@ -128,7 +128,7 @@ def test_a_port_that_is_taken_is_one_clear_sentence(tmp_path: Path) -> None:
 def test_on_a_terminal_the_demo_draws_a_table(tmp_path: Path) -> None:
     outer, inner = pty.openpty()
     environment = {**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm", "COLUMNS": "100", "LINES": "30"}
-    demo = subprocess.Popen([*DEMO, "--port", "0", "--seconds", "2"], stdout=inner, stderr=inner, env=environment)
+    demo = subprocess.Popen([*DEMO, "--port", "0", "--seconds", "1"], stdout=inner, stderr=inner, env=environment)
     os.close(inner)
     screen = b""
     while True:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import random
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -45,7 +46,13 @@ def file(tmp_path: Path, database: str) -> Callable[..., Path]:
 
     def write(url: str, *lines: str, source: str = "stripe", secret: str = "whsec_test") -> Path:
         config = tmp_path / "oncehook.toml"
-        told = [f'database = "{database}"', 'lease = "1s"', f"[sources.{source}]", f'secrets = ["{secret}"]']
+        told = [
+            f'database = "{database}"',
+            'lease = "1s"',
+            'poll = "50ms"',
+            f"[sources.{source}]",
+            f'secrets = ["{secret}"]',
+        ]
         config.write_text("\n".join([*told, f'forward = "{url}"', *lines]) + "\n")
         return config
 
@@ -332,10 +339,16 @@ def test_a_retry_after_is_seconds_or_a_date_and_has_a_limit(status: int, value: 
 # -- a target that is not well --------------------------------------------------------------------------------------
 
 
+def soon(least: float, most: float) -> float:
+    """What was put back comes back ten times as early."""
+    return random.uniform(least, most) / 10
+
+
 async def test_after_failures_in_a_row_a_target_is_left_alone_until_a_probe_succeeds(
     file: Callable[..., Path], database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(target, "FIRST_PAUSE", 1.5)
+    monkeypatch.setattr(target, "FIRST_PAUSE", 0.5)
+    monkeypatch.setattr(target, "_spread", soon)
     monkeypatch.setattr(forward, "POLICY", Retry(attempts=100, first=0.01, most=0.02))
     caplog.set_level("INFO", "oncehook")
     async with receiving(said(500)) as receiver, forwarding(file(receiver.url, "forward_concurrency = 1")) as inbox:
@@ -392,8 +405,10 @@ async def test_a_probe_is_alone_and_its_failure_makes_the_next_pause_longer() ->
 
 
 async def test_so_many_are_under_way_at_once_and_a_slow_target_holds_up_no_other_source(
-    file: Callable[..., Path], database: str
+    file: Callable[..., Path], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(target, "PATIENCE", 0.2)
+    monkeypatch.setattr(target, "_spread", soon)
     go = asyncio.Event()
     async with (
         receiving(wait_for(go, said(200))) as receiver,
@@ -471,6 +486,8 @@ async def test_a_worker_that_is_killed_while_it_forwards_costs_nothing_but_a_sec
             await asyncio.to_thread(first.kill)
         second = await asyncio.to_thread(Process, config)
         try:
+            await until(settled(database, "retrying", 1), 60)
+            ask(database, "UPDATE webhook_receipts SET next_attempt_at = NULL")  # a pause follows a crash
             await until(settled(database, "processed", 1), 60)
         finally:
             assert await asyncio.to_thread(second.end) == 0

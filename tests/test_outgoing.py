@@ -452,4 +452,4 @@ async def test_plain_http_on_a_tls_port_and_the_other_way_round_are_failures(
             await send(receiver.url)
     async with receiving(close_after(b"plain")) as receiver:
         with pytest.raises(SendFailed):
-            await send(f"https://127.0.0.1:{receiver.port}/", context=chains[1], seconds=5)
+            await send(f"https://127.0.0.1:{receiver.port}/", context=chains[1], seconds=0.5)  # it waits for more

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from oncehook import Effect, Event, Inbox, forward
+from oncehook import target as target_module
 from oncehook.forward import Posting
 from oncehook.outgoing import Outgoing
 from oncehook.target import Call, Target
@@ -26,7 +27,9 @@ def make(tmp_path: Path, database: str) -> Callable[..., Inbox]:
 
     def make(url: str, *allowed: str) -> Inbox:
         config = tmp_path / "oncehook.toml"
-        config.write_text(f'database = "{database}"\neffect_targets = {list(allowed)}\n'.replace("'", '"'))
+        config.write_text(
+            f'database = "{database}"\npoll = "50ms"\neffect_targets = {list(allowed)}\n'.replace("'", '"')
+        )
         inbox = Inbox(config=str(config))
         inbox.source("stripe", secrets=["whsec_test"])
 
@@ -91,9 +94,10 @@ async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names
 
 
 async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_alone(
-    tmp_path: Path, database: str, rows: Rows
+    tmp_path: Path, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has 8 places; who finds none goes back uncounted, and another effect is performed meanwhile."""
+    monkeypatch.setattr(target_module, "PATIENCE", 0.2)
     go_on = asyncio.Event()
     done: list[str] = []
 
@@ -103,7 +107,8 @@ async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_al
 
     async with receiving(stall) as target:
         config = tmp_path / "oncehook.toml"
-        config.write_text(f'database = "{database}"\neffect_targets = ["http://127.0.0.1:{target.port}"]\n')
+        allowed = f'effect_targets = ["http://127.0.0.1:{target.port}"]'
+        config.write_text(f'database = "{database}"\npoll = "50ms"\n{allowed}\n')
         inbox = Inbox(config=str(config))
         inbox.source("stripe", secrets=["whsec_test"])
 

@@ -451,7 +451,7 @@ async def test_an_open_reader_keeps_a_day_and_no_claim_waits(
     pg: Store, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The detach is given up and left pending; deliveries, leases and looks go on; the next turn finishes it."""
-    monkeypatch.setattr(postgres_prune, "DETACH_SECONDS", 2.0)
+    monkeypatch.setattr(postgres_prune, "DETACH_SECONDS", 1.0)
     await claim(pg, "evt_1", "evt_2")
     age(address, "evt_1", 40, "processed")
     age(address, "evt_2", 3, "failed")

@@ -71,4 +71,4 @@ class Site:
 
     def program(self, name: str | None = "admin") -> httpx.AsyncClient:
         headers = {"authorization": f"Bearer token-of-{name}"} if name else {}
-        return httpx.AsyncClient(base_url=self.address, headers=headers, timeout=30)
+        return httpx.AsyncClient(base_url=self.address, headers=headers, timeout=30, verify=False)

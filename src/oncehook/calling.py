@@ -29,6 +29,9 @@ MOST_THREADS = 4
 PATIENCE = 10.0
 """Seconds that a call waits for a thread before it is put back."""
 
+LATER = 5.0
+"""Seconds after which it is tried again then."""
+
 OURS = str(Path(__file__).parent)
 
 
@@ -181,7 +184,7 @@ class Threads:
             async with asyncio.timeout(self.patience):
                 await self._free.acquire()
         except TimeoutError:
-            raise NotNow("no thread is free: plain functions hang, or too many are called", after=5.0) from None
+            raise NotNow("no thread is free: plain functions hang, or too many are called", after=LATER) from None
 
     async def run(self, context: Context, work: Callable[[], Any]) -> Any:
         """What `work` gives, in a thread. When cancelled, the thread is left to itself."""
@@ -203,7 +206,7 @@ class Threads:
             threading.Thread(target=run, name=f"{self.name}-{next(self._numbers)}", daemon=True).start()
         except RuntimeError as error:
             self._free.release()
-            raise NotNow(f"no thread can be started: {error}", after=5.0) from None
+            raise NotNow(f"no thread can be started: {error}", after=LATER) from None
         try:
             given, failure = await ended
         except asyncio.CancelledError:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -294,10 +294,17 @@ class Inbox:
             raise
 
     async def stop(self) -> None:
-        """Finish what is under way, write what waits, close the store."""
+        """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
         self._running -= 1
         if self._running > 0:
             return
+        async with AsyncExitStack() as last:
+            last.push_async_callback(self.store.close)
+            last.push_async_callback(self._stop_heart)
+            await self._finish()
+        signals.emit("stopped")
+
+    async def _finish(self) -> None:
         for task in (self._rescuing, self._listening):
             if task is not None:
                 task.cancel()
@@ -306,17 +313,19 @@ class Inbox:
             await self.janitor.stop()
             self.janitor = None
         await self.end_work()
-        if self.heartbeat is not None:
-            await asyncio.to_thread(self.heartbeat.stop)
-            self.heartbeat = self.processor = self.door.inline = None
+        await self._stop_heart()
         await self.outgoing.close()
         await self.claimer.drain()
         await self.duplicates.drain()
         await self.rejections.stop()
         await self.secrets.stop()
         await self.announcer.stop()
-        await self.store.close()
-        signals.emit("stopped")
+
+    async def _stop_heart(self) -> None:
+        heartbeat, self.heartbeat = self.heartbeat, None
+        if heartbeat is not None:
+            self.processor = self.door.inline = None
+            await asyncio.to_thread(heartbeat.stop)
 
     async def end_work(self) -> None:
         """Lease no more, and let handlers and effects that are under way end, within `stop_grace` altogether."""
@@ -356,7 +365,7 @@ class Inbox:
         )
         self.worker.start()
         self._listening = asyncio.create_task(keep_listening(self.store, self.worker.wake))
-        self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency)
+        self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
         self.relay.start()
         kept = effect_horizon(settings, self.horizons.values())
         self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=self.email.prune)
@@ -370,7 +379,12 @@ class Inbox:
         try:
             yield
         finally:
-            await asyncio.shield(self.stop())
+            stopping = asyncio.create_task(self.stop())
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                await stopping  # left behind, it would be cut off with the loop; whoever cancels again cuts it short
+                raise
 
     async def ready(self) -> None:
         """Return if an event could be accepted now, else raise Unavailable."""

@@ -11,6 +11,7 @@ from typing import Any
 from oncehook import signals, tracing
 from oncehook.calling import Threads, after_failure, told
 from oncehook.clock import SYSTEM, Clock
+from oncehook.due import Dues
 from oncehook.errors import Unavailable
 from oncehook.event import Event
 from oncehook.handle import Handler, Handlers, is_repeated
@@ -46,6 +47,7 @@ class Processor:
         self.version = version
         self.clock = clock
         self.settler = Settler(store)
+        self.dues = Dues(clock)
         self.threads = Threads(threads, "oncehook-handler")  # of plain `def` handlers
 
     @tracing.attempt
@@ -64,6 +66,7 @@ class Processor:
                     settled.after = retry_after
                 landed = await self.settler.settle(settled)
             signals.settled(leased, settled, landed)
+            self.dues.add(settled.after)
             if settled.after == 0:
                 self.announce()  # it is due now, and this worker may have no room
             return settled if landed else None
@@ -88,6 +91,7 @@ class Processor:
             self.heartbeat.drop(leased.held)
         try:
             await self.store.release([leased.held for leased in batch], after)
+            self.dues.add(after)
         except Unavailable as refused:
             signals.emit("release_failed", count=len(batch), detail=refused.detail)
         if after is None:

@@ -14,15 +14,13 @@ from functools import partial
 
 from oncehook import signals, tracing
 from oncehook.calling import Threads, after_failure, call
+from oncehook.due import Dues
 from oncehook.effect import Effect, Effects
 from oncehook.errors import Unavailable
 from oncehook.receipt import EffectState, LeasedEffect, SettledEffect
 from oncehook.retry import Crashed, Fail, NotNow, Retry
 from oncehook.stopping import end, is_stopping
 from oncehook.store import EffectTarget, Store
-
-POLL = 1.0
-"""Seconds between looks when nothing woke the relay: a wake-up is a hint, never the only way."""
 
 MARGIN = 15.0
 """How much longer than its target may take an effect is leased: for the mark, on a busy day."""
@@ -37,17 +35,25 @@ class Relay:
     """Leases effects that this process can perform, and performs them, `concurrency` at once."""
 
     def __init__(
-        self, store: Store, effects: Effects, *, concurrency: int = 16, look_around: float | None = None
+        self,
+        store: Store,
+        effects: Effects,
+        *,
+        concurrency: int = 16,
+        poll: float = 1.0,
+        look_around: float | None = None,
     ) -> None:
         self.store = store
         self.effects = effects
         self.concurrency = concurrency
+        self.poll = poll  # seconds between looks when nothing woke it: a wake-up is a hint, never the only way
         self.look_around = LOOK_AROUND if look_around is None else look_around
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self.marks = Marks(store)
         self._threads = Threads(concurrency, "oncehook-effect", patience=MARGIN / 3)
         self._running: set[asyncio.Task[None]] = set()
         self._attention = asyncio.Event()  # something may be due, or a place is free
+        self._dues = Dues()
         self._stop_asked = False
         self._alone = False  # an effect whose process died waits for its turn
         self._feeding: asyncio.Task[None] | None = None
@@ -92,11 +98,11 @@ class Relay:
                 found = await self._lease()
             except Exception as error:
                 signals.background_failed("relay", error)
-                await asyncio.sleep(POLL)
+                await asyncio.sleep(min(self.poll, 1.0))  # a stop waits for it
                 continue
             if not found:
                 try:
-                    await asyncio.wait_for(self._attention.wait(), POLL)
+                    await asyncio.wait_for(self._attention.wait(), self._dues.left(self.poll))
                 except TimeoutError:
                     pass
 
@@ -147,6 +153,7 @@ class Relay:
             else:
                 _failed(settled, target.retry, leased.attempt, error)
         landed = await asyncio.shield(self.marks.mark(settled))
+        self._dues.add(settled.after)
         if landed is not None and not settled.uncharged:
             signals.performed(leased, settled, landed)
 

@@ -100,7 +100,9 @@ class Settings:
         "How long deliveries, handlers and effects that are under way may take to end at a stop, all at the same time; "
         "what does not is undone, and no attempt is counted.",
     )
-    poll: float = setting(1.0, duration, "How often a worker looks for work when nothing wakes it.")
+    poll: float = setting(
+        1.0, duration, "How often a worker and the relay of effects look for work when nothing wakes them."
+    )
     notify: bool = setting(
         True,
         flag,

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 import msgspec
-import structlog
 
 from oncehook import metrics
 from oncehook.clock import SYSTEM
@@ -107,9 +106,17 @@ _NUMBERS = {line: _LEVELS[level] for line, (level, _) in LINES.items()}
 _standard = logging.getLogger("oncehook")
 _threshold: int | None = None  # None: the app's own logging decides
 _json_stream: TextIO | io.TextIOBase | None = None
-_log: Any = structlog.wrap_logger(
-    _standard, processors=[structlog.stdlib.render_to_log_kwargs], wrapper_class=structlog.stdlib.BoundLogger
-)
+
+
+class AppLog:
+    """The app's own logging: a line's fields are attributes of its record."""
+
+    def __getattr__(self, level: str) -> Any:
+        method = getattr(_standard, level)
+        return lambda line, **fields: method(line, extra=fields)
+
+
+_log: Any = AppLog()
 
 
 class NeverWaits(io.TextIOBase):
@@ -168,27 +175,43 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | io.Tex
     stream = stream or _standard_error()
     console = format == "console" or (format == "auto" and stream.isatty())
     _json_stream = None if console else stream
-    renderer = structlog.dev.ConsoleRenderer(colors=stream.isatty()) if console else _render_json
-    _log = structlog.wrap_logger(
+    _log = _console(stream, _threshold) if console else JsonLog(stream)
+
+
+def _console(stream: TextIO | io.TextIOBase, threshold: int) -> Any:
+    import structlog  # it takes long to import, and only a person at a terminal needs it
+
+    return structlog.wrap_logger(
         structlog.WriteLogger(cast(TextIO, stream)),
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             _escape,
-            renderer,
+            structlog.dev.ConsoleRenderer(colors=stream.isatty()),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_threshold),
+        wrapper_class=structlog.make_filtering_bound_logger(threshold),
         cache_logger_on_first_use=True,
     )
+
+
+class JsonLog:
+    """A line is an object on a line of its own."""
+
+    def __init__(self, stream: TextIO | io.TextIOBase) -> None:
+        self.stream = stream
+
+    def __getattr__(self, level: str) -> Any:
+        return lambda line, **fields: self._write(level, line, fields)
+
+    def _write(self, level: str, line: str, fields: dict[str, Any]) -> None:
+        told = {**fields, "event": line, "level": level, "timestamp": rfc3339(SYSTEM.datetime())}
+        self.stream.write(_encode(_escape(None, "", told)).decode() + "\n")
+        self.stream.flush()
 
 
 _encoder = msgspec.json.Encoder(enc_hook=str)
 _encode = _encoder.encode
 _encode_lines = _encoder.encode_lines
-
-
-def _render_json(logger: Any, method: str, event: Any) -> str:
-    return _encode(event).decode()
 
 
 def _escape(logger: Any, method: str, event: Any) -> Any:

@@ -125,7 +125,8 @@ class Worker:
             if not found or self._ready:
                 left = self._alone.left
                 try:
-                    await asyncio.wait_for(self._attention.wait(), self.poll if left is None else max(left, 0))
+                    seconds = self.processor.dues.left(self.poll) if left is None else max(left, 0)
+                    await asyncio.wait_for(self._attention.wait(), seconds)
                 except TimeoutError:
                     pass
 

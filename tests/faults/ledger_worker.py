@@ -12,7 +12,7 @@ from oncehook import Event, Inbox, Retry
 
 
 async def main(database: str, lease: str, pause: str = "0.002") -> None:
-    inbox = Inbox(database, lease=float(lease), migrate="never")
+    inbox = Inbox(database, lease=float(lease), migrate="never", poll=0.05)
     inbox.source("stripe", secrets=["whsec_test"])
     mark = "$1" if database.startswith("postgresql") else "?"
 

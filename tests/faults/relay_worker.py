@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from oncehook import Effect, Event, Inbox, Retry, relay
+from oncehook.rescue import keep_rescuing
 
 HEIR = "never"
 """The point of a process that lives: it holds leases for long, so that a busy machine repeats no call of its own."""
@@ -35,7 +36,7 @@ def dies(verb: Any, *, before: bool) -> Any:
 
 
 def make_inbox(database: str, calls: Path, point: str) -> Inbox:
-    inbox = Inbox(database, lease=3.0 if point == HEIR else 0.5, migrate="never")
+    inbox = Inbox(database, lease=3.0 if point == HEIR else 0.5, migrate="never", poll=0.05)
     inbox.source("stripe", secrets=["whsec_test"])
 
     @inbox.effect(timeout=20.0, retry=Retry(attempts=20, first=0.01, most=0.05))
@@ -81,8 +82,12 @@ async def main(database: str, calls: str, point: str) -> None:
     if point != HEIR:
         relay.MARGIN = -19.5  # what it leases is free again half a second later
     async with inbox.lifespan():
+        if point == HEIR:  # so that it finds at once what was left behind
+            looking = asyncio.create_task(keep_rescuing(inbox.store, inbox.handlers, 0.1))
         print("ready", flush=True)
         await stop.wait()
+        if point == HEIR:
+            looking.cancel()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ NOTE = "INSERT INTO spans (key, number, what) VALUES ($1, $2, $3)"
 
 
 async def main(database: str, lease: str) -> None:
-    inbox = Inbox(database, lease=float(lease), migrate="never", poll=0.1)
+    inbox = Inbox(database, lease=float(lease), migrate="never", poll=0.05)
     inbox.source("stripe", secrets=["whsec_test"], serial_by="object_id")
     pool = await asyncpg.create_pool(database, max_size=16)
 

@@ -233,12 +233,17 @@ class HandlerConnections:
         if self._sweeping is not None:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
-        for connection in self._waiting:
-            try:
-                await connection.close(timeout=self.timeout)
-            except (*LOST, asyncpg.PostgresError):
+        try:
+            while self._waiting:
+                connection = self._waiting.pop()
+                try:
+                    await connection.close(timeout=self.timeout)
+                except (*LOST, asyncpg.PostgresError):
+                    connection.terminate()
+        finally:
+            for connection in self._waiting:  # this was cancelled
                 connection.terminate()
-        self._waiting.clear()
+            self._waiting.clear()
 
 
 def _in_one_line(sql: str) -> str:

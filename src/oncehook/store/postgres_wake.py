@@ -56,7 +56,8 @@ class PostgresWake(PostgresPool):
 
 async def _within(event: asyncio.Event, seconds: float) -> bool:
     try:
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):  # before Python 3.12 `wait_for` may swallow the end of the listener
+            await event.wait()
     except TimeoutError:
         return False
     return True

@@ -35,9 +35,11 @@ class PostgresWork(PostgresLease):
 
     async def close(self) -> None:
         handling, self.handling = self.handling, None
-        if handling is not None:
-            await handling.close()
-        await super().close()
+        try:
+            if handling is not None:
+                await handling.close()
+        finally:
+            await super().close()
 
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         given = {"receipt": receipt, "seconds": seconds, "worker": worker}
