@@ -50,3 +50,11 @@ class Watched:
 
     opened: list[dict[str, Any]]
     recovered: list[dict[str, Any]]
+
+
+def with_alerts(incidents: list[dict[str, Any]], alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each incident with its `alerts`."""
+    of: dict[int, list[dict[str, Any]]] = {one["incident"]: [] for one in incidents}
+    for row in alerts:
+        of[row["incident"]].append({name: value for name, value in row.items() if name != "incident"})
+    return [one | {"alerts": of[one["incident"]]} for one in incidents]

@@ -15,7 +15,7 @@ from typing import Any
 
 from oncehook import signals
 from oncehook.alerts.message import compose
-from oncehook.alerts.rules import BY_NAME, RULES, Reading, judge, wanted
+from oncehook.alerts.rules import BY_NAME, RULES, Reading, facts_of, judge, wanted
 from oncehook.alerts.settings import AlertSettings
 from oncehook.alerts.targets import make_targets
 from oncehook.calling import after_failure
@@ -170,8 +170,16 @@ class Alerts:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     async def incidents(self) -> list[dict[str, Any]]:
-        """The open incidents, newest first, with what each target was told."""
-        return await self.store.incidents(MOST_SHOWN)
+        """The open incidents, newest first, with what to do about each, and what each target was told."""
+        return [one | self._help(one) for one in await self.store.incidents(MOST_SHOWN)]
+
+    def _help(self, incident: dict[str, Any]) -> dict[str, str]:
+        """Empty for a rule of another version."""
+        rule, name = BY_NAME.get(incident["rule"]), incident["source"]
+        if rule is None:
+            return {"remedy": "", "page": "/"}
+        facts = facts_of(rule, name, incident["value"], incident["threshold"], self.sources.get(name))
+        return {"remedy": rule.remedy.format_map(facts), "page": rule.page.format_map(facts)}
 
     async def standing(self) -> list[dict[str, Any]]:
         """A row for each rule: the reading that is nearest to its threshold; a few seconds old at most."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
+from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched, with_alerts
 from oncehook.store.postgres_pool import array, plain
 from oncehook.store.postgres_prune import _run
 from oncehook.store.postgres_web import PostgresWeb
@@ -66,7 +66,7 @@ class PostgresAlerts(PostgresWeb):
         found = [plain(row) for row in await self._read(self.sql["incidents"], {"limit": limit})]
         ids = array(row["incident"] for row in found)
         rows = [plain(row) for row in await self._read(self.sql["alerts_of"], {"ids": ids})] if found else []
-        return [one | {"alerts": [row for row in rows if row["incident"] == one["incident"]]} for one in found]
+        return with_alerts(found, rows)
 
     async def prune_incidents(self, incidents: float, refusals: float) -> None:
         async with self._connection() as connection, connection.transaction():

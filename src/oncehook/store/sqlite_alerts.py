@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
+from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched, with_alerts
 from oncehook.store.sqlite_web import SqliteWeb
 
 
@@ -82,7 +82,7 @@ class SqliteAlerts(SqliteWeb):
         found = [dict(row) for row in await self._read(self.sql["incidents"], {"limit": limit})]
         ids = json.dumps([row["incident"] for row in found])
         rows = [dict(row) for row in await self._read(self.sql["alerts_of"], {"ids": ids})] if found else []
-        return [one | {"alerts": [row for row in rows if row["incident"] == one["incident"]]} for one in found]
+        return with_alerts(found, rows)
 
     async def prune_incidents(self, incidents: float, refusals: float) -> None:
         def prune(connection: sqlite3.Connection) -> None:

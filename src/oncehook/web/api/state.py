@@ -1,4 +1,4 @@
-"""Where everything stands, in JSON: overview, dead letters, sources, audit."""
+"""Where everything stands, in JSON: overview, dead letters, sources, alerts, audit."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -53,6 +53,11 @@ def _source(context: Context, request: Request, standing: dict[str, Any], name: 
     }
 
 
+async def alerts(context: Context, request: Request) -> Response:
+    watching = context.inbox.alerts
+    return answer({"incidents": await watching.incidents(), "rules": await watching.standing()})
+
+
 async def audit(context: Context, request: Request) -> Response:
     query = read_query(request, schemas.AuditQuery)
     rows, more = await look(context, query.cursor, query.limit)
@@ -66,6 +71,10 @@ ENDPOINTS = (
     ),
     Endpoint("GET", "/api/dead", dead, summary="Dead letters, grouped by what went wrong.", answer=schemas.Dead),
     Endpoint("GET", "/api/sources", sources, summary="Every configured source.", answer=schemas.Sources),
+    Endpoint(
+        "GET", "/api/alerts", alerts, summary="The open incidents, and what every rule measures now.",
+        answer=schemas.AlertsState,
+    ),
     Endpoint(
         "GET", "/api/audit", audit, summary="What people did, newest first.", query=schemas.AuditQuery,
         answer=schemas.Audit,

@@ -126,7 +126,7 @@ WHERE id = :id AND lease = :lease AND status = 'sending'
 RETURNING id
 
 -- name: incidents
-SELECT id AS incident, rule, source, opened_at, value, threshold, summary, below_at, recovered_at FROM webhook_incidents
+SELECT id AS incident, rule, source, opened_at, value, threshold, summary, below_at FROM webhook_incidents
 WHERE recovered_at IS NULL ORDER BY id DESC LIMIT :limit
 
 -- name: alerts_of
