@@ -102,14 +102,15 @@ def alert_settings_table() -> str:
 
 
 def rules_table() -> str:
-    """The rules as people meet them, for a source `shop`."""
+    """The rules as people meet them, for a source `stripe`."""
     defaults = {f.name: f for f in fields(alerts.Thresholds)}
-    facts = {"source": "shop", "value": "…", "threshold": "…", "provider": "Its provider", "horizon": "…"}
+    facts = {"source": "stripe", "value": "9", "threshold": "5", "provider": "Stripe", "horizon": "3d"}
     rows = []
     for rule in RULES:
         threshold = defaults[rule.setting]
         default = _default(threshold.default, threshold.metadata["parse"]) or "off"
-        told = f"{rule.sentence.format_map(facts)} {rule.remedy.format_map(facts)}"
+        units = {"value": "2d 6h", "threshold": "6h"} if rule.unit == "seconds" else {}
+        told = f"{rule.sentence.format_map(facts | units)} {rule.remedy.format_map(facts)}"
         rows.append((f"`{rule.name}`", f"`{rule.setting}`", default, told))
     return table(("rule", "threshold", "default", "what people are told"), rows)
 

@@ -1,8 +1,10 @@
 """Rules fire and recover; an incident is told once by however many processes, and again only if none could be sure."""
 
 import asyncio
+import importlib
 import io
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,7 +18,7 @@ from oncehook.receipt import EffectFilter, Filter
 from oncehook.replay import replay
 from oncehook.settings import duration
 from oncehook.store import Selection
-from oncehook.testing import advance, deliver, drain
+from oncehook.testing import advance, deliver, drain, post
 from tests.events import Rows, stripe_body
 from tests.targets import Receiver, receiving, said
 from tests.watching import SECRET, configured, look, names
@@ -73,7 +75,7 @@ async def test_dead_letters_above_the_threshold_fire_and_a_replay_that_works_rec
         assert (opened["rule"], opened["source"], opened["value"], opened["threshold"]) == (
             "dead_letters", "stripe", 2, 1
         )  # fmt: skip
-        assert opened["summary"] == "stripe has 2 dead letters, more than 1."
+        assert opened["summary"] == "Dead letters of stripe: 2, more than 1."
         assert (await look(inbox)).opened == []
         broken = False
         assert (await replay(inbox.store, Selection(wanted=Filter(status="failed")), actor="the test")).count == 2
@@ -114,7 +116,7 @@ async def test_a_spike_of_refusals_in_all_processes_together_fires_and_passes(ma
         assert (await look(inbox)).opened == []
         await refuse(other, 1)
         (opened,) = (await look(inbox)).opened
-        assert opened["summary"] == "5 deliveries to stripe were refused within 5 minutes, more than 4."
+        assert opened["summary"] == "Refused deliveries to stripe within 5 minutes: 5, more than 4."
         assert await recovered_after(inbox, "5m") == [("rejections", "stripe")]
         await refuse(inbox, 1)
         (reason,) = {row[0] for row in rows("SELECT reason FROM webhook_refusals")}
@@ -178,7 +180,9 @@ async def test_failed_effects_fire_and_those_that_are_replayed_recover(make_inbo
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await drain(inbox)
         (opened,) = (await look(inbox)).opened
-        assert names([opened]) == [("effects", "stripe")] and "1 effects that events of stripe" in opened["summary"]
+        assert (
+            names([opened]) == [("effects", "stripe")] and "Failed effects of stripe's events: 1" in opened["summary"]
+        )
         broken = False
         (failed,) = await inbox.store.find_effects(EffectFilter(status="failed"), limit=10)
         await inbox.store.replay_effects([failed["id"]], "the test")
@@ -258,10 +262,24 @@ async def test_one_that_flaps_is_one_incident(make_inbox: Make, rows: Rows) -> N
         assert rows(INCIDENTS) == [("rejections", "stripe", 0)]
 
 
-def test_every_rule_has_a_sentence_and_a_remedy_for_people() -> None:
+async def test_who_knocks_where_no_source_is_opens_no_incident(make_inbox: Make, rows: Rows) -> None:
+    inbox = make(make_inbox, rejections=0)
+    async with inbox.lifespan():
+        assert (await post(inbox, "nobody", b"{}", {})).status == 404
+        await inbox.refusals.write()
+        assert rows("SELECT source, reason, refused FROM webhook_refusals") == [("unknown", "unknown_source", 1)]
+        assert (await look(inbox)).opened == []
+
+
+def test_every_rule_has_a_sentence_and_a_remedy_that_names_commands_that_exist() -> None:
     facts = dict.fromkeys(("source", "value", "threshold", "provider", "horizon"), "x")
     for rule in RULES:
-        assert rule.sentence.format_map(facts).endswith(".") and "`oncehook " in rule.remedy.format_map(facts)
+        assert rule.sentence.format_map(facts).endswith(".")
+        commands = re.findall(r"`oncehook ([^`]+)`", rule.remedy.format_map(facts))
+        assert commands
+        for words in map(str.split, commands):
+            command = importlib.import_module(f"oncehook.cli.{words[0]}").command
+            command.make_context(words[0], words[1:]).close()
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
     ran = run("alerts")
     assert ran.code == 0
     first, telling, remedy, _, *table = ran.out.splitlines()
-    assert first.endswith("Z  stripe has 1 dead letters, more than 0.")
+    assert first.endswith("Z  Dead letters of stripe: 1, more than 0.")
     assert telling == "  page: opened, waiting: SendFailed: false exited with 1"
     assert "oncehook replay --failed --source stripe" in remedy
     assert [line.split()[0] for line in table[1:]] == [
@@ -118,7 +118,7 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
         await inbox.alerts.tell()
         assert await inbox.store.pulse() != before
         page = (await browser.get("/")).text
-        assert "Open incidents" in page and "stripe has 1 dead letters, more than 0." in page
+        assert "Open incidents" in page and "Dead letters of stripe: 1, more than 0." in page
         assert '<a href="/dead"><strong>' in page and "oncehook dead" in page
         state = (await program.get("/api/alerts")).json()
         (incident,) = state["incidents"]

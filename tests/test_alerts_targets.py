@@ -29,7 +29,7 @@ from tests.working import until
 pytestmark = pytest.mark.anyio
 
 OPENED = Message(
-    "0af1-opened", "opened", "dead_letters", "stripe", "stripe has 2 dead letters, more than <0>.",
+    "0af1-opened", "opened", "dead_letters", "stripe", "Dead letters of stripe: 2, more than <0>.",
     "See `oncehook dead`.", "2026-11-16T03:00:00.000000Z", 2.0, 0.0, 7, "2026-11-16T03:00:00.000000Z", None,
     "https://hooks.example.com/dead",
 )  # fmt: skip
@@ -79,7 +79,7 @@ async def test_slack_gets_a_text_in_which_nothing_is_markup(monkeypatch: pytest.
     (request,) = receiver.requests
     assert request.headers["content-type"] == "application/json" and "webhook-signature" not in request.headers
     assert json.loads(request.body) == {
-        "text": "Alert: dead_letters of stripe. stripe has 2 dead letters, more than &lt;0&gt;.\n"
+        "text": "Alert: dead_letters of stripe. Dead letters of stripe: 2, more than &lt;0&gt;.\n"
         "See `oncehook dead`.\nhttps://hooks.example.com/dead"
     }
 

@@ -41,7 +41,7 @@ class Rule:
 RULES = (
     Rule(
         "dead_letters", "dead_letters", "dead_letters",
-        "{source} has {value} dead letters, more than {threshold}.",
+        "Dead letters of {source}: {value}, more than {threshold}.",
         "See what went wrong with `oncehook dead`, mend it, then `oncehook replay --failed --source {source}`.",
         "/dead", column="number", given={"most": MOST_COUNTED},
     ),
@@ -54,7 +54,7 @@ RULES = (
     ),
     Rule(
         "rejections", "rejections", "refused",
-        "{value} deliveries to {source} were refused within 5 minutes, more than {threshold}.",
+        "Refused deliveries to {source} within 5 minutes: {value}, more than {threshold}.",
         "See why with `oncehook doctor signature {source}`.",
         "/sources", given={"seconds": WINDOW},
     ),
@@ -67,7 +67,7 @@ RULES = (
     ),
     Rule(
         "effects", "effects", "failed_effects",
-        "{value} effects that events of {source} asked for have failed, more than {threshold}.",
+        "Failed effects of {source}'s events: {value}, more than {threshold}.",
         "See `oncehook effects --status failed --source {source}`, mend it, then `oncehook effects replay --failed`.",
         "/events?source={source}",
     ),
@@ -137,7 +137,7 @@ def judge(
 
 def _threshold(rule: Rule, row: Row, settings: AlertSettings, source: Source | None) -> float | None:
     threshold: float | None = getattr(settings.of(row["source"]), rule.setting)
-    if rule.name == "silent" and source is None:  # nobody expects it to speak any more
+    if rule.name in ("silent", "rejections") and source is None:  # it is not expected to speak, or never was there
         return None
     if rule.setting != "retries" or threshold is None:
         return None if threshold is None else float(threshold)
@@ -156,7 +156,7 @@ def _is_refusing(row: Row, source: Source) -> bool:
 
 def facts_of(rule: Rule, name: str, value: float, threshold: float, source: Source | None) -> dict[str, str]:
     """What a sentence is filled with."""
-    provider, horizon = ("Its provider", None) if source is None else (_title(source), source.provider.horizon)
+    provider, horizon = ("its provider", None) if source is None else (_title(source), source.provider.horizon)
     return {
         "source": name,
         "value": told(rule, value),
