@@ -457,6 +457,12 @@ async def test_who_wants_to_be_reminded_is_once_in_so_long_while_it_is_open(
         assert types == ["alert.opened", "alert.reminder", "alert.reminder"]
         assert len({request.headers["webhook-id"] for request in receiver.requests}) == 3
         assert "has waited for 2h" in json.loads(receiver.requests[-1].body)["data"]["summary"]
+        await look(inbox, "61m")
+        await drain(inbox)
+        await look(inbox)
+        await look(inbox, "6m")  # over before the third reminder was sent
+        assert await inbox.alerts.tell() == 1
+        assert said_to(receiver)[-1] == ("alert.recovered", "lag")
 
 
 async def test_what_is_long_over_is_pruned(make_inbox: Make, receiver: Receiver, rows: Rows) -> None:
