@@ -119,7 +119,7 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
         assert await inbox.store.pulse() != before
         page = (await browser.get("/")).text
         assert "Open incidents" in page and "Dead letters of stripe: 1, more than 0." in page
-        assert '<a href="/dead"><strong>' in page and "oncehook dead" in page
+        assert '<a href="/dead"><strong>' in page and "<code>oncehook dead</code>" in page
         state = (await program.get("/api/alerts")).json()
         (incident,) = state["incidents"]
         assert (incident["rule"], incident["source"], incident["page"]) == ("dead_letters", "stripe", "/dead")

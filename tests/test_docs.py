@@ -20,7 +20,7 @@ import pytest
 from docs import generate
 from oncehook import Inbox, providers, signals, testing
 from oncehook.ack import ERRORS
-from oncehook.alerts.rules import RULES
+from oncehook.alerts.rules import NEWEST, RULES
 from oncehook.alerts.settings import AlertSettings, TargetSettings
 from oncehook.alerts.watch import KEPT
 from oncehook.canonical import FETCH_TIMEOUT
@@ -249,6 +249,8 @@ def test_the_event_in_json_is_documented_key_by_key() -> None:
         ("docs/order.md", f"{FETCH_TIMEOUT:.0f} seconds unless given"),
         ("docs/alerts.md", f"for {KEPT / 86400:.0f} days"),
         ("docs/alerts.md", f"within {AlertSettings().every:.0f} seconds"),
+        ("docs/alerts.md", f"at {AlertSettings().retries} percent (`retries`)"),
+        ("docs/alerts.md", f"the newest {NEWEST:,} receipts"),
         ("docs/alerts.md", f"below its threshold for {AlertSettings().recover_after / 60:.0f} minutes"),
         ("docs/verify.md", f"alternatives, at most {MOST_SIGNATURES}"),
         ("docs/dashboard.md", f"Counts stop at {overview.MOST:,}"),
