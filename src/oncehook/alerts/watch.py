@@ -31,6 +31,9 @@ TURN = "alerts"
 POLICY = Retry(attempts=40, first=10.0, most=1800.0)
 """A target may be down for half a day."""
 
+LEAST_PAUSE = 10.0
+"""Seconds before a target that has just failed is tried again, whatever the policy's dice say."""
+
 PLACES = 8
 """How many alerts a process sends at once."""
 
@@ -160,7 +163,7 @@ class Alerts:
             after, about["error"] = after_failure(POLICY, alert.attempt, error)
             line = "alert_failed" if after is None else "alert_untold"
             status = "failed" if after is None else "waiting"
-            settled = SettledAlert(alert.id, alert.lease, status, after or 0.0, about["error"])
+            settled = SettledAlert(alert.id, alert.lease, status, max(after or 0.0, LEAST_PAUSE), about["error"])
         try:
             if await self.store.settle_alert(settled):
                 signals.emit(line, **about)
