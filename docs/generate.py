@@ -5,6 +5,7 @@ tables in the source that it describes.
 """
 
 import importlib
+import inspect
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -17,6 +18,8 @@ import click
 
 from oncehook import providers, settings, signals, values
 from oncehook.ack import ERRORS
+from oncehook.alerts import settings as alerts
+from oncehook.alerts.rules import RULES
 from oncehook.cli import COMMANDS, oncehook
 from oncehook.metrics import METRICS
 from oncehook.providers import Expression, Provider
@@ -87,6 +90,31 @@ def dashboard_settings_table() -> str:
     return table(("key under `[dashboard]`", "default", "meaning"), rows)
 
 
+def alert_settings_table() -> str:
+    tables: dict[str, Any] = {"": alerts.AlertSettings, "targets.NAME.": alerts.TargetSettings}
+    rows = [
+        (f"`{where}{f.name}`", _default(f.default, f.metadata["parse"]), f.metadata["help"])
+        for where, cls in tables.items()
+        for f in fields(cls)
+        if f.metadata
+    ]
+    return table(("key under `[alerts]`", "default", "meaning"), rows)
+
+
+def rules_table() -> str:
+    """The rules as people meet them, for a source `stripe`."""
+    defaults = {f.name: f for f in fields(alerts.Thresholds)}
+    facts = {"source": "stripe", "value": "9", "threshold": "5", "provider": "Stripe", "horizon": "3d"}
+    rows = []
+    for rule in RULES:
+        threshold = defaults[rule.setting]
+        default = _default(threshold.default, threshold.metadata["parse"]) or "off"
+        units = {"value": "2d 6h", "threshold": "6h"} if rule.unit == "seconds" else {}
+        told = f"{rule.sentence.format_map(facts | units)} {rule.remedy.format_map(facts)}"
+        rows.append((f"`{rule.name}`", f"`{rule.setting}`", default, told))
+    return table(("rule", "threshold", "default", "what people are told"), rows)
+
+
 def endpoints_table() -> str:
     rows = [(f"`{e.method} {e.path}`", f"`{e.scope}`", e.summary) for e in ENDPOINTS]
     return table(("endpoint", "scope", "what it does"), rows)
@@ -94,7 +122,7 @@ def endpoints_table() -> str:
 
 def _default(value: Any, parse: Callable[[Any], Any]) -> str:
     """A default as one would write it in the file."""
-    parse = getattr(parse, "__wrapped__", parse)
+    parse = inspect.unwrap(parse)
     if value in (None, (), ""):
         return ""
     if parse is values.duration:
@@ -427,6 +455,43 @@ MEANING = {
         "paused_at": "Since when.",
         "actor": "Who paused it.",
     },
+    "webhook_refusals": {
+        "source": "The source, or `unknown`.",
+        "minute_at": "The minute in which it was written, at most ten seconds after it was counted.",
+        "reason": "What the senders were told.",
+        "refused": "How many deliveries, in all processes.",
+    },
+    "webhook_incidents": {
+        "id": "Grows.",
+        "key": "Random; what targets are told is numbered by it.",
+        "rule": "What is wrong, see [alerts](alerts.md#the-rules).",
+        "source": "With which source.",
+        "opened_at": "Since when.",
+        "value": "What was measured last while it was above the threshold.",
+        "threshold": "From where on it is too much.",
+        "summary": "The sentence for people, as it was at first.",
+        "below_at": "Since when it is below the threshold again.",
+        "recovered_at": "When it was over; empty while it is open.",
+    },
+    "webhook_alerts": {
+        "id": "Grows.",
+        "incident_id": "The incident.",
+        "target": "Who is told: the name in the configuration.",
+        "word": "`opened`, `reminder` or `recovered`.",
+        "number": "Which reminder.",
+        "status": "`waiting`, `sending`, `told`, or `failed` when it was given up.",
+        "attempts": "How often it was tried; counted when it is leased.",
+        "next_attempt_at": "When the next attempt is due; while it is being sent, when its lease runs out.",
+        "told_at": "When the target had taken it.",
+        "last_error": "What the last attempt failed with.",
+        "lease": "Counts its leases: a mark by an older one matches nothing.",
+        "worker": "Who leased it last: host and process.",
+    },
+    "webhook_turns": {
+        "name": "What one process does for all.",
+        "number": "Counts the turns: what an older one would write is refused.",
+        "taken_at": "When the last turn was taken.",
+    },
     "webhook_dlq": {
         "receipt": "The receipt.",
         "source": "",
@@ -480,6 +545,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "source-settings": source_settings_table,
     "dashboard-settings": dashboard_settings_table,
+    "alert-settings": alert_settings_table,
+    "rules": rules_table,
     "endpoints": endpoints_table,
     "lifecycle": lifecycle,
     "errors": errors_table,

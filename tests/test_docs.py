@@ -21,6 +21,9 @@ from opentelemetry import trace
 from docs import generate
 from oncehook import Inbox, providers, signals, testing
 from oncehook.ack import ERRORS
+from oncehook.alerts.rules import NEWEST, RULES
+from oncehook.alerts.settings import AlertSettings, TargetSettings
+from oncehook.alerts.watch import KEPT
 from oncehook.canonical import FETCH_TIMEOUT
 from oncehook.cli import COMMANDS
 from oncehook.cli.tour import make_keys
@@ -72,8 +75,10 @@ def secrets_of_the_docs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def secret_for(name: str) -> tuple[str, str]:
     """What the sender signs with, and what the source is given."""
-    if name.startswith("FORWARD"):
+    if name.startswith(("FORWARD", "ALERT")):
         return FORWARDING, FORWARDING
+    if name.endswith("_URL"):
+        return (f"https://{name.lower().replace('_', '-')}.example.com/",) * 2
     return KEYS.get(name.split("_")[0].lower(), ("a-long-random-text", "a-long-random-text"))
 
 
@@ -194,6 +199,11 @@ def anchors(text: str) -> set[str]:
             "docs/settings.md",
             [f"{field.name}`" for cls in (DashboardSettings, UserSettings, TokenSettings) for field in fields(cls)],
         ),
+        (
+            "docs/settings.md",
+            [f"{field.name}`" for cls in (AlertSettings, TargetSettings) for field in fields(cls) if field.metadata],
+        ),
+        ("docs/alerts.md", [f"`{rule.name}`" for rule in RULES]),
         ("docs/api.md", [f"`{endpoint.method} {endpoint.path}`" for endpoint in ENDPOINTS]),
         ("docs/logs.md", [f"`{line}`" for line in signals.LINES]),
         ("docs/ack.md", [f"`{code}`" for code in ERRORS]),
@@ -241,6 +251,11 @@ def test_the_event_in_json_is_documented_key_by_key() -> None:
         ("docs/effects.md", f"{EFFECT_TIMEOUT:.0f} seconds unless you say otherwise"),
         ("docs/effects.md", f"A lease of that and {MARGIN:.0f} seconds more"),
         ("docs/order.md", f"{FETCH_TIMEOUT:.0f} seconds unless given"),
+        ("docs/alerts.md", f"for {KEPT / 86400:.0f} days"),
+        ("docs/alerts.md", f"within {AlertSettings().every:.0f} seconds"),
+        ("docs/alerts.md", f"at {AlertSettings().retries} percent (`retries`)"),
+        ("docs/alerts.md", f"the newest {NEWEST:,} receipts"),
+        ("docs/alerts.md", f"below its threshold for {AlertSettings().recover_after / 60:.0f} minutes"),
         ("docs/verify.md", f"alternatives, at most {MOST_SIGNATURES}"),
         ("docs/dashboard.md", f"Counts stop at {overview.MOST:,}"),
         ("docs/dashboard.md", f"for {DashboardSettings().session_length / 3600:.0f} hours"),
@@ -261,7 +276,7 @@ def test_the_picture_asks_no_other_host_for_anything() -> None:
 
 # -- guarantees -----------------------------------------------------------------------------------------------------
 
-BUILT = {f"R{number}" for number in (*range(1, 29), 31, 32, 34)}
+BUILT = {f"R{number}" for number in (*range(1, 29), *range(31, 35))}
 PROOF = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 

@@ -272,12 +272,13 @@ async def test_an_answer_to_head_has_no_body_and_does_not_keep_the_next_request_
             assert await wire.reader.readexactly(len(said)) == said
 
 
-async def test_an_answer_comes_in_one_piece(port: int, rows: Rows) -> None:
+@pytest.mark.parametrize("signature", ["right", "wrong"])
+async def test_an_answer_comes_in_one_piece(port: int, rows: Rows, signature: str) -> None:
     reads = []
     async with connected(port) as wire:
         for number in range(50):
             body = stripe_body(f"evt_whole_{number}")
-            await wire.say(request(DOOR, signed(body), body))
+            await wire.say(request(DOOR, signed(body if signature == "right" else b"another"), body))
             async with asyncio.timeout(5):
                 reads.append(await wire.reader.read(65536))
                 while not reads[-1].endswith(b"}"):

@@ -129,8 +129,9 @@ def test_every_line_that_is_emitted_is_in_the_table_and_the_other_way_round() ->
     of_events = {"accepted", "duplicate", "other_body", "ignored", "failed"}
     of_attempts = {"processed", "retrying", "dead", "lease_lost"}
     of_effects = {"effect_conflict", "stale", "effect_done", "effect_retrying", "effect_dead", "effect_lease_lost"}
+    of_alerts = {"alert_told", "alert_untold", "alert_failed"}
     of_the_log = {"lines_dropped"}
-    assert emitted | of_events | of_attempts | of_effects | of_the_log == set(signals.LINES)
+    assert emitted | of_events | of_attempts | of_effects | of_alerts | of_the_log == set(signals.LINES)
 
 
 # -- what must never be seen ----------------------------------------------------------------------------------------

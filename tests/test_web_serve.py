@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import pytest
 
-from oncehook.web.protocol import OneWrite
 from tests.servers import Postgres
 from tests.serving import Process, process, request, write_config
 
@@ -109,27 +108,3 @@ def test_the_door_the_library_and_the_help_do_not_pay_for_it() -> None:
     ):
         done = subprocess.run([sys.executable, "-c", look.format(code)], capture_output=True, text=True, timeout=30)
         assert done.stdout.strip() == "[]", code
-
-
-class Wire:
-    """What a transport was given to send, write by write."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def write(self, data: bytes) -> None:
-        self.sent.append(data)
-
-
-def test_an_answer_leaves_in_one_piece_whatever_its_status_and_an_interim_one_at_once() -> None:
-    for status in (b"200 OK", b"303 See Other", b"401 Unauthorized", b"503 Service Unavailable"):
-        wire = Wire()
-        head = b"HTTP/1.1 " + status + b"\r\ncontent-length: 4\r\n\r\n"
-        transport = OneWrite(wire)
-        transport.write(head)
-        assert wire.sent == []
-        transport.write(b"body")
-        assert wire.sent == [head + b"body"]
-    wire = Wire()
-    OneWrite(wire).write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    assert wire.sent == [b"HTTP/1.1 100 Continue\r\n\r\n"]

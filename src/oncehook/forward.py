@@ -170,9 +170,9 @@ def signed(event_id: str, body: bytes, secrets: Sequence[str], now: float) -> di
     return {**headers, "webhook-signature": " ".join(by_each)} if by_each else headers
 
 
-def usable(secrets: Sequence[str], where: str) -> list[str]:
+def usable(secrets: Sequence[str], where: str, what: str = "source") -> list[str]:
     """The values of secrets that can sign. Errors name the place, never the value."""
-    values = [resolve(secret, where) for secret in secrets]
+    values = [resolve(secret, where, what) for secret in secrets]
     try:
         signed("id", b"", values, 0)
     except ValueError as error:

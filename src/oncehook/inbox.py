@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, overload
 
 from oncehook import signals, tracing
+from oncehook.alerts import Alerts, read_alerts
 from oncehook.calling import name_of
 from oncehook.canonical import FETCH_TIMEOUT, Canonical, Fetcher
 from oncehook.claim import Claimer
@@ -31,7 +32,7 @@ from oncehook.prune import Janitor, effect_horizon, horizon
 from oncehook.receipt import Claim, Claimed, Receipt
 from oncehook.receive import Door, Reads, Receive, Scope, Send
 from oncehook.rehearse import Rehearsal, rehearse
-from oncehook.rejections import RejectionLog, SecretLog
+from oncehook.rejections import RefusalLog, RejectionLog, SecretLog
 from oncehook.relay import Relay
 from oncehook.rescue import keep_rescuing
 from oncehook.retry import Retry
@@ -90,11 +91,20 @@ class Inbox:
         self.rejections = RejectionLog(self.store)
         self.secrets = SecretLog(self.store, self.sources)
         self.meter = Meter(clock)
+        self.refusals = RefusalLog(self.store, self.meter)
         self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock, meter=self.meter)
         self.enter: tracing.Enter = self.door  # the way in: the door, or the door with a span around it
         self.handlers = Handlers()
         self.outgoing = Outgoing()
         self.targets: dict[str, ForwardTarget] = {}
+        self.alerts = Alerts(
+            self.store,
+            read_alerts(self.configuration.alerts),
+            self.sources,
+            self.outgoing,
+            base=self.configuration.dashboard.get("public_url"),
+            clock=clock,
+        )
         self.effects = Effects()
         posting = Posting(self.outgoing, self.configuration.settings.effect_targets, self.targets, clock)  # of the file
         self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))
@@ -263,11 +273,13 @@ class Inbox:
             return
         try:
             effect_horizon(self.settings, self.horizons.values())
+            self.alerts.check()
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
             await self._open_store()
             self.door.start()
             self.enter = tracing.around(self.door, self.sources)
             self.secrets.start()
+            self.refusals.start()
         except BaseException:
             self._running = 0
             raise
@@ -312,6 +324,7 @@ class Inbox:
         if self.janitor is not None:
             await self.janitor.stop()
             self.janitor = None
+        await self.alerts.stop()
         await self.end_work()
         await self._stop_heart()
         await self.outgoing.close()
@@ -319,6 +332,7 @@ class Inbox:
         await self.duplicates.drain()
         await self.rejections.stop()
         await self.secrets.stop()
+        await self.refusals.stop()
         await self.announcer.stop()
 
     async def _stop_heart(self) -> None:
@@ -370,6 +384,7 @@ class Inbox:
         kept = effect_horizon(settings, self.horizons.values())
         self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=self.email.prune)
         self.janitor.start()
+        self.alerts.start()
         self._rescuing = asyncio.create_task(keep_rescuing(self.store, self.handlers, settings.lease / 3))
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """What this process has seen at its door since it started: how long acks took, and what was refused.
 
-A delivery that is refused leaves no row, so this is the only place that knows of it. Senders choose neither the sources
-nor the reasons here, so the memory is bounded.
+A delivery that is refused leaves no row: it is counted here, and how many there were is written from here now and then.
+Senders choose neither the sources nor the reasons here, so the memory is bounded.
 """
 
 from collections import Counter, deque
@@ -34,6 +34,7 @@ class Meter:
         self.started = clock.datetime()
         self.acked: deque[tuple[str, float]] = deque(maxlen=LATENCIES)
         self.last_refused: dict[str, Refusal] = {}
+        self.unwritten: Counter[tuple[str, str]] = Counter()  # refusals that the database does not know of yet
         self._minutes: dict[int, Counter[tuple[str, str]]] = {}
 
     def refused(self, source: str, reason: str, detail: str) -> None:
@@ -46,6 +47,7 @@ class Meter:
             for old in [one for one in self._minutes if one <= minute - MINUTES]:
                 del self._minutes[old]
         self._minutes[minute][source, reason] += 1
+        self.unwritten[source, reason] += 1
 
     def refusals(self, since: float) -> list[tuple[int, str, str, int]]:
         """(second of the minute's start, source, reason, count), of minutes that had any."""

@@ -1,10 +1,11 @@
-"""What is kept of refused requests, and which secrets still verify: for the doctor, and off the hot path.
+"""What is kept of refused requests, how many there were, and which secrets still verify: off the hot path.
 
 A stranger can knock as often as they like: one sample a second is written at most, the sources taking turns, each with
 a small ring of its own. A sample is cut, and credentials are left out of it.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from datetime import datetime
@@ -15,6 +16,7 @@ import msgspec
 from oncehook import signals
 from oncehook.errors import Rejected
 from oncehook.extract import moment
+from oncehook.meter import Meter
 from oncehook.proxied import ADDRESS
 from oncehook.receipt import Delivery, Rejection
 from oncehook.source import NEVER_KEPT, Source
@@ -111,13 +113,10 @@ class RejectionLog:
         del self._waiting[source]
 
 
-class SecretLog:
-    """Counts which secret verified, and writes the counts now and then."""
+class NowAndThen:
+    """Writes what was counted meanwhile, now and then, and at a stop."""
 
-    def __init__(self, store: Store, sources: dict[str, Source]) -> None:
-        self.store = store
-        self.sources = sources
-        self._task: asyncio.Task[None] | None = None
+    _task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._keep_writing())
@@ -134,6 +133,17 @@ class SecretLog:
             await self.write()
 
     async def write(self) -> None:
+        raise NotImplementedError
+
+
+class SecretLog(NowAndThen):
+    """Counts which secret verified, and writes the counts now and then."""
+
+    def __init__(self, store: Store, sources: dict[str, Source]) -> None:
+        self.store = store
+        self.sources = sources
+
+    async def write(self) -> None:
         """Add what was counted since the last time. If that fails, it is counted again next time."""
         taken = [(source, index, count) for source in self.sources.values() for index, count in enumerate(source.uses)]
         used = {(source.name, source.marks[index]): count for source, index, count in taken if count}
@@ -146,6 +156,25 @@ class SecretLog:
         else:
             for source, index, count in taken:
                 source.uses[index] -= count
+
+
+class RefusalLog(NowAndThen):
+    """Writes how many deliveries were refused, so that what all processes refused is known in one place."""
+
+    def __init__(self, store: Store, meter: Meter) -> None:
+        self.store = store
+        self.meter = meter
+
+    async def write(self) -> None:
+        """Add what was refused since the last time. If that fails, it is added to the next."""
+        taken, self.meter.unwritten = self.meter.unwritten, Counter()
+        if not taken:
+            return
+        try:
+            await self.store.note_refusals(taken)
+        except Exception as error:
+            self.meter.unwritten.update(taken)
+            signals.emit("refusals_not_counted", detail=type(error).__name__)
 
 
 # -- rotation --------------------------------------------------------------------------------------------------------

@@ -264,7 +264,7 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
 
 _SECRET = (
     "secrets", "database", "metrics_token", "forward", "forward_secret", "verify_token", "public_url", "password",
-    "token", "session_key",
+    "token", "session_key", "webhook", "secret", "slack", "user", "command",
 )  # fmt: skip
 
 
@@ -289,6 +289,7 @@ class Configuration:
     providers: Mapping[str, Mapping[str, Any]]
     file: Path | None = None
     dashboard: Mapping[str, Any] = field(default_factory=dict)  # read by the dashboard, when there is one
+    alerts: Mapping[str, Any] = field(default_factory=dict)  # read by what watches
 
 
 def load(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Configuration:
@@ -299,7 +300,7 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
     tables = _read_file(file) if named or file.is_file() else {}
     sources = named_tables(tables.pop("sources", {}), "sources")
     providers = named_tables(tables.pop("providers", {}), "providers")
-    dashboard = named_tables({"dashboard": tables.pop("dashboard", {})}, "dashboard")["dashboard"]
+    dashboard, alerts = (named_tables({name: tables.pop(name, {})}, name)[name] for name in ("dashboard", "alerts"))
     values = read_table(Settings, tables, "")
     values |= read_table(Settings, _from_environment(environ), "ONCEHOOK_")
     return Configuration(
@@ -308,6 +309,7 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
         providers,
         file if named or file.is_file() else None,
         dashboard,
+        alerts,
     )
 
 

@@ -376,13 +376,13 @@ def mark(source: str, secret: str) -> str:
     return hashlib.sha256(f"oncehook secret\n{source}\n{secret}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
-def resolve(secret: str, where: str) -> str:
+def resolve(secret: str, where: str, what: str = "source") -> str:
     """A secret's value out of `env:NAME`, `file:PATH` or the value itself. Errors name the place, never the value."""
     kind, _, name = secret.partition(":")
     if kind == "env":
         value = os.environ.get(name, "")
         if not value.strip():
-            raise ConfigurationError(f"{where} is empty: set {name} in the environment, or remove the source")
+            raise ConfigurationError(f"{where} is empty: set {name} in the environment, or remove the {what}")
     elif kind == "file":
         try:
             value = Path(name).read_text("utf-8").strip()
@@ -393,5 +393,5 @@ def resolve(secret: str, where: str) -> str:
     else:
         value = secret
         if not value.strip():
-            raise ConfigurationError(f"{where} is empty: give the secret, or remove the source")
+            raise ConfigurationError(f"{where} is empty: give the secret, or remove the {what}")
     return value

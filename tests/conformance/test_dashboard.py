@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oncehook.alerts.rules import RULES
 from oncehook.receipt import Duplicate, Filter, Settled, State, rfc3339
 from oncehook.settings import Settings
 from oncehook.store import Store, make_store, queries
@@ -200,6 +201,16 @@ async def test_no_question_of_a_page_goes_through_the_whole_ledger(large: Store,
         assert not WHOLE.search(plan), f"{question}\n{plan}"
         if name in ("find", "window_end") and "event_id" not in given:  # a list comes out of its index in order
             assert not SORTED.search(plan), f"{question}\n{plan}"
+
+
+async def test_no_rule_of_alerts_goes_through_the_whole_ledger(large: Store, database: str) -> None:
+    questions = {rule.measure: {**rule.given} for rule in RULES} | {"abandon_inline": {}}
+    for name, given in questions.items():
+        given |= {"most": 1000} if "most" in given else {}
+        plan = "\n".join(await explained(large, database, large.sql[name], given))  # type: ignore[attr-defined]
+        assert not re.search(r"Seq Scan on webhook_receipts|SCAN webhook_receipts$", plan, re.MULTILINE), (
+            f"{name}\n{plan}"
+        )
 
 
 async def explained(store: Any, database: str, sql: str, given: dict[str, Any]) -> list[str]:

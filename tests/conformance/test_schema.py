@@ -161,6 +161,11 @@ async def test_both_dialects_have_the_same_columns(store: Store, database: str, 
         "webhook_rejections": "id source rejected_at reason detail method query headers body size",
         "webhook_secrets": "source secret verified first_used_at last_used_at",
         "webhook_pauses": "source paused_at actor",
+        "webhook_refusals": "source minute_at reason refused",
+        "webhook_incidents": "id key rule source opened_at value threshold summary below_at recovered_at",
+        "webhook_alerts": "id incident_id target word number status attempts next_attempt_at told_at last_error lease "
+        "worker",
+        "webhook_turns": "name number taken_at",
         "webhook_dlq": "receipt source event_id type object_id attempts last_error received_at payload",
     }
     for table, expected in tables.items():

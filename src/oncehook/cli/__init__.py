@@ -21,6 +21,7 @@ COMMANDS = {
     "resume": "Have a paused source's events worked off.",
     "effects": "List what is done after the commit, and try failed ones again.",
     "stats": "How many events each source has, in which state, and how long the oldest waits.",
+    "alerts": "What is wrong now, what is watched, and whether the targets can be told.",
     "prune": "Remove what is past its window and its retention, or say what would go.",
     "forget": "Erase the payloads about an object or an address; dedupe goes on.",
     "email": "What follows from email events: status, suppressions, counts.",

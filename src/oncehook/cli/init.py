@@ -33,6 +33,10 @@ max_body = "1MiB"
 # Who may use the dashboard: `oncehook access NAME` prints lines to append here. Without any, `serve` prints an address
 # with a token of its run.
 
+# Who is told when something is wrong; `oncehook alerts test` tries it.
+# [alerts.targets.chat]
+# slack = "env:SLACK_ALERTS_URL"
+
 # A sender that is not in the list, in the same words as the built-in ones:
 # [providers.acme]
 # title = "Acme"

@@ -1,12 +1,13 @@
 """What the house asks of a database. One behavioural suite, tests/conformance, holds every store to it."""
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from oncehook.errors import ConfigurationError
+from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
 from oncehook.receipt import (
     Claim,
     Claimed,
@@ -326,6 +327,42 @@ class Store(Protocol):
 
     async def replay_effects(self, ids: Sequence[int], actor: str) -> list[int]:
         """Have failed effects performed again and record who asked, in one transaction; returns those that moved."""
+
+    async def note_refusals(self, refused: Mapping[tuple[str, str], int]) -> None:
+        """Add how often deliveries of each (source, reason) were refused just now, to the minute that it is."""
+
+    async def measure(self, name: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """The rows of one of the statements that rules measure by: a `source` and a `value` each."""
+
+    async def take_turn(self, name: str, every: float) -> int | None:
+        """Take a turn that comes once in `every` seconds for all processes: its number, or None if it was taken."""
+
+    async def watch(
+        self,
+        turn: tuple[str, int],
+        firing: Sequence[Mapping[str, Any]],
+        *,
+        targets: Iterable[str],
+        recover_after: float,
+        remind: float | None,
+    ) -> Watched | None:
+        """Open an incident for what fires and has none, recover those that were below for so long, and record what
+        each target is to be told, in one transaction; None if the turn is another's by now, and nothing was done."""
+
+    async def lease_alerts(self, limit: int, worker: str, targets: Sequence[AlertTarget]) -> list[LeasedAlert]:
+        """Take up to `limit` alerts that are due, or whose lease ran out: attempt counted, fence raised.
+
+        A recovery is due only once its target was told of the beginning.
+        """
+
+    async def settle_alert(self, settled: SettledAlert) -> bool:
+        """End an attempt to tell; False if its lease was lost."""
+
+    async def incidents(self, limit: int) -> list[dict[str, Any]]:
+        """The open incidents, newest first, each with its `alerts`."""
+
+    async def prune_incidents(self, incidents: float, refusals: float) -> None:
+        """Delete incidents that recovered so many seconds ago, and counts of refusals that are so old."""
 
     async def look(self, name: str, given: Any) -> list[dict[str, Any]]:
         """The rows of one of the statements about email that only read; times are texts. `given` goes as JSON."""

@@ -18,14 +18,14 @@ from oncehook.extract import moment
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State
 from oncehook.settings import Settings
 from oncehook.store import DUPLICATES_KEPT, Place, queries
+from oncehook.store.postgres_alerts import PostgresAlerts
 from oncehook.store.postgres_pool import Connection, plain
-from oncehook.store.postgres_web import PostgresWeb
 
 ID_BLOCK = 512
 """How many receipt ids are drawn at once; a restart leaves a gap of at most as many."""
 
 
-class PostgresStore(PostgresWeb):
+class PostgresStore(PostgresAlerts):
     """The Store of `postgresql://…`."""
 
     parallel_claims = 2

@@ -11,13 +11,13 @@ import msgspec
 from oncehook.extract import moment
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
 from oncehook.store import DUPLICATES_KEPT, Place, queries
-from oncehook.store.sqlite_web import SqliteWeb
+from oncehook.store.sqlite_alerts import SqliteAlerts
 
 ROWS_AT_ONCE = (256, 64, 16, 4, 1)
 """The sizes of INSERT statements: few sizes, so that SQLite's cache of prepared statements holds them all."""
 
 
-class SqliteStore(SqliteWeb):
+class SqliteStore(SqliteAlerts):
     """The Store of `sqlite:///file.db`."""
 
     parallel_claims = 1

@@ -349,6 +349,52 @@ class OverviewState(Struct):
     paused: list[str]
 
 
+class AlertState(Struct):
+    """What one target was told of an incident, or is to be."""
+
+    target: str
+    word: Literal["opened", "reminder", "recovered"]
+    status: Literal["waiting", "sending", "told", "failed"]
+    attempts: int
+    told_at: str | None
+    last_error: str | None
+
+
+class Incident(Struct):
+    """Something that is wrong now. `below_at` is since when it is below its threshold again."""
+
+    incident: int
+    rule: str
+    source: str
+    opened_at: str
+    value: float
+    threshold: float
+    summary: str
+    remedy: str
+    page: str
+    below_at: str | None
+    alerts: list[AlertState]
+
+
+class RuleState(Struct):
+    """What a rule measures now, of the source that is nearest to its threshold."""
+
+    rule: str
+    is_on: bool
+    is_firing: bool
+    unit: Literal["number", "seconds"]
+    source: str | None
+    value: float | None
+    threshold: float | None
+
+
+class AlertsState(Struct):
+    """The open incidents, newest first, and every rule."""
+
+    incidents: list[Incident]
+    rules: list[RuleState]
+
+
 class AuditRow(Struct):
     """Something that somebody did."""
 

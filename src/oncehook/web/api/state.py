@@ -1,4 +1,4 @@
-"""Where everything stands, in JSON: overview, dead letters, sources, audit."""
+"""Where everything stands, in JSON: overview, dead letters, sources, alerts, audit."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -66,6 +66,11 @@ async def resume(context: Context, request: Request) -> Response:
     return answer({"source": await change(context, request, paused=False), "paused": False})
 
 
+async def alerts(context: Context, request: Request) -> Response:
+    watching = context.inbox.alerts
+    return answer({"incidents": await watching.incidents(), "rules": await watching.standing()})
+
+
 async def audit(context: Context, request: Request) -> Response:
     query = read_query(request, schemas.AuditQuery)
     rows, more = await look(context, query.cursor, query.limit)
@@ -86,6 +91,10 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/api/sources/{source}/resume", resume, scope="admin", summary="Work off what waits of it.",
         answer=schemas.Paused,
+    ),
+    Endpoint(
+        "GET", "/api/alerts", alerts, summary="The open incidents, and what every rule measures now.",
+        answer=schemas.AlertsState,
     ),
     Endpoint(
         "GET", "/api/audit", audit, summary="What people did, newest first.", query=schemas.AuditQuery,

@@ -21,6 +21,7 @@ async def show(context: Context, request: Request) -> Response:
     total = await context.overview.total()
     if total["is_empty"]:
         return context.render(request, "start.html", base=context.base_url(request), sources=_sources(context))
+    incidents = await context.inbox.alerts.incidents()
     charts, rows, is_slow = {}, [], False
     try:
         buckets, series = await context.overview.rates(over.name)
@@ -30,7 +31,7 @@ async def show(context: Context, request: Request) -> Response:
         is_slow = True
     return context.render(
         request, "overview.html", over=over, ranges=RANGES.values(), charts=charts, meaning=MEANING, rows=rows,
-        total=total, is_slow=is_slow, most=MOST, since=context.inbox.meter.started,
+        total=total, is_slow=is_slow, most=MOST, since=context.inbox.meter.started, incidents=incidents,
     )  # fmt: skip
 
 

@@ -53,7 +53,9 @@ SELECT source, max(received_at) AS received_at FROM (
 SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 1) AS receipts,
        (SELECT max(id) FROM webhook_attempts) AS attempts,
        (SELECT max(id) FROM webhook_deliveries) AS deliveries,
-       (SELECT max(id) FROM webhook_audit) AS audit
+       (SELECT max(id) FROM webhook_audit) AS audit,
+       (SELECT max(id) FROM webhook_incidents) AS incidents,
+       (SELECT count(*) FROM webhook_incidents WHERE recovered_at IS NULL) AS open_incidents
 
 -- name: audited
 SELECT id, at, actor, action, detail FROM webhook_audit

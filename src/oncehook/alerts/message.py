@@ -1,0 +1,101 @@
+"""What a target is told: the same facts as JSON, as a line of text and as a mail."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Any
+
+import msgspec
+
+from oncehook.alerts.rules import BY_NAME, facts_of, lasted
+from oncehook.extract import moment
+from oncehook.incident import LeasedAlert
+from oncehook.source import Source
+
+TITLES = {"opened": "Alert", "reminder": "Still open", "recovered": "Recovered", "test": "Test"}
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One alert. `id` is the same at every attempt, and of no other alert, so that who gets it twice can tell."""
+
+    id: str
+    word: str
+    rule: str
+    source: str
+    summary: str
+    remedy: str
+    at: str
+    value: float | None = None
+    threshold: float | None = None
+    incident: int | None = None
+    opened_at: str | None = None
+    recovered_at: str | None = None
+    link: str | None = None
+
+    @property
+    def title(self) -> str:
+        about = f"{self.rule} of {self.source}" if self.source else self.rule
+        return f"{TITLES[self.word]}: {about}"
+
+    @property
+    def text(self) -> str:
+        return "\n".join(part for part in (f"{self.title}. {self.summary}", self.remedy, self.link) if part)
+
+    def as_json(self) -> bytes:
+        """In the shape that Standard Webhooks recommends."""
+        names = (
+            "word", "incident", "rule", "source", "summary", "remedy", "value", "threshold", "opened_at",
+            "recovered_at", "link",
+        )  # fmt: skip
+        data: dict[str, Any] = {"id": self.id} | {name: getattr(self, name) for name in names}
+        return msgspec.json.encode({"type": f"alert.{self.word}", "timestamp": self.at, "data": data})
+
+    def as_mail(self, sender: str, to: tuple[str, ...]) -> EmailMessage:
+        mail = EmailMessage()
+        mail["Subject"] = f"[oncehook] {self.title}"
+        mail["From"], mail["To"] = sender, ", ".join(to)
+        mail["Message-ID"] = f"<{self.id}@oncehook.invalid>"
+        mail["Date"] = format_datetime(_time(self.at))
+        mail["Auto-Submitted"] = "auto-generated"
+        mail.set_content("\n\n".join(part for part in (self.summary, self.remedy, self.link) if part) + "\n")
+        return mail
+
+
+def compose(alert: LeasedAlert, source: Source | None, base: str | None) -> Message:
+    """The message of an alert. `base` is where people reach the dashboard, if that is known."""
+    rule = BY_NAME.get(alert.rule)
+    facts = {} if rule is None else facts_of(rule, alert.source, alert.value, alert.threshold, source)
+    summary, over = alert.summary, alert.word == "recovered"
+    if over and alert.recovered_at is not None:
+        seconds = (_time(alert.recovered_at) - _time(alert.opened_at)).total_seconds()
+        summary = f"It is over, after {lasted(seconds)}. It was: {alert.summary}"
+    elif alert.word == "reminder" and rule is not None:
+        summary = rule.sentence.format_map(facts)
+    return Message(
+        id=f"{alert.key}-{alert.word}{alert.number or ''}",
+        word=alert.word,
+        rule=alert.rule,
+        source=alert.source,
+        summary=summary,
+        remedy="" if over or rule is None else rule.remedy.format_map(facts),
+        at=(alert.recovered_at if over else None) or alert.opened_at,
+        value=alert.value,
+        threshold=alert.threshold,
+        incident=alert.incident,
+        opened_at=alert.opened_at,
+        recovered_at=alert.recovered_at if over else None,
+        link=f"{base}{rule.page.format_map(facts)}" if base and rule is not None else None,
+    )
+
+
+def trial(id: str, at: str) -> Message:
+    """What `oncehook alerts test` sends."""
+    return Message(id, "test", "test", "", "This is a test: alerts of this inbox arrive here.", "", at)
+
+
+def _time(text: str) -> datetime:
+    found = moment(text)
+    assert found is not None
+    return found

@@ -1,0 +1,183 @@
+"""The rules: what each measures, when that is too much, and what to tell people. Data, and pure.
+
+All of it is what the database knows, so every process comes to the same result, and so does `oncehook alerts`.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from oncehook.alerts.settings import WINDOW, AlertSettings
+from oncehook.source import Source
+from oncehook.values import as_duration
+
+MOST_COUNTED = 100_000
+"""Up to how many dead letters are counted, the newest first."""
+
+NEWEST = 10_000
+"""Among how many receipts a source that verifies nothing is looked for, the newest first."""
+
+LEAST_REFUSED = 3
+"""One stranger at the door is no provider that retries: fewer refusals say nothing about its horizon."""
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that is watched."""
+
+    name: str
+    setting: str  # whose threshold holds
+    measure: str  # the statement
+    sentence: str
+    remedy: str
+    page: str  # of the dashboard
+    unit: str = "number"  # or seconds
+    column: str = "value"  # where the statement has it
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+RULES = (
+    Rule(
+        "dead_letters", "dead_letters", "dead_letters",
+        "Dead letters of {source}: {value}, more than {threshold}.",
+        "See what went wrong with `oncehook dead`, mend it, then `oncehook replay --failed --source {source}`.",
+        "/dead", column="number", given={"most": MOST_COUNTED},
+    ),
+    Rule(
+        "lag", "lag", "lags",
+        "The oldest event of {source} that is due has waited for {value}, longer than {threshold}.",
+        "See `oncehook stats`: is a worker running, and are its handlers quick enough? A dead letter may block a "
+        "serial key.",
+        "/events?source={source}", unit="seconds", column="lag",
+    ),
+    Rule(
+        "rejections", "rejections", "refused",
+        "Refused deliveries to {source} within 5 minutes: {value}, more than {threshold}.",
+        "See why with `oncehook doctor signature {source}`.",
+        "/sources", given={"seconds": WINDOW},
+    ),
+    Rule(
+        "silent", "silent", "silences",
+        "{source} has received nothing authentic for {value}, longer than {threshold}.",
+        "See whether {provider} still has the webhook and shows failed deliveries, and whether its address leads here: "
+        "`oncehook doctor`.",
+        "/sources", unit="seconds", given={"most": NEWEST},
+    ),
+    Rule(
+        "effects", "effects", "failed_effects",
+        "Failed effects of {source}'s events: {value}, more than {threshold}.",
+        "See `oncehook effects --status failed --source {source}`, mend it, then `oncehook effects replay --failed`.",
+        "/effects?status=failed&source={source}",
+    ),
+    Rule(
+        "refusing", "retries", "refusing",
+        "Every delivery to {source} has been refused for {value}. {provider} stops retrying after {horizon}, and the "
+        "events that it gives up are lost.",
+        "See why with `oncehook doctor signature {source}`, and mend it before then.",
+        "/sources", unit="seconds",
+    ),
+    Rule(
+        "failing", "retries", "inline_failing",
+        "An inline event of {source} has failed at every delivery for {value}. {provider} stops retrying after "
+        "{horizon}, and then it is a dead letter.",
+        "See `oncehook events --source {source} --status retrying`, and mend its handler before then.",
+        "/events?status=retrying&source={source}", unit="seconds",
+    ),
+)  # fmt: skip
+"""docs/alerts.md is made of this table."""
+
+BY_NAME = {rule.name: rule for rule in RULES}
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a rule has measured of a source, and from where on it is too much."""
+
+    rule: Rule
+    source: str
+    value: float
+    threshold: float
+    facts: Mapping[str, str]
+
+    @property
+    def is_firing(self) -> bool:
+        return self.value > self.threshold
+
+    @property
+    def summary(self) -> str:
+        return self.rule.sentence.format_map(self.facts)
+
+    @property
+    def remedy(self) -> str:
+        return self.rule.remedy.format_map(self.facts)
+
+
+def wanted(settings: AlertSettings) -> list[Rule]:
+    """The rules that watch at least one source."""
+    every = [settings.of(name) for name in ("", *settings.sources)]
+    return [rule for rule in RULES if any(getattr(one, rule.setting) is not None for one in every)]
+
+
+def judge(
+    measured: Mapping[str, Iterable[Row]], settings: AlertSettings, sources: Mapping[str, Source]
+) -> list[Reading]:
+    """What was measured, by rule, against what holds for each source; a source that nobody watches is left out."""
+    found = []
+    for rule in RULES:
+        for row in measured.get(rule.name, ()):
+            threshold = _threshold(rule, row, settings, sources.get(row["source"]))
+            if threshold is not None:
+                value = max(0.0, float(row[rule.column]))
+                facts = facts_of(rule, row["source"], value, threshold, sources.get(row["source"]))
+                found.append(Reading(rule, row["source"], value, threshold, facts))
+    return found
+
+
+def _threshold(rule: Rule, row: Row, settings: AlertSettings, source: Source | None) -> float | None:
+    threshold: float | None = getattr(settings.of(row["source"]), rule.setting)
+    if rule.name in ("silent", "rejections") and source is None:  # it is not expected to speak, or never was there
+        return None
+    if rule.setting != "retries" or threshold is None:
+        return None if threshold is None else float(threshold)
+    if source is None or source.provider.horizon is None:  # nobody knows when it stops
+        return None
+    if rule.name == "refusing" and not _is_refusing(row, source):
+        return None
+    return source.provider.horizon * threshold / 100
+
+
+def _is_refusing(row: Row, source: Source) -> bool:
+    """Whether it looks like the provider's own deliveries: several, and still coming."""
+    horizon = source.provider.horizon or 0.0
+    return source.verifier is not None and row["number"] >= LEAST_REFUSED and row["last"] <= horizon / 4
+
+
+def facts_of(rule: Rule, name: str, value: float, threshold: float, source: Source | None) -> dict[str, str]:
+    """What a sentence is filled with."""
+    provider, horizon = ("its provider", None) if source is None else (_title(source), source.provider.horizon)
+    return {
+        "source": name,
+        "value": told(rule, value),
+        "threshold": told(rule, threshold),
+        "provider": provider,
+        "horizon": "?" if horizon is None else as_duration(horizon),
+    }
+
+
+def _title(source: Source) -> str:
+    return source.provider.title or source.provider_name
+
+
+def told(rule: Rule, value: float) -> str:
+    """A number, or a duration in its two largest units."""
+    return lasted(value) if rule.unit == "seconds" else f"{value:,.0f}"
+
+
+def lasted(seconds: float) -> str:
+    """A duration for people: 45s, 12m, 3h 20m, 2d 4h."""
+    whole = max(0, round(seconds))
+    parts = [(whole // 86400, "d"), (whole % 86400 // 3600, "h"), (whole % 3600 // 60, "m"), (whole % 60, "s")]
+    first = next((number for number, (size, _) in enumerate(parts) if size), 3)
+    return " ".join(f"{size}{unit}" for size, unit in parts[first : first + 2] if size) or "0s"

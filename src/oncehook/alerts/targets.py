@@ -1,0 +1,207 @@
+"""Who is told, and how: a signed webhook, a Slack-compatible address, a mail server, or a command.
+
+A target either takes a message or raises; what is said of it names a host or a program, never an address' path, a user,
+a password or an argument. The file is the operator's own, so a target in it may be anywhere.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import smtplib
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+from oncehook.alerts.message import Message
+from oncehook.alerts.settings import AlertSettings, TargetSettings
+from oncehook.calling import Threads, call
+from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import ConfigurationError, SendFailed
+from oncehook.exchange import Answer
+from oncehook.forward import judge, retry_after, signed, usable
+from oncehook.outgoing import Outgoing, parse_url
+from oncehook.source import resolve
+
+
+class Target(Protocol):
+    """Somebody who is told."""
+
+    name: str
+    kind: str
+    where: str  # as much of the address as may be shown
+    timeout: float
+
+    async def tell(self, message: Message) -> str:
+        """Return what it answered, in a word or two. Raises if it did not take the message."""
+
+
+class Http:
+    """A webhook or Slack: one POST, and 2xx is told."""
+
+    def __init__(self, name: str, settings: TargetSettings, outgoing: Outgoing, clock: Clock) -> None:
+        self.name = name
+        self.kind = settings.kind
+        self.timeout = settings.timeout
+        self.outgoing = outgoing
+        self.clock = clock
+        where = f"alerts.targets.{name}"
+        self.url = resolve(settings.webhook or settings.slack or "", f"{where}.{self.kind}", "target")
+        try:
+            self.where = parse_url(self.url).origin
+        except ValueError as error:
+            raise ConfigurationError(f"{where}.{self.kind} is not usable: {error}") from None
+        self.secrets = usable(settings.secret, f"{where}.secret", "target")
+
+    async def tell(self, message: Message) -> str:
+        body, headers = self._request(message)
+        answer = await self._post(body, headers)
+        judge(self.where, answer.status, retry_after(answer, self.clock.now()))
+        return f"answered {answer.status}"
+
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+        return await self.outgoing.send(self.url, body, headers, trusted=True, timeout=self.timeout)
+
+    def _request(self, message: Message) -> tuple[bytes, dict[str, str]]:
+        headers = {"User-Agent": "oncehook", "content-type": "application/json", "Idempotency-Key": message.id}
+        if self.kind == "slack":
+            return json.dumps({"text": _escaped(message.text)}, ensure_ascii=False).encode(), headers
+        body = message.as_json()
+        return body, headers | signed(message.id, body, self.secrets, self.clock.now())
+
+
+def _escaped(text: str) -> str:
+    """For Slack, in whose texts these three would be markup."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+class Mail:
+    """A mail server: one message to all of `to`, in a thread, because the standard library's client waits."""
+
+    kind = "smtp"
+
+    def __init__(self, name: str, settings: TargetSettings) -> None:
+        self.name = name
+        self.settings = settings
+        self.timeout = settings.timeout
+        where = f"alerts.targets.{name}"
+        self.host, self.port = _host_and_port(settings.smtp or "", f"{where}.smtp", settings.tls)
+        self.where = f"{self.host}:{self.port}"
+        self.user = settings.user and resolve(settings.user, f"{where}.user", "target")
+        self.password = settings.password and resolve(settings.password, f"{where}.password", "target")
+
+    async def tell(self, message: Message) -> str:
+        thread = Threads(1, "oncehook-mail")  # of its own, and left behind if the server never comes to an end
+        try:
+            return str(await call(self.where, self._send, thread, self.timeout, message))
+        except (smtplib.SMTPException, OSError, UnicodeError) as error:
+            raise SendFailed(f"{self.where} {_said(error, self.timeout)}") from None
+
+    def _send(self, message: Message) -> str:
+        mail = message.as_mail(self.settings.sender or "", self.settings.to)
+        with self._connect() as server:
+            if self.settings.tls == "starttls":
+                server.starttls(context=ssl.create_default_context())
+            if self.user and self.password:
+                server.login(self.user, self.password)
+            refused = server.send_message(mail)
+        taken = len(self.settings.to) - len(refused)
+        return f"took it for {taken} of {len(self.settings.to)}"
+
+    def _connect(self) -> smtplib.SMTP:
+        if self.settings.tls == "implicit":
+            context = ssl.create_default_context()
+            return smtplib.SMTP_SSL(self.host, self.port, timeout=self.timeout, context=context)
+        return smtplib.SMTP(self.host, self.port, timeout=self.timeout)
+
+
+def _host_and_port(text: str, where: str, tls: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":") if ":" in text else (text, "", "465" if tls == "implicit" else "587")
+    if not host.strip("[]") or not port.isdigit() or not 0 < int(port) < 65536 or not text.isprintable() or "/" in text:
+        raise ConfigurationError(f"{where} is {text!r}: expected a mail server, such as mail.example.com:587")
+    return host.strip("[]"), int(port)
+
+
+def _said(error: Exception, timeout: float) -> str:
+    """What a mail server's refusal means; of its own words only the number, for they may quote what was sent."""
+    if isinstance(error, UnicodeError):
+        return "was not asked: a user name, password or address is not ASCII"
+    if isinstance(error, TimeoutError):
+        return f"did not take it within {timeout:g} s"
+    if isinstance(error, smtplib.SMTPAuthenticationError):
+        return f"refused the user name or the password ({error.smtp_code})"
+    if isinstance(error, smtplib.SMTPRecipientsRefused):
+        return f"refused every recipient ({', '.join(sorted({str(code) for code, _ in error.recipients.values()}))})"
+    if isinstance(error, smtplib.SMTPSenderRefused):
+        return f"refused the sender ({error.smtp_code})"
+    if isinstance(error, smtplib.SMTPNotSupportedError):
+        return "offers no STARTTLS, or no way to sign in that is known here: see tls and user"
+    if isinstance(error, smtplib.SMTPResponseException):
+        return f"refused it ({error.smtp_code})"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"has no valid certificate ({error.verify_message})"
+    if isinstance(error, ssl.SSLError):
+        return f"cannot speak TLS ({error.reason or type(error).__name__}): see tls"
+    if isinstance(error, smtplib.SMTPServerDisconnected):
+        return "closed the connection"
+    return f"cannot be reached: {getattr(error, 'strerror', None) or type(error).__name__}"
+
+
+class Command:
+    """A program: the alert is JSON on its standard input, no shell is between, and 0 is told."""
+
+    kind = "command"
+
+    def __init__(self, name: str, settings: TargetSettings) -> None:
+        self.name = name
+        self.command = settings.command
+        self.timeout = settings.timeout
+        self.where = Path(settings.command[0]).name
+        self.errors_to: int | None = asyncio.subprocess.DEVNULL  # None: where ours go, for a person who tests it
+
+    async def tell(self, message: Message) -> str:
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=self.errors_to,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            said = getattr(error, "strerror", None) or type(error).__name__
+            raise SendFailed(f"{self.where} cannot be run: {said}") from None
+        try:
+            async with asyncio.timeout(self.timeout):
+                await process.communicate(message.as_json())
+        except TimeoutError:
+            raise SendFailed(f"{self.where} did not end within {self.timeout:g} s") from None
+        finally:
+            if process.returncode is None:
+                _end(process)
+                await process.wait()
+        if process.returncode != 0:
+            raise SendFailed(f"{self.where} exited with {process.returncode}")
+        return "exited with 0"
+
+
+def _end(process: asyncio.subprocess.Process) -> None:
+    """It and what it has started: it leads a session of its own."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError, AttributeError):  # gone by now; or Windows, which has no groups
+        process.kill()
+
+
+def make_targets(settings: AlertSettings, outgoing: Outgoing, clock: Clock = SYSTEM) -> dict[str, Target]:
+    """Every target of the configuration. Raises ConfigurationError that names the wrong key, and shows no secret."""
+    made: dict[str, Target] = {}
+    for name, one in settings.targets.items():
+        if one.kind == "smtp":
+            made[name] = Mail(name, one)
+        elif one.kind == "command":
+            made[name] = Command(name, one)
+        else:
+            made[name] = Http(name, one, outgoing, clock)
+    return made

@@ -1,0 +1,232 @@
+"""Watching: one process at a time measures, opens incidents and recovers them; any process tells the targets.
+
+Who has the turn is a row in the database, and what a turn writes is fenced by its number. An incident and what is to be
+told of it are one transaction; at most one incident of a rule and source is open, by a constraint. An alert is leased,
+sent and marked under a fence: at least once to each target, always with the same id, and once unless a process dies, or
+is cut off, between sending and marking. Nothing here is on the way of a delivery.
+"""
+
+import asyncio
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from oncehook import signals
+from oncehook.alerts.message import compose
+from oncehook.alerts.rules import BY_NAME, RULES, Reading, facts_of, judge, wanted
+from oncehook.alerts.settings import AlertSettings
+from oncehook.alerts.targets import make_targets
+from oncehook.calling import after_failure
+from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import ConfigurationError, Unavailable
+from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
+from oncehook.outgoing import Outgoing
+from oncehook.retry import Retry
+from oncehook.source import Source
+from oncehook.store import Store
+
+TURN = "alerts"
+POLICY = Retry(attempts=40, first=10.0, most=1800.0)
+"""A target may be down for half a day."""
+
+LEAST_PAUSE = 10.0
+"""Seconds before a target that has just failed is tried again, whatever the policy's dice say."""
+
+PLACES = 8
+"""How many alerts a process sends at once."""
+
+MARGIN = 30.0
+"""How much longer than its target may take an alert is leased: for the mark, on a busy day."""
+
+KEPT = 90 * 86400.0
+"""Seconds for which incidents that are over are kept."""
+
+PRUNE_EVERY = 100  # turns
+DAY = 86400.0
+MOST_SHOWN = 100
+FRESH = 5.0
+
+
+class Alerts:
+    """Watches an inbox, and tells the targets of its configuration."""
+
+    def __init__(
+        self,
+        store: Store,
+        settings: AlertSettings,
+        sources: Mapping[str, Source],
+        outgoing: Outgoing,
+        *,
+        base: str | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.store = store
+        self.settings = settings
+        self.sources = sources
+        self.base = base
+        self.clock = clock
+        self.targets = make_targets(settings, outgoing, clock)
+        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        self._task: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Task[None]] = set()
+        self._standing: tuple[float, list[Reading]] | None = None
+
+    def check(self) -> None:
+        """Refuse thresholds for a source that is not there: a typing error would watch nothing."""
+        for name in self.settings.sources:
+            if name not in self.sources:
+                known = ", ".join(sorted(self.sources)) or "none"
+                raise ConfigurationError(f"alerts.sources.{name} is for a source that is not there: known are {known}")
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._keep_watching())
+
+    async def stop(self) -> None:
+        """Stop at once: what is being sent is sent again by another process, or after the next start."""
+        tasks = [*self._telling] if self._task is None else [self._task, *self._telling]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._task = None
+
+    async def _keep_watching(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.every)
+            try:
+                await self.turn()
+                for alert in await self._lease(PLACES - len(self._telling)):
+                    task = asyncio.create_task(self._tell(alert))
+                    self._telling.add(task)
+                    task.add_done_callback(self._telling.discard)
+            except Unavailable as error:
+                signals.emit("alerts_wait", detail=error.detail)
+            except Exception as error:
+                signals.background_failed("alerts", error)
+
+    # -- measuring --------------------------------------------------------------------------------------------------
+
+    async def turn(self) -> Watched | None:
+        """Measure, and write down what began and what is over; None if it is another process's turn.
+
+        A measure that cannot be taken changes nothing: no incident recovers because the database does not answer.
+        """
+        number = await self.store.take_turn(TURN, self.settings.every * 0.9)
+        if number is None:
+            return None
+        firing = [reading for reading in await self.readings() if reading.is_firing]
+        done = await self.store.watch(
+            (TURN, number),
+            [_row(reading) for reading in firing],
+            targets=sorted(self.targets),
+            recover_after=self.settings.recover_after,
+            remind=self.settings.remind,
+        )
+        if done is not None:
+            _log(done)
+        if number % PRUNE_EVERY == 1:
+            await self.store.prune_incidents(KEPT, self._longest_horizon() + DAY)
+        return done
+
+    async def readings(self) -> list[Reading]:
+        """What every rule measures now."""
+        measured = {rule.name: await self.store.measure(rule.measure, rule.given) for rule in wanted(self.settings)}
+        return judge(measured, self.settings, self.sources)
+
+    def _longest_horizon(self) -> float:
+        return max([DAY, *(source.provider.horizon or 0.0 for source in self.sources.values())])
+
+    # -- telling ----------------------------------------------------------------------------------------------------
+
+    async def tell(self) -> int:
+        """Tell what is due now, and return when nothing of it is left; how many alerts were sent."""
+        sent = 0
+        while alerts := await self._lease(PLACES):
+            await asyncio.gather(*map(self._tell, alerts))
+            sent += len(alerts)
+        return sent
+
+    async def _lease(self, room: int) -> list[LeasedAlert]:
+        if room <= 0 or not self.targets:
+            return []
+        able = [AlertTarget(target.name, target.timeout + MARGIN) for target in self.targets.values()]
+        return await self.store.lease_alerts(room, self.name, able)
+
+    async def _tell(self, alert: LeasedAlert) -> None:
+        message = compose(alert, self.sources.get(alert.source), self.base)
+        settled, about = SettledAlert(alert.id, alert.lease, "told"), _about(alert)
+        try:
+            about["answer"] = await self.targets[alert.target].tell(message)
+            line = "alert_told"
+        except Exception as error:
+            after, about["error"] = after_failure(POLICY, alert.attempt, error)
+            line = "alert_failed" if after is None else "alert_untold"
+            status = "failed" if after is None else "waiting"
+            settled = SettledAlert(alert.id, alert.lease, status, max(after or 0.0, LEAST_PAUSE), about["error"])
+        try:
+            if await self.store.settle_alert(settled):
+                signals.emit(line, **about)
+        except Unavailable as error:  # its lease runs out, and it is sent again with the same id
+            signals.emit("alerts_wait", detail=error.detail)
+
+    # -- looking ----------------------------------------------------------------------------------------------------
+
+    async def incidents(self) -> list[dict[str, Any]]:
+        """The open incidents, newest first, with what to do about each, and what each target was told."""
+        return [one | self._help(one) for one in await self.store.incidents(MOST_SHOWN)]
+
+    def _help(self, incident: dict[str, Any]) -> dict[str, str]:
+        """Empty for a rule of another version."""
+        rule, name = BY_NAME.get(incident["rule"]), incident["source"]
+        if rule is None:
+            return {"remedy": "", "page": "/"}
+        facts = facts_of(rule, name, incident["value"], incident["threshold"], self.sources.get(name))
+        return {"remedy": rule.remedy.format_map(facts), "page": rule.page.format_map(facts)}
+
+    async def standing(self) -> list[dict[str, Any]]:
+        """A row for each rule: the reading that is nearest to its threshold; a few seconds old at most."""
+        if self._standing is None or self.clock.monotonic() - self._standing[0] >= FRESH:
+            self._standing = self.clock.monotonic(), await self.readings()
+        return [_stands(rule.name, self._standing[1], self.settings) for rule in RULES]
+
+
+def _row(reading: Reading) -> dict[str, Any]:
+    return {
+        "key": secrets.token_hex(12),
+        "rule": reading.rule.name,
+        "source": reading.source,
+        "value": reading.value,
+        "threshold": reading.threshold,
+        "summary": reading.summary,
+    }
+
+
+def _log(done: Watched) -> None:
+    for row in done.opened:
+        about = {name: row[name] for name in ("rule", "source", "value", "threshold", "summary")}
+        signals.emit("alert_opened", incident=row["id"], **about)
+    for row in done.recovered:
+        seconds = round(row["seconds"], 3)
+        signals.emit("alert_recovered", incident=row["id"], rule=row["rule"], source=row["source"], seconds=seconds)
+
+
+def _about(alert: LeasedAlert) -> dict[str, Any]:
+    names = ("incident", "rule", "source", "target", "word", "attempt")
+    return {name: getattr(alert, name) for name in names}
+
+
+def _stands(name: str, readings: list[Reading], settings: AlertSettings) -> dict[str, Any]:
+    rule = BY_NAME[name]
+    found = [reading for reading in readings if reading.rule is rule]
+    worst = max(found, key=lambda one: one.value / (one.threshold or 1.0), default=None)
+    thresholds = [getattr(settings.of(source), rule.setting) for source in ("", *settings.sources)]
+    return {
+        "rule": name,
+        "is_on": any(threshold is not None for threshold in thresholds),
+        "is_firing": worst is not None and worst.is_firing,
+        "unit": rule.unit,
+        "source": None if worst is None else worst.source,
+        "value": None if worst is None else round(worst.value, 3),
+        "threshold": None if worst is None else worst.threshold,
+    }

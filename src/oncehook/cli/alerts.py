@@ -1,0 +1,125 @@
+"""`oncehook alerts`: what is wrong now, what is watched, and whether the targets can be told."""
+
+import secrets
+import sys
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from oncehook.alerts import Alerts
+from oncehook.alerts.message import Message, trial
+from oncehook.alerts.rules import BY_NAME, told
+from oncehook.alerts.targets import Command, Target
+from oncehook.calling import said
+from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
+from oncehook.cli.serve import load_inbox
+from oncehook.clock import SYSTEM
+from oncehook.inbox import Inbox
+from oncehook.receipt import rfc3339
+from oncehook.settings import load
+
+app_option = click.option("--app", help="module:inbox, where sources are added in code.")
+
+
+@click.group("alerts", invoke_without_command=True)
+@app_option
+@config_option
+@json_option
+@click.pass_context
+def command(context: click.Context, app: str | None, config: str | None, as_json: bool) -> None:
+    """List the open incidents, and every rule with what it measures now.
+
+    Who is told, and from where on something is too much, stands under [alerts] in oncehook.toml.
+
+    \b
+    oncehook alerts
+    oncehook alerts --json | jq 'select(.incident)'
+    oncehook alerts test                 tell every target that this is a test
+    oncehook alerts test ops             only this one
+    """
+    inbox = context.obj = load_inbox(app) if app else Inbox(config=load(config))
+    if context.invoked_subcommand is not None:
+        return
+    incidents, rules = run(_look(inbox))
+    if as_json:
+        for row in [*incidents, *rules]:
+            print_json(row)
+    else:
+        _print_incidents(incidents)
+        _print_rules(rules)
+
+
+async def _look(inbox: Inbox) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    inbox.alerts.check()
+    async with opened(replace(inbox.configuration, settings=inbox.settings)) as store:
+        alerts = Alerts(store, inbox.alerts.settings, inbox.sources, inbox.outgoing)
+        return await alerts.incidents(), await alerts.standing()
+
+
+def _print_incidents(incidents: list[dict[str, Any]]) -> None:
+    if not incidents:
+        click.echo("no incident is open")
+        return
+    for one in incidents:
+        click.echo(f"{one['opened_at'][:19]}Z  {printable(one['summary'])}")
+        for alert in one["alerts"]:
+            error = f": {printable(alert['last_error'])}" if alert["last_error"] else ""
+            click.echo(f"  {printable(alert['target'])}: {alert['word']}, {alert['status']}{error}")
+        click.echo(f"  {printable(one['remedy'])}")
+
+
+def _print_rules(rules: list[dict[str, Any]]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in ("rule", "now", "too much above", "source", ""):
+        table.add_column(title, justify="right" if title in ("now", "too much above") else "left", no_wrap=True)
+    for row in rules:
+        rule, state = BY_NAME[row["rule"]], "firing" if row["is_firing"] else "" if row["is_on"] else "not watched"
+        now, most = ("–" if row[name] is None else told(rule, row[name]) for name in ("value", "threshold"))
+        table.add_row(row["rule"], now, most, printable(row["source"] or ""), state)
+    click.echo()
+    console().print(table)
+
+
+@command.command("test")
+@click.argument("target", required=False)
+@click.pass_obj
+def test(inbox: Inbox, target: str | None) -> None:
+    """Tell every target, or only TARGET, that this is a test, and say what each answered. Exits 1 if one failed.
+
+    \b
+    oncehook alerts test
+    oncehook alerts test ops
+    """
+    targets = inbox.alerts.targets
+    if target is not None and target not in targets:
+        known = ", ".join(targets) or "none"
+        raise click.UsageError(f"alerts.targets.{target} is not in the configuration: known are {known}")
+    chosen = list(targets.values()) if target is None else [targets[target]]
+    if not chosen:
+        click.echo("there are no targets: add one under [alerts.targets.NAME] in oncehook.toml", err=True)
+        sys.exit(1)
+    sys.exit(0 if run(_test(inbox, chosen)) else 1)
+
+
+async def _test(inbox: Inbox, targets: list[Target]) -> bool:
+    message, well = trial(f"{secrets.token_hex(12)}-test", rfc3339(SYSTEM.datetime()) or ""), True
+    try:
+        for target in targets:
+            word, answer = await _tell(target, message)
+            well = well and word == "told"
+            click.echo(f"{target.name}  {target.kind} {printable(target.where)}  {word}: {printable(answer)}")
+    finally:
+        await inbox.outgoing.close()
+    return well
+
+
+async def _tell(target: Target, message: Message) -> tuple[str, str]:
+    if isinstance(target, Command):
+        target.errors_to = None  # whoever tests it wants to see them
+    try:
+        return "told", await target.tell(message)
+    except Exception as error:
+        return "failed", said(error).partition(": ")[2]

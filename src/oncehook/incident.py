@@ -1,0 +1,60 @@
+"""An incident, and what a target is told of it: the values that go between rules, targets and the store."""
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class AlertTarget:
+    """Whom this process can tell, each leased for so many seconds."""
+
+    target: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedAlert:
+    """What one target is to be told of an incident, held under a lease, and the fence."""
+
+    id: int
+    lease: int
+    attempt: int
+    target: str
+    word: str  # opened, reminder or recovered
+    number: int  # of the reminder
+    incident: int
+    key: str  # of the incident, random: ids of two inboxes never meet at a target
+    rule: str
+    source: str
+    value: float
+    threshold: float
+    summary: str
+    opened_at: str
+    recovered_at: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SettledAlert:
+    """What came of telling a target, as the store writes it: `told`, `waiting` for the next attempt, or `failed`."""
+
+    id: int
+    lease: int
+    status: str
+    after: float = 0.0
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What a turn has opened and recovered, a row each."""
+
+    opened: list[dict[str, Any]]
+    recovered: list[dict[str, Any]]
+
+
+def with_alerts(incidents: list[dict[str, Any]], alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each incident with its `alerts`."""
+    of: dict[int, list[dict[str, Any]]] = {one["incident"]: [] for one in incidents}
+    for row in alerts:
+        of[row["incident"]].append({name: value for name, value in row.items() if name != "incident"})
+    return [one | {"alerts": of[one["incident"]]} for one in incidents]

@@ -1,0 +1,145 @@
+-- name: note_refusals
+INSERT INTO webhook_refusals AS r (source, minute_at, reason, refused)
+SELECT source, date_trunc('minute', now()), reason, refused
+FROM json_to_recordset(CAST(:given AS json)) AS g (source text, reason text, refused bigint)
+ORDER BY source COLLATE "C", reason COLLATE "C"
+ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = r.refused + excluded.refused
+
+-- name: failed_effects
+SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
+
+-- name: refused
+SELECT source, sum(refused)::bigint AS value FROM webhook_refusals
+WHERE minute_at >= now() - CAST(:seconds AS double precision) * interval '1 second' GROUP BY source
+
+-- name: silences
+-- For how long nothing authentic came: by when a secret last verified, or by the newest receipts where nothing is verified.
+SELECT source, min(extract(epoch FROM now() - heard_at))::double precision AS value FROM (
+    SELECT source, last_used_at AS heard_at FROM webhook_secrets
+    UNION ALL
+    SELECT source, received_at FROM (
+        SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
+    ) AS newest
+) AS heard GROUP BY source
+
+-- name: refusing
+-- Since when everything is refused: what came before a delivery was last verified does not count.
+SELECT f.source, extract(epoch FROM now() - min(f.minute_at))::double precision AS value,
+       extract(epoch FROM now() - max(f.minute_at))::double precision AS last, sum(f.refused)::bigint AS number
+FROM webhook_refusals f
+LEFT JOIN (SELECT source, max(last_used_at) AS used_at FROM webhook_secrets GROUP BY source) s ON s.source = f.source
+WHERE f.reason IN ('bad_signature', 'stale_timestamp', 'malformed', 'too_large', 'unsupported_media_type')
+  AND (s.used_at IS NULL OR f.minute_at > s.used_at)
+GROUP BY f.source
+
+-- name: inline_failing
+SELECT source, extract(epoch FROM now() - min(received_at))::double precision AS value, count(*) AS number
+FROM webhook_receipts WHERE is_inline AND status = 'retrying' GROUP BY source
+
+-- name: take_turn
+INSERT INTO webhook_turns AS t (name, number, taken_at) VALUES (:name, 1, now())
+ON CONFLICT (name) DO UPDATE SET number = t.number + 1, taken_at = now()
+WHERE t.taken_at <= now() - CAST(:every AS double precision) * interval '1 second'
+RETURNING number
+
+-- name: hold_turn
+SELECT number FROM webhook_turns WHERE name = :name AND number = CAST(:number AS bigint) FOR UPDATE
+
+-- name: open_incidents
+INSERT INTO webhook_incidents (key, rule, source, value, threshold, summary)
+SELECT key, rule, source, value, threshold, summary FROM json_to_recordset(CAST(:given AS json)) AS g (
+    key text, rule text, source text, value double precision, threshold double precision, summary text
+)
+ORDER BY rule COLLATE "C", source COLLATE "C"
+ON CONFLICT (rule, source) WHERE recovered_at IS NULL DO NOTHING
+RETURNING id, rule, source, value, threshold, summary
+
+-- name: see_incidents
+UPDATE webhook_incidents i SET value = g.value, threshold = g.threshold, below_at = NULL
+FROM json_to_recordset(CAST(:given AS json)) AS g (rule text, source text, value double precision, threshold double precision)
+WHERE i.rule = g.rule AND i.source = g.source AND i.recovered_at IS NULL
+
+-- name: lower_incidents
+UPDATE webhook_incidents i SET below_at = now()
+WHERE i.recovered_at IS NULL AND i.below_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM json_to_recordset(CAST(:given AS json)) AS g (rule text, source text) WHERE g.rule = i.rule AND g.source = i.source
+)
+
+-- name: recover_incidents
+UPDATE webhook_incidents SET recovered_at = now()
+WHERE recovered_at IS NULL AND below_at <= now() - CAST(:seconds AS double precision) * interval '1 second'
+RETURNING id, rule, source, extract(epoch FROM now() - opened_at)::double precision AS seconds
+
+-- name: alert_opened
+INSERT INTO webhook_alerts (incident_id, target, word)
+SELECT i.id, t.target, 'opened'
+FROM webhook_incidents i CROSS JOIN json_array_elements_text(CAST(:targets AS json)) AS t (target)
+WHERE i.id = ANY(CAST(:ids AS text)::bigint[])
+
+-- name: alert_recovered
+-- Only who was told, or is being told, that it began.
+INSERT INTO webhook_alerts (incident_id, target, word)
+SELECT a.incident_id, a.target, 'recovered' FROM webhook_alerts a
+WHERE a.incident_id = ANY(CAST(:ids AS text)::bigint[]) AND a.word = 'opened' AND a.status <> 'failed'
+ON CONFLICT DO NOTHING
+
+-- name: alert_again
+INSERT INTO webhook_alerts (incident_id, target, word, number)
+SELECT a.incident_id, a.target, 'reminder', floor(extract(epoch FROM now() - i.opened_at) / CAST(:seconds AS double precision))
+FROM webhook_alerts a JOIN webhook_incidents i ON i.id = a.incident_id
+WHERE a.word = 'opened' AND a.status = 'told' AND i.recovered_at IS NULL AND i.below_at IS NULL
+  AND i.opened_at <= now() - CAST(:seconds AS double precision) * interval '1 second'
+ON CONFLICT DO NOTHING
+
+-- name: lease_alerts
+-- Recovery is told after the beginning was, and nobody is reminded of what is over.
+WITH due AS (
+    SELECT a.id, g.seconds FROM webhook_alerts a
+    JOIN webhook_incidents i ON i.id = a.incident_id
+    JOIN json_to_recordset(CAST(:targets AS json)) AS g (target text, seconds double precision) ON g.target = a.target
+    WHERE a.status IN ('waiting', 'sending') AND a.next_attempt_at <= now()
+      AND (a.word <> 'reminder' OR i.recovered_at IS NULL)
+      AND (a.word = 'opened' OR EXISTS (
+          SELECT 1 FROM webhook_alerts o
+          WHERE o.incident_id = a.incident_id AND o.target = a.target AND o.word = 'opened' AND o.status = 'told'
+      ))
+    ORDER BY a.next_attempt_at, a.id LIMIT :limit FOR UPDATE OF a SKIP LOCKED
+)
+UPDATE webhook_alerts a
+SET status = 'sending', attempts = a.attempts + 1, lease = a.lease + 1, worker = :worker,
+    next_attempt_at = now() + due.seconds * interval '1 second'
+FROM due WHERE a.id = due.id
+RETURNING a.id
+
+-- name: leased_alerts
+SELECT a.id, a.lease, a.attempts AS attempt, a.target, a.word, a.number, i.id AS incident, i.key, i.rule, i.source, i.value,
+       i.threshold, i.summary, i.opened_at, i.recovered_at
+FROM webhook_alerts a JOIN webhook_incidents i ON i.id = a.incident_id
+WHERE a.id = ANY(CAST(:ids AS text)::bigint[]) ORDER BY a.id
+
+-- name: settle_alert
+UPDATE webhook_alerts
+SET status = CAST(:status AS text), last_error = CAST(:error AS text),
+    told_at = CASE WHEN CAST(:status AS text) = 'told' THEN now() END,
+    next_attempt_at = now() + CAST(:after AS double precision) * interval '1 second'
+WHERE id = :id AND lease = :lease AND status = 'sending'
+RETURNING id
+
+-- name: incidents
+SELECT id AS incident, rule, source, opened_at, value, threshold, summary, below_at FROM webhook_incidents
+WHERE recovered_at IS NULL ORDER BY id DESC LIMIT :limit
+
+-- name: alerts_of
+SELECT incident_id AS incident, target, word, status, attempts, told_at, last_error FROM webhook_alerts
+WHERE incident_id = ANY(CAST(:ids AS text)::bigint[]) ORDER BY id
+
+-- name: prune_alerts
+DELETE FROM webhook_alerts WHERE incident_id IN (
+    SELECT id FROM webhook_incidents WHERE recovered_at < now() - CAST(:seconds AS double precision) * interval '1 second'
+)
+
+-- name: prune_incidents
+DELETE FROM webhook_incidents WHERE recovered_at < now() - CAST(:seconds AS double precision) * interval '1 second'
+
+-- name: prune_refusals
+DELETE FROM webhook_refusals WHERE minute_at < now() - CAST(:seconds AS double precision) * interval '1 second'

@@ -1,0 +1,146 @@
+-- name: note_refusals
+INSERT INTO webhook_refusals (source, minute_at, reason, refused)
+SELECT value ->> 'source', strftime('%Y-%m-%dT%H:%M:00.000000Z', 'now'), value ->> 'reason', value ->> 'refused'
+FROM json_each(:given) WHERE true
+ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = refused + excluded.refused
+
+-- name: failed_effects
+SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
+
+-- name: refused
+SELECT source, sum(refused) AS value FROM webhook_refusals
+WHERE minute_at >= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds') GROUP BY source
+
+-- name: silences
+-- For how long nothing authentic came: by when a secret last verified, or by the newest receipts where nothing is verified.
+SELECT source, (julianday('now') - julianday(max(heard_at))) * 86400 AS value FROM (
+    SELECT source, last_used_at AS heard_at FROM webhook_secrets
+    UNION ALL
+    SELECT source, received_at FROM (
+        SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
+    ) AS newest
+) AS heard GROUP BY source
+
+-- name: refusing
+-- Since when everything is refused: what came before a delivery was last verified does not count.
+SELECT f.source, (julianday('now') - julianday(min(f.minute_at))) * 86400 AS value,
+       (julianday('now') - julianday(max(f.minute_at))) * 86400 AS last, sum(f.refused) AS number
+FROM webhook_refusals f
+LEFT JOIN (SELECT source, max(last_used_at) AS used_at FROM webhook_secrets GROUP BY source) s ON s.source = f.source
+WHERE f.reason IN ('bad_signature', 'stale_timestamp', 'malformed', 'too_large', 'unsupported_media_type')
+  AND (s.used_at IS NULL OR f.minute_at > s.used_at)
+GROUP BY f.source
+
+-- name: inline_failing
+SELECT source, (julianday('now') - julianday(min(received_at))) * 86400 AS value, count(*) AS number
+FROM webhook_receipts WHERE is_inline AND status = 'retrying' GROUP BY source
+
+-- name: take_turn
+INSERT INTO webhook_turns (name, number, taken_at) VALUES (:name, 1, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+ON CONFLICT (name) DO UPDATE SET number = number + 1, taken_at = excluded.taken_at
+WHERE taken_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :every || ' seconds')
+RETURNING number
+
+-- name: hold_turn
+SELECT number FROM webhook_turns WHERE name = :name AND number = :number
+
+-- name: open_incidents
+INSERT INTO webhook_incidents (key, rule, source, value, threshold, summary)
+SELECT value ->> 'key', value ->> 'rule', value ->> 'source', value ->> 'value', value ->> 'threshold', value ->> 'summary'
+FROM json_each(:given) WHERE true
+ON CONFLICT (rule, source) WHERE recovered_at IS NULL DO NOTHING
+RETURNING id, rule, source, value, threshold, summary
+
+-- name: see_incidents
+UPDATE webhook_incidents SET value = g.value, threshold = g.threshold, below_at = NULL
+FROM (
+    SELECT value ->> 'rule' AS rule, value ->> 'source' AS source, value ->> 'value' AS value, value ->> 'threshold' AS threshold
+    FROM json_each(:given)
+) AS g
+WHERE webhook_incidents.rule = g.rule AND webhook_incidents.source = g.source AND recovered_at IS NULL
+
+-- name: lower_incidents
+UPDATE webhook_incidents SET below_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+WHERE recovered_at IS NULL AND below_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM json_each(:given) AS g
+    WHERE g.value ->> 'rule' = webhook_incidents.rule AND g.value ->> 'source' = webhook_incidents.source
+)
+
+-- name: recover_incidents
+UPDATE webhook_incidents SET recovered_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+WHERE recovered_at IS NULL AND below_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
+RETURNING id, rule, source, (julianday('now') - julianday(opened_at)) * 86400 AS seconds
+
+-- name: alert_opened
+INSERT INTO webhook_alerts (incident_id, target, word)
+SELECT i.value, t.value, 'opened' FROM json_each(:ids) AS i CROSS JOIN json_each(:targets) AS t
+
+-- name: alert_recovered
+-- Only who was told, or is being told, that it began.
+INSERT INTO webhook_alerts (incident_id, target, word)
+SELECT a.incident_id, a.target, 'recovered' FROM webhook_alerts a
+WHERE a.incident_id IN (SELECT value FROM json_each(:ids)) AND a.word = 'opened' AND a.status <> 'failed'
+ON CONFLICT DO NOTHING
+
+-- name: alert_again
+INSERT INTO webhook_alerts (incident_id, target, word, number)
+SELECT a.incident_id, a.target, 'reminder', CAST((julianday('now') - julianday(i.opened_at)) * 86400 / :seconds AS INTEGER)
+FROM webhook_alerts a JOIN webhook_incidents i ON i.id = a.incident_id
+WHERE a.word = 'opened' AND a.status = 'told' AND i.recovered_at IS NULL AND i.below_at IS NULL
+  AND i.opened_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
+ON CONFLICT DO NOTHING
+
+-- name: lease_alerts
+-- Recovery is told after the beginning was, and nobody is reminded of what is over.
+UPDATE webhook_alerts
+SET status = 'sending', attempts = attempts + 1, lease = lease + 1, worker = :worker,
+    next_attempt_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || (
+        SELECT g.value ->> 'seconds' FROM json_each(:targets) AS g WHERE g.value ->> 'target' = webhook_alerts.target
+    ) || ' seconds')
+WHERE id IN (
+    SELECT a.id FROM webhook_alerts a
+    JOIN webhook_incidents i ON i.id = a.incident_id
+    JOIN json_each(:targets) AS g ON g.value ->> 'target' = a.target
+    WHERE a.status IN ('waiting', 'sending') AND a.next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+      AND (a.word <> 'reminder' OR i.recovered_at IS NULL)
+      AND (a.word = 'opened' OR EXISTS (
+          SELECT 1 FROM webhook_alerts o
+          WHERE o.incident_id = a.incident_id AND o.target = a.target AND o.word = 'opened' AND o.status = 'told'
+      ))
+    ORDER BY a.next_attempt_at, a.id LIMIT :limit
+)
+RETURNING id
+
+-- name: leased_alerts
+SELECT a.id, a.lease, a.attempts AS attempt, a.target, a.word, a.number, i.id AS incident, i.key, i.rule, i.source, i.value,
+       i.threshold, i.summary, i.opened_at, i.recovered_at
+FROM webhook_alerts a JOIN webhook_incidents i ON i.id = a.incident_id
+WHERE a.id IN (SELECT value FROM json_each(:ids)) ORDER BY a.id
+
+-- name: settle_alert
+UPDATE webhook_alerts
+SET status = :status, last_error = :error,
+    told_at = CASE WHEN :status = 'told' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
+    next_attempt_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :after || ' seconds')
+WHERE id = :id AND lease = :lease AND status = 'sending'
+RETURNING id
+
+-- name: incidents
+SELECT id AS incident, rule, source, opened_at, value, threshold, summary, below_at FROM webhook_incidents
+WHERE recovered_at IS NULL ORDER BY id DESC LIMIT :limit
+
+-- name: alerts_of
+SELECT incident_id AS incident, target, word, status, attempts, told_at, last_error FROM webhook_alerts
+WHERE incident_id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+
+-- name: prune_alerts
+DELETE FROM webhook_alerts WHERE incident_id IN (
+    SELECT id FROM webhook_incidents
+    WHERE recovered_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
+)
+
+-- name: prune_incidents
+DELETE FROM webhook_incidents WHERE recovered_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
+
+-- name: prune_refusals
+DELETE FROM webhook_refusals WHERE minute_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')

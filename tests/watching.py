@@ -1,0 +1,68 @@
+"""What tests of alerts share: an inbox with rules and targets, time that passes between turns, and a mail server."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
+
+from oncehook import Inbox
+from oncehook.incident import Watched
+from oncehook.settings import Configuration, Settings
+from oncehook.testing import advance
+
+SECRET = "whsec_YWxlcnRzIGFyZSBzaWduZWQgYnkgdGhpcyBvbmU="
+
+
+def configured(**alerts: Any) -> Configuration:
+    """A configuration with these alerts; rules are looked at every ten seconds."""
+    return Configuration(Settings(), {}, {}, alerts={"every": "10s", **alerts})
+
+
+async def look(inbox: Inbox, after: Any = "30s") -> Watched:
+    """Let time pass, and have a turn."""
+    await advance(inbox, after)
+    done = await inbox.alerts.turn()
+    assert done is not None, "it was another's turn"
+    return done
+
+
+def names(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    return [(row["rule"], row["source"]) for row in rows]
+
+
+class MailBox:
+    """A mail server's handler: it keeps what it gets, and refuses who is to be refused."""
+
+    def __init__(self, refuses: str = "") -> None:
+        self.refuses = refuses
+        self.mails: list[Envelope] = []
+        self.logins: list[tuple[bytes, bytes]] = []
+
+    async def handle_RCPT(
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address == self.refuses:
+            return "550 no such mailbox"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:
+        self.mails.append(envelope)
+        return "250 taken"
+
+    def authenticate(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+        assert isinstance(data, LoginPassword)
+        self.logins.append((data.login, data.password))
+        return AuthResult(success=data.password == b"right-password", handled=False)
+
+
+@asynccontextmanager
+async def mail_server(box: MailBox, **options: Any) -> AsyncIterator[int]:
+    """The port of a mail server in this loop."""
+    server = await asyncio.get_running_loop().create_server(lambda: SMTP(box, **options), "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
