@@ -66,7 +66,7 @@ RULES = (
         "/sources", unit="seconds", given={"most": NEWEST},
     ),
     Rule(
-        "effects", "effects", "failed_effects",
+        "effects", "effects", "sources_of_failed_effects",
         "Failed effects of {source}'s events: {value}, more than {threshold}.",
         "See `oncehook effects --status failed --source {source}`, mend it, then `oncehook effects replay --failed`.",
         "/effects?status=failed&source={source}",

@@ -20,7 +20,9 @@ def load(dialect: str) -> dict[str, str]:
     for file in (resources.files("oncehook.store") / "sql" / dialect).iterdir():
         if file.name.endswith(".sql"):
             _, *parts = _NAME.split(file.read_text("utf-8"))
-            found |= {name: body.strip() for name, body in zip(parts[::2], parts[1::2], strict=True)}
+            for name, body in zip(parts[::2], parts[1::2], strict=True):
+                assert name not in found, f"{file.name} names {name} again"
+                found[name] = body.strip()
     return found
 
 

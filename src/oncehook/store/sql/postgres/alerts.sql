@@ -5,7 +5,7 @@ FROM json_to_recordset(CAST(:given AS json)) AS g (source text, reason text, ref
 ORDER BY source COLLATE "C", reason COLLATE "C"
 ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = r.refused + excluded.refused
 
--- name: failed_effects
+-- name: sources_of_failed_effects
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
 -- name: refused

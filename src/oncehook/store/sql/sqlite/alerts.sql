@@ -4,7 +4,7 @@ SELECT value ->> 'source', strftime('%Y-%m-%dT%H:%M:00.000000Z', 'now'), value -
 FROM json_each(:given) WHERE true
 ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = refused + excluded.refused
 
--- name: failed_effects
+-- name: sources_of_failed_effects
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
 -- name: refused
