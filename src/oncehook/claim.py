@@ -117,13 +117,9 @@ class Claimer:
 
     async def _commit_together(self, groups: list[Group]) -> None:
         """One statement for all. If the database refuses a row, the halves go apart until it fails alone."""
-        offered = [((claim.source, claim.event_id), claim) for group in groups for claim in group.claims]
-        first: dict[tuple[str, str], Claim] = {}
-        for key, claim in offered:
-            first.setdefault(key, claim)
-        keys = list(first)  # in order of arrival: receipts are numbered in it, and serial keys go by it
+        claims = [claim for group in groups for claim in group.claims]
         try:
-            outcomes = dict(zip(keys, await self.store.claim([first[key] for key in keys]), strict=True))
+            results = await self._claim_each(claims)
         except RowRefused as error:
             if len(groups) == 1:
                 _fail(groups, error)
@@ -136,7 +132,6 @@ class Claimer:
         except Exception as error:  # a bug of ours must not leave a sender without an answer
             _fail(groups, StoreUnavailable(f"the store failed: {error!r}"))
         else:
-            results = [_result(claim, first[key], outcomes[key]) for key, claim in offered]
             start = 0
             for group in groups:
                 end = start + len(group.claims)
@@ -144,7 +139,20 @@ class Claimer:
                     group.waiter.set_result(results[start:end])
                 start = end
             with suppress(Exception):  # a full log disk is not the sender's trouble
-                self.observe([(claim, result) for (_, claim), result in zip(offered, results, strict=True)])
+                self.observe(list(zip(claims, results, strict=True)))
+
+    async def _claim_each(self, claims: list[Claim]) -> list[Claimed]:
+        """What became of each, where of those with the same id the first is offered for all.
+
+        They are offered in order of arrival: receipts are numbered in it, and serial keys go by it.
+        """
+        keys = [(claim.source, claim.event_id) for claim in claims]
+        first = dict(zip(reversed(keys), reversed(claims), strict=True))
+        if len(first) == len(claims):  # nearly always: nobody races with a twin
+            return await self.store.claim(claims)
+        offered = list(dict.fromkeys(keys))
+        outcomes = dict(zip(offered, await self.store.claim([first[key] for key in offered]), strict=True))
+        return [_result(claim, first[key], outcomes[key]) for key, claim in zip(keys, claims, strict=True)]
 
 
 def _result(claim: Claim, first: Claim, outcome: Claimed) -> Claimed:
