@@ -91,7 +91,7 @@ def check_of_status(database: str) -> set[str]:
         (text,) = ask(database, "SELECT sql FROM sqlite_master WHERE name = 'webhook_receipts'")[0]
         text = re.search(r"status IN \(([^)]*)\)", text)[1]  # type: ignore[index]
     else:
-        wanted = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = 'webhook_receipts_status_check'"
+        wanted = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE contypid = 'webhook_state'::regtype"
         ((text,),) = ask(database, wanted)
     return set(re.findall(r"'(\w+)'", text))
 

@@ -51,6 +51,7 @@ class PostgresPrune(PostgresReplay):
                 yield PostgresPruning(self, works)
             else:
                 yield None
+            await turn.execute("COMMIT")  # whoever asks next need not wait until the server sees that we are gone
         except (*LOST, asyncpg.PostgresError) as error:
             raise StoreUnavailable(f"PostgreSQL: {told(error)}") from error
         finally:

@@ -1,0 +1,2 @@
+-- Nothing to change here: SQLite reads a table's constraints once.
+SELECT 1;
