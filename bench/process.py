@@ -3,8 +3,10 @@
     python -m bench.process                     # PgQueuer, Oncehook one by one and in batches, in turns, medians
     python -m bench.process --targets single batch --events 2000 --rounds 1
 
-- pgqueuer: one job is one insert through a pool of as many connections as Oncehook has; its marks are written beside,
-  in bulk, after the insert has committed. It is installed into `.venv-bench`, from requirements/bench.txt.
+- pgqueuer: a job is a transaction with one insert, through a pool of as many connections as Oncehook has; its marks are
+  written beside, in bulk, after that has committed. It is installed into `.venv-bench`, from requirements/bench.txt.
+- statement: the same without a transaction of the handler's own: the insert alone, which commits by itself. A handler
+  with two writes cannot be written so.
 - single: Oncehook, a transaction per receipt with the insert, the mark and a row of history in it.
 - batch: Oncehook, a handler with `batch=200`.
 
@@ -27,7 +29,8 @@ from tests.servers import Postgres, private_postgres
 
 ROOT = Path(__file__).parent.parent
 PEER = "pgqueuer"
-TARGETS = (PEER, "single", "batch")
+BARE = "statement"
+TARGETS = (PEER, BARE, "single", "batch")
 GOALS = {"single": 1.0, "batch": 3.0}
 """Times PgQueuer's rate, at least."""
 
@@ -49,7 +52,7 @@ class Measured:
 def main() -> None:
     arguments = parse_arguments()
     console = Console(stderr=True)
-    peer = peer_python(console) if PEER in arguments.targets else None
+    peer = peer_python(console) if {PEER, BARE} & set(arguments.targets) else None
     rounds = []
     with private_postgres() as server:
         for number in range(arguments.rounds + 1):  # the first warms up and is thrown away
@@ -87,10 +90,13 @@ def peer_python(console: Console) -> Path:
 
 def measure(target: str, peer: Path | None, server: Postgres, arguments: argparse.Namespace) -> Measured:
     """Have a process of the target accept the events, and then work them off."""
-    module = "bench.process_pgqueuer" if target == PEER else "bench.process_oncehook"
-    python = peer if target == PEER else sys.executable
+    is_peer = target in (PEER, BARE)
+    module = "bench.process_pgqueuer" if is_peer else "bench.process_oncehook"
+    python = peer if is_peer else sys.executable
     events = arguments.events * MORE.get(target, 1)
     options = ["--events", str(events), "--concurrency", str(arguments.concurrency)]
+    if target == PEER:
+        options += ["--transaction"]
     if target == "batch":
         options += ["--batch", str(arguments.batch)]
     command = [str(python), "-m", module, "--database", server.database(), *options]

@@ -33,7 +33,11 @@ async def main(arguments: argparse.Namespace) -> None:
 
         @queue.entrypoint("paid")
         async def paid(job: Job) -> None:
-            await pool.execute(INSERT, f"evt_{job.id}", f"in_{job.id}")
+            if arguments.transaction:
+                async with pool.acquire() as connection, connection.transaction():
+                    await connection.execute(INSERT, f"evt_{job.id}", f"in_{job.id}")
+            else:
+                await pool.execute(INSERT, f"evt_{job.id}", f"in_{job.id}")
             watch.count()
 
         running = asyncio.create_task(queue.run(batch_size=arguments.batch_size))
@@ -52,5 +56,6 @@ if __name__ == "__main__":
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--concurrency", type=int, required=True)
     parser.add_argument("--batch-size", type=int, default=100)
+    parser.add_argument("--transaction", action="store_true", help="a transaction for the handler, as a real one needs")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main(parser.parse_args()))

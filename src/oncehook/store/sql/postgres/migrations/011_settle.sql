@@ -44,6 +44,27 @@ BEGIN
     SELECT m.id FROM marked m ORDER BY m.id;
 END $$;
 
+-- The mark of one event whose handler ended well, which is nearly every one: one statement too.
+CREATE OR REPLACE PROCEDURE webhook_mark_processed(
+    receipt bigint, lease bigint, handler text, version text, seconds double precision
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+BEGIN
+    WITH marked AS (
+        UPDATE webhook_receipts r
+        SET status = 'processed', outcome = 'processed', handler = $3, last_error = NULL, lease_until = NULL, crashes = 0,
+            processed_at = statement_timestamp(), next_attempt_at = NULL
+        WHERE r.id = $1 AND r.lease = $2 AND r.status IS NOT DISTINCT FROM 'processing'
+        RETURNING r.attempts, r.worker, r.leased_at
+    )
+    INSERT INTO webhook_attempts (receipt_id, number, started_at, ended_at, outcome, handler, version, worker)
+    SELECT $1, m.attempts, coalesce(clock_timestamp() - $5 * interval '1 second', m.leased_at), clock_timestamp(),
+           'processed', $3, $4, m.worker
+    FROM marked m;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'a lease was lost' USING ERRCODE = 'OH001';
+    END IF;
+END $$;
+
 -- What a column may hold is a matter of its type: a constraint of the table would be read and checked at every update,
 -- also of columns that are not written.
 CREATE DOMAIN webhook_name AS text COLLATE "C" CHECK (octet_length(VALUE) BETWEEN 1 AND 255);
