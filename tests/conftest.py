@@ -4,6 +4,7 @@ PostgreSQL is started once, by the process that was asked to run the tests, and 
 they share the cluster and make databases of their own.
 """
 
+import gc
 import os
 import shutil
 import sys
@@ -47,6 +48,16 @@ def pytest_configure(config: pytest.Config) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
     config.add_cleanup(stop)
+
+
+def pytest_collection() -> None:
+    gc.disable()  # what is imported now stays: looking through it again and again takes seconds
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -373,7 +373,7 @@ def run(kind: str, postgres: Postgres, *, examples: int, steps: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 30), ("postgres", 5)])
+@pytest.mark.parametrize(("kind", "examples"), [("sqlite", 15), ("postgres", 4)])
 def test_a_random_sequence_of_everything_is_as_the_model_says(kind: str, examples: int, postgres: Postgres) -> None:
     run(kind, postgres, examples=examples, steps=50)
 

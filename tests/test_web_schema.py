@@ -13,7 +13,7 @@ from oncehook.web.auth import hash_token
 from tests.events import stripe_body, stripe_headers
 from tests.serving import Process, process, write_config
 
-EXAMPLES = 6  # of each kind and operation
+EXAMPLES = 4  # of each kind and operation
 
 
 @pytest.fixture(scope="module")
