@@ -163,6 +163,7 @@ def test_a_message_is_looked_up_and_an_address_suppressed_and_allowed(service: S
 
 
 def test_a_source_is_paused_and_resumed_and_the_doctor_speaks(service: Service, open_page: Opened) -> None:
+    until_settled(service, service.send("evt_before_the_pause"))
     before = ask(service.database, "SELECT max(id) FROM webhook_rejections")
 
     def is_sampled() -> bool:
