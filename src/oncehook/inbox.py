@@ -5,21 +5,19 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from oncehook import signals, tracing
 from oncehook.alerts import Alerts, read_alerts
-from oncehook.calling import name_of
-from oncehook.canonical import FETCH_TIMEOUT, Canonical, Fetcher
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM, Clock
 from oncehook.duplicates import DuplicateLog
-from oncehook.effect import EFFECT_TIMEOUT, FUNCTION, HTTP, TOPIC, Effects, Target
+from oncehook.effect import EFFECT_TIMEOUT, HTTP, Target
 from oncehook.email import Email, Folding
 from oncehook.email.folding import BATCH, folded
 from oncehook.errors import ConfigurationError
 from oncehook.forward import POLICY, Forward, Posting
-from oncehook.handle import DEFAULT_TIMEOUT, Handler, Handlers
+from oncehook.handle import DEFAULT_TIMEOUT, Handler
 from oncehook.heartbeat import Heartbeat
 from oncehook.inline import Inline
 from oncehook.meter import Meter
@@ -31,6 +29,7 @@ from oncehook.proxied import Proxies
 from oncehook.prune import Janitor, effect_horizon, horizon
 from oncehook.receipt import Claim, Claimed, Receipt
 from oncehook.receive import Door, Reads, Receive, Scope, Send
+from oncehook.register import Registry
 from oncehook.rehearse import Rehearsal, rehearse
 from oncehook.rejections import RefusalLog, RejectionLog, SecretLog
 from oncehook.relay import Relay
@@ -40,7 +39,6 @@ from oncehook.settings import Configuration, Horizon, Settings, load, read_sourc
 from oncehook.source import Source
 from oncehook.store import Store, make_store
 from oncehook.target import Target as ForwardTarget
-from oncehook.values import duration
 from oncehook.version import checked_out
 from oncehook.wake import Announcer, keep_listening
 from oncehook.worker import Worker
@@ -48,7 +46,7 @@ from oncehook.worker import Worker
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Inbox:
+class Inbox(Registry):
     """A webhook inbox: an ASGI app that takes `POST /<source>`.
 
     Without arguments it takes database, sources and settings from `oncehook.toml` and the environment, and code adds to
@@ -94,7 +92,7 @@ class Inbox:
         self.refusals = RefusalLog(self.store, self.meter)
         self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock, meter=self.meter)
         self.enter: tracing.Enter = self.door  # the way in: the door, or the door with a span around it
-        self.handlers = Handlers()
+        super().__init__()
         self.outgoing = Outgoing()
         self.targets: dict[str, ForwardTarget] = {}
         self.alerts = Alerts(
@@ -105,10 +103,8 @@ class Inbox:
             base=self.configuration.dashboard.get("public_url"),
             clock=clock,
         )
-        self.effects = Effects()
         posting = Posting(self.outgoing, self.configuration.settings.effect_targets, self.targets, clock)  # of the file
         self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))
-        self.canonicals = Canonical()
         self.relay: Relay | None = None
         self.email = Email(self.store, self.settings)
         self.folding = self.handlers.first = Folding(self.email.policy)
@@ -155,90 +151,7 @@ class Inbox:
                 self.handlers.ours[name] = Handler(name, "*", folded, Retry(), DEFAULT_TIMEOUT, BATCH)
         return source
 
-    # -- handlers -------------------------------------------------------------------------------------------------
-
-    def on(
-        self,
-        source: str,
-        type_pattern: str,
-        *,
-        retry: Retry | None = None,
-        timeout: Any = None,
-        batch: int | None = None,
-        once_per: str | Sequence[str] | None = None,
-    ) -> Callable[[F], F]:
-        """Register the handler of a source's events of a type (a shell pattern; it also matches as a dotted prefix).
-
-        It is called once per event and replay: `async def h(event)` or `async def h(event, tx)`, or a plain function,
-        which runs in a thread with a synchronous `tx`. What it writes through `tx` and the mark that the event is
-        processed commit together or not at all. With `batch=N` it gets a list of up to N events and one transaction for
-        all of them; if it fails, they are tried one by one. With `once_per`, such as "object_id" or a path in the
-        payload, or several, only the first event of that identity is handled; the others are processed without it.
-        """
-        identity = identity_of(once_per)
-        policy, limit = Retry() if retry is None else retry, seconds(timeout, DEFAULT_TIMEOUT)
-
-        def register(function: F) -> F:
-            self.handlers.add(Handler(source, type_pattern, function, policy, limit, batch, once_per=identity))
-            return function
-
-        return register
-
-    # -- effects --------------------------------------------------------------------------------------------------
-
-    @overload
-    def effect(self, function: F) -> F: ...
-
-    @overload
-    def effect(
-        self, *, name: str | None = None, retry: Retry | None = None, timeout: Any = None
-    ) -> Callable[[F], F]: ...
-
-    def effect(
-        self, function: Any = None, *, name: str | None = None, retry: Retry | None = None, timeout: Any = None
-    ) -> Any:
-        """Register a function for `event.effect`: `def f(effect, …)`, plain or async, by its name unless one is given.
-
-        It is called after the commit with the arguments that the handler gave, at least once per key; pass
-        `effect.idempotency_key` on to whoever is called. It may raise `RetryLater` and `Fail`.
-        """
-
-        def register(function: F) -> F:
-            called = name or getattr(function, "__name__", None)
-            if called is None:
-                raise ConfigurationError(f"{name_of(function)} has no name of its own: give @inbox.effect a name=…")
-            self._perform(FUNCTION, called, function, retry, timeout)
-            return function
-
-        return register if function is None else register(function)
-
-    def subscribe(self, topic: str, *, retry: Retry | None = None, timeout: Any = None) -> Callable[[F], F]:
-        """Register the function that takes a topic's messages (`event.publish`): `def f(effect, payload)`."""
-
-        def register(function: F) -> F:
-            self._perform(TOPIC, topic, function, retry, timeout)
-            return function
-
-        return register
-
-    def _perform(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Any) -> None:
-        policy = Retry() if retry is None else retry
-        self.effects.add(Target(kind, name, function, policy, seconds(timeout, EFFECT_TIMEOUT)))
-
-    @overload
-    def canonical(self, source: str, fetch: F, *, timeout: Any = None) -> F: ...
-
-    @overload
-    def canonical(self, source: str, *, timeout: Any = None) -> Callable[[F], F]: ...
-
-    def canonical(self, source: str, fetch: Any = None, *, timeout: Any = None) -> Any:
-        """Register how a source's object is asked of its provider, for `event.canonical()`: `fetch(event)`."""
-
-        def register(fetch: F) -> F:
-            self.canonicals.add(source, Fetcher(fetch, seconds(timeout, FETCH_TIMEOUT)))
-            return fetch
-
-        return register if fetch is None else register(fetch)
+    # -- what handlers ask for ------------------------------------------------------------------------------------
 
     def outbox(self) -> Outbox:
         """A handler's transaction, not begun yet, with what it may ask for."""
@@ -437,26 +350,6 @@ class Inbox:
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
-
-
-def identity_of(once_per: Any) -> tuple[str, ...]:
-    """What `once_per` names: texts, at least one unless it is left out."""
-    names = (once_per,) if isinstance(once_per, str) else once_per
-    if names is None:
-        return ()
-    if not isinstance(names, (tuple, list)) or not names:
-        raise ConfigurationError(
-            f'once_per={once_per!r} names nothing: leave it out, or name facts of the event, such as "object_id"'
-        )
-    return tuple(names)
-
-
-def seconds(timeout: Any, default: float) -> float:
-    """A timeout as it is given in code."""
-    try:
-        return default if timeout is None else duration(timeout)
-    except ValueError as error:
-        raise ConfigurationError(f"timeout={timeout!r}: {error}") from None
 
 
 def make_sessions(engine: Any, store: Store) -> Any:
