@@ -6,7 +6,7 @@ or not the client still listens.
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 from oncehook import metrics, signals
@@ -18,7 +18,7 @@ from oncehook.inline import Inline
 from oncehook.meter import Meter
 from oncehook.providers import Handshake
 from oncehook.providers.handshake import IN_HANDSHAKE, answer
-from oncehook.receipt import Claim, Delivery, State
+from oncehook.receipt import Claim, Claimed, Delivery, State
 from oncehook.rejections import RejectionLog
 from oncehook.source import Source
 from oncehook.verify import Verifier
@@ -51,18 +51,6 @@ class ClientLeft(Exception):
     """The client disconnected before its body was complete: there is nobody to answer, and nothing is kept."""
 
 
-class Lane:
-    """A short way past the messages of ASGI, for a server that has one. This one has none."""
-
-    def whole_body(self, receive: Receive) -> bytes | None:
-        """The body, if all of it is here already."""
-        return None
-
-    def answer(self, send: Send, response: Response) -> bool:
-        """Whether the answer is given."""
-        return False
-
-
 class Door:
     """Receives deliveries for a set of sources."""
 
@@ -82,7 +70,6 @@ class Door:
         self.rejections = rejections
         self.inline: Inline | None = None
         self.clock = clock
-        self.lane = Lane()
 
     def start(self) -> None:
         """Deliveries come in the loop that runs now. It is kept: asking for it is a system call in Python 3.11."""
@@ -94,32 +81,55 @@ class Door:
         started = self.clock.monotonic()
         try:
             response = await self.receive(name, scope, receive)
-            took = self.clock.monotonic() - started
-            metrics.observe_key(("oncehook_accept_seconds", name), took)
-            self.meter.acked.append((name, took))
-        except Refused as error:
+            self.acked(name, started)
+        except ClientLeft:
+            return
+        except Exception as error:
+            response = self.refusal(name, error)
+        await respond(send, response)
+
+    def now(self, name: str, delivery: Delivery, answer: Callable[[Response], None]) -> bool:
+        """Take a delivery that is all here, with nothing awaited but its commit; `answer` is called once.
+
+        False, and nothing was done, if it is for a source that needs more than that.
+        """
+        source = self.sources.get(name)
+        if source is None or not source.is_plain:
+            return False
+        started = self.clock.monotonic()
+        try:
+            check_body(delivery.body, source.max_body, check_request(source, delivery))
+            claims = self._read(source, delivery)
+            waiting = Waiting(self, source, delivery, claims, started, answer)
+            if claims:
+                self.claimer.submit(claims, waiting)
+            else:
+                waiting.set_result([])
+        except Exception as error:
+            answer(self.refusal(name, error))
+        return True
+
+    def acked(self, name: str, started: float) -> None:
+        took = self.clock.monotonic() - started
+        metrics.observe_key(("oncehook_accept_seconds", name), took)
+        self.meter.acked.append((name, took))
+
+    def refusal(self, name: str, error: Exception) -> Response:
+        """The answer to a delivery that was not taken, which is counted and logged here unless it is already."""
+        if isinstance(error, Refused):
             if error.code is not None:
                 known = name if name in self.sources else "unknown"
                 self._refused(known, error.code, "refused before it was read and verified")
-            response = error.response
-        except Rejected as error:
+            return error.response
+        if isinstance(error, Rejected):
             self._refused(name, error.reason, error.detail)
-            response = refused(error.reason)
-        except Unavailable as error:
+            return refused(error.reason)
+        if isinstance(error, Unavailable):
             signals.unavailable(name, error.detail)
-            response = unavailable(error.retry_after)
-        except ClientLeft:
-            return
-        except Exception as error:  # a bug of ours: the sender keeps the event and tries again
-            signals.emit(
-                "door_failed",
-                source=name,
-                error=type(error).__name__,
-                traceback="".join(traceback.format_tb(error.__traceback__)),
-            )
-            response = unavailable(5)
-        if not self.lane.answer(send, response):
-            await respond(send, response)
+            return unavailable(error.retry_after)
+        where = "".join(traceback.format_tb(error.__traceback__))
+        signals.emit("door_failed", source=name, error=type(error).__name__, traceback=where)
+        return unavailable(5)  # a bug of ours: the sender keeps the event and tries again
 
     def _refused(self, source: str, reason: str, detail: str) -> None:
         signals.rejected(source, reason, detail)
@@ -131,10 +141,7 @@ class Door:
         declared = check_request(source, delivery)
         if source.proxies is not None:
             delivery.address = source.proxies.address(scope, delivery)
-        whole = self.lane.whole_body(receive)
-        if whole is None:
-            whole = await read_capped(receive, source.max_body, self.reads)
-        delivery.body = check_body(whole, source.max_body, declared)
+        delivery.body = check_body(await read_capped(receive, source.max_body, self.reads), source.max_body, declared)
         try:
             return await self._take(source, delivery)
         except Rejected as error:
@@ -149,12 +156,9 @@ class Door:
                 return await self._shake_hands(source, unsigned, delivery)
             if delivery.method != "POST":
                 raise turned_away("method_not_allowed", (b"allow", b"POST"), CLOSE)
-        verified_by = 0
-        if source.verifier is not None:
-            if source.fetches_certificates:
-                await self._fetch_keys(source, source.verifier, delivery)
-            verified_by = source.verifier.verify(delivery, self.clock.now())
-            source.uses[verified_by] += 1
+        if source.verifier is not None and source.fetches_certificates:
+            await self._fetch_keys(source, source.verifier, delivery)
+        verified_by = self._verify(source, delivery)
         parsed = source.parse(delivery)
         if source.handshakes:
             handshake = source.handshake_of(delivery, source.handshakes)
@@ -170,6 +174,22 @@ class Door:
             signals.unclaimed(claims, error)
             raise Refused(unavailable(error.retry_after)) from error
         return accepted(claims, claimed, source.provider.answer, batch=batch)
+
+    def _verify(self, source: Source, delivery: Delivery) -> int:
+        if source.verifier is None:
+            return 0
+        verified_by = source.verifier.verify(delivery, self.clock.now())
+        source.uses[verified_by] += 1
+        return verified_by
+
+    def _read(self, source: Source, delivery: Delivery) -> list[Claim]:
+        """The claims of a delivery for a plain source."""
+        try:
+            self._verify(source, delivery)
+            return source.read(delivery, source.parse(delivery))
+        except Rejected as error:
+            self.rejections.note(source, delivery, error)
+            raise
 
     async def _take_inline(self, source: Source, claims: list[Claim], batch: bool) -> Response:
         if self.inline is None:
@@ -205,6 +225,48 @@ class Door:
             raise Rejected(error.reason, IN_HANDSHAKE + error.detail) from None
         signals.emit("handshake", source=source.name, kind=handshake.kind)
         return response
+
+
+class Waiting:
+    """A delivery whose claims are under way, for which no task waits."""
+
+    __slots__ = ("_answer", "_claims", "_delivery", "_door", "_is_done", "_source", "_started")
+
+    def __init__(
+        self,
+        door: Door,
+        source: Source,
+        delivery: Delivery,
+        claims: Sequence[Claim],
+        started: float,
+        answer: Callable[[Response], None],
+    ) -> None:
+        self._door = door
+        self._source = source
+        self._delivery = delivery
+        self._claims = claims
+        self._started = started
+        self._answer = answer
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, claimed: list[Claimed]) -> None:
+        self._is_done = True
+        source, claims = self._source, self._claims
+        try:
+            batch = source.split is not None and source.is_batch(claims, self._delivery)
+            response = accepted(claims, claimed, source.provider.answer, batch=batch)
+            self._door.acked(source.name, self._started)
+        except Exception as error:  # whoever waits beside it is not to hear of it
+            response = self._door.refusal(source.name, error)
+        self._answer(response)
+
+    def set_exception(self, error: Unavailable) -> None:
+        self._is_done = True
+        signals.unclaimed(self._claims, error)
+        self._answer(unavailable(error.retry_after))
 
 
 # -- the request ----------------------------------------------------------------------------------------------------

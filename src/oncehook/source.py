@@ -109,6 +109,8 @@ class Source:
         self.horizon = self.provider.horizon or 30 * 86400.0
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self._prepare_facts(settings, where)
+        more = self.inline, self.fetches_certificates, self.proxies, self.handshakes, self.unsigned_handshakes
+        self.is_plain = not any(more)  # a delivery needs nothing but to be verified, read and claimed
         self.find_serial = self._serial(settings, where)
 
     def _prepare_handshakes(self, settings: SourceSettings, where: str) -> None:

@@ -24,7 +24,7 @@ from oncehook.inbox import Inbox
 from oncehook.outgoing import parse_url
 from oncehook.source import Source
 from oncehook.web.app import Service
-from oncehook.web.protocol import ShortLane, close_unfinished
+from oncehook.web.protocol import Protocol, close_unfinished
 
 if TYPE_CHECKING:
     from oncehook.web.dashboard import Dashboard
@@ -212,11 +212,10 @@ def most_connections() -> int | None:
 
 def make_server(inbox: Inbox, dashboard: "Dashboard | None" = None) -> Server:
     """The server as it is tuned for the door: no proxy headers, no access log, nothing per request that need not be."""
-    inbox.door.lane = ShortLane()
     server = Server(
         uvicorn.Config(
             Service(inbox, dashboard),
-            http="httptools",
+            http=Protocol,
             limit_concurrency=most_connections(),
             lifespan="off",
             interface="asgi3",
