@@ -61,6 +61,18 @@ async def test_a_chunked_body_is_put_together_byte_for_byte(wire: Wire, rows: Ro
     assert rows(BODIES) == [(BODY,)]
 
 
+@pytest.mark.parametrize("parts", [1, 2, 3])
+async def test_a_body_in_however_many_pieces_is_the_same_delivery(wire: Wire, rows: Rows, parts: int) -> None:
+    said = request(DOOR, signed(), BODY)
+    for number in range(2):
+        size = len(said) // parts + 1
+        for start in range(0, len(said), size):
+            await wire.say(said[start : start + size])
+            await asyncio.sleep(0.02)  # so that each is read by itself
+        assert (await wire.answer()).outcome == ((202, "accepted") if number == 0 else (200, "duplicate"))
+    assert rows(BODIES) == [(BODY,)]
+
+
 async def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire, rows: Rows) -> None:
     head = request(DOOR, signed(Expect="100-continue", Content_Length=str(len(BODY))), None)
     await wire.say(head)
@@ -216,6 +228,19 @@ async def test_what_follows_a_refused_request_in_its_body_is_never_read_as_a_req
 
 
 # -- leaving --------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_left_before_the_commit_is_no_trouble_to_those_who_share_it(port: int, rows: Rows) -> None:
+    async with connected(port) as stays:
+        for number in range(20):
+            async with connected(port) as leaves:
+                body = stripe_body(f"evt_leaves_{number}")
+                await leaves.say(request(DOOR, signed(body), body))
+                leaves.leave()
+            body = stripe_body(f"evt_stays_{number}")
+            await stays.say(request(DOOR, signed(body), body))
+            assert (await stays.answer()).outcome == (202, "accepted")
+    assert rows("SELECT count(*) FROM webhook_receipts WHERE event_id LIKE 'evt_stays%'") == [(20,)]
 
 
 async def test_a_client_that_leaves_after_its_whole_body_has_its_event_recorded(port: int, rows: Rows) -> None:
