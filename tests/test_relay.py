@@ -258,6 +258,62 @@ async def test_a_crashed_one_gets_its_turn_although_others_keep_coming(inbox: In
         await running.stop()
 
 
+async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to_end(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn is put off, and comes later."""
+    monkeypatch.setattr("oncehook.alone.EVERY", 0.5)
+    monkeypatch.setattr("oncehook.alone.FIRST_PATIENCE", 0.05)
+    await record(inbox, "evt_0")
+    await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    began, go_on, beside = asyncio.Event(), asyncio.Event(), []
+
+    @inbox.effect(retry=QUICK)
+    async def send(effect: Effect, number: int) -> None:
+        if effect.key == "send:evt_0":
+            beside.append(len(running._running))
+        elif effect.key == "send:evt_1":
+            began.set()
+            await go_on.wait()
+
+    running = relay.Relay(inbox.store, inbox.effects, concurrency=4, poll=0.05, look_around=0.1)
+    await record(inbox, "evt_1")
+    running.start()
+    try:
+        await asyncio.wait_for(began.wait(), 20)
+        await until(lambda: running._alone.leased is not None)
+        await record(inbox, "evt_2")
+        await until(now(rows, "done"))
+        go_on.set()
+        await until(now(rows, "done", 3))
+        assert beside == [1]
+    finally:
+        go_on.set()
+        await running.stop()
+
+
+async def test_between_two_crashed_ones_others_have_their_turn(inbox: Inbox, rows: Rows) -> None:
+    await record(inbox, *(f"evt_{n}" for n in range(3)))
+    await inbox.store.lease_effects(3, "gone", [EffectTarget("function", "send", 0.0)])
+    order: list[str] = []
+
+    @inbox.effect(retry=Retry(attempts=3, first=0, most=0))
+    async def send(effect: Effect, number: int) -> None:
+        order.append(effect.key)
+        if len(order) == 1:
+            await record(inbox, "other_1", "other_2")
+            await asyncio.sleep(0.5)  # others have as long
+
+    running = relay.Relay(inbox.store, inbox.effects, concurrency=4, look_around=0.1)
+    await rescue_all(running, rows)
+    running.start()
+    try:
+        await until(now(rows, "done", 5))
+    finally:
+        await running.stop()
+    assert sorted(order[1:3]) == ["send:other_1", "send:other_2"]
+
+
 async def test_stopping_lets_a_call_finish_and_leases_no_more(inbox: Inbox, rows: Rows) -> None:
     started, go_on = asyncio.Event(), asyncio.Event()
 

@@ -13,7 +13,9 @@ import socket
 from functools import partial
 
 from oncehook import signals, tracing
+from oncehook.alone import Alone
 from oncehook.calling import Threads, after_failure, call
+from oncehook.clock import SYSTEM
 from oncehook.due import Dues
 from oncehook.effect import Effect, Effects
 from oncehook.errors import Unavailable
@@ -55,7 +57,8 @@ class Relay:
         self._attention = asyncio.Event()  # something may be due, or a place is free
         self._dues = Dues()
         self._stop_asked = False
-        self._alone = False  # an effect whose process died waits for its turn
+        self._crashed = False  # whether an effect whose process died is known to be due
+        self._alone: Alone[bool] = Alone(SYSTEM)  # its turn; it is leased when it begins: no lease is renewed
         self._feeding: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._told: set[tuple[str, str]] = set()
@@ -101,23 +104,29 @@ class Relay:
                 await asyncio.sleep(min(self.poll, 1.0))  # a stop waits for it
                 continue
             if not found:
+                left = self._alone.left
                 try:
-                    await asyncio.wait_for(self._attention.wait(), self._dues.left(self.poll))
+                    seconds = self._dues.left(self.poll) if left is None else max(left, 0)
+                    await asyncio.wait_for(self._attention.wait(), seconds)
                 except TimeoutError:
                     pass
 
     async def _lease(self) -> int:
-        """Fill the places that are free. An effect whose process died is taken alone, with nothing else under way."""
+        """Fill the places that are free. An effect whose process died is taken alone, and nothing else is started."""
+        left = self._alone.left
+        if left is not None and left <= 0 and self._running:
+            self._alone.put_off()
+        if self._crashed and self._alone.leased is None and self._alone.is_due:
+            self._alone.take(True)
         room, targets = self.concurrency - len(self._running), self._targets()
-        if room <= 0 or not targets or (self._alone and self._running):
+        if room <= 0 or not targets or (self._alone.leased and self._running):
             return 0
         try:
-            leased = []
-            if not self._running:
-                leased = await self.store.lease_effects(1, self.name, targets, rescued=True) if self._alone else []
-                self._alone = bool(leased)
+            leased = await self._take_crashed(targets) if self._alone.leased else []
             if not leased:
                 leased = await self.store.lease_effects(room, self.name, targets)
+            if not leased and self._crashed and not self._running:
+                leased = await self._take_crashed(targets)
         except Unavailable as error:
             signals.emit("relay_waits", detail=error.detail)
             return 0
@@ -127,8 +136,19 @@ class Relay:
             task.add_done_callback(self._ended)
         return len(leased)
 
+    async def _take_crashed(self, targets: list[EffectTarget]) -> list[LeasedEffect]:
+        """An effect whose process died, with nothing under way beside it."""
+        leased = await self.store.lease_effects(1, self.name, targets, rescued=True)
+        self._crashed = bool(leased)
+        self._alone.take(True if leased else None)
+        if leased:
+            self._alone.begin()
+        return leased
+
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
+        if self._alone.is_running:
+            self._alone.end()
         self._attention.set()
 
     def _targets(self) -> list[EffectTarget]:
@@ -195,7 +215,7 @@ class Relay:
             name = row["kind"], row["target"]
             if self.effects.find(*name) is not None:
                 if row["crashed"]:
-                    self._alone = True
+                    self._crashed = True
                     self.wake()
             elif name not in self._told:
                 self._told.add(name)
