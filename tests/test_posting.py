@@ -1,6 +1,7 @@
 """Effects whose target is an HTTP address: posted after the commit, with one key, and only where they may go."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +55,24 @@ async def test_an_effect_is_posted_once_with_its_key_though_several_events_ask_f
     assert request.body == b'{"invoice":"in_1","amount":2900}'
     assert request.headers["content-type"] == "application/json"
     assert len(request.headers["idempotency-key"]) == 40 and request.headers["oncehook-source"] == "stripe"
+
+
+async def test_arguments_of_any_name_and_any_text_are_posted_as_they_were_given(
+    make: Callable[..., Inbox], rows: Rows
+) -> None:
+    args = {"effect": 1, "self": 2, "timeout": 3, "text": "\ud800\x00é", "number": 2**70}
+    async with receiving(said(200)) as target:
+        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+
+        @inbox.on("stripe", "invoice.voided")
+        async def voided(event: Event) -> None:
+            await event.effect("voided:in_1", target.url.replace("http", "HTTP"), **args)
+
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1", type="invoice.voided")
+            await until(lambda: rows(STATES) == [("done", 1, None)])
+    (request,) = target.requests
+    assert json.loads(request.body) == args
 
 
 async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
