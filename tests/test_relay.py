@@ -149,6 +149,17 @@ async def test_what_is_not_registered_here_is_left_and_told(
     await until(now(rows, "done"))
 
 
+async def test_one_whose_process_died_and_whose_function_is_gone_is_told_of_too(
+    inbox: Inbox, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    await record(inbox, "evt_1")
+    await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    after_a_deployment = relay.Relay(inbox.store, inbox.effects)
+    while not lines():  # the lease of no seconds runs out with the database's next tick
+        assert await after_a_deployment.rescue() == 0
+    assert [(line["event"], line["target"]) for line in lines()] == [("effect_unregistered", "send")]
+
+
 async def test_nothing_needs_a_wake_up(inbox: Inbox, rows: Rows, make_inbox: Callable[..., Inbox]) -> None:
     """What another process has recorded is found by looking."""
     called = asyncio.Event()

@@ -198,7 +198,9 @@ class Relay:
             taken = []
             for row in page:
                 target = self.effects.find(row["kind"], row["target"])
-                if target is not None:  # else its policy is not known here
+                if target is None:  # its policy is not known here
+                    self._tell_unregistered(row["kind"], row["target"], 1)
+                else:
                     settled = SettledEffect(row["id"], row["lease"], EffectState.FAILED, crashed=True)
                     _failed(settled, target.retry, row["attempt"], Crashed("the process died, or was cut off"))
                     taken.append(settled)
@@ -212,14 +214,16 @@ class Relay:
     async def _look_at_waiting(self) -> None:
         """Give a turn to those whose process died; tell, once for each name, of those that nobody here can perform."""
         for row in await self.store.effects_waiting():
-            name = row["kind"], row["target"]
-            if self.effects.find(*name) is not None:
-                if row["crashed"]:
-                    self._crashed = True
-                    self.wake()
-            elif name not in self._told:
-                self._told.add(name)
-                signals.emit("effect_unregistered", kind=name[0], target=name[1], effects=row["effects"])
+            if self.effects.find(row["kind"], row["target"]) is None:
+                self._tell_unregistered(row["kind"], row["target"], row["effects"])
+            elif row["crashed"]:
+                self._crashed = True
+                self.wake()
+
+    def _tell_unregistered(self, kind: str, target: str, effects: int) -> None:
+        if (kind, target) not in self._told:
+            self._told.add((kind, target))
+            signals.emit("effect_unregistered", kind=kind, target=target, effects=effects)
 
 
 class Marks:

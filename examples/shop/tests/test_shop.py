@@ -12,10 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import permutations
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
 
+from examples.shop.__main__ import main
+from examples.shop.models import make_engine
 from examples.shop.outside import broker, mail_service
 from examples.shop.tests.conftest import Shop
 from examples.shop.tests.dying import MOMENTS
@@ -229,6 +232,19 @@ def test_the_shop_runs_with_one_command(shop: Shop) -> None:
             process.terminate()
     until(lambda: process.poll() is not None)
     check_paid_once(shop)
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
+def test_the_shop_takes_the_addresses_that_the_inbox_takes(scheme: str) -> None:
+    engine = make_engine(f"{scheme}://jane@localhost/shop")
+    assert engine.url.render_as_string() == "postgresql+psycopg://jane@localhost/shop"
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "65536", "²"])
+def test_what_is_no_port_is_answered_with_a_sentence(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with patch.object(sys, "argv", ["shop", port]), pytest.raises(SystemExit):
+        main()
+    assert "give a number from 1 to 65535" in capsys.readouterr().err
 
 
 def answers(client: httpx.Client) -> bool:
