@@ -1,6 +1,7 @@
 """`python -m examples.shop [PORT]`: the shop, and what to try with it."""
 
 import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -23,6 +24,23 @@ Ctrl-C ends it; kill it and start it again, and nothing is lost or repeated.
 """
 
 
+USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
+
+class WithFields(logging.Formatter):
+    """A line of the inbox with its fields, which are attributes of its record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = [f"{name}={value!r}" for name, value in vars(record).items() if name not in USUAL]
+        return " ".join([super().format(record), *fields])
+
+
+def show_warnings() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(WithFields("%(levelname)s %(name)s %(message)s"))
+    logging.getLogger("oncehook").addHandler(handler)
+
+
 def port_of(text: str) -> int:
     if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
         return int(text)
@@ -42,6 +60,7 @@ def main() -> None:
     if port != 8000:
         options += f" --to {base}/webhooks/stripe"
     path = Path(sys.executable).parent
+    show_warnings()
     print(WORDS.format(base=base, database=DATABASE, path=path, options=options), flush=True)
     uvicorn.run(app, port=port, log_level="warning")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from unittest.mock import patch
 import httpx
 import pytest
 
-from examples.shop.__main__ import main
+from examples.shop.__main__ import main, show_warnings
 from examples.shop.models import make_engine
 from examples.shop.outside import broker, mail_service
 from examples.shop.tests.conftest import Shop
@@ -232,6 +233,17 @@ def test_the_shop_runs_with_one_command(shop: Shop) -> None:
             process.terminate()
     until(lambda: process.poll() is not None)
     check_paid_once(shop)
+
+
+def test_a_line_of_the_inbox_says_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("oncehook")
+    before = list(log.handlers)
+    show_warnings()
+    try:
+        log.warning("effect_dead", extra={"key": "receipt:in_1", "error": "two\nlines"})
+    finally:
+        log.handlers = before
+    assert capsys.readouterr().err == "WARNING oncehook effect_dead key='receipt:in_1' error='two\\nlines'\n"
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
