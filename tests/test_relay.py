@@ -223,7 +223,7 @@ def make_due(rows: Rows) -> None:
 
 
 async def test_an_effect_that_kills_its_process_is_given_up_after_its_attempts_and_takes_no_neighbour(
-    inbox: Inbox, rows: Rows
+    inbox: Inbox, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
     await record(inbox, "evt_1", "evt_2")
     inbox.effect(name="send", retry=Retry(attempts=3, first=0, most=0))(lambda effect, number: None)
@@ -239,6 +239,8 @@ async def test_an_effect_that_kills_its_process_is_given_up_after_its_attempts_a
         assert poison.key == "send:evt_1"
         await rescue_all(relay_, rows)
     assert [row[:3] for row in rows(EFFECTS)] == [("send:evt_1", "failed", 3), ("send:evt_2", "retrying", 1)]
+    told = [(line["event"], line["key"], line["attempt"]) for line in lines() if line["event"].startswith("effect_")]
+    assert told[-2:] == [("effect_rescued", "send:evt_1", 3), ("effect_dead", "send:evt_1", 3)]
     inbox.start_worker()
     await until(now(rows, "done"))
 

@@ -195,7 +195,7 @@ class Relay:
         rescued = after = 0
         while page := await self.store.expired_effects(PAGE, after):
             after = page[-1]["id"]
-            taken = []
+            taken: dict[int, SettledEffect] = {}
             for row in page:
                 target = self.effects.find(row["kind"], row["target"])
                 if target is None:  # its policy is not known here
@@ -203,11 +203,11 @@ class Relay:
                 else:
                     settled = SettledEffect(row["id"], row["lease"], EffectState.FAILED, crashed=True)
                     _failed(settled, target.retry, row["attempt"], Crashed("the process died, or was cut off"))
-                    taken.append(settled)
-            landed = await self.store.settle_effects(taken) if taken else set()
-            for settled in taken:
-                if settled.id in landed:
-                    signals.emit("effect_rescued", effect=settled.id, status=settled.status.value)
+                    taken[row["id"]] = settled
+            landed = await self.store.settle_effects([*taken.values()]) if taken else set()
+            for row in page:
+                if row["id"] in landed:
+                    signals.effect_rescued(row, taken[row["id"]])
             rescued += len(landed)
         return rescued
 
@@ -223,7 +223,7 @@ class Relay:
     def _tell_unregistered(self, kind: str, target: str, effects: int) -> None:
         if (kind, target) not in self._told:
             self._told.add((kind, target))
-            signals.emit("effect_unregistered", kind=kind, target=target, effects=effects)
+            signals.emit("effect_unregistered", kind=kind, target=signals.target_told(kind, target), effects=effects)
 
 
 class Marks:
