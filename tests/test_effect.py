@@ -337,6 +337,7 @@ def test_an_idempotency_key_is_the_same_in_every_attempt_and_another_per_purpose
         (b"bytes", "is a bytes"),
         ({1: 2}, "has a key that is a int"),
         ("x" * MOST_BYTES, "is the most"),
+        ([10**5000], "cannot be written as JSON"),
     ],
 )
 def test_arguments_that_are_not_plain_data_are_refused(value: Any, said: str) -> None:
@@ -366,6 +367,11 @@ async def test_what_cannot_be_performed_is_refused_at_the_call(inbox: Inbox, row
             with pytest.raises(EffectRefused) as refused:
                 await event.effect("k", what, **args)
             said.append(str(refused.value))
+        for what in ("", "a\x00b", "a\ud800b"):
+            with pytest.raises(EffectRefused, match="give a function under"):
+                await event.effect("k", what)
+            with pytest.raises(EffectRefused, match="the topic is"):
+                await event.publish(what, {})
         for key in ("", None, 7):
             with pytest.raises(EffectRefused, match="give a text that names it"):
                 await event.effect(key, "send_mail", to="jane")  # type: ignore[arg-type]
@@ -408,6 +414,19 @@ def test_a_name_is_registered_once_and_a_function_takes_the_effect(make_inbox: C
 
 
 # -- messages -------------------------------------------------------------------------------------------------------
+
+
+def test_a_subscriber_that_could_take_no_message_is_refused_where_it_is_written(
+    make_inbox: Callable[..., Inbox],
+) -> None:
+    inbox = make_inbox()
+    for wrong in (lambda payload: None, lambda effect, message: None, lambda effect, payload, more: None):
+        with pytest.raises(ConfigurationError, match=r"def f\(effect, payload\)"):
+            inbox.subscribe("invoices")(wrong)
+    with pytest.raises(ConfigurationError, match="takes a topic"):
+        inbox.subscribe(lambda effect, payload: None)  # type: ignore[arg-type]  # without the brackets
+    inbox.subscribe("invoices")(lambda effect, payload, more=None: None)
+    inbox.subscribe("others")(lambda *args, **named: None)
 
 
 async def test_a_message_is_published_after_the_commit_once_per_key(inbox: Inbox, rows: Rows) -> None:

@@ -5,7 +5,7 @@ import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -238,6 +238,9 @@ async def test_an_answer_that_decides_must_be_awaited(inbox: Inbox, rows: Rows) 
         ({"version": 2**63}, "whole number"),
         ({"version": True}, "whole number"),
         ({"state": 7}, "state= is not a text"),
+        ({"state": "paid\x00"}, "state= is not a text, or has NULs"),
+        ({"state": "paid\ud800"}, "lone surrogates"),
+        ({"at": datetime.min.replace(tzinfo=timezone(timedelta(hours=14)))}, "no calendar"),
     ],
 )
 def test_what_cannot_be_ordered_is_refused(facts: dict[str, Any], said: str) -> None:

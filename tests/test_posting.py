@@ -1,12 +1,13 @@
 """Effects whose target is an HTTP address: posted after the commit, with one key, and only where they may go."""
 
 import asyncio
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from oncehook import Effect, Event, Inbox, forward
+from oncehook import Effect, Event, Inbox, forward, signals
 from oncehook import target as target_module
 from oncehook.forward import Posting
 from oncehook.outgoing import Outgoing
@@ -56,6 +57,24 @@ async def test_an_effect_is_posted_once_with_its_key_though_several_events_ask_f
     assert len(request.headers["idempotency-key"]) == 40 and request.headers["oncehook-source"] == "stripe"
 
 
+async def test_arguments_of_any_name_and_any_text_are_posted_as_they_were_given(
+    make: Callable[..., Inbox], rows: Rows
+) -> None:
+    args = {"effect": 1, "self": 2, "timeout": 3, "text": "\ud800\x00é", "number": 2**70}
+    async with receiving(said(200)) as target:
+        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+
+        @inbox.on("stripe", "invoice.voided")
+        async def voided(event: Event) -> None:
+            await event.effect("voided:in_1", target.url.replace("http", "HTTP"), **args)
+
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1", type="invoice.voided")
+            await until(lambda: rows(STATES) == [("done", 1, None)])
+    (request,) = target.requests
+    assert json.loads(request.body) == args
+
+
 async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
     make: Callable[..., Inbox], rows: Rows
 ) -> None:
@@ -72,13 +91,24 @@ async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
     assert len({request.headers["idempotency-key"] for request in target.requests}) == 1
 
 
-async def test_410_gives_up(make: Callable[..., Inbox], rows: Rows) -> None:
+async def test_410_gives_up(make: Callable[..., Inbox], rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
     async with receiving(said(410)) as target:
         inbox = make(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
             await until(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
     assert "410" in rows(STATES)[0][2] and "hidden-in-the-query" not in rows(STATES)[0][2]
+    [line] = [record for record in caplog.records if record.msg == "effect_dead"]
+    assert vars(line)["target"] == f"http://127.0.0.1:{target.port}"  # a path may hold a secret
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://a.example/secret", "https://a.example?secret", "https://me:secret@a.example#x", "https://a.example"],
+)
+def test_of_an_address_a_line_has_the_origin(url: str) -> None:
+    assert signals.target_told("http", url) == "https://a.example"
+    assert signals.target_told("topic", "a/b") == "a/b"
 
 
 async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names_it(

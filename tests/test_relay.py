@@ -149,6 +149,17 @@ async def test_what_is_not_registered_here_is_left_and_told(
     await until(now(rows, "done"))
 
 
+async def test_one_whose_process_died_and_whose_function_is_gone_is_told_of_too(
+    inbox: Inbox, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    await record(inbox, "evt_1")
+    await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    after_a_deployment = relay.Relay(inbox.store, inbox.effects)
+    while not lines():  # the lease of no seconds runs out with the database's next tick
+        assert await after_a_deployment.rescue() == 0
+    assert [(line["event"], line["target"]) for line in lines()] == [("effect_unregistered", "send")]
+
+
 async def test_nothing_needs_a_wake_up(inbox: Inbox, rows: Rows, make_inbox: Callable[..., Inbox]) -> None:
     """What another process has recorded is found by looking."""
     called = asyncio.Event()
@@ -212,7 +223,7 @@ def make_due(rows: Rows) -> None:
 
 
 async def test_an_effect_that_kills_its_process_is_given_up_after_its_attempts_and_takes_no_neighbour(
-    inbox: Inbox, rows: Rows
+    inbox: Inbox, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
     await record(inbox, "evt_1", "evt_2")
     inbox.effect(name="send", retry=Retry(attempts=3, first=0, most=0))(lambda effect, number: None)
@@ -228,6 +239,8 @@ async def test_an_effect_that_kills_its_process_is_given_up_after_its_attempts_a
         assert poison.key == "send:evt_1"
         await rescue_all(relay_, rows)
     assert [row[:3] for row in rows(EFFECTS)] == [("send:evt_1", "failed", 3), ("send:evt_2", "retrying", 1)]
+    told = [(line["event"], line["key"], line["attempt"]) for line in lines() if line["event"].startswith("effect_")]
+    assert told[-2:] == [("effect_rescued", "send:evt_1", 3), ("effect_dead", "send:evt_1", 3)]
     inbox.start_worker()
     await until(now(rows, "done"))
 
@@ -256,6 +269,62 @@ async def test_a_crashed_one_gets_its_turn_although_others_keep_coming(inbox: In
             await record(inbox, f"evt_{number:04d}")
     finally:
         await running.stop()
+
+
+async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to_end(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The turn is put off, and comes later."""
+    monkeypatch.setattr("oncehook.alone.EVERY", 0.5)
+    monkeypatch.setattr("oncehook.alone.FIRST_PATIENCE", 0.05)
+    await record(inbox, "evt_0")
+    await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    began, go_on, beside = asyncio.Event(), asyncio.Event(), []
+
+    @inbox.effect(retry=QUICK)
+    async def send(effect: Effect, number: int) -> None:
+        if effect.key == "send:evt_0":
+            beside.append(len(running._running))
+        elif effect.key == "send:evt_1":
+            began.set()
+            await go_on.wait()
+
+    running = relay.Relay(inbox.store, inbox.effects, concurrency=4, poll=0.05, look_around=0.1)
+    await record(inbox, "evt_1")
+    running.start()
+    try:
+        await asyncio.wait_for(began.wait(), 20)
+        await until(lambda: running._alone.leased is not None)
+        await record(inbox, "evt_2")
+        await until(now(rows, "done"))
+        go_on.set()
+        await until(now(rows, "done", 3))
+        assert beside == [1]
+    finally:
+        go_on.set()
+        await running.stop()
+
+
+async def test_between_two_crashed_ones_others_have_their_turn(inbox: Inbox, rows: Rows) -> None:
+    await record(inbox, *(f"evt_{n}" for n in range(3)))
+    await inbox.store.lease_effects(3, "gone", [EffectTarget("function", "send", 0.0)])
+    order: list[str] = []
+
+    @inbox.effect(retry=Retry(attempts=3, first=0, most=0))
+    async def send(effect: Effect, number: int) -> None:
+        order.append(effect.key)
+        if len(order) == 1:
+            await record(inbox, "other_1", "other_2")
+            await asyncio.sleep(0.5)  # others have as long
+
+    running = relay.Relay(inbox.store, inbox.effects, concurrency=4, look_around=0.1)
+    await rescue_all(running, rows)
+    running.start()
+    try:
+        await until(now(rows, "done", 5))
+    finally:
+        await running.stop()
+    assert sorted(order[1:3]) == ["send:other_1", "send:other_2"]
 
 
 async def test_stopping_lets_a_call_finish_and_leases_no_more(inbox: Inbox, rows: Rows) -> None:

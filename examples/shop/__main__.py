@@ -1,5 +1,7 @@
 """`python -m examples.shop [PORT]`: the shop, and what to try with it."""
 
+import argparse
+import logging
 import os
 import sys
 from pathlib import Path
@@ -22,8 +24,33 @@ Ctrl-C ends it; kill it and start it again, and nothing is lost or repeated.
 """
 
 
+USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+
+
+class WithFields(logging.Formatter):
+    """A line of the inbox with its fields, which are attributes of its record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = [f"{name}={value!r}" for name, value in vars(record).items() if name not in USUAL]
+        return " ".join([super().format(record), *fields])
+
+
+def show_warnings() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(WithFields("%(levelname)s %(name)s %(message)s"))
+    logging.getLogger("oncehook").addHandler(handler)
+
+
+def port_of(text: str) -> int:
+    if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 1 to 65535")
+
+
 def main() -> None:
-    port = int(sys.argv[1]) if len(sys.argv) > 1 else 8000
+    parser = argparse.ArgumentParser(prog="python -m examples.shop", description="The shop, and what to try with it.")
+    parser.add_argument("port", metavar="PORT", nargs="?", type=port_of, default=8000, help="8000 unless given")
+    port = parser.parse_args().port
     secret = os.environ.setdefault("STRIPE_WEBHOOK_SECRET", SECRET)
     from examples.shop.app import app  # it wants the secret
     from examples.shop.models import DATABASE
@@ -33,6 +60,7 @@ def main() -> None:
     if port != 8000:
         options += f" --to {base}/webhooks/stripe"
     path = Path(sys.executable).parent
+    show_warnings()
     print(WORDS.format(base=base, database=DATABASE, path=path, options=options), flush=True)
     uvicorn.run(app, port=port, log_level="warning")
 

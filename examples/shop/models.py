@@ -1,6 +1,7 @@
 """The shop's own tables. The inbox keeps its tables, webhook_…, in the same database: that is what makes one commit."""
 
 import os
+import re
 
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
@@ -36,5 +37,5 @@ class Entitlement(Base):
 
 def make_engine(database: str) -> Engine:
     """An engine on the inbox's database, with a connection for each handler that is at work and some for the pages."""
-    address = database.replace("postgresql://", "postgresql+psycopg://", 1)
+    address = re.sub("^postgres(ql)?://", "postgresql+psycopg://", database)
     return create_engine(address, pool_size=HANDLERS_AT_ONCE, max_overflow=8)

@@ -1,13 +1,17 @@
-"""The turn of a receipt whose last worker died: it runs alone, so that it may take its worker along, but no neighbour.
+"""The turn of what was under way when its process died: it runs alone, so that it may take its process along, but no
+neighbour. A worker gives such turns to receipts, the relay to effects.
 
 Its turn is when nothing else is to do, and now and then in any case. Then nothing more is started, and what runs has a
-moment to end; if it does not, the receipt goes back and work goes on. Each time that happens the next moment is twice
-as long, and so is the time until then: others have ten parts in eleven of a worker's time, and however long handlers
-take, the turn comes.
+moment to end; if it does not, the turn is put off and work goes on. Each time that happens the next moment is twice
+as long, and so is the time until then: others have ten parts in eleven of a worker's time, and however long they take,
+the turn comes.
 """
 
+from typing import Generic, TypeVar
+
 from oncehook.clock import Clock
-from oncehook.receipt import Leased
+
+Held = TypeVar("Held")
 
 EVERY = 10.0
 """Seconds between turns, however much else there is to do."""
@@ -15,12 +19,12 @@ EVERY = 10.0
 FIRST_PATIENCE = 1.0
 
 
-class Alone:
+class Alone(Generic[Held]):
     """Whose turn it is, if it is anybody's."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.leased: Leased | None = None  # nothing else is started
+        self.leased: Held | None = None  # nothing else is started
         self.is_running = False
         self._turn = 0.0
         self._patience = FIRST_PATIENCE
@@ -38,7 +42,7 @@ class Alone:
             return None
         return self._since + self._patience - self.clock.monotonic()
 
-    def take(self, leased: Leased | None) -> None:
+    def take(self, leased: Held | None) -> None:
         """What was found; None: nobody waits for a turn."""
         self.leased, self._since = leased, self.clock.monotonic()
         if leased is None:
@@ -53,7 +57,7 @@ class Alone:
         self._turn, self._patience = now + (now - self._since), FIRST_PATIENCE
         self.leased, self.is_running = None, False
 
-    def put_off(self) -> Leased | None:
+    def put_off(self) -> Held | None:
         """What is held and does not run, which is now the caller's to give back."""
         if self.is_running:
             return None

@@ -18,6 +18,7 @@ from oncehook import calling
 from oncehook.calling import Function
 from oncehook.calling import name_of as told
 from oncehook.errors import ConfigurationError, OncehookError
+from oncehook.extract import is_storable
 from oncehook.receipt import LeasedEffect
 from oncehook.retry import Retry
 
@@ -98,6 +99,11 @@ class Effects:
                 f"{told(target.function)} must take the effect as its first argument: "
                 f"def {target.name}(effect, …), with the key to pass on in effect.idempotency_key"
             )
+        if target.kind == TOPIC and not takes_message(target.function):
+            raise ConfigurationError(
+                f"{told(target.function)} cannot take the messages of {target.name!r}: "
+                "def f(effect, payload), with these names and no more that must be given"
+            )
         self._targets[target.kind, target.name] = target
 
     def find(self, kind: str, name: str) -> Target | None:
@@ -106,7 +112,11 @@ class Effects:
     def resolve(self, what: Function | str, args: dict[str, Any]) -> tuple[str, str]:
         """(kind, name) of what a handler names: a registered function, its name, or an address."""
         if isinstance(what, str):
-            kind = HTTP if what.startswith(("http://", "https://")) else FUNCTION
+            if not what or not is_storable(what):
+                raise EffectRefused(
+                    f"an effect is asked of {what!r}: give a function under @inbox.effect, its name, or an address"
+                )
+            kind = HTTP if "://" in what else FUNCTION
             found = self.find(kind, what)
             if found is None and kind == HTTP:
                 raise EffectRefused(f"an effect cannot go to {what.partition('?')[0]}: no HTTP target is set up here")
@@ -137,6 +147,15 @@ def takes_effect(function: Function) -> bool:
     return any(parameter.kind in kinds for parameter in inspect.signature(function).parameters.values())
 
 
+def takes_message(function: Function) -> bool:
+    """Whether it can be called as a topic's subscriber is."""
+    try:
+        inspect.signature(function).bind(None, payload=None)
+    except TypeError:
+        return False
+    return True
+
+
 def _check_arguments(target: Target, args: dict[str, Any]) -> None:
     """Refuse at the call what would fail only after the commit, again and again."""
     try:
@@ -148,7 +167,10 @@ def _check_arguments(target: Target, args: dict[str, Any]) -> None:
 def encode(args: Any, name: str = "arguments") -> str:
     """Plain data as JSON, or EffectRefused with where it is not plain."""
     _check_plain(args, name, 0)
-    text = json.dumps(args, separators=(",", ":"))
+    try:
+        text = json.dumps(args, separators=(",", ":"))
+    except ValueError as error:  # Python writes no number of thousands of digits
+        raise EffectRefused(f"the {name} cannot be written as JSON: {error}") from None
     if len(text) > MOST_BYTES:
         raise EffectRefused(
             f"the {name} are {len(text):,} bytes of JSON, and {MOST_BYTES:,} is the most: record the data in a table "

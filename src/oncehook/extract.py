@@ -293,12 +293,17 @@ def _scalar_text(value: Any, names: bool) -> str | None:
 # -- values ---------------------------------------------------------------------------------------------------------
 
 
+def is_storable(text: str) -> bool:
+    """Whether every database keeps a text as it is: PostgreSQL has neither NULs nor lone surrogates."""
+    return "\x00" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
+
+
 def indexed(text: str | None) -> str | None:
     """A text as it may stand in an index: at most 255 bytes, no NUL, no lone surrogate; else its hash."""
     if text is None or (text.isascii() and len(text) <= MOST_BYTES and "\x00" not in text):
         return text
     encoded = text.encode("utf-8", "surrogatepass")
-    if len(encoded) > MOST_BYTES or b"\x00" in encoded or any("\ud800" <= c <= "\udfff" for c in text):
+    if len(encoded) > MOST_BYTES or not is_storable(text):
         return "sha256:" + hashlib.sha256(encoded).hexdigest()
     return text
 

@@ -12,10 +12,8 @@ from fnmatch import translate
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
-
 from oncehook.clock import SYSTEM, Clock
-from oncehook.effect import EFFECT_TIMEOUT, Effect
+from oncehook.effect import EFFECT_TIMEOUT, Effect, encode
 from oncehook.errors import ConfigurationError, OncehookError, SendFailed, SendRefused
 from oncehook.event import Event, make_key
 from oncehook.exchange import Answer
@@ -128,7 +126,7 @@ class Posting:
         except ValueError as error:
             raise ConfigurationError(f"effect_targets is not usable: {error}") from None
 
-    async def perform(self, effect: Effect, **args: Any) -> None:
+    async def perform(self, effect: Effect, /, **args: Any) -> None:
         try:
             origin = parse_url(effect.target).origin
         except ValueError as error:
@@ -140,7 +138,8 @@ class Posting:
             "Oncehook-Source": effect.source,
             "Oncehook-Attempt": str(effect.attempt),
         }
-        body, trusted, timeout = msgspec.json.encode(args), origin in self.allowed, EFFECT_TIMEOUT / 2
+        body = encode(args).encode()  # as it was recorded
+        trusted, timeout = origin in self.allowed, EFFECT_TIMEOUT / 2
         try:
             async with self._target(origin).call() as call:
                 sending = self.outgoing.send(effect.target, body, headers, trusted=trusted, timeout=timeout)

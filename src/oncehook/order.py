@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from oncehook.errors import OncehookError
-from oncehook.extract import indexed
+from oncehook.extract import indexed, is_storable
 from oncehook.receipt import Leased, rfc3339
 
 
@@ -87,10 +87,14 @@ def advance_of(
         raise OrderRefused(f"at= is {moment!r}: give a datetime with a time zone")
     if version is not None and (type(version) is not int or not _LEAST <= version < 2**63):
         raise OrderRefused(f"version= is {version!r}: give a whole number of 64 bits")
-    if state is not None and (not isinstance(state, str) or "\x00" in state):
-        raise OrderRefused("state= is not a text without NULs")
+    if state is not None and (not isinstance(state, str) or not is_storable(state)):
+        raise OrderRefused("state= is not a text, or has NULs or lone surrogates in it")
+    try:
+        told = rfc3339(moment)
+    except OverflowError:
+        raise OrderRefused(f"at= is {moment!r}, which no calendar has in UTC") from None
     return Advance(
-        _text(scope or leased.source, "scope"), _text(kind, "kind"), _text(id, "id"), state, rfc3339(moment), version,
+        _text(scope or leased.source, "scope"), _text(kind, "kind"), _text(id, "id"), state, told, version,
         bool(terminal), leased.event_id, leased.receipt,
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ from oncehook.calling import Function, in_its_way
 from oncehook.canonical import Canonical
 from oncehook.effect import TOPIC, EffectRefused, Effects, encode
 from oncehook.errors import OncehookError
-from oncehook.extract import indexed, moment
+from oncehook.extract import indexed, is_storable, moment
 from oncehook.order import Advance, Place, place
 from oncehook.receipt import Leased, Settled
 from oncehook.store import Store
@@ -190,7 +190,7 @@ class Outbox:
         return self._request(leased, key, kind, target, encode(args), scope)
 
     def publish(self, leased: Leased, topic: str, payload: Any, key: str | None, scope: str | None) -> Any:
-        if not isinstance(topic, str) or not topic:
+        if not isinstance(topic, str) or not topic or not is_storable(topic):
             raise EffectRefused(f"the topic is {topic!r}: give a text")
         args = encode({"payload": payload}, "message")
         return self._request(leased, key or f"{topic}:{leased.event_id}", TOPIC, topic, args, scope)

@@ -81,6 +81,8 @@ class Registry:
 
     def subscribe(self, topic: str, *, retry: Retry | None = None, timeout: Any = None) -> Callable[[F], F]:
         """Register the function that takes a topic's messages (`event.publish`): `def f(effect, payload)`."""
+        if not isinstance(topic, str) or not topic:
+            raise ConfigurationError('@inbox.subscribe takes a topic: write @inbox.subscribe("…") over the function')
 
         def register(function: F) -> F:
             self._perform(TOPIC, topic, function, retry, timeout)

@@ -13,7 +13,9 @@ import socket
 from functools import partial
 
 from oncehook import signals, tracing
+from oncehook.alone import Alone
 from oncehook.calling import Threads, after_failure, call
+from oncehook.clock import SYSTEM
 from oncehook.due import Dues
 from oncehook.effect import Effect, Effects
 from oncehook.errors import Unavailable
@@ -55,7 +57,8 @@ class Relay:
         self._attention = asyncio.Event()  # something may be due, or a place is free
         self._dues = Dues()
         self._stop_asked = False
-        self._alone = False  # an effect whose process died waits for its turn
+        self._crashed = False  # whether an effect whose process died is known to be due
+        self._alone: Alone[bool] = Alone(SYSTEM)  # its turn; it is leased when it begins: no lease is renewed
         self._feeding: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._told: set[tuple[str, str]] = set()
@@ -101,23 +104,29 @@ class Relay:
                 await asyncio.sleep(min(self.poll, 1.0))  # a stop waits for it
                 continue
             if not found:
+                left = self._alone.left
                 try:
-                    await asyncio.wait_for(self._attention.wait(), self._dues.left(self.poll))
+                    seconds = self._dues.left(self.poll) if left is None else max(left, 0)
+                    await asyncio.wait_for(self._attention.wait(), seconds)
                 except TimeoutError:
                     pass
 
     async def _lease(self) -> int:
-        """Fill the places that are free. An effect whose process died is taken alone, with nothing else under way."""
+        """Fill the places that are free. An effect whose process died is taken alone, and nothing else is started."""
+        left = self._alone.left
+        if left is not None and left <= 0 and self._running:
+            self._alone.put_off()
+        if self._crashed and self._alone.leased is None and self._alone.is_due:
+            self._alone.take(True)
         room, targets = self.concurrency - len(self._running), self._targets()
-        if room <= 0 or not targets or (self._alone and self._running):
+        if room <= 0 or not targets or (self._alone.leased and self._running):
             return 0
         try:
-            leased = []
-            if not self._running:
-                leased = await self.store.lease_effects(1, self.name, targets, rescued=True) if self._alone else []
-                self._alone = bool(leased)
+            leased = await self._take_crashed(targets) if self._alone.leased else []
             if not leased:
                 leased = await self.store.lease_effects(room, self.name, targets)
+            if not leased and self._crashed and not self._running:
+                leased = await self._take_crashed(targets)
         except Unavailable as error:
             signals.emit("relay_waits", detail=error.detail)
             return 0
@@ -127,8 +136,19 @@ class Relay:
             task.add_done_callback(self._ended)
         return len(leased)
 
+    async def _take_crashed(self, targets: list[EffectTarget]) -> list[LeasedEffect]:
+        """An effect whose process died, with nothing under way beside it."""
+        leased = await self.store.lease_effects(1, self.name, targets, rescued=True)
+        self._crashed = bool(leased)
+        self._alone.take(True if leased else None)
+        if leased:
+            self._alone.begin()
+        return leased
+
     def _ended(self, task: "asyncio.Task[None]") -> None:
         self._running.discard(task)
+        if self._alone.is_running:
+            self._alone.end()
         self._attention.set()
 
     def _targets(self) -> list[EffectTarget]:
@@ -175,31 +195,35 @@ class Relay:
         rescued = after = 0
         while page := await self.store.expired_effects(PAGE, after):
             after = page[-1]["id"]
-            taken = []
+            taken: dict[int, SettledEffect] = {}
             for row in page:
                 target = self.effects.find(row["kind"], row["target"])
-                if target is not None:  # else its policy is not known here
+                if target is None:  # its policy is not known here
+                    self._tell_unregistered(row["kind"], row["target"], 1)
+                else:
                     settled = SettledEffect(row["id"], row["lease"], EffectState.FAILED, crashed=True)
                     _failed(settled, target.retry, row["attempt"], Crashed("the process died, or was cut off"))
-                    taken.append(settled)
-            landed = await self.store.settle_effects(taken) if taken else set()
-            for settled in taken:
-                if settled.id in landed:
-                    signals.emit("effect_rescued", effect=settled.id, status=settled.status.value)
+                    taken[row["id"]] = settled
+            landed = await self.store.settle_effects([*taken.values()]) if taken else set()
+            for row in page:
+                if row["id"] in landed:
+                    signals.effect_rescued(row, taken[row["id"]])
             rescued += len(landed)
         return rescued
 
     async def _look_at_waiting(self) -> None:
         """Give a turn to those whose process died; tell, once for each name, of those that nobody here can perform."""
         for row in await self.store.effects_waiting():
-            name = row["kind"], row["target"]
-            if self.effects.find(*name) is not None:
-                if row["crashed"]:
-                    self._alone = True
-                    self.wake()
-            elif name not in self._told:
-                self._told.add(name)
-                signals.emit("effect_unregistered", kind=name[0], target=name[1], effects=row["effects"])
+            if self.effects.find(row["kind"], row["target"]) is None:
+                self._tell_unregistered(row["kind"], row["target"], row["effects"])
+            elif row["crashed"]:
+                self._crashed = True
+                self.wake()
+
+    def _tell_unregistered(self, kind: str, target: str, effects: int) -> None:
+        if (kind, target) not in self._told:
+            self._told.add((kind, target))
+            signals.emit("effect_unregistered", kind=kind, target=signals.target_told(kind, target), effects=effects)
 
 
 class Marks:

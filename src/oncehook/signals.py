@@ -9,12 +9,13 @@ Oncehook is the process, `configure` writes them as JSON lines, or for people on
 import io
 import logging
 import os
+import re
 import select
 import stat
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -366,6 +367,12 @@ def noop(leased: Leased, reason: str, scope: str, key: str) -> None:
     )
 
 
+def target_told(kind: str, target: str) -> str:
+    """An effect's target as a line may have it: of an address the origin alone, for its path may hold a secret."""
+    scheme, _, rest = target.partition("://")
+    return target if kind != "http" else f"{scheme}://" + re.split(r"[/?#\\]", rest)[0].rpartition("@")[2]
+
+
 def performed(leased: LeasedEffect, done: SettledEffect, landed: bool) -> None:
     """One line for what came of an attempt at an effect."""
     words = {
@@ -379,11 +386,19 @@ def performed(leased: LeasedEffect, done: SettledEffect, landed: bool) -> None:
         receipt=leased.receipt,
         effect=leased.id,
         key=leased.key,
-        target=leased.target,
+        target=target_told(leased.kind, leased.target),
         status=done.status.value,
         attempt=leased.attempt,
         error=done.error,
     )
+
+
+def effect_rescued(row: Mapping[str, Any], done: SettledEffect) -> None:
+    """One line for an effect whose lease ran out, and one more if that was its last attempt."""
+    about = {"effect": row["id"], "key": row["key"], "target": target_told(row["kind"], row["target"])}
+    emit("effect_rescued", **about, status=done.status.value, attempt=row["attempt"])
+    if done.status is EffectState.FAILED:
+        emit("effect_dead", **about, status=done.status.value, attempt=row["attempt"], error=done.error)
 
 
 def unavailable(source: str, detail: str) -> None:

@@ -48,7 +48,7 @@ class Worker:
         self._leased_at, self._was_full = 0.0, False  # the last lease, and whether it found as many as it asked for
         self._pace = 1  # how many are leased ahead for each place
         self._enough = 0  # with more than so many ready, no lease is needed
-        self._alone = Alone(processor.clock)
+        self._alone: Alone[Leased] = Alone(processor.clock)
         self._paused = Paused(store, processor.clock)
         self._known_paused: frozenset[str] = frozenset()
         self._running: set[asyncio.Task[Any]] = set()

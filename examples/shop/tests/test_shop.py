@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import subprocess
@@ -12,10 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import permutations
 from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
 
+from examples.shop.__main__ import main, show_warnings
+from examples.shop.models import make_engine
 from examples.shop.outside import broker, mail_service
 from examples.shop.tests.conftest import Shop
 from examples.shop.tests.dying import MOMENTS
@@ -229,6 +233,30 @@ def test_the_shop_runs_with_one_command(shop: Shop) -> None:
             process.terminate()
     until(lambda: process.poll() is not None)
     check_paid_once(shop)
+
+
+def test_a_line_of_the_inbox_says_what_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    log = logging.getLogger("oncehook")
+    before = list(log.handlers)
+    show_warnings()
+    try:
+        log.warning("effect_dead", extra={"key": "receipt:in_1", "error": "two\nlines"})
+    finally:
+        log.handlers = before
+    assert capsys.readouterr().err == "WARNING oncehook effect_dead key='receipt:in_1' error='two\\nlines'\n"
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql"])
+def test_the_shop_takes_the_addresses_that_the_inbox_takes(scheme: str) -> None:
+    engine = make_engine(f"{scheme}://jane@localhost/shop")
+    assert engine.url.render_as_string() == "postgresql+psycopg://jane@localhost/shop"
+
+
+@pytest.mark.parametrize("port", ["abc", "0", "65536", "²"])
+def test_what_is_no_port_is_answered_with_a_sentence(port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with patch.object(sys, "argv", ["shop", port]), pytest.raises(SystemExit):
+        main()
+    assert "give a number from 1 to 65535" in capsys.readouterr().err
 
 
 def answers(client: httpx.Client) -> bool:
