@@ -116,6 +116,8 @@ async def test_an_event_says_what_is_known_of_its_object_and_what_it_did_not_get
     assert "&lt;b&gt;paid&lt;/b&gt;" in page and "this event" in page and "Stale" not in page
     assert "Stale: newer is known" in late and "An effect was not repeated" in late
     assert f'href="/events/{new}">evt_new</a>' in late
+    rehearsed = (await browser.submit(f"/events/{old}/rehearse")).text
+    assert "recorded before: " in rehearsed and "stale: newer is known of <code>invoice:in_1</code>" in rehearsed
     async with site.program("reader") as program:
         told = (await program.get(f"/api/events/{old}")).json()
     (entity,) = told["entities"]

@@ -183,6 +183,17 @@ class RehearsedStatement(Struct):
     undone: bool
 
 
+class RehearsedEffect(Struct):
+    """An effect that a handler asked for; one that is not new would not be recorded again."""
+
+    key: str
+    kind: str
+    target: str
+    args: Any
+    new: bool | None
+    status: str | None
+
+
 class Rehearsed(Struct):
     """What a handler would do; all of it was rolled back."""
 
@@ -190,6 +201,9 @@ class Rehearsed(Struct):
     handler: str | None
     error: str | None
     statements: list[RehearsedStatement]
+    effects: list[RehearsedEffect]
+    stale: list[str]
+    repeated: bool
 
 
 class Erased(Struct):
