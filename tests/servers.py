@@ -201,7 +201,10 @@ class Postgres:
         name = f"migrated_{os.getpid()}"
         if not self._has_template:
             self.sql(f"CREATE DATABASE {name}")
-            environment = {**os.environ, "ONCEHOOK_DATABASE": self.url(name)}
+            mine = {
+                key: value for key, value in os.environ.items() if key != "ONCEHOOK_CONFIG"
+            }  # a test may have set it
+            environment = {**mine, "ONCEHOOK_DATABASE": self.url(name)}
             command = [sys.executable, "-m", "oncehook", "migrate"]
             subprocess.run(command, check=True, env=environment, cwd="/", stdout=subprocess.DEVNULL)
             self._has_template = True

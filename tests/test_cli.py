@@ -220,6 +220,7 @@ def test_show_as_json_has_the_event_its_payload_headers_and_deliveries(
         "replays_history",
         "effects",
         "noops",
+        "entities",
     }
     assert shown["payload"] == json.loads(stripe_body("evt_1", data={"object": {"id": "in_1"}}))
     assert shown["headers"] == {"content-type": "application/json"}

@@ -120,6 +120,8 @@ def test_show_has_what_an_event_asked_for_and_what_it_did_not_get(run: Run, fill
     shown = run("show", "evt_2").out
     assert "not repeated, it was recorded before: effect mail:in_1" in shown
     assert "stale, newer is known of invoice:in_1" in shown
+    assert [(row["kind"], row["receipt"]) for row in second["entities"]] == [("invoice", first["receipt"])]
+    assert f"said by event {first['receipt']}" in shown and "said by this event" in run("show", "evt_1").out
 
 
 def test_stats_count_effects_conflicts_and_what_came_too_late(run: Run, filled: Path, rows: Rows) -> None:

@@ -24,6 +24,7 @@ from oncehook.cli.serve import listen
 from oncehook.cli.tally import Check, Tally
 from oncehook.cli.tour import Tour
 from oncehook.cli.traffic import BEHAVIOURS
+from tests.servers import ask
 
 DEMO = [sys.executable, "-m", "oncehook", "demo"]
 SOURCES = {"stripe", "github", "shopify", "slack", "sendgrid"}
@@ -164,6 +165,9 @@ def test_senders_do_everything_and_the_promise_holds(tmp_path: Path, monkeypatch
     assert check.acked == check.receipts == counts.accepted.total() + counts.ignored.total()
     assert counts.unavailable.total() == 0
     assert {receipt.source for receipt in view.last.latest} <= SOURCES
+    database = f"sqlite:///{tmp_path / 'oncehook.db'}"
+    for table in ("effects", "entities", "email_events", "email_status"):  # every page has something to show
+        assert ask(database, f"SELECT count(*) FROM webhook_{table}")[0][0] > 0, table
 
 
 # -- how it judges ----------------------------------------------------------------------------------------------------

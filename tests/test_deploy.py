@@ -16,6 +16,7 @@ import promql_parser
 import pytest
 import yaml
 
+from oncehook import providers
 from oncehook.ack import ERRORS
 from oncehook.cli import COMMANDS
 from oncehook.cli.serve import command as serve_command
@@ -23,6 +24,7 @@ from oncehook.cli.worker import command as worker_command
 from oncehook.metrics import METRICS
 from oncehook.receipt import EffectState, State
 from oncehook.settings import Settings
+from oncehook.values import size
 from oncehook.web.app import PROBES
 from tests.test_docs import anchors
 
@@ -88,11 +90,18 @@ def test_systemd_understands_the_units_and_finds_them_hardened(unit: Path, tmp_p
 def test_every_link_of_the_pages_resolves() -> None:
     for page in DEPLOY.glob("*.md"):
         for target in re.findall(r"\]\(([^)\s:]+)\)", page.read_text()):
-            assert (DEPLOY / target).exists(), target
+            assert (DEPLOY / target.partition("#")[0]).exists(), target
     linked = (DEPLOY / "README.md").read_text()
     assert [
         one.name for one in DEPLOY.iterdir() if not one.name.startswith((".", "README")) and one.name not in linked
     ] == []
+
+
+def test_a_proxy_lets_through_what_the_door_takes() -> None:
+    page = (DEPLOY / "proxy.md").read_text()
+    nginx, caddy = re.findall(r"client_max_body_size (\d+)m;|max_size (\d+)MB", page)
+    largest = max(size(providers.built_in(name).max_body or "0") for name in providers.built_in_names())
+    assert int(nginx[0]) * 2**20 >= largest and int(caddy[1]) * 10**6 >= largest
 
 
 # -- the product's own figures and words ----------------------------------------------------------------------------

@@ -94,6 +94,9 @@ def test_suppressions_go_out_and_come_in_as_csv(run: Run, filled: None, in_folde
     assert (found["ann@example.com"]["reason"], found["ann@example.com"]["since"][:10]) == ("complaint", "2024-01-02")
     assert found["ann@example.com"]["note"] == "a, b"
     assert found[JANE]["reason"] == "hard_bounce"  # it was there first
+    run("email", "allow", "ann@example.com")
+    again = run("email", "import", str(file))
+    assert again.out == "imported 2 addresses\n" and "1 of them may still be sent to" in again.error
     before = rows("SELECT count(*) FROM webhook_suppressions")
     for content, sentence in (
         ("name\nx\n", "the first line must name the columns"),

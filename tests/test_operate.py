@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from oncehook import Event, Inbox, Retry
+from oncehook.alerts.rules import RULES
 from oncehook.effect import Effect
 from oncehook.settings import Settings
 from oncehook.testing import deliver, drain
@@ -82,6 +83,11 @@ async def test_every_command_of_the_runbook_runs(run: Run, database: str, in_fol
 async def in_thread(run: Run, *words: str) -> Ran:
     """A command has a loop of its own, and this test has one already."""
     return await asyncio.to_thread(run, *words)
+
+
+def test_every_rule_of_alerts_leads_somewhere() -> None:
+    table = PAGE.partition("## First look")[0]
+    assert [rule.name for rule in RULES if f"`{rule.name}`" not in table] == []
 
 
 def test_a_number_of_the_runbook_is_the_one_in_the_source() -> None:

@@ -99,6 +99,35 @@ async def test_one_effect_is_whole_and_leads_to_its_event(inbox: Inbox, browser:
     assert (await browser.get("/effects/x")).status_code == 404
 
 
+async def test_an_event_says_what_is_known_of_its_object_and_what_it_did_not_get(
+    inbox: Inbox, browser: Browser, site: Site
+) -> None:
+    @inbox.on("stripe", "invoice.updated")
+    async def updated(event: Any, tx: Any) -> None:
+        await event.advance("invoice", event.object_id, state=event["state"], version=7)
+        await event.advance("other", "in_2", version=1)
+        await event.publish("billing", {}, key="billing:once")
+
+    new = await send(inbox, "evt_new", "invoice.updated", created=1763200009, state="<b>paid</b>")
+    await worked_off(inbox)
+    old = await send(inbox, "evt_old", "invoice.updated", state="open")
+    await worked_off(inbox)
+    page, late = [(await browser.get(f"/events/{receipt}")).text for receipt in (new, old)]
+    assert "&lt;b&gt;paid&lt;/b&gt;" in page and "this event" in page and "Stale" not in page
+    assert "Stale: newer is known" in late and "An effect was not repeated" in late
+    assert f'href="/events/{new}">evt_new</a>' in late
+    rehearsed = (await browser.submit(f"/events/{old}/rehearse")).text
+    assert "recorded before: " in rehearsed and "stale: newer is known of <code>invoice:in_1</code>" in rehearsed
+    async with site.program("reader") as program:
+        told = (await program.get(f"/api/events/{old}")).json()
+    (entity,) = told["entities"]
+    assert {**entity, "updated_at": None} == {
+        "kind": "invoice", "id": "in_1", "state": "<b>paid</b>", "at": "2025-11-15T09:46:49.000000Z", "version": 7,
+        "is_terminal": False, "event_id": "evt_new", "receipt": new, "updated_at": None,
+    }  # fmt: skip
+    assert [row["reason"] for row in told["noops"]] == ["stale", "stale", "effect"] and told["effects"] == []
+
+
 async def test_a_failed_effect_is_tried_again_and_a_done_one_is_not(
     inbox: Inbox, browser: Browser, site: Site, rows: Rows
 ) -> None:

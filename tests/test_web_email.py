@@ -1,5 +1,6 @@
 """The pages of email, over HTTP on both databases: a message, suppressions and counters."""
 
+import html
 import json
 import re
 from collections.abc import AsyncIterator
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
+from oncehook.email.suppress import Change
 from oncehook.testing import post
 from tests.email_payloads import sendgrid
 from tests.events import Rows
@@ -100,6 +102,23 @@ async def test_suppressions_are_added_lifted_searched_paged_and_audited(
         assert len(first["suppressions"]) == 50 and len(rest["suppressions"]) == 2 and rest["next"] is None
     done = rows("SELECT actor, action FROM webhook_audit WHERE actor <> 'import' AND action <> 'sign_in' ORDER BY id")
     assert done == [(who, what) for who in ("user:otto", "token:admin") for what in ("suppress", "allow")]
+
+
+async def test_the_audit_of_many_addresses_is_short(inbox: Inbox, browser: Browser) -> None:
+    await inbox.email.change([Change(f"user{n}@example.com") for n in range(50)], actor="import")
+    page = (await browser.get("/audit")).text
+    assert page.count("sha256:") == 3 and "and 47 more" in page
+
+
+async def test_the_button_of_an_address_that_hides_something_lifts_that_address(inbox: Inbox, browser: Browser) -> None:
+    hidden = 'jane\u200b"&\u202e@example.com'
+    await inbox.email.suppress(hidden, actor="import")
+    page = (await browser.get("/email/suppressions")).text
+    assert "jane\\u200b&#34;&amp;\\u202e@example.com</th>" in page
+    sent = re.search(r'type="hidden" name="address" value="([^"]*)"', page)
+    assert sent is not None
+    await browser.submit("/email/allow", {"address": html.unescape(sent[1]), "note": ""})
+    assert await inbox.email.can_send(hidden)
 
 
 async def test_counters_are_a_chart_and_a_table(inbox: Inbox, site: Site, browser: Browser) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from oncehook.errors import OncehookError
 from oncehook.extract import indexed, is_storable
-from oncehook.receipt import Leased, rfc3339
+from oncehook.receipt import Leased, Receipt, rfc3339
+from oncehook.store import Store
 
 
 class Occurred:
@@ -97,6 +98,14 @@ def advance_of(
         _text(scope or leased.source, "scope"), _text(kind, "kind"), _text(id, "id"), state, told, version,
         bool(terminal), leased.event_id, leased.receipt,
     )  # fmt: skip
+
+
+async def entities_of(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
+    """What is known of the object of an event, in the scope of its source, and which event said so."""
+    if receipt.object_id is None:
+        return []
+    rows = await store.look("entities_of", {"scope": receipt.source, "id": receipt.object_id})
+    return [{**row, "is_terminal": bool(row["is_terminal"])} for row in rows]
 
 
 def _text(value: Any, name: str) -> str:

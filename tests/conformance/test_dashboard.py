@@ -160,6 +160,12 @@ async def large(database: str) -> AsyncIterator[Store]:
         f"""INSERT INTO webhook_attempts (receipt_id, number, started_at, ended_at, outcome)
         SELECT i, 1, {at}, {at}, CASE WHEN i % 500 = 0 THEN 'failed' ELSE 'processed' END FROM ({series}) AS n""",
     )
+    ask(
+        database,
+        f"""INSERT INTO webhook_entities (scope, kind, id, is_terminal, event_id, receipt_id)
+        SELECT 'stripe', CASE WHEN i % 2 = 0 THEN 'invoice' ELSE 'charge' END, 'in_' || i,
+               {"0" if is_sqlite else "false"}, 'evt_' || i, i FROM ({series}) AS n""",
+    )
     ask(database, "ANALYZE")
     yield store
     await store.close()
@@ -182,12 +188,13 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "what waits": ("waiting", {"most": 1000}),
     "how many are dead": ("dead_letters", {"most": 1000}),
     "the pulse": ("pulse", {}),
+    "what is known of an object": ("entities_of", {"given": '{"scope": "stripe", "id": "in_77"}'}),
     "the rates of a minute": ("rates", {"seconds": 60, "since": "now"}),
 }
 
 
 WHOLE = re.compile(
-    r"Seq Scan on webhook_(receipts|deliveries|attempts)|SCAN (r|d|a|webhook_\w+)$"
+    r"Seq Scan on webhook_(receipts|deliveries|attempts|entities)|SCAN (r|d|a|e|webhook_\w+)$"
     r"|PRIMARY KEY \(rowid>\?\)|_pkey .*\n *Index Cond: \(id > 0\)",  # every row has an id above 0
     re.MULTILINE,
 )

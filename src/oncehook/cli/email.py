@@ -161,17 +161,22 @@ def import_command(file: TextIO, config: str | None) -> None:
     """
     changes = list(lists.read(file))
 
-    async def change() -> int:
+    async def change() -> tuple[int, int]:
         actor = whoami()
         async with asked(config) as email:
             with _progress("importing") as tell:
-                done = 0
+                done = lifted = 0
                 for part in _batched(changes):
-                    done += len(await email.change(part, actor=actor))
+                    rows = await email.change(part, actor=actor)
+                    done += len(rows)
+                    lifted += sum(row["since"] is None for row in rows)
                     tell(f"{done:,} of {len(changes):,} addresses")
-        return done
+        return done, lifted
 
-    click.echo(f"imported {run(change()):,} addresses")
+    done, lifted = run(change())
+    click.echo(f"imported {done:,} addresses")
+    if lifted:
+        click.echo(f"{lifted:,} of them may still be sent to: a person lifted them later than their `since`", err=True)
 
 
 def _batched(changes: list[Any]) -> Iterator[list[Any]]:

@@ -20,6 +20,7 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.effect import effect_json
+from oncehook.order import entities_of
 from oncehook.receipt import EffectFilter, Filter, Payload, Receipt
 from oncehook.store import Store
 
@@ -58,17 +59,19 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         replays = await store.replays(receipt.receipt) if receipt.replays else []
         effects = [effect_json(row) for row in await store.find_effects(_recorded_by(receipt), limit=MOST_EFFECTS)]
         noops = await store.noops(receipt.receipt)
+        entities = await entities_of(store, receipt)
     if raw:
         return _print_raw(payload)
     if as_json:
         view = None if payload is None else _json_view(payload)
         headers = None if payload is None else payload.headers
         more = {"deliveries": duplicates, "attempts_history": attempts, "replays_history": replays}
-        asked = {"effects": effects, "noops": noops}
+        asked = {"effects": effects, "noops": noops, "entities": entities}
         print_json({**receipt.as_json(), "payload": view, "headers": headers, **more, **asked})
     else:
         _print_facts(receipt)
         _print_timeline(duplicates, attempts, replays, noops, effects)
+        _print_entities(receipt, entities)
         _print_payload(payload)
     return 0
 
@@ -134,6 +137,15 @@ def _print_timeline(duplicates: Rows, attempts: Rows, replays: Rows, noops: Rows
     out = console()
     for at, text, style in sorted(moments, key=lambda moment: moment[0]):
         out.print(Text(f"{at}  {text}", style=style))
+
+
+def _print_entities(receipt: Receipt, entities: Rows) -> None:
+    """What is known of its object, and whether this event said so."""
+    for row in entities:
+        facts = [f"{name} {printable(row[name])}" for name in ("state", "at", "version") if row[name] is not None]
+        facts += ["final"] if row["is_terminal"] else []
+        said_by = "this event" if row["receipt"] == receipt.receipt else f"event {row['receipt']}"
+        click.echo("   ".join([f"{printable(row['kind'])} {printable(row['id'])}", *facts, f"said by {said_by}"]))
 
 
 def _told_duplicate(row: dict[str, Any]) -> tuple[str, str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from oncehook import signals
 from oncehook.cli.board import Board, Lines, Snapshot
 from oncehook.cli.serve import make_dashboard, make_server
+from oncehook.cli.shop import open_shop
 from oncehook.cli.tally import Tally, Witness
 from oncehook.cli.traffic import SENDERS, Traffic
 from oncehook.clock import SYSTEM
@@ -41,6 +42,7 @@ secrets = ["{slack}"]
 
 [sources.sendgrid]
 secrets = ["{sendgrid}"]   # a public key: its private half is in sendgrid.pem
+email = true
 """
 
 
@@ -145,7 +147,9 @@ def _make_inbox(folder: Path, keys: dict[str, tuple[str, str]]) -> Inbox:
         path.touch(mode=0o600)
     file.write_text(CONFIGURATION.format(folder=folder, **{name: pair[1] for name, pair in keys.items()}))
     key.write_text(keys["sendgrid"][0])
-    return Inbox(config=load(file, environ={}))  # the environment may name a database that is not for play
+    inbox = Inbox(config=load(file, environ={}))  # the environment may name a database that is not for play
+    open_shop(inbox)
+    return inbox
 
 
 def make_keys() -> dict[str, tuple[str, str]]:

@@ -19,6 +19,7 @@ from oncehook.email.event import HARD, SOFT, EmailType, address
 from oncehook.email.status import Difference, Fact, ask
 from oncehook.errors import ConfigurationError
 from oncehook.extract import moment
+from oncehook.receipt import rfc3339
 from oncehook.store import Store
 from oncehook.transact import Transaction
 
@@ -232,14 +233,23 @@ async def apply(
 
 
 def _change(row: Suppression, change: Change, actor: str, now: str) -> None:
+    """What a person does counts after what a person did before, however little time is between, and if it went back."""
     row.note, row.actor = change.note, actor
     if change.remove:
         row.removed_at = max(row.removed_at or now, now)
+        row.added_at = row.added_at and min(row.added_at, row.removed_at)
         return
-    at = change.since or now
+    at = change.since or _after(row.removed_at, now)
     is_live = row.added_at is not None and (row.removed_at is None or row.added_at > row.removed_at)
     if not is_live or at < (row.added_at or at):
         row.added_at, row.added_reason = at, change.reason
+
+
+def _after(removed_at: str | None, now: str) -> str:
+    """Now, or the next moment after the removal."""
+    if removed_at is None or now > removed_at:
+        return now
+    return rfc3339(_time(removed_at) + timedelta(microseconds=1)) or now
 
 
 async def check_page(

@@ -365,7 +365,7 @@ class Store(Protocol):
         """Delete incidents that recovered so many seconds ago, and counts of refusals that are so old."""
 
     async def look(self, name: str, given: Any) -> list[dict[str, Any]]:
-        """The rows of one of the statements about email that only read; times are texts. `given` goes as JSON."""
+        """The rows of a statement about email or entities that only reads; times are texts. `given` goes as JSON."""
 
     async def perform(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         """Do `work` in a transaction of its own: what it asked for is committed when this returns, or nothing is."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from oncehook.clock import SYSTEM
 from oncehook.extract import moment
@@ -51,6 +51,11 @@ def span(seconds: float | None, least: str = "<1s") -> str:
     return next((f"{int(seconds / size)}{unit}" for size, unit in STEPS if seconds >= size), least)
 
 
+def exactly(value: str) -> Markup:
+    """The value of a field, which a form sends back: escaped, and nothing of it written out."""
+    return escape(value)
+
+
 def milliseconds(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms" if seconds < 0.1 else f"{seconds * 1000:.0f} ms"
 
@@ -75,5 +80,5 @@ def noun(value: int, word: str) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "when": when, "ago": ago, "span": span, "ms": milliseconds, "number": number, "up_to": up_to, "size": size,
-    "noun": noun,
+    "noun": noun, "exactly": exactly,
 }  # fmt: skip

@@ -88,11 +88,12 @@ class Guard:
         principal = who(self.context.access, request)
         request.scope["principal"] = principal
         path, query = request.scope["path"], request.scope["query_string"].decode("latin-1")
-        if request.method not in SAFE and not bearer(request):
+        is_known = principal is not None or is_open(path)
+        if is_known and request.method not in SAFE and not bearer(request):
             check_origin(request, self.context.access.settings.public_url)
         if path == "/" and request.method in SAFE and request.query_params.get("token"):
             return self._by_address(request)
-        if principal is not None or is_open(path):
+        if is_known:
             return None
         if is_api(path) or request.method not in SAFE:
             raise Problem(

@@ -108,6 +108,7 @@ def _data(receipt: Receipt, body: bytes) -> str:
 def as_send(receipt: Receipt, base: str) -> str:
     """A new event of the same kind, signed."""
     type_ = receipt.type if receipt.type and receipt.type.isprintable() else "TYPE"
+    type_ = "TYPE" if type_.startswith("-") else type_  # a sender's word is no option
     to = f"{base}/webhooks/{receipt.source}"
     return f"oncehook send {shlex.quote(receipt.source)} {shlex.quote(type_)} --to {shlex.quote(to)}"
 

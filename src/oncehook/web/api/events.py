@@ -6,15 +6,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from oncehook.effect import effect_json
+from oncehook.order import entities_of
 from oncehook.prune import forget
-from oncehook.receipt import Payload
+from oncehook.receipt import EffectFilter, Payload
 from oncehook.replay import replay
 from oncehook.store import Selection
 from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.listing import Asked, list_events, read_cursor, write_cursor
 from oncehook.web.page import Context, Problem, principal
-from oncehook.web.pages.event import find, raw
+from oncehook.web.pages.event import EFFECTS, find, raw
 from oncehook.web.pages.events import count, selected
 from oncehook.web.show import shortened
 
@@ -31,6 +33,7 @@ async def show(context: Context, request: Request) -> Response:
     receipt = await find(context, request)
     store, number = context.store, receipt.receipt
     payload = await store.payload(number)
+    effects = await store.find_effects(EffectFilter(receipt=number), limit=EFFECTS)
     return answer(
         {
             **receipt.as_json(),
@@ -39,6 +42,9 @@ async def show(context: Context, request: Request) -> Response:
             "deliveries": await store.duplicates(number),
             "attempts_history": await store.attempts(number),
             "replays_history": await store.replays(number) if receipt.replays else [],
+            "effects": [effect_json(row) for row in effects],
+            "noops": await store.noops(number),
+            "entities": await entities_of(store, receipt),
         }
     )
 

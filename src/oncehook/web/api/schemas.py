@@ -112,14 +112,42 @@ class ReplayedBy(Struct):
     actor: str
 
 
+class Noop(Struct):
+    """What a handler asked for and did not get: an effect of before, or a state older than what is known."""
+
+    at: str
+    reason: Literal["effect", "stale"]
+    scope: str
+    key: str
+
+
+class Entity(Struct):
+    """The newest that is known of an entity, and the event that said so."""
+
+    kind: str
+    id: str
+    state: str | None
+    at: str | None
+    version: int | None
+    is_terminal: bool
+    event_id: str
+    receipt: int
+    updated_at: str
+
+
 class WholeEvent(Event):
-    """An event with all that is known of it. `payload` is the body as JSON, where it is JSON."""
+    """An event with all that is known of it. `payload` is the body as JSON, where it is JSON; of its effects the
+    newest 100. `entities` are those of its source whose id is its `object_id`.
+    """
 
     payload: Any
     headers: dict[str, str] | None
     deliveries: list[Delivered]
     attempts_history: list[Attempted]
     replays_history: list[ReplayedBy]
+    effects: "list[Effect]"
+    noops: list[Noop]
+    entities: list[Entity]
 
 
 class Replay(Struct):
@@ -155,6 +183,17 @@ class RehearsedStatement(Struct):
     undone: bool
 
 
+class RehearsedEffect(Struct):
+    """An effect that a handler asked for; one that is not new would not be recorded again."""
+
+    key: str
+    kind: str
+    target: str
+    args: Any
+    new: bool | None
+    status: str | None
+
+
 class Rehearsed(Struct):
     """What a handler would do; all of it was rolled back."""
 
@@ -162,6 +201,9 @@ class Rehearsed(Struct):
     handler: str | None
     error: str | None
     statements: list[RehearsedStatement]
+    effects: list[RehearsedEffect]
+    stale: list[str]
+    repeated: bool
 
 
 class Erased(Struct):

@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from oncehook.order import entities_of
 from oncehook.prune import forget
 from oncehook.receipt import EffectFilter, Filter, Receipt, rfc3339
 from oncehook.rehearse import REALLY_MADE, Rehearsal
@@ -56,6 +57,7 @@ async def _render(
         curl=as_curl(receipt, payload, base) if payload else None, send=as_send(receipt, base),
         really_made=REALLY_MADE, shortened=shortened,
         done=request.query_params.get("done"),
+        entities=await entities_of(context.store, receipt),
         effects=await context.store.find_effects(EffectFilter(receipt=receipt.receipt), limit=EFFECTS),
     )  # fmt: skip
 
@@ -66,6 +68,7 @@ async def timeline(context: Context, receipt: Receipt) -> list[Moment]:
     first = Moment(rfc3339(receipt.received_at) or "", "received", "Received", _facts(receipt.delivery_id, "delivery"))
     moments = [_duplicate(row) for row in await store.duplicates(receipt.receipt)]
     moments += [_attempt(row) for row in await store.attempts(receipt.receipt)]
+    moments += [_noop(row) for row in await store.noops(receipt.receipt)]
     if receipt.replays:
         replays = await store.replays(receipt.receipt)
         moments += [Moment(row["at"], "replayed", "Replayed", (("by", row["actor"]),)) for row in replays]
@@ -86,6 +89,13 @@ def _attempt(row: dict[str, Any]) -> Moment:
     facts = tuple((name, str(row[name])) for name in ("handler", "version", "worker") if row[name])
     title = f"Attempt {row['number']}: {row['outcome']}"
     return Moment(row["ended_at"], row["outcome"].replace(" ", "-"), title, facts, row["error"], row["traceback"])
+
+
+def _noop(row: dict[str, Any]) -> Moment:
+    """What its handler asked for and did not get."""
+    is_stale = row["reason"] == "stale"
+    title = "Stale: newer is known" if is_stale else "An effect was not repeated: it was recorded before"
+    return Moment(row["at"], row["reason"], title, (("of" if is_stale else "key", row["key"]),))
 
 
 async def _related(context: Context, receipt: Receipt) -> list[Receipt]:

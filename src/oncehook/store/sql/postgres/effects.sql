@@ -41,6 +41,23 @@ FROM webhook_entities e
 JOIN json_to_record(CAST(:given AS json)) AS g (scope text, kind text, id text)
     ON g.scope = e.scope AND g.kind = e.kind AND g.id = e.id
 
+-- name: entities_of
+-- Few kinds, many ids: from kind to kind by the key.
+WITH RECURSIVE kinds AS (
+    SELECT min(kind) AS kind FROM webhook_entities WHERE scope = CAST(:given AS json) ->> 'scope'
+    UNION ALL
+    SELECT (SELECT min(e.kind) FROM webhook_entities e WHERE e.scope = CAST(:given AS json) ->> 'scope' AND e.kind > kinds.kind)
+    FROM kinds WHERE kinds.kind IS NOT NULL
+)
+SELECT e.kind, e.id, e.state, e.at, e.version, e.is_terminal, e.event_id, e.receipt_id AS receipt, e.updated_at
+FROM kinds CROSS JOIN LATERAL (
+    SELECT * FROM webhook_entities one
+    WHERE one.scope = CAST(:given AS json) ->> 'scope' AND one.kind = kinds.kind AND one.id = CAST(:given AS json) ->> 'id'
+    LIMIT 1  -- it is one by the key, and the planner takes the key
+) AS e
+ORDER BY e.kind
+LIMIT 100
+
 -- name: lease_effects
 WITH targets AS (
     SELECT * FROM json_to_recordset(CAST(:targets AS json)) AS t (kind text, target text, seconds double precision)

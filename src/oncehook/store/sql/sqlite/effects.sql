@@ -34,6 +34,19 @@ SELECT e.is_terminal, e.at, e.version, e.event_id, e.state
 FROM (SELECT :given AS g) JOIN webhook_entities e
     ON e.scope = g ->> 'scope' AND e.kind = g ->> 'kind' AND e.id = g ->> 'id'
 
+-- name: entities_of
+-- Few kinds, many ids: from kind to kind by the key.
+WITH RECURSIVE kinds AS (
+    SELECT min(kind) AS kind FROM webhook_entities WHERE scope = :given ->> 'scope'
+    UNION ALL
+    SELECT (SELECT min(e.kind) FROM webhook_entities e WHERE e.scope = :given ->> 'scope' AND e.kind > kinds.kind)
+    FROM kinds WHERE kinds.kind IS NOT NULL
+)
+SELECT e.kind, e.id, e.state, e.at, e.version, e.is_terminal, e.event_id, e.receipt_id AS receipt, e.updated_at
+FROM kinds JOIN webhook_entities e ON e.scope = :given ->> 'scope' AND e.kind = kinds.kind AND e.id = :given ->> 'id'
+ORDER BY e.kind
+LIMIT 100
+
 -- name: lease_effects
 UPDATE webhook_effects
 SET status = 'performing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
