@@ -23,7 +23,7 @@ shop: .venv/ready-for-tests
 	$(BIN)/python -m examples.shop $(PORT)
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -q $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)
 
 check: .venv/ready-for-tests
 	$(BIN)/ruff check .

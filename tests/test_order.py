@@ -148,14 +148,14 @@ async def test_a_late_update_after_the_end_changes_nothing(inbox: Inbox, rows: R
 
     inbox.on("stripe", "customer.subscription.*")(told)
     inbox.start_worker()
-    for event_id, what, seconds in (("evt_2", "deleted", 10), ("evt_1", "updated", 5), ("evt_3", "updated", 99)):
+    done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
+    told_in_order = ("evt_2", "deleted", 10), ("evt_1", "updated", 5), ("evt_3", "updated", 99)
+    for number, (event_id, what, seconds) in enumerate(told_in_order, 1):
         occurred = START + timedelta(seconds=seconds)
         type_ = f"customer.subscription.{what}"
         await claim(inbox, event_id, type=type_, object_id="sub_1", occurred_at=occurred)
         inbox.worker.wake()  # type: ignore[union-attr]
-        await until(lambda event_id=event_id: event_id in answers)  # type: ignore[misc]
-    done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
-    await until(lambda: rows(done) == [(3,)])
+        await until(lambda number=number: rows(done) == [(number,)])  # type: ignore[misc]
     assert answers == {"evt_2": (False, True), "evt_1": (True, False), "evt_3": (True, False)}
     assert rows(ENTITIES) == [("subscription", "sub_1", "customer.subscription.deleted", "evt_2")]
     assert rows("SELECT reason, key FROM webhook_noops") == [("stale", "subscription:sub_1")] * 2
