@@ -101,12 +101,16 @@ class Door:
             check_body(delivery.body, source.max_body, check_request(source, delivery))
             claims = self._read(source, delivery)
             waiting = Waiting(self, source, delivery, claims, started, answer)
-            if claims:
-                self.claimer.submit(claims, waiting)
-            else:
-                waiting.set_result([])
         except Exception as error:
             answer(self.refusal(name, error))
+            return True
+        if not claims:
+            waiting.set_result([])
+            return True
+        try:
+            self.claimer.submit(claims, waiting)
+        except Unavailable as error:
+            waiting.set_exception(error)
         return True
 
     def acked(self, name: str, started: float) -> None:
@@ -253,20 +257,25 @@ class Waiting:
         return self._is_done
 
     def set_result(self, claimed: list[Claimed]) -> None:
-        self._is_done = True
         source, claims = self._source, self._claims
         try:
             batch = source.split is not None and source.is_batch(claims, self._delivery)
             response = accepted(claims, claimed, source.provider.answer, batch=batch)
             self._door.acked(source.name, self._started)
-        except Exception as error:  # whoever waits beside it is not to hear of it
+        except Exception as error:
             response = self._door.refusal(source.name, error)
-        self._answer(response)
+        self._tell(response)
 
     def set_exception(self, error: Unavailable) -> None:
-        self._is_done = True
         signals.unclaimed(self._claims, error)
-        self._answer(unavailable(error.retry_after))
+        self._tell(unavailable(error.retry_after))
+
+    def _tell(self, response: Response) -> None:
+        self._is_done = True
+        try:
+            self._answer(response)
+        except Exception as error:  # whoever shares the commit is not to hear of it
+            self._door.refusal(self._source.name, error)
 
 
 # -- the request ----------------------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ class Protocol(HttpToolsProtocol):
             super().on_body(part)
 
     def _answer(self, taken: Taken, response: Response) -> None:
-        if taken.disconnected:
+        if taken.disconnected or self.transport.is_closing():  # or there is a later request, which heard of it instead
             return
         status, body, headers = response
         parts = [_head(status, headers)]
