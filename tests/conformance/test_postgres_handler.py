@@ -9,6 +9,7 @@ import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
 from oncehook.clock import SYSTEM
+from oncehook.store import postgres_handler
 from oncehook.store.postgres import PostgresStore
 from oncehook.store.postgres_handler import FRESH, HandlerConnections
 from tests.events import make_claim
@@ -121,7 +122,9 @@ async def test_a_statement_that_a_handler_prepared_ends_with_it(inbox: Inbox, da
 
     @inbox.on("stripe", "invoice.paid")
     async def prepare(event: Event, tx: Any) -> None:
-        named = await tx.fetchval("SELECT count(*) FROM pg_prepared_statements WHERE from_sql")
+        named = await tx.fetchval(
+            "SELECT count(*) FROM pg_prepared_statements WHERE from_sql AND name <> 'oncehook_mark'"
+        )
         found.append((await tx.fetchval("SELECT pg_backend_pid()"), named))
         if event.id == "evt_1":
             kept.append(await KEPT[how](tx))
@@ -136,6 +139,28 @@ async def test_a_statement_that_a_handler_prepared_ends_with_it(inbox: Inbox, da
         with pytest.raises(Exception, match=r"closed|released"):
             await kept[0].fetchval()
         assert ask(database, "SELECT * FROM ledger") == []
+
+
+async def test_the_mark_is_prepared_anew_now_and_then_and_where_a_handler_forgot_it(
+    inbox: Inbox, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_handler, "MARKS", 3)
+    prepared: list[tuple[int, Any]] = []
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event, tx: Any) -> None:
+        mark = "SELECT pg_backend_pid(), (SELECT prepare_time FROM pg_prepared_statements WHERE name = 'oncehook_mark')"
+        prepared.append(tuple(await tx.fetchrow(mark)))
+        if event.id == "evt_07":
+            await tx.execute("DEALLOCATE ALL")
+
+    await inbox.store.claim([make_claim(f"evt_{number:02d}") for number in range(12)])
+    inbox.start_worker()
+    await until(lambda: states(database) == ["processed"] * 12)
+    before, after = [at for _, at in prepared[:8]], [at for _, at in prepared[8:]]
+    assert [before.index(at) for at in before] == [0, 1, 1, 1, 4, 4, 4, 7]
+    assert [after.index(at) for at in after] == [0, 1, 1, 1]
+    assert len({backend for backend, _ in prepared}) == 2
 
 
 async def test_a_connection_whose_driver_a_handler_changed_is_not_used_again(inbox: Inbox, database: str) -> None:

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.anyio
 POSTGRES_ONLY = {
     "mark",
     "mark_processed",
+    "mark_prepared",
+    "prepare_mark",
     "clean_session",
     "notify",
     "backend",

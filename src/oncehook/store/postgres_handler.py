@@ -1,12 +1,11 @@
 """A handler's transaction on PostgreSQL, and the connections of handlers.
 
 They are apart from those that claim and lease, and are kept from handler to handler without asyncpg's pool, whose reset
-costs a round trip. What a handler leaves in its session is cleaned away in the message that ends its transaction. Where
-handlers follow each other, that message also begins the next one's.
+costs a round trip. What a handler may have left in its session is cleaned away in the message that ends its
+transaction. Where handlers follow each other, that message also begins the next one's.
 """
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -18,63 +17,24 @@ from oncehook.clock import SYSTEM
 from oncehook.receipt import Settled
 from oncehook.store import queries
 from oncehook.store.postgres_pool import LOST
+from oncehook.store.postgres_session import HandlerConnection
 from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
 _encode = msgspec.json.Encoder().encode
 FRESH = 0.01
 """For how many seconds a transaction that was begun ahead may wait for its handler: `now()` in it is as old."""
 
-PREPARE = re.compile(r"\bprepare\b", re.IGNORECASE)
-
 BUSY = 0.03
 """Handlers that begin within so many seconds of each other have their transactions begun ahead."""
+
+MARKS = 500
+"""So often a prepared mark is used, and then prepared anew: its plan was made for a table that was smaller."""
 
 
 class LeaseLost(asyncpg.PostgresError):
     """What the marks raise in PostgreSQL; asyncpg finds it by its code."""
 
     sqlstate = "OH001"
-
-
-class HandlerConnection(asyncpg.Connection):
-    """A connection that notes when a handler changes what no statement changes back, or keeps what would outlive it.
-
-    That is codecs and listeners, and prepared statements, of asyncpg or by the word PREPARE in any statement: to look
-    for them would cost more, for every event, than to cut a connection now and then for nothing.
-    """
-
-    changed = False
-    begun_at: float | None = None  # it waits for its next handler in a transaction, since then
-
-
-def _changing(name: str) -> Callable[..., Any]:
-    inherited = getattr(asyncpg.Connection, name)
-
-    def change(self: HandlerConnection, *args: Any, **named: Any) -> Any:
-        self.changed = True
-        return inherited(self, *args, **named)
-
-    return change
-
-
-def _looked_at(name: str) -> Callable[..., Any]:
-    inherited = getattr(asyncpg.Connection, name)
-
-    def ask(self: HandlerConnection, query: str, *args: Any, **named: Any) -> Any:
-        if PREPARE.search(query):
-            self.changed = True
-        return inherited(self, query, *args, **named)
-
-    return ask
-
-
-for _name in ("execute", "fetch", "fetchmany", "fetchrow", "fetchval"):
-    setattr(HandlerConnection, _name, _looked_at(_name))
-for _name in (
-    "add_listener", "add_log_listener", "add_query_logger", "add_termination_listener", "cursor", "prepare",
-    "reset_type_codec", "set_builtin_type_codec", "set_type_codec",
-):  # fmt: skip
-    setattr(HandlerConnection, _name, _changing(_name))
 
 
 class HandlerConnections:
@@ -98,6 +58,8 @@ class HandlerConnections:
         self._clean = _in_one_line(sql["clean_session"])
         self._mark = _in_one_line(sql["mark"])
         self._mark_processed = _in_one_line(sql["mark_processed"])
+        self._mark_prepared = _in_one_line(sql["mark_prepared"])
+        self._prepare_mark = _in_one_line(sql["prepare_mark"])
         self._free = asyncio.Semaphore(limit)
         self._waiting: list[HandlerConnection] = []
         self._sweeping: asyncio.Task[None] | None = None
@@ -158,7 +120,7 @@ class HandlerConnections:
 
     def give_back(self, connection: HandlerConnection) -> None:
         """For the next handler, unless it is of no more use."""
-        if self._closed or connection.changed:
+        if self._closed or connection.is_used_up:
             connection.terminate()
         elif not connection.is_closed():
             self._waiting.append(connection)
@@ -174,8 +136,17 @@ class HandlerConnections:
         So it holds no lock. `and_begin` begins the next handler's transaction in the same message; the cleaning is then
         one of its own, or it would be undone where that handler fails.
         """
-        after = f"BEGIN; {self._clean}; COMMIT; BEGIN" if and_begin else self._clean
-        await self._send(connection, f"{self._marks(settled)}; {after}")
+        message = [self._marks(connection, settled)]
+        if not connection.is_clean:
+            message += ["BEGIN", self._clean, "COMMIT"] if and_begin else [self._clean]
+        if and_begin:
+            message.append("BEGIN")
+        try:
+            await self._send(connection, "; ".join(message))
+        except BaseException:
+            connection.is_used_up = True  # how far it came is not known
+            raise
+        connection.is_clean = True
         if and_begin:
             connection.begun_at = SYSTEM.monotonic()
 
@@ -183,22 +154,25 @@ class HandlerConnections:
         """What we say ourselves is not looked at: a handler may be called `prepare`."""
         await asyncpg.Connection.execute(connection, message, timeout=self.timeout)
 
-    def _marks(self, settled: Sequence[Settled]) -> str:
+    def _marks(self, connection: HandlerConnection, settled: Sequence[Settled]) -> str:
         if len(settled) != 1 or settled[0].outcome != "processed":
             return self._mark.format(given=_literal(settled_json(settled)), expected=len(settled))
         first = settled[0]
-        return self._mark_processed.format(
-            receipt=first.receipt,
-            lease=first.lease,
-            handler=_literal(first.handler),
-            version=_literal(first.version),
-            seconds="NULL" if first.seconds is None else first.seconds,
-        )
+        seconds = "NULL" if first.seconds is None else first.seconds
+        given = f"{first.receipt}, {first.lease}, {_literal(first.handler)}, {_literal(first.version)}, {seconds}"
+        if connection.is_used_up or self.statements():
+            return self._mark_processed.format(given=given)
+        mark = self._mark_prepared.format(given=given)
+        left, connection.marks_left = connection.marks_left, (connection.marks_left or MARKS) - 1
+        if left:
+            return mark
+        return f"{'' if left is None else 'DEALLOCATE oncehook_mark; '}{self._prepare_mark}; {mark}"
 
     async def roll_back(self, connection: HandlerConnection) -> None:
         """Undo everything, also what is left in the session. One that cannot be asked is cut."""
         try:
             await self._send(connection, f"ROLLBACK; {self._clean}")
+            connection.is_clean = True
         except (*LOST, asyncpg.PostgresError):
             connection.terminate()
 
@@ -287,7 +261,7 @@ class PostgresTransaction(Native):
     async def ask(self, pick: Pick, given: str) -> list[Any]:
         statement, _ = queries.numbered(pick(self._home.sql))
         connection = await self.connection()
-        return [tuple(row) for row in await connection.fetch(statement, given)]
+        return [tuple(row) for row in await asyncpg.Connection.fetch(connection, statement, given)]
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
         """The mark, and the COMMIT of it and all the handler did; False, and nothing of it, if a lease was lost."""
@@ -296,7 +270,7 @@ class PostgresTransaction(Native):
         try:
             if not connection.is_in_transaction():
                 raise TransactionClosed(NOT_YOURS)
-            begins = not connection.changed and self._home.are_busy(self._number)
+            begins = not connection.is_used_up and self._home.are_busy(self._number)
             await self._home.commit(connection, settled, and_begin=begins)
         except LeaseLost:
             await self.rollback()
