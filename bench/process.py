@@ -7,7 +7,7 @@
   written beside, in bulk, after that has committed. It is installed into `.venv-bench`, from requirements/bench.txt.
 - statement: the same without a transaction of the handler's own: the insert alone, which commits by itself. A handler
   with two writes cannot be written so.
-- single: Oncehook, a transaction per receipt with the insert, the mark and a row of history in it.
+- single: Oncehook, a transaction per receipt with the insert and the mark in it.
 - batch: Oncehook, a handler with `batch=200`.
 
 Every run has a process and a database of its own. Only the ratios mean anything: the rest moves with the machine.

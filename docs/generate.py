@@ -309,9 +309,11 @@ MEANING = {
         "serial_key": "What the source's `serial_by` names, by which events are handled in [order](order.md).",
         "outcome": "What came of the last attempt, such as `processed` or `no handler`.",
         "handler": "The handler of the last attempt.",
+        "started_at": "When the handler of the last attempt was called.",
+        "version": "The `version` that was set for its code.",
     },
     "webhook_attempts": {
-        "id": "Grows.",
+        "id": "Grows with the attempts of a receipt; not the same after a replay.",
         "receipt_id": "The receipt.",
         "number": "Which attempt it was.",
         "started_at": "When the handler was called.",

@@ -123,10 +123,10 @@ def spread(database: str) -> None:
             seconds = min(3500, int(abs(random.gauss(0, 1500))) + random.randint(0, 200))
             ask(database, SHIFT.format(table=table, column=column, seconds=seconds, id=id))
     ask(database, "UPDATE webhook_receipts SET occurred_at = received_at")
-    for id, receipt in ask(database, "SELECT id, receipt_id FROM webhook_attempts"):
+    for id, receipt in ask(database, "SELECT id, receipt_id FROM webhook_past_attempts"):
         ask(
             database,
-            "UPDATE webhook_attempts SET ended_at = (SELECT received_at FROM webhook_receipts r "
+            "UPDATE webhook_past_attempts SET ended_at = (SELECT received_at FROM webhook_receipts r "
             f"WHERE r.id = {receipt}) WHERE id = {id}",
         )
 

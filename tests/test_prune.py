@@ -177,7 +177,7 @@ async def test_an_old_receipt_goes_with_its_payload_its_deliveries_and_its_attem
         )
         ask(
             database,
-            "INSERT INTO webhook_attempts (receipt_id, number, started_at, outcome) "
+            "INSERT INTO webhook_past_attempts (receipt_id, number, started_at, outcome) "
             f"VALUES ({receipt}, 1, '2026-01-01T00:00:00Z', 'processed')",
         )
     age(database, "evt_old", 32, "processed")
@@ -185,7 +185,7 @@ async def test_an_old_receipt_goes_with_its_payload_its_deliveries_and_its_attem
     done = await pruned(store)
     assert done.receipts == {"stripe": 1}
     assert ids(rows) == ["evt_new"]
-    for table in ("webhook_payloads", "webhook_deliveries", "webhook_attempts"):
+    for table in ("webhook_payloads", "webhook_deliveries", "webhook_past_attempts"):
         assert rows(f"SELECT receipt_id FROM {table}") == [(new,)], table
 
 

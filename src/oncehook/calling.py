@@ -57,6 +57,15 @@ def bare(function: Function) -> Function:
 
 def runs_in_loop(function: Function) -> bool:
     """Whether a call gives a coroutine for sure, and so may be made in the loop."""
+    try:
+        return _known_to_run_in_loop(function)
+    except TypeError:  # one that cannot be hashed cannot be remembered
+        return inspect.iscoroutinefunction(bare(function))
+
+
+@functools.lru_cache(maxsize=1024)
+def _known_to_run_in_loop(function: Function) -> bool:
+    """The same, asked for every event of the same few functions."""
     return inspect.iscoroutinefunction(bare(function))
 
 
@@ -143,12 +152,14 @@ async def _guarded(given: Awaitable[Any]) -> Any:
 
 
 async def _to_the_end(given: Any) -> Any:
-    while inspect.isawaitable(given):
+    while given is not None and inspect.isawaitable(given):
         given = await given
     return _whole(given)
 
 
 def _whole(given: Any) -> Any:
+    if given is None:  # as nearly always
+        return None
     if inspect.isgenerator(given) or inspect.isasyncgen(given):
         raise NothingRan("the function gave a generator, of which nothing has run: it must not `yield`")
     return given

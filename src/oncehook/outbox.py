@@ -174,7 +174,8 @@ class Outbox:
         if self.unanswered:
             verb = next(iter(self.unanswered)).verb
             raise NotAwaited(f"event.{verb}(…) was not awaited: its answer says what the handler is to do")
-        await self._write()
+        if self._pending:
+            await self._write()
         if self._once is not None:
             self._pending.append(self._once)
             self._once = None

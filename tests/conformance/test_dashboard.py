@@ -157,7 +157,7 @@ async def large(database: str) -> AsyncIterator[Store]:
     )
     ask(
         database,
-        f"""INSERT INTO webhook_attempts (receipt_id, number, started_at, ended_at, outcome)
+        f"""INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, outcome)
         SELECT i, 1, {at}, {at}, CASE WHEN i % 500 = 0 THEN 'failed' ELSE 'processed' END FROM ({series}) AS n""",
     )
     ask(

@@ -47,7 +47,17 @@ POSTGRES_ONLY = {
     "create_database",
     "drop_database",
 }
-SQLITE_ONLY = {"last_receipt", "fresh_receipts", "claim_payload", "claim_inline", "settle_attempts", "free_pages"}
+SQLITE_ONLY = {
+    "last_receipt",
+    "fresh_receipts",
+    "claim_payload",
+    "claim_inline",
+    "settle_attempts",
+    "keep_attempts",
+    "free_pages",
+}
+
+ATTEMPT_COLUMNS = "id receipt_id number started_at ended_at outcome error traceback handler version worker"
 
 EVENT_KEYS = """
 receipt source provider event_id type object_id occurred_at received_at status attempts next_attempt_at
@@ -70,6 +80,33 @@ async def test_without_migrating_everything_is_pending_until_it_is_asked_for(dat
     assert await store.pending_migrations() == []
     assert (await store.claim([make_claim()]))[0].fresh
     await store.close()
+
+
+@pytest.mark.without_schema
+async def test_attempts_that_were_kept_before_they_were_a_view_are_still_there_once(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = make_store(Settings(database=database, migrate="never"))
+    every = queries.migrations
+    monkeypatch.setattr(queries, "migrations", lambda dialect: every(dialect)[:11])
+    await store.open()
+    try:
+        await store.migrate()
+        now = "'2026-11-16T04:00:00.000000Z'"
+        ask(
+            database,
+            "INSERT INTO webhook_receipts (id, source, provider, event_id, type, received_at, status, attempts, "
+            f"outcome, processed_at, fingerprint) VALUES (1, 'shop', 'stripe', 'evt_1', 'paid', {now}, 'processed', 2, "
+            f"'processed', {now}, '')",
+        )
+        ask(database, "INSERT INTO webhook_attempts (receipt_id, number, started_at, outcome, error) "
+                      f"VALUES (1, 1, {now}, 'retrying', 'down'), (1, 2, {now}, 'processed', NULL)")  # fmt: skip
+        monkeypatch.undo()
+        assert await store.migrate() == ["012_mark"]
+        history = "SELECT number, outcome, error FROM webhook_attempts ORDER BY id"
+        assert ask(database, history) == [(1, "retrying", "down"), (2, "processed", None)]
+    finally:
+        await store.close()
 
 
 async def test_stores_that_start_at_once_apply_each_migration_once(database: str) -> None:
@@ -146,8 +183,9 @@ async def test_both_dialects_have_the_same_columns(store: Store, database: str, 
     tables = {
         "webhook_receipts": "id source provider event_id type object_id delivery_id occurred_at received_at status "
         "attempts next_attempt_at processed_at last_error correlation_id replays fingerprint "
-        "lease lease_until leased_at worker crashes is_inline serial_key outcome handler",
-        "webhook_attempts": "id receipt_id number started_at ended_at outcome error traceback handler version worker",
+        "lease lease_until leased_at worker crashes is_inline serial_key outcome handler started_at version",
+        "webhook_past_attempts": ATTEMPT_COLUMNS,
+        "webhook_attempts": ATTEMPT_COLUMNS,
         "webhook_audit": "id at actor action detail",
         "webhook_effects": "id scope key kind target args source receipt_id status attempts created_at next_attempt_at "
         "done_at last_error lease lease_until leased_at worker crashes replays",

@@ -7,7 +7,6 @@ transaction. Where handlers follow each other, that message also begins the next
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import asyncpg
@@ -69,7 +68,10 @@ class HandlerConnections:
 
     async def take(self) -> HandlerConnection:
         """A connection in a transaction that was begun just now."""
-        async with asyncio.timeout(self.timeout) if self._free.locked() else nullcontext():
+        if self._free.locked():
+            async with asyncio.timeout(self.timeout):
+                await self._free.acquire()
+        else:
             await self._free.acquire()
         try:
             connection = self._last_used() or await self._connect()
@@ -136,13 +138,14 @@ class HandlerConnections:
         So it holds no lock. `and_begin` begins the next handler's transaction in the same message; the cleaning is then
         one of its own, or it would be undone where that handler fails.
         """
-        message = [self._marks(connection, settled)]
-        if not connection.is_clean:
-            message += ["BEGIN", self._clean, "COMMIT"] if and_begin else [self._clean]
-        if and_begin:
-            message.append("BEGIN")
+        end = "COMMIT AND CHAIN" if and_begin else "COMMIT"
+        message = f"{self._marks(connection, settled)}; "
+        if connection.is_clean:
+            message += end
+        else:
+            message += f"COMMIT; BEGIN; {self._clean}; {end}"
         try:
-            await self._send(connection, "; ".join(message))
+            await self._send(connection, message)
         except BaseException:
             connection.is_used_up = True  # how far it came is not known
             raise

@@ -38,8 +38,10 @@ class SqliteReplay(SqliteWork):
 
     async def replay(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
         def replay(connection: sqlite3.Connection) -> list[int]:
+            chosen = {"receipts": json.dumps(receipts)}
             connection.execute("BEGIN IMMEDIATE")
-            moved = sorted(row[0] for row in connection.execute(self.sql["replay"], {"receipts": json.dumps(receipts)}))
+            connection.execute(self.sql["keep_attempts"], chosen)
+            moved = sorted(row[0] for row in connection.execute(self.sql["replay"], chosen))
             if moved:
                 told = json.dumps({**detail, "count": len(moved), "receipts": moved})
                 connection.execute(self.sql["audit"], {"actor": actor, "action": "replay", "detail": told})

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from oncehook.errors import StoreUnavailable
-from oncehook.receipt import Held, Leased, Settled
+from oncehook.receipt import Held, Leased, Settled, State
 from oncehook.store.sqlite_file import BUSY_MS
 from oncehook.store.sqlite_lease import SqliteLease, leased_by
 from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
@@ -94,7 +94,7 @@ def settle_in(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequ
     """The mark, inside a transaction; the receipts whose lease still held."""
     given = _encode(settled).decode()
     landed = {row[0] for row in connection.execute(sql["settle"], {"given": given}).fetchall()}
-    if landed:
+    if any(one.status is not State.PROCESSED for one in settled):
         connection.execute(sql["settle_attempts"], {"given": given, "settled": _encode(sorted(landed)).decode()})
     return landed
 

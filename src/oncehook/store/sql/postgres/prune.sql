@@ -33,7 +33,7 @@ DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS text)::big
 DELETE FROM webhook_deliveries WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
 
 -- name: prune_attempts
-DELETE FROM webhook_attempts WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
+DELETE FROM webhook_past_attempts WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
 
 -- name: prune_receipts
 DELETE FROM webhook_receipts WHERE id = ANY(CAST(:receipts AS text)::bigint[])
@@ -96,7 +96,7 @@ WHERE id = ANY(CAST(:receipts AS text)::bigint[])
   AND position(CAST(:text AS text) IN lower(concat_ws(' ', object_id, correlation_id, last_error, serial_key))) > 0
 
 -- name: erase_in_attempts
-UPDATE webhook_attempts SET error = '(erased)', traceback = NULL
+UPDATE webhook_past_attempts SET error = '(erased)', traceback = NULL
 WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) AND position(CAST(:text AS text) IN lower(concat_ws(' ', error, traceback))) > 0
 
 -- name: vacuum_day

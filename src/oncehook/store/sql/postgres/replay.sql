@@ -16,7 +16,7 @@ WHERE r.id > :after::bigint
   AND r.received_at >= :since                                  --? since
   AND r.received_at < :until                                   --? until
   AND r.received_at <= :horizon                                --? horizon
-  AND EXISTS (SELECT 1 FROM webhook_attempts a WHERE a.version = :handled_by AND a.receipt_id = r.id)  --? handled_by
+  AND (r.version = :handled_by OR EXISTS (SELECT 1 FROM webhook_past_attempts a WHERE a.version = :handled_by AND a.receipt_id = r.id))  --? handled_by
   AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
 ORDER BY r.id
 LIMIT :limit::bigint
@@ -27,15 +27,20 @@ GROUP BY status, type IS NOT NULL, kept
 
 -- name: replay
 WITH chosen AS (
-    SELECT r.id FROM webhook_receipts r
+    SELECT r.id, r.status, r.attempts, r.started_at, r.processed_at, r.outcome, r.handler, r.version, r.worker
+    FROM webhook_receipts r
     WHERE r.id = ANY(CAST(:receipts AS text)::bigint[])
       AND r.status IN ('failed', 'processed', 'ignored') AND r.type IS NOT NULL
       AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date)
     ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
+), kept AS (  -- the attempt that ended well is no longer the last
+    INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, outcome, handler, version, worker)
+    SELECT id, attempts, started_at, processed_at, outcome, handler, version, worker
+    FROM chosen WHERE status = 'processed' AND started_at IS NOT NULL ORDER BY id
 )
 UPDATE webhook_receipts r
 SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = false, next_attempt_at = NULL,
-    processed_at = NULL, last_error = NULL, outcome = NULL, handler = NULL
+    processed_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL, handler = NULL, version = NULL
 FROM chosen WHERE r.id = chosen.id AND r.status IN ('failed', 'processed', 'ignored')
 RETURNING r.id
 

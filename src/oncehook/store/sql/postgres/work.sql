@@ -32,29 +32,27 @@ SELECT receipt FROM webhook_settle(CAST(:given AS json)) AS receipt
 
 -- name: mark
 -- An error of its own, OH001, and so no COMMIT, unless every lease still held.
-CALL webhook_mark({given}, {expected}); COMMIT
+CALL webhook_mark({given}, {expected})
 
 -- name: mark_processed
 -- The same for one event whose handler ended well.
-CALL webhook_mark_processed({given}); COMMIT
+CALL webhook_mark_processed({given})
 
 -- name: mark_prepared
--- The same again, at two thirds of the cost, where a session is ours for long enough to prepare it.
-EXECUTE oncehook_mark ({given}); COMMIT
+-- The same again, at half the cost, where a session is ours for long enough to prepare it.
+EXECUTE oncehook_mark ({given})
 
 -- name: prepare_mark
 PREPARE oncehook_mark (bigint, bigint, text, text, double precision) AS
 WITH marked AS (
     UPDATE webhook_receipts r
-    SET status = 'processed', outcome = 'processed', handler = $3, last_error = NULL, lease_until = NULL, crashes = 0,
+    SET status = 'processed', outcome = 'processed', handler = $3, version = $4, last_error = NULL, lease_until = NULL,
+        crashes = 0, started_at = coalesce(statement_timestamp() - $5 * interval '1 second', r.leased_at),
         processed_at = statement_timestamp(), next_attempt_at = NULL
     WHERE r.id = $1 AND r.lease = $2 AND r.status IS NOT DISTINCT FROM 'processing'
-    RETURNING r.attempts, r.worker, r.leased_at
+    RETURNING 1
 )
-INSERT INTO webhook_attempts (receipt_id, number, started_at, ended_at, outcome, handler, version, worker)
-SELECT $1, coalesce(m.attempts, webhook_lease_lost()),
-       coalesce(clock_timestamp() - $5 * interval '1 second', m.leased_at), clock_timestamp(), 'processed', $3, $4, m.worker
-FROM (SELECT) AS one LEFT JOIN marked m ON true
+SELECT coalesce((SELECT 1 FROM marked), webhook_lease_lost())
 
 -- name: clean_session
 -- What a handler may have left in its session, as DISCARD ALL has it, without the plans and prepared statements.

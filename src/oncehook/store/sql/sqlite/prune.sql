@@ -25,7 +25,7 @@ DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:r
 DELETE FROM webhook_deliveries WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
 
 -- name: prune_attempts
-DELETE FROM webhook_attempts WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+DELETE FROM webhook_past_attempts WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
 
 -- name: prune_receipts
 DELETE FROM webhook_receipts WHERE id IN (SELECT value FROM json_each(:receipts))
@@ -55,6 +55,6 @@ WHERE id IN (SELECT value FROM json_each(:receipts))
                   || ' ' || coalesce(serial_key, '')), :text)
 
 -- name: erase_in_attempts
-UPDATE webhook_attempts SET error = '(erased)', traceback = NULL
+UPDATE webhook_past_attempts SET error = '(erased)', traceback = NULL
 WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
   AND instr(lower(coalesce(error, '') || ' ' || coalesce(traceback, '')), :text)

@@ -16,7 +16,7 @@ WHERE r.id > :after
   AND r.received_at >= :since                                  --? since
   AND r.received_at < :until                                   --? until
   AND r.received_at <= :horizon                                --? horizon
-  AND EXISTS (SELECT 1 FROM webhook_attempts a WHERE a.version = :handled_by AND a.receipt_id = r.id)  --? handled_by
+  AND (r.version = :handled_by OR EXISTS (SELECT 1 FROM webhook_past_attempts a WHERE a.version = :handled_by AND a.receipt_id = r.id))  --? handled_by
   AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND instr(p.body, CAST(:search AS BLOB)) > 0))  --? search
 ORDER BY r.id
 LIMIT :limit
@@ -25,10 +25,19 @@ LIMIT :limit
 SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM ({page}) AS matching
 GROUP BY status, type IS NOT NULL, kept
 
+-- name: keep_attempts
+-- Of those that are replayed: an attempt that ended well is no longer the last.
+INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, outcome, handler, version, worker)
+SELECT r.id, r.attempts, r.started_at, r.processed_at, r.outcome, r.handler, r.version, r.worker
+FROM webhook_receipts r
+WHERE r.id IN (SELECT value FROM json_each(:receipts)) AND r.status = 'processed' AND r.started_at IS NOT NULL
+  AND r.type IS NOT NULL AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id)
+ORDER BY r.id
+
 -- name: replay
 UPDATE webhook_receipts
 SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = 0, next_attempt_at = NULL,
-    processed_at = NULL, last_error = NULL, outcome = NULL, handler = NULL
+    processed_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL, handler = NULL, version = NULL
 WHERE id IN (SELECT value FROM json_each(:receipts))
   AND status IN ('failed', 'processed', 'ignored') AND type IS NOT NULL
   AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id)

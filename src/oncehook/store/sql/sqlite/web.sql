@@ -26,7 +26,7 @@ FROM webhook_deliveries d JOIN webhook_receipts r ON r.id = d.receipt_id
 WHERE d.received_at >= :since GROUP BY r.source, bucket
 UNION ALL
 SELECT 'failed', r.source, count(*), CAST(strftime('%s', a.ended_at) AS INTEGER) / :seconds * :seconds AS bucket
-FROM webhook_attempts a JOIN webhook_receipts r ON r.id = a.receipt_id
+FROM webhook_past_attempts a JOIN webhook_receipts r ON r.id = a.receipt_id
 WHERE a.outcome IN ('retrying', 'failed', 'crashed') AND a.ended_at >= :since GROUP BY r.source, bucket
 
 -- name: waiting
@@ -50,8 +50,16 @@ SELECT source, max(received_at) AS received_at FROM (
 ) AS counted GROUP BY source
 
 -- name: pulse
+-- Something of it changes with everything that a page shows: of marks, what is new, held or next.
 SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 1) AS receipts,
-       (SELECT max(id) FROM webhook_attempts) AS attempts,
+       (SELECT max(id) FROM webhook_past_attempts) AS attempts,
+       (SELECT count(*) FROM (
+           SELECT status FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 200
+       ) AS newest WHERE status = 'processed') AS processed,
+       (SELECT sum(id) FROM webhook_receipts WHERE status = 'processing') AS processing,
+       (SELECT id FROM webhook_receipts
+        WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+        ORDER BY coalesce(next_attempt_at, received_at), id LIMIT 1) AS next,
        (SELECT max(id) FROM webhook_deliveries) AS deliveries,
        (SELECT max(id) FROM webhook_audit) AS audit,
        (SELECT max(id) FROM webhook_incidents) AS incidents,

@@ -24,7 +24,9 @@ WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processi
 
 -- name: settle
 UPDATE webhook_receipts
-SET status = g.status, outcome = g.outcome, handler = g.handler, last_error = g.error, lease_until = NULL,
+SET status = g.status, outcome = g.outcome, handler = g.handler, version = g.version, last_error = g.error,
+    lease_until = NULL,
+    started_at = coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || g.seconds || ' seconds'), leased_at),
     crashes = CASE WHEN g.crashed THEN crashes + 1 ELSE 0 END,
     processed_at = CASE WHEN g.status = 'processed' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
     next_attempt_at = CASE WHEN g.after IS NOT NULL
@@ -32,19 +34,18 @@ SET status = g.status, outcome = g.outcome, handler = g.handler, last_error = g.
 FROM (
     SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease, value ->> 'status' AS status,
            value ->> 'outcome' AS outcome, value ->> 'after' AS after, value ->> 'error' AS error,
-           value ->> 'handler' AS handler, value ->> 'crashed' AS crashed
+           value ->> 'handler' AS handler, value ->> 'version' AS version, value ->> 'seconds' AS seconds,
+           value ->> 'crashed' AS crashed
     FROM json_each(:given)
 ) g
 WHERE id = g.receipt AND webhook_receipts.lease = g.lease AND webhook_receipts.status = 'processing'
 RETURNING id
 
 -- name: settle_attempts
-INSERT INTO webhook_attempts (receipt_id, number, started_at, outcome, error, traceback, handler, version, worker)
-SELECT r.id, r.attempts,
-       coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || (value ->> 'seconds') || ' seconds'), r.leased_at),
-       value ->> 'outcome', value ->> 'error', value ->> 'traceback', value ->> 'handler', value ->> 'version', r.worker
+INSERT INTO webhook_past_attempts (receipt_id, number, started_at, outcome, error, traceback, handler, version, worker)
+SELECT r.id, r.attempts, r.started_at, r.outcome, r.last_error, value ->> 'traceback', r.handler, r.version, r.worker
 FROM json_each(:given) JOIN webhook_receipts r ON r.id = value ->> 'receipt'
-WHERE r.id IN (SELECT value FROM json_each(:settled))
+WHERE r.id IN (SELECT value FROM json_each(:settled)) AND r.status <> 'processed'
 
 -- name: release
 UPDATE webhook_receipts
