@@ -20,7 +20,8 @@ SELECT source, serial_key AS key FROM keys LIMIT :most
 -- Of each key only its first waiting receipt is looked at, and one that somebody holds is passed over, not its next.
 -- Two workers may take different ones for the first, where an earlier one was committed or replayed between their
 -- snapshots: the unique index on what is processing refuses the second.
--- The probes are written so that each is one look into its index: as joins they would read all that has failed.
+-- The probes are written so that each is one look into its index: as joins they would read all that has failed, and
+-- without `interval '0'` the index of every dead letter might be read for those of one key.
 WITH head AS MATERIALIZED (
     SELECT h.id FROM json_to_recordset(CAST(:keys AS json)) AS k (source text, key text)
     CROSS JOIN LATERAL (
@@ -39,7 +40,7 @@ WITH head AS MATERIALIZED (
       AND (k.source = ANY (CAST(:skip_failed AS text[])) OR (
           SELECT f.id FROM webhook_receipts f
           WHERE f.source = k.source AND f.serial_key = k.key AND f.serial_key IS NOT NULL AND f.status = 'failed'
-            AND (f.received_at, f.id) < (h.received_at, h.id) AND EXISTS (
+            AND (f.received_at + interval '0', f.id) < (h.received_at, h.id) AND EXISTS (
                 SELECT 1 FROM webhook_payloads p
                 WHERE p.receipt_id = f.id AND p.day = (f.received_at AT TIME ZONE 'UTC')::date
             )
