@@ -32,6 +32,11 @@ from oncehook.sign import sign
 from tests.servers import private_postgres
 
 GOAL = 0.25
+UNFINISHED = """
+    SELECT EXISTS (SELECT FROM webhook_receipts
+                   WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL)
+        OR EXISTS (SELECT FROM webhook_receipts WHERE status = 'processing')
+"""
 WORDS = ("processed", "delivered", "open", "click", "delivered", "delivered", "bounce", "open")
 
 
@@ -116,23 +121,28 @@ def measure(target: str, database: str, port: int, requests: list[bytes], argume
     result = uvloop.run(drive(port, iter(requests), connections=arguments.connections, seconds=300))
     if set(result.answers) != {202}:
         sys.exit(f"{target} answered {dict(result.answers)}")
+    ended = time.perf_counter()
     if target == "end to end":
-        asyncio.run(until_processed(database, arguments.events))
-    seconds = time.perf_counter() - started
+        ended = asyncio.run(until_processed(database, arguments.events))
+    seconds = ended - started
     return Measured(target, arguments.events / seconds, seconds)
 
 
-async def until_processed(database: str, count: int) -> None:
+async def until_processed(database: str, count: int) -> float:
+    """When all were processed. What is asked meanwhile reads two small indexes, not the ledger."""
     connection = await asyncpg.connect(database)
     deadline = time.monotonic() + 300
-    while await connection.fetchval("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") < count:
+    while await connection.fetchval(UNFINISHED):
         if time.monotonic() > deadline:
             sys.exit("the events were not processed within five minutes")
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.02)
+    ended = time.perf_counter()
+    processed = await connection.fetchval("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'")
     facts = await connection.fetchval("SELECT count(*) FROM webhook_email_events")
     await connection.close()
-    if facts != count:
-        sys.exit(f"{count} events gave {facts} facts")
+    if (processed, facts) != (count, count):
+        sys.exit(f"{count} events gave {processed} processed receipts and {facts} facts")
+    return ended
 
 
 def report(rounds: list[Measured], arguments: argparse.Namespace) -> None:

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.anyio
 # What one dialect needs and the other has another way for; everything else is in both.
 POSTGRES_ONLY = {
     "mark",
-    "mark_processed",
     "mark_prepared",
     "prepare_mark",
     "clean_session",

@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
-import msgspec
 
 from oncehook.clock import SYSTEM
 from oncehook.receipt import Settled
@@ -19,7 +18,6 @@ from oncehook.store.postgres_pool import LOST
 from oncehook.store.postgres_session import HandlerConnection
 from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
-_encode = msgspec.json.Encoder().encode
 FRESH = 0.01
 """For how many seconds a transaction that was begun ahead may wait for its handler: `now()` in it is as old."""
 
@@ -56,7 +54,6 @@ class HandlerConnections:
         self._last_taken = (0.0, 0.0)  # when the last one was, and the one before
         self._clean = _in_one_line(sql["clean_session"])
         self._mark = _in_one_line(sql["mark"])
-        self._mark_processed = _in_one_line(sql["mark_processed"])
         self._mark_prepared = _in_one_line(sql["mark_prepared"])
         self._prepare_mark = _in_one_line(sql["prepare_mark"])
         self._free = asyncio.Semaphore(limit)
@@ -133,13 +130,13 @@ class HandlerConnections:
     # -- ending ---------------------------------------------------------------------------------------------------
 
     async def commit(self, connection: HandlerConnection, settled: Sequence[Settled], *, and_begin: bool) -> None:
-        """Mark and COMMIT, in one message: where a process is stopped here, PostgreSQL goes on to the end alone.
+        """Mark what is settled, and COMMIT, in one message.
 
-        So it holds no lock. `and_begin` begins the next handler's transaction in the same message; the cleaning is then
+        Where a process is stopped here, PostgreSQL goes on to the end alone, and holds no lock. `and_begin` begins the next handler's transaction in the same message; the cleaning is then
         one of its own, or it would be undone where that handler fails.
         """
         end = "COMMIT AND CHAIN" if and_begin else "COMMIT"
-        message = f"{self._marks(connection, settled)}; "
+        message = f"{self._marks(connection, settled)}; " if settled else ""
         if connection.is_clean:
             message += end
         else:
@@ -158,14 +155,18 @@ class HandlerConnections:
         await asyncpg.Connection.execute(connection, message, timeout=self.timeout)
 
     def _marks(self, connection: HandlerConnection, settled: Sequence[Settled]) -> str:
-        if len(settled) != 1 or settled[0].outcome != "processed":
-            return self._mark.format(given=_literal(settled_json(settled)), expected=len(settled))
+        """The statement that marks them as processed. They are of one handler, and ran together."""
         first = settled[0]
-        seconds = "NULL" if first.seconds is None else first.seconds
-        given = f"{first.receipt}, {first.lease}, {_literal(first.handler)}, {_literal(first.version)}, {seconds}"
-        if connection.is_used_up or self.statements():
-            return self._mark_processed.format(given=given)
-        mark = self._mark_prepared.format(given=given)
+        said = {
+            "handler": _literal(first.handler),
+            "version": _literal(first.version),
+            "seconds": "NULL" if first.seconds is None else first.seconds,
+        }
+        if len(settled) > 1 or connection.is_used_up or self.statements():
+            held = sorted((one.receipt, one.lease) for one in settled)  # as everybody takes them
+            receipts, leases = (f"'{{{','.join(map(str, numbers))}}}'" for numbers in zip(*held, strict=True))
+            return self._mark.format(receipts=receipts, leases=leases, **said)
+        mark = self._mark_prepared.format(receipt=first.receipt, lease=first.lease, **said)
         left, connection.marks_left = connection.marks_left, (connection.marks_left or MARKS) - 1
         if left:
             return mark
@@ -233,11 +234,6 @@ def _literal(text: str | None) -> str:
     if text is None:
         return "NULL"
     return "E'" + text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\ufffd") + "'"
-
-
-def settled_json(settled: Sequence[Settled]) -> str:
-    """`Settled` rows for the store; every text is freed of what PostgreSQL cannot hold."""
-    return _encode(settled).decode().replace("\\u0000", "\\ufffd")
 
 
 class PostgresTransaction(Native):

@@ -1,6 +1,7 @@
 """PostgreSQL's side of leasing: receipts without a serial key by when they are due, those with one key by key."""
 
 from collections.abc import Collection
+from itertools import starmap
 from typing import Any
 
 import asyncpg
@@ -29,7 +30,7 @@ class PostgresLease(PostgresPause):
         leased = await self._lease_serial(share, given, skip_failed) if share else []
         if len(leased) < limit:
             rows = await self._read(self.sql["lease"], {**given, "limit": limit - len(leased)})
-            leased += [Leased(**dict(row)) for row in rows]
+            leased += starmap(Leased, rows)
         if len(leased) < limit:
             leased += await self._lease_serial(limit - len(leased), given, skip_failed)
         return leased
@@ -54,4 +55,4 @@ class PostgresLease(PostgresPause):
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
                 return []
             raise
-        return [Leased(**dict(row)) for row in rows]
+        return list(starmap(Leased, rows))

@@ -10,7 +10,7 @@ import msgspec
 from oncehook.errors import StoreUnavailable
 from oncehook.receipt import Held, Leased, Settled
 from oncehook.store import queries
-from oncehook.store.postgres_handler import HandlerConnections, PostgresTransaction, settled_json
+from oncehook.store.postgres_handler import HandlerConnections, PostgresTransaction
 from oncehook.store.postgres_lease import PostgresLease
 from oncehook.store.postgres_pool import LOST, PostgresPool, plain
 
@@ -19,6 +19,11 @@ _encode = msgspec.json.Encoder().encode
 
 def held_json(held: Sequence[Held]) -> str:
     return _encode([{"receipt": receipt, "lease": lease} for receipt, lease in held]).decode()
+
+
+def settled_json(settled: Sequence[Settled]) -> str:
+    """`Settled` rows for the store; every text is freed of what PostgreSQL cannot hold."""
+    return _encode(settled).decode().replace("\\u0000", "\\ufffd")
 
 
 class PostgresWork(PostgresLease):
@@ -44,7 +49,7 @@ class PostgresWork(PostgresLease):
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         given = {"receipt": receipt, "seconds": seconds, "worker": worker}
         rows = await self._read(self.sql["lease_one"], given)
-        return Leased(**dict(rows[0])) if rows else None
+        return Leased(*rows[0]) if rows else None
 
     async def abandon_inline(self) -> list[int]:
         return [row[0] for row in await self._read(self.sql["abandon_inline"], {})]

@@ -57,7 +57,8 @@ WITH head AS MATERIALIZED (
     SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
         lease_until = now() + :seconds * interval '1 second'
     FROM due WHERE r.id = due.id
-    RETURNING r.*
+    RETURNING r.id, r.lease, r.attempts, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at,
+              r.delivery_id, r.correlation_id, r.replays, r.next_attempt_at, r.serial_key
 )
 SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
        l.received_at, l.delivery_id, l.correlation_id, l.replays, p.body, p.headers, l.serial_key

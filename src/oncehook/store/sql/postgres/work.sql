@@ -1,4 +1,5 @@
 -- name: lease
+-- The columns are in the order of `Leased`.
 WITH due AS (
     SELECT id FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND coalesce(next_attempt_at, received_at) <= now()
@@ -11,7 +12,8 @@ WITH due AS (
     SET status = 'processing', attempts = attempts + 1, lease = lease + 1, leased_at = now(), worker = :worker,
         lease_until = now() + :seconds * interval '1 second'
     FROM due WHERE r.id = due.id
-    RETURNING r.*
+    RETURNING r.id, r.lease, r.attempts, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at,
+              r.delivery_id, r.correlation_id, r.replays, r.next_attempt_at
 )
 SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.event_id, l.type, l.object_id, l.occurred_at,
        l.received_at, l.delivery_id, l.correlation_id, l.replays, p.body, p.headers
@@ -31,16 +33,12 @@ WHERE r.id = held.id
 SELECT receipt FROM webhook_settle(CAST(:given AS json)) AS receipt
 
 -- name: mark
--- An error of its own, OH001, and so no COMMIT, unless every lease still held.
-CALL webhook_mark({given}, {expected})
-
--- name: mark_processed
--- The same for one event whose handler ended well.
-CALL webhook_mark_processed({given})
+-- The marks of a handler's transaction. An error of its own, OH001, and so no COMMIT, unless every lease still held.
+CALL webhook_mark({receipts}, {leases}, {handler}, {version}, {seconds})
 
 -- name: mark_prepared
--- The same again, at half the cost, where a session is ours for long enough to prepare it.
-EXECUTE oncehook_mark ({given})
+-- The same for one event, at half the cost, where a session is ours for long enough to prepare it.
+EXECUTE oncehook_mark ({receipt}, {lease}, {handler}, {version}, {seconds})
 
 -- name: prepare_mark
 PREPARE oncehook_mark (bigint, bigint, text, text, double precision) AS

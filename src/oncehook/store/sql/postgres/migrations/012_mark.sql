@@ -25,7 +25,31 @@ BEGIN
 END $$;
 
 DROP FUNCTION webhook_settle_one;
+DROP PROCEDURE webhook_mark;
+DROP PROCEDURE webhook_mark_processed;
 
+-- The marks of a handler's transaction: all of them, or an error that nobody else raises.
+CREATE PROCEDURE webhook_mark(
+    receipts bigint[], leases bigint[], a_handler text, a_version text, seconds double precision
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    marked bigint;
+BEGIN
+    UPDATE webhook_receipts r
+    SET status = 'processed', outcome = 'processed', handler = a_handler, version = a_version, last_error = NULL,
+        lease_until = NULL, crashes = 0,
+        started_at = coalesce(statement_timestamp() - seconds * interval '1 second', r.leased_at),
+        processed_at = statement_timestamp(), next_attempt_at = NULL
+    FROM unnest(receipts, leases) AS held (receipt, lease)
+    WHERE r.id = held.receipt AND r.lease = held.lease AND r.status IS NOT DISTINCT FROM 'processing';
+    GET DIAGNOSTICS marked = ROW_COUNT;
+    IF marked <> cardinality(receipts) THEN
+        PERFORM webhook_lease_lost();
+    END IF;
+END $$;
+
+-- What came of attempts that used no transaction; returns those whose lease still held. Of those that are taken back from a
+-- crashed worker, one that somebody holds is passed.
 CREATE OR REPLACE FUNCTION webhook_settle(given json) RETURNS SETOF bigint LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     RETURN QUERY
@@ -34,14 +58,12 @@ BEGIN
             receipt bigint, lease bigint, status text, outcome text, after double precision, error text, traceback text,
             handler text, version text, seconds double precision, crashed boolean
         )
-    ), held AS (  -- in the order of their receipts, as everybody takes them
-        SELECT r.id FROM offered o JOIN webhook_receipts r ON r.id = o.receipt
-        WHERE r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing' AND o.crashed IS NOT TRUE
-        ORDER BY r.id FOR UPDATE OF r
-    ), free AS (  -- of those that are taken back from a crashed worker, one that somebody holds is passed
+    ), taken AS (
         SELECT r.id FROM offered o JOIN webhook_receipts r ON r.id = o.receipt
         WHERE r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing' AND o.crashed IS TRUE
         ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
+    ), held AS (
+        SELECT o.receipt AS id FROM offered o WHERE o.crashed IS NOT TRUE UNION ALL SELECT id FROM taken
     ), marked AS (
         UPDATE webhook_receipts r
         SET status = o.status, outcome = o.outcome, handler = o.handler, version = o.version, last_error = o.error,
@@ -49,7 +71,7 @@ BEGIN
             started_at = coalesce(statement_timestamp() - o.seconds * interval '1 second', r.leased_at),
             processed_at = CASE WHEN o.status = 'processed' THEN statement_timestamp() END,
             next_attempt_at = statement_timestamp() + o.after * interval '1 second'
-        FROM (SELECT id FROM held UNION ALL SELECT id FROM free) h JOIN offered o ON o.receipt = h.id
+        FROM held h JOIN offered o ON o.receipt = h.id
         WHERE r.id = h.id AND r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing'
         RETURNING r.id, r.status, r.attempts, r.started_at, r.worker, o.outcome, o.error, o.traceback, o.handler, o.version
     ), kept AS (
@@ -60,18 +82,4 @@ BEGIN
         FROM marked m WHERE m.status <> 'processed' ORDER BY m.id
     )
     SELECT m.id FROM marked m ORDER BY m.id;
-END $$;
-
-CREATE OR REPLACE PROCEDURE webhook_mark_processed(
-    receipt bigint, lease bigint, handler text, version text, seconds double precision
-) LANGUAGE plpgsql SET enable_seqscan = off AS $$
-BEGIN
-    UPDATE webhook_receipts r
-    SET status = 'processed', outcome = 'processed', handler = $3, version = $4, last_error = NULL, lease_until = NULL,
-        crashes = 0, started_at = coalesce(statement_timestamp() - $5 * interval '1 second', r.leased_at),
-        processed_at = statement_timestamp(), next_attempt_at = NULL
-    WHERE r.id = $1 AND r.lease = $2 AND r.status IS NOT DISTINCT FROM 'processing';
-    IF NOT FOUND THEN
-        PERFORM webhook_lease_lost();
-    END IF;
 END $$;
