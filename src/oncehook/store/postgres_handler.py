@@ -132,8 +132,9 @@ class HandlerConnections:
     async def commit(self, connection: HandlerConnection, settled: Sequence[Settled], *, and_begin: bool) -> None:
         """Mark what is settled, and COMMIT, in one message.
 
-        Where a process is stopped here, PostgreSQL goes on to the end alone, and holds no lock. `and_begin` begins the next handler's transaction in the same message; the cleaning is then
-        one of its own, or it would be undone where that handler fails.
+        Where a process is stopped here, PostgreSQL goes on to the end alone, and holds no lock. `and_begin` begins the
+        next handler's transaction in the same message; the cleaning is then one of its own, or it would be undone where
+        that handler fails.
         """
         end = "COMMIT AND CHAIN" if and_begin else "COMMIT"
         message = f"{self._marks(connection, settled)}; " if settled else ""
