@@ -5,6 +5,8 @@ they share the cluster and make databases of their own.
 """
 
 import gc
+import io
+import json
 import os
 import shutil
 import sys
@@ -12,10 +14,11 @@ import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from oncehook import Inbox
+from oncehook import Inbox, signals
 from oncehook.cli import main
 from tests.events import Rows
 from tests.running import Ran, Run
@@ -112,6 +115,16 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
     inbox.source("github", secrets=["github-secret"])
     async with inbox.lifespan():
         yield inbox
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
+    """Every log line of this process so far, as JSON."""
+    for name in ("_log", "_threshold", "_json_stream"):
+        monkeypatch.setattr(signals, name, getattr(signals, name))
+    stream = io.StringIO()
+    signals.configure("debug", "json", stream)
+    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 @pytest.fixture

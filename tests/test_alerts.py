@@ -2,7 +2,6 @@
 
 import asyncio
 import importlib
-import io
 import json
 import re
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncehook import Effect, Event, Fail, Inbox, StoreUnavailable, signals
+from oncehook import Effect, Event, Fail, Inbox, StoreUnavailable
 from oncehook.alerts import watch
 from oncehook.alerts.rules import RULES, lasted
 from oncehook.incident import AlertTarget, SettledAlert
@@ -28,15 +27,6 @@ pytestmark = pytest.mark.anyio
 Make = Callable[..., Inbox]
 INCIDENTS = "SELECT rule, source, recovered_at IS NOT NULL FROM webhook_incidents ORDER BY id"
 ALERTS = "SELECT target, word, status, attempts FROM webhook_alerts ORDER BY id"
-
-
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
-    for name in ("_log", "_threshold", "_json_stream"):
-        monkeypatch.setattr(signals, name, getattr(signals, name))
-    stream = io.StringIO()
-    signals.configure("debug", "json", stream)
-    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 def make(make_inbox: Make, **alerts: Any) -> Inbox:

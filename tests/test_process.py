@@ -408,7 +408,9 @@ async def test_a_hung_handler_is_ended_at_its_timeout_and_tried_again(inbox: Inb
     assert ask(database, HISTORY)[0] == (1, "retrying", "TimeoutError: the handler did not end within 0.2 s")
 
 
-async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(inbox: Inbox, database: str) -> None:
+async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(
+    inbox: Inbox, database: str, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
     @inbox.on("stripe", "invoice.paid", retry=Retry(attempts=2, first=0, most=0))
     async def paid(event: Event) -> None: ...
 
@@ -422,6 +424,8 @@ async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(inbox
             rescued = await rescue(inbox.store, inbox.handlers)
     states = [row[:4] for row in ask(database, STATES)]
     assert states == [("evt_1", "failed", 2, "crashed"), ("evt_2", "received", 0, None)]
+    told = [(line["event"], line["event_id"], line["attempt"]) for line in lines()]
+    assert told == [("rescued", "evt_1", 1), ("rescued", "evt_1", 2), ("dead", "evt_1", 2)]
 
 
 async def crash(inbox: Inbox, event_id: str) -> None:

@@ -1,8 +1,6 @@
 """The relay: what has committed is performed, at least once, with one idempotency key, and marked under a fence."""
 
 import asyncio
-import io
-import json
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -10,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncehook import ConfigurationError, Effect, Event, Fail, Inbox, Retry, RetryLater, StoreUnavailable, relay, signals
+from oncehook import ConfigurationError, Effect, Event, Fail, Inbox, Retry, RetryLater, StoreUnavailable, relay
 from oncehook.cli.serve import listen, make_server
 from oncehook.prune import prune
 from oncehook.receipt import EffectState, Leased, Settled, SettledEffect, State
@@ -37,15 +35,6 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
 
     async with inbox.lifespan():
         yield inbox
-
-
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
-    for name in ("_log", "_threshold", "_json_stream"):
-        monkeypatch.setattr(signals, name, getattr(signals, name))
-    stream = io.StringIO()
-    signals.configure("debug", "json", stream)
-    return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
 async def record(inbox: Inbox, *ids: str) -> None:

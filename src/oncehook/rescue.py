@@ -20,13 +20,12 @@ async def rescue(store: Store, handlers: Handlers) -> int:
         if not page:
             return rescued
         after = page[-1]["receipt"]
-        landed = await store.settle([_taken_back(row, handlers) for row in page])
+        settled = [_taken_back(row, handlers) for row in page]
+        landed = await store.settle(settled)
         rescued += len(landed)
-        for row in page:
-            if row["receipt"] in landed:
-                signals.emit(
-                    "rescued", receipt=row["receipt"], source=row["source"], type=row["type"], attempt=row["attempt"]
-                )
+        for row, done in zip(page, settled, strict=True):
+            if done.receipt in landed:
+                signals.rescued(row, done)
 
 
 def _taken_back(row: dict[str, object], handlers: Handlers) -> Settled:

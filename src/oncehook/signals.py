@@ -343,6 +343,17 @@ def settled(leased: Leased, done: Settled, landed: bool) -> None:
         _write([written])
 
 
+def rescued(row: Mapping[str, Any], done: Settled) -> None:
+    """A count and a line for a receipt whose lease ran out, and one more if that was its last attempt."""
+    is_dead = done.status is State.FAILED
+    metrics.count("oncehook_processed_total", row["source"], "failed" if is_dead else done.outcome)
+    about = {name: row[name] for name in ("source", "event_id", "type", "receipt")}
+    about |= {"status": done.status.value, "attempt": row["attempt"]}
+    emit("rescued", **about)
+    if is_dead:
+        emit("dead", **about, handler=done.handler, error=done.error)
+
+
 NOOPS = {
     "effect": ("effect_conflict", "oncehook_effect_conflicts_total"),
     "stale": ("stale", "oncehook_stale_total"),

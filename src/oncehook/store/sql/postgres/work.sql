@@ -66,7 +66,7 @@ WHERE r.id = h.receipt AND r.lease = h.lease AND r.status = 'processing'
 RETURNING r.id
 
 -- name: expired
-SELECT id AS receipt, lease, attempts AS attempt, source, type FROM webhook_receipts
+SELECT id AS receipt, lease, attempts AS attempt, source, event_id, type FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < now() AND id > :after
 ORDER BY id LIMIT :limit
 

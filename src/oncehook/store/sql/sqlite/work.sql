@@ -56,7 +56,7 @@ WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processi
 RETURNING id
 
 -- name: expired
-SELECT id AS receipt, lease, attempts AS attempt, source, type FROM webhook_receipts
+SELECT id AS receipt, lease, attempts AS attempt, source, event_id, type FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
 ORDER BY id LIMIT :limit
 
