@@ -13,6 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Mount, Route
+from starlette.types import Receive, Scope, Send
 
 from oncehook import Inbox
 from oncehook.cli.serve import listen
@@ -75,6 +76,21 @@ async def test_mounted_in_fastapi_behind_a_proxy_prefix(idle_inbox: Inbox, rows:
     app.mount("/deep/webhooks", idle_inbox)
     async with running(app, root_path="/api") as client:
         await check_delivery(client, "/deep/webhooks/stripe", rows)
+
+
+@pytest.mark.parametrize(("root", "path"), [("/api", "/api"), ("/api", ""), ("/api/", "")])
+async def test_mounted_in_an_app_that_was_told_of_the_prefix(
+    idle_inbox: Inbox, rows: Rows, root: str, path: str
+) -> None:
+    """As by FastAPI's own `root_path`: the server leaves the path alone, and the proxy may have shortened it."""
+    app = FastAPI(lifespan=idle_inbox.lifespan)
+    app.mount("/webhooks", idle_inbox)
+
+    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "root_path": root}, receive, send)
+
+    async with running(told) as client:
+        await check_delivery(client, f"{path}/webhooks/stripe", rows)
 
 
 async def test_mounted_in_starlette_inside_a_lifespan_of_its_own(idle_inbox: Inbox, rows: Rows) -> None:

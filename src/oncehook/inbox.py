@@ -362,9 +362,14 @@ def make_sessions(engine: Any, store: Store) -> Any:
 
 
 def source_name(scope: Mapping[str, Any]) -> str:
-    """The source in the path, below where the inbox is mounted. A trailing slash is accepted, never redirected."""
+    """The source in the path, below where the inbox is mounted. A trailing slash is accepted, never redirected.
+
+    An app that was told of a proxy's prefix has it in the root, and the proxy may have taken it from the path.
+    """
     path: str = scope["path"]
-    root: str = scope.get("root_path", "")
-    if root and path.startswith(root):
-        path = path[len(root) :]
+    root: str = scope.get("root_path", "").rstrip("/")
+    for below in (root, root.removeprefix(scope.get("app_root_path", ""))):
+        if path.startswith(below + "/"):
+            path = path[len(below) :]
+            break
     return path.strip("/")
