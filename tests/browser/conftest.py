@@ -116,7 +116,7 @@ class Service:
         return self.sessions[who]
 
 
-@pytest.fixture(scope="package", params=["sqlite", "postgres"])
+@pytest.fixture(scope="package", params=[pytest.param("sqlite", marks=pytest.mark.torture), "postgres"])
 def service(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     yield from _started(request, tmp_path_factory, request.param)
 

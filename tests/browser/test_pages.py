@@ -1,4 +1,4 @@
-"""Every page and every change in a real browser, on both databases; with JavaScript and without."""
+"""Every page and every change in a real browser, with JavaScript and without; on SQLite too among the long runs."""
 
 import re
 import time

@@ -33,7 +33,7 @@ def _by_kind() -> Iterator[Any]:
 
 
 every = pytest.mark.parametrize("sender", list(_by_kind()), ids=str)
-SMALL, LARGE = 64 * 1024, 1024 * 1024
+SMALL, LARGE = 16 * 1024, 256 * 1024
 GROWTH = LARGE / SMALL
 CONSTANT = 3_000
 FORM = b"application/x-www-form-urlencoded"
