@@ -150,6 +150,22 @@ async def test_a_session_is_cleaned_after_a_handler_that_may_have_left_something
     connections.give_back(connection)
 
 
+async def test_a_handler_may_have_a_search_path_in_which_the_mark_finds_the_ledger(inbox: Inbox, database: str) -> None:
+    ask(database, "CREATE SCHEMA tenant")
+    ask(database, "CREATE TABLE tenant.orders (id text)")
+
+    @inbox.on("stripe", "invoice.paid", retry=SLOW)
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute(f"SET LOCAL search_path TO tenant{'' if event.id == 'evt_2' else ', public'}")
+        await tx.execute("INSERT INTO orders VALUES ($1)", event.id)
+
+    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(1, 4)])
+    inbox.start_worker()
+    await until(lambda: states(database) == ["processed", "retrying", "processed"])
+    assert ask(database, "SELECT id FROM tenant.orders ORDER BY id") == [("evt_1",), ("evt_3",)]
+    assert "webhook_receipts" in ask(database, "SELECT last_error FROM webhook_receipts WHERE event_id = 'evt_2'")[0][0]
+
+
 KEPT = {
     "prepare": lambda tx: tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"),
     "execute": lambda tx: tx.execute("SELECT 1; prepare mine AS SELECT 1"),
