@@ -67,8 +67,7 @@ class Sessions:
         self.is_async = isinstance(engine, AsyncEngine)
         self.on_sqlite = engine.dialect.name == "sqlite"
         self._check_dialect()
-        settle = ("settle", "settle_attempts") if self.on_sqlite else ("settle",)
-        self.settle = [text(store.sql[name]) for name in settle]
+        self.settle = text(store.sql["settle"])
         self.threads = ThreadPoolExecutor(SETTLING_THREADS, thread_name_prefix="oncehook-session")
         self.asking = ThreadPoolExecutor(ASKING_THREADS, thread_name_prefix="oncehook-session-asks")
         if isinstance(engine, AsyncEngine) and self.on_sqlite:
@@ -313,12 +312,9 @@ class SessionTransaction(ABC):
         if self.sessions.on_sqlite and self._driver is not None and not self._driver.in_transaction:
             raise TransactionClosed("the handler ended its transaction itself: COMMIT and ROLLBACK are not its to send")
         given = _encode(settled).decode().replace("\\u0000", "\\ufffd")  # PostgreSQL's text holds no NUL
-        update, *history = self.sessions.settle
-        landed = session.execute(update, {"given": given}).scalars().all()
+        landed = session.execute(self.sessions.settle, {"given": given}).scalars().all()
         if len(landed) != len(settled):
             return False
-        for statement in history:
-            session.execute(statement, {"given": given, "settled": _encode(landed).decode()})
         session.commit()
         session.close()
         return True

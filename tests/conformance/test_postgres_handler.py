@@ -107,6 +107,65 @@ async def test_nothing_is_left_where_handlers_follow_each_other_and_some_fail(
     assert len(found) == 120
 
 
+@pytest.mark.parametrize(
+    "makes",
+    [
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+        "SELECT set_config('default_transaction_isolation', 'serializable', false)",
+    ],
+)
+async def test_the_kind_of_transaction_that_a_handler_made_the_sessions_own_is_of_no_other(
+    inbox: Inbox, database: str, makes: str
+) -> None:
+    found: list[tuple[int, str, str]] = []
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event, tx: Any) -> None:
+        kind = "current_setting('transaction_isolation'), current_setting('transaction_read_only')"
+        found.append(tuple(await tx.fetchrow(f"SELECT pg_backend_pid(), {kind}")))
+        if event.id == "evt_2":
+            await tx.execute(makes)
+
+    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(1, 6)])
+    inbox.start_worker()
+    await until(lambda: states(database) == ["processed"] * 5)
+    assert set(found) == {(found[0][0], "read committed", "off")}
+
+
+async def test_a_session_is_cleaned_after_a_handler_that_may_have_left_something_and_after_no_other(
+    inbox: Inbox,
+) -> None:
+    assert isinstance(inbox.store, PostgresStore) and inbox.store.handling is not None
+    connections: HandlerConnections = inbox.store.handling
+    for begins in (False, True, True):
+        connection = await connections.take()
+        await connection.execute("INSERT INTO ledger VALUES (clock_timestamp()::text)")
+        assert connection.is_clean
+        await connections.commit(connection, [], and_begin=begins)
+        connections.give_back(connection)
+    connection = await connections.take()
+    await connection.execute("SET app.who = 'me'")
+    assert not connection.is_clean
+    await connections.roll_back(connection)
+    connections.give_back(connection)
+
+
+async def test_a_handler_may_have_a_search_path_in_which_the_mark_finds_the_ledger(inbox: Inbox, database: str) -> None:
+    ask(database, "CREATE SCHEMA tenant")
+    ask(database, "CREATE TABLE tenant.orders (id text)")
+
+    @inbox.on("stripe", "invoice.paid", retry=SLOW)
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute(f"SET LOCAL search_path TO tenant{'' if event.id == 'evt_2' else ', public'}")
+        await tx.execute("INSERT INTO orders VALUES ($1)", event.id)
+
+    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(1, 4)])
+    inbox.start_worker()
+    await until(lambda: states(database) == ["processed", "retrying", "processed"])
+    assert ask(database, "SELECT id FROM tenant.orders ORDER BY id") == [("evt_1",), ("evt_3",)]
+    assert "webhook_receipts" in ask(database, "SELECT last_error FROM webhook_receipts WHERE event_id = 'evt_2'")[0][0]
+
+
 KEPT = {
     "prepare": lambda tx: tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"),
     "execute": lambda tx: tx.execute("SELECT 1; prepare mine AS SELECT 1"),

@@ -1,5 +1,7 @@
 """What a statement may leave in a session is judged by its text, which may err on the side of cleaning only."""
 
+import time
+
 import pytest
 
 from oncehook.store.postgres_session import Leaves, leaves
@@ -61,3 +63,23 @@ USED_UP = [
 )
 def test_what_a_statement_may_leave(statement: str, left: Leaves) -> None:
     assert leaves(statement) is left
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO blobs VALUES ('\\x" + "ab" * 4_900 + "')",
+        "SELECT 1" + " " * 9_900 + "; x",
+        "SELECT a" + ".a" * 4_900,
+        "INSERT INTO blobs VALUES ('\\x" + "ab" * 1_000_000 + "')",
+    ],
+)
+def test_a_long_statement_does_not_hold_up_the_loop(statement: str) -> None:
+    started = time.process_time()
+    leaves(statement)
+    assert time.process_time() - started < 0.2
+
+
+def test_a_statement_that_is_too_long_to_be_judged_may_leave_anything() -> None:
+    assert leaves(f"SELECT '{'x' * 10_000}'") is Leaves.SETTINGS
+    assert leaves(f"PREPARE mine AS SELECT '{'x' * 10_000}'") is Leaves.STATEMENTS

@@ -113,9 +113,9 @@ class HandlerConnections:
     async def _begin(self, connection: HandlerConnection) -> None:
         begun_at, connection.begun_at = connection.begun_at, None
         if begun_at is None:
-            await connection.execute("BEGIN", timeout=self.timeout)
+            await self._send(connection, "BEGIN")
         elif SYSTEM.monotonic() - begun_at > FRESH:
-            await connection.execute("ROLLBACK; BEGIN", timeout=self.timeout)
+            await self._send(connection, "ROLLBACK; BEGIN")
 
     def give_back(self, connection: HandlerConnection) -> None:
         """For the next handler, unless it is of no more use."""
@@ -134,14 +134,15 @@ class HandlerConnections:
 
         Where a process is stopped here, PostgreSQL goes on to the end alone, and holds no lock. `and_begin` begins the
         next handler's transaction in the same message; the cleaning is then one of its own, or it would be undone where
-        that handler fails.
+        that handler fails. Nor is that one chained to it: it may be of a kind that the handler made the session's own,
+        such as READ ONLY.
         """
-        end = "COMMIT AND CHAIN" if and_begin else "COMMIT"
-        message = f"{self._marks(connection, settled)}; " if settled else ""
-        if connection.is_clean:
-            message += end
-        else:
-            message += f"COMMIT; BEGIN; {self._clean}; {end}"
+        end = "COMMIT"
+        if not connection.is_clean:
+            end = f"COMMIT; BEGIN; {self._clean}; COMMIT{'; BEGIN' if and_begin else ''}"
+        elif and_begin:
+            end = "COMMIT AND CHAIN"
+        message = f"{self._marks(connection, settled)}; {end}" if settled else end
         try:
             await self._send(connection, message)
         except BaseException:
@@ -200,7 +201,7 @@ class HandlerConnections:
         self._waiting.remove(connection)
         connection.begun_at = None
         try:
-            await connection.execute("ROLLBACK", timeout=self.timeout)
+            await self._send(connection, "ROLLBACK")
         except (*LOST, asyncpg.PostgresError):
             connection.terminate()
         finally:

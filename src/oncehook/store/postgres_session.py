@@ -2,7 +2,7 @@
 
 Cleaning costs more than a small handler's own work, so it is done where something may have been left. That nothing was
 is known of plain statements only: those that read and write rows and call nothing but PostgreSQL's own pure functions.
-What a trigger or an operator leaves is not looked for: it would leave it with every row.
+What a trigger, a view, a default or an operator leaves is not looked for: it would leave it with every row.
 """
 
 import re
@@ -22,14 +22,17 @@ class Leaves(Enum):
     STATEMENTS = 2  # prepared ones, or none of those that were: the connection is of no more use
 
 
-ROWS = re.compile(r"\s*(?:insert|update|delete|merge|select|with|values)\b[^;]*;?\s*", re.IGNORECASE)
+LONGEST = 10_000
+"""A longer statement is not judged, and not remembered."""
+
+ROWS = re.compile(r"\s*+(?:insert|update|delete|merge|select|with|values)\b[^;]*+;?+\s*+", re.IGNORECASE)
 SAVEPOINT = re.compile(
     r"\s*(?:savepoint|release(?:\s+savepoint)?|rollback\s+to(?:\s+savepoint)?)\s+\w+\s*", re.IGNORECASE
 )
 STATEMENTS = re.compile(r"\b(?:prepare|deallocate|discard)\b", re.IGNORECASE)
 HIDDEN = re.compile(r"--|/\*|\btemp(?:orary)?\b|pg_temp", re.IGNORECASE)
-INTO = re.compile(r"\binto\s+[\w.]+\s*\(", re.IGNORECASE)
-CALLED = re.compile(r'((?:[\w$"]+\s*\.\s*)*[\w$"]+)\s*\(')
+INTO = re.compile(r"\binto\s++[\w.]++\s*+\(", re.IGNORECASE)
+CALLED = re.compile(r'((?:\.\s*+|(?<![\w$"]))[\w$"]++)\s*+\(')  # of `public.now(` it is `.now`, which is no word below
 WORDS = """
     all and any array as between by case cast conflict distinct else except exists filter from group having ilike in
     intersect into is join lateral like limit materialized not offset on or over returning row select set some then
@@ -43,9 +46,16 @@ HARMLESS = frozenset(WORDS.split())
 """Words that may stand before a bracket: SQL's own, functions that only compute, types with a length."""
 
 
-@lru_cache(maxsize=1024)
 def leaves(statement: str) -> Leaves:
     """The most that this statement can leave in its session."""
+    if len(statement) <= LONGEST:
+        return _judged(statement)
+    return Leaves.STATEMENTS if STATEMENTS.search(statement) else Leaves.SETTINGS
+
+
+@lru_cache(maxsize=1024)
+def _judged(statement: str) -> Leaves:
+    """The loop waits for this: each expression passes over a text once, whatever is in it."""
     if STATEMENTS.search(statement):
         return Leaves.STATEMENTS
     if SAVEPOINT.fullmatch(statement):

@@ -52,16 +52,24 @@ SELECT source, max(received_at) AS received_at FROM (
 ) AS counted GROUP BY source
 
 -- name: pulse
--- Something of it changes with everything that a page shows: of marks, what is new, held or next.
+-- Something of it changes with everything that a page shows. An event that ended well leaves no row behind, but it was
+-- among those that wait, of which the first 1000 are counted: those with a serial key, those of inline sources, the others.
 SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 1)::text AS receipts,
        (SELECT max(id) FROM webhook_past_attempts) AS attempts,
        (SELECT count(*) FROM (
            SELECT status FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 200
        ) AS newest WHERE status = 'processed') AS processed,
        (SELECT sum(id) FROM webhook_receipts WHERE status = 'processing') AS processing,
-       (SELECT id FROM webhook_receipts
-        WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
-        ORDER BY coalesce(next_attempt_at, received_at), id LIMIT 1) AS next,
+       (SELECT count(*) FROM (
+           SELECT 1 FROM webhook_receipts
+           WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL LIMIT 1000
+       ) AS counted) AS waiting,
+       (SELECT count(*) FROM (
+           SELECT 1 FROM webhook_receipts WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL LIMIT 1000
+       ) AS counted) AS waiting_serial,
+       (SELECT count(*) FROM (
+           SELECT 1 FROM webhook_receipts WHERE is_inline AND status = 'retrying' LIMIT 1000
+       ) AS counted) AS waiting_inline,
        (SELECT max(id) FROM webhook_deliveries) AS deliveries,
        (SELECT max(id) FROM webhook_audit) AS audit,
        (SELECT max(id) FROM webhook_incidents) AS incidents,
