@@ -53,6 +53,7 @@ def test_status_shows_a_message_for_each_recipient(run: Run, filled: None) -> No
         "bounced",
         "hard",
     )
+    assert status["event"] is not None and "event_key" not in status
     assert status["opened_at"] == "2025-11-15T09:46:41.000000Z"
     _, *events = run("email", "status", MESSAGE, "--events", "--json").lines
     assert [event["type"] for event in events] == ["delivered", "opened", "bounced"]
@@ -107,6 +108,21 @@ def test_suppressions_go_out_and_come_in_as_csv(run: Run, filled: None, in_folde
         failed = run("email", "import", str(file))
         assert failed.code == 1 and sentence in failed.error
     assert rows("SELECT count(*) FROM webhook_suppressions") == before
+
+
+def test_what_was_exported_comes_back_as_it_was_and_is_no_formula(run: Run, filled: None, in_folder: Path) -> None:
+    run("email", "suppress", "ann@example.com", "--note", "=HYPERLINK(A1)")
+    run("email", "suppress", "bob@example.com", "--note", "'-1")
+    exported = run("email", "export").out
+    assert ",'=HYPERLINK(A1)\n" in exported and ",''-1\n" in exported
+    before = run("email", "suppressed", "--json").lines
+    file = in_folder / "same.csv"
+    file.write_text(exported)
+    run("email", "import", str(file))
+    after = run("email", "suppressed", "--json").lines
+    who = {"actor": None}
+    assert [row | who for row in after] == [row | who for row in before]
+    assert after[-1]["event"] is not None  # it is still an event that says so
 
 
 def test_counts_by_any_side(run: Run, filled: None) -> None:
