@@ -60,7 +60,7 @@ class Email:
 
     async def suppression(self, to: str) -> dict[str, Any] | None:
         """The suppression of an address, or None if it may be sent to."""
-        found = address(to)
+        found = to if FORGOTTEN.fullmatch(to) else address(to)
         rows = await self.store.look("email_suppressed", [found, suppress.hashed(found)]) if found else []
         return next((suppress.as_json(row) for row in rows if row["since"] is not None), None)
 

@@ -58,7 +58,9 @@ def read(file: TextIO) -> Iterator[Change]:
         for values in lines:
             if any(value.strip() for value in values):
                 yield _change(dict(zip(head, values, strict=False)), to, since, lines.line_num)
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise NotImportable("the file is not UTF-8: save it as that and try again") from None
+    except csv.Error as error:
         raise NotImportable(f"line {lines.line_num + 1} is not CSV: {error}") from None
 
 
