@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,8 @@ from tests.email_payloads import JANE, postmark_bounce, sendgrid
 from tests.events import Rows
 from tests.running import Run
 from tests.servers import ask
-from tests.serving import write_config
-from tests.test_email import START, settled
+from tests.serving import ONCEHOOK, write_config
+from tests.test_email import START, settled, until
 
 MESSAGE = "QxOyqPXBTJCrtqDtuwUqBA"
 
@@ -53,6 +54,7 @@ def test_status_shows_a_message_for_each_recipient(run: Run, filled: None) -> No
         "bounced",
         "hard",
     )
+    assert status["event"] is not None and "event_key" not in status
     assert status["opened_at"] == "2025-11-15T09:46:41.000000Z"
     _, *events = run("email", "status", MESSAGE, "--events", "--json").lines
     assert [event["type"] for event in events] == ["delivered", "opened", "bounced"]
@@ -67,6 +69,12 @@ def test_suppressed_lists_and_answers(run: Run, filled: None) -> None:
     assert (row["address"], row["reason"], row["event"]) == (JANE, "hard_bounce", f"bounce-{START + 2}")
     free = run("email", "suppressed", "joe@example.com")
     assert (free.code, free.error) == (1, "joe@example.com is not suppressed\n")
+    for odd in ("nobody", "joe@example.com, jane@example.com"):  # of several it would be an answer about none
+        wrong = run("email", "suppressed", odd)
+        assert wrong.code == 2 and "is not an email address" in wrong.error
+    run("forget", "--address", JANE, "--yes")
+    (kept,) = run("email", "suppressed", JANE, "--json").lines
+    assert run("email", "suppressed", kept["address"], "--json").lines == [kept]
 
 
 def test_a_person_suppresses_and_allows_with_a_note(run: Run, filled: None, rows: Rows) -> None:
@@ -106,7 +114,26 @@ def test_suppressions_go_out_and_come_in_as_csv(run: Run, filled: None, in_folde
         file.write_text(content)
         failed = run("email", "import", str(file))
         assert failed.code == 1 and sentence in failed.error
+    for odd in ("address,note\nok@example.com,é\n".encode("latin-1"), "address\nok@example.com\n".encode("utf-16")):
+        file.write_bytes(odd)
+        failed = run("email", "import", str(file))
+        assert failed.code == 1 and "the file is not UTF-8" in failed.error
     assert rows("SELECT count(*) FROM webhook_suppressions") == before
+
+
+def test_what_was_exported_comes_back_as_it_was_and_is_no_formula(run: Run, filled: None, in_folder: Path) -> None:
+    run("email", "suppress", "ann@example.com", "--note", "=HYPERLINK(A1)")
+    run("email", "suppress", "bob@example.com", "--note", "'-1")
+    exported = run("email", "export").out
+    assert ",'=HYPERLINK(A1)\n" in exported and ",''-1\n" in exported
+    before = run("email", "suppressed", "--json").lines
+    file = in_folder / "same.csv"
+    file.write_text(exported)
+    run("email", "import", str(file))
+    after = run("email", "suppressed", "--json").lines
+    who = {"actor": None}
+    assert [row | who for row in after] == [row | who for row in before]
+    assert after[-1]["event"] is not None  # it is still an event that says so
 
 
 def test_counts_by_any_side(run: Run, filled: None) -> None:
@@ -163,3 +190,24 @@ def test_a_rehearsal_folds_and_leaves_nothing(
     shown = run("replay", "--source", "sendgrid", "--rehearse", "--app", "hooks:inbox", "--json", "--yes")
     assert shown.code == 0 and {line["handler"] for line in shown.lines} == {"oncehook.email.folding.folded"}
     assert rows("SELECT count(*) FROM webhook_email_events") == [(0,)]
+
+
+def test_a_worker_without_an_app_folds_where_every_source_has_it(database: str, in_folder: Path, rows: Rows) -> None:
+    source = '[sources.postmark]\nverify = "none"\nemail = true\n'
+    (in_folder / "oncehook.toml").write_text(f'database = "{database}"\npoll = "50ms"\n{source}')
+
+    async def accept() -> None:
+        inbox = Inbox(database, worker=False)
+        inbox.source("postmark", verify="none", email=True)
+        async with inbox.lifespan():
+            await post(inbox, "postmark", json.dumps(postmark_bounce()).encode(), {"Content-Type": "application/json"})
+
+    asyncio.run(accept())
+    running = subprocess.Popen([str(ONCEHOOK), "worker"], cwd=in_folder, stdout=subprocess.DEVNULL)
+    try:
+        asyncio.run(until(lambda: rows("SELECT reason FROM webhook_suppressions") == [("hard_bounce",)]))
+        running.terminate()
+        assert running.wait(20) == 0
+    finally:
+        running.kill()
+        running.wait()

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from oncehook import ConfigurationError, Inbox
-from oncehook.email import Email, status, suppress
+from oncehook.email import Blocked, Email, status, suppress
 from oncehook.email.events import normalise
 from oncehook.email.status import Fact
 from oncehook.email.suppress import Change, Policy
@@ -233,7 +233,7 @@ def test_whatever_is_read_out_of_a_payload_both_databases_hold_at_length(
 async def hold(database: str, provider: str, payloads: list[Any]) -> None:
     now = datetime.now(UTC)
     events = [event for n, one in enumerate(payloads) for event in normalise(provider, one, event_id=f"evt_{n}")]
-    facts = [status.fact_of(event, "ses", provider, 1, now) for event in events]
+    facts = [status.fact_of(event, "ses", provider, 1, event.occurred_at or now) for event in events]
     store = make_store(Settings(database=database))
     await store.open()
     try:
@@ -389,6 +389,32 @@ async def test_a_reason_that_the_policy_leaves_out_suppresses_nobody(store: Stor
     assert not await email.can_send("joe@example.com")
 
 
+async def test_a_lift_counts_after_what_is_known_from_a_clock_that_is_ahead(store: Store) -> None:
+    email = Email(store, Settings())
+    ahead = (datetime.now(UTC) + timedelta(hours=2) - DAY0) / timedelta(days=1)
+    await tell(store, [fact(1, "bounced", ahead, bounce="hard"), fact(2, "complained", ahead + 0.01)])
+    assert (await email.allow("jane@example.com", actor="ops"))["since"] is None
+    assert await email.can_send("jane@example.com")
+    await tell(store, [fact(3, "bounced", ahead + 1, bounce="hard")])
+    assert not await email.can_send("jane@example.com")
+
+
+async def test_of_an_address_that_is_imported_twice_the_earliest_counts(store: Store) -> None:
+    email = Email(store, Settings())
+    times = [f"20{year}-01-01T00:00:00.000000Z" for year in (24, 20, 99)]
+    await email.change([Change("jane@example.com", since=time) for time in times], actor="ops")
+    found = await email.suppression("jane@example.com")
+    assert found is not None and found["since"] == times[1]
+    await email.change([Change("joe@example.com", since=times[2])], actor="ops")
+    blocked = await email.can_send("joe@example.com")
+    assert isinstance(blocked, Blocked) and blocked.since is not None and blocked.since <= datetime.now(UTC)
+
+
+async def test_a_note_may_be_any_text(store: Store, rows: Rows) -> None:
+    await Email(store, Settings()).suppress("jane@example.com", actor="ops", note="a\x00b\ud800")
+    assert rows("SELECT note FROM webhook_suppressions") == [("a\ufffdb?",)]
+
+
 async def test_what_is_no_address_may_not_be_sent_to(store: Store) -> None:
     email = Email(store, Settings())
     assert (await email.can_send("nobody")).reason == "not an address"  # type: ignore[union-attr]
@@ -434,6 +460,28 @@ async def test_a_rebuild_while_facts_arrive_loses_none(store: Store, database: s
         await email.rebuild()
     await arriving
     assert (await email.verify()).differences == []
+
+
+@pytest.mark.parametrize("mend", [False, True])
+async def test_a_fold_between_two_looks_is_no_difference(store: Store, monkeypatch: Any, mend: bool) -> None:
+    """An address without a row cannot be held: its first suppression, and a lift, may come while it is looked at."""
+    email = Email(store, Settings())
+    await tell(store, [fact(1, "bounced", 0, bounce="soft")])
+    read, came = suppress._facts, []
+
+    async def late(transaction: Any, addresses: Any) -> Any:
+        if not came and store.__class__.__name__.startswith("Postgres"):  # on SQLite nobody writes meanwhile
+            came.append(addresses)
+            await tell(store, [fact(2, "bounced", 1, bounce="hard")])
+            await email.allow("jane@example.com", actor="ops")
+            await tell(store, [fact(3, "bounced", 9999, bounce="hard")])
+        return await read(transaction, addresses)
+
+    monkeypatch.setattr(suppress, "_facts", late)
+    assert (await (email.rebuild() if mend else email.verify())).differences == []
+    if came:
+        found = await email.suppression("jane@example.com")
+        assert found is not None and found["event"] == "k3" and found["removed_at"] is not None
 
 
 async def test_pruned_facts_take_their_message_along_and_unsuppress_nobody(store: Store, rows: Rows) -> None:
@@ -486,6 +534,34 @@ async def test_forgetting_erases_the_facts_and_keeps_the_suppression_by_a_hash(
     assert not await email.can_send("jane@EXAMPLE.com")
     assert rows("SELECT key FROM webhook_email_events") == [("k5",)]
     assert await email.forget("jane@example.com", actor="ops") == 0
+
+
+async def test_what_is_kept_of_a_mention_still_follows_from_the_facts(store: Store, rows: Rows) -> None:
+    email = Email(store, Settings())
+    mention = fact(
+        5, "bounced", 0, "joe@example.com", bounce="soft", reason="550 no", metadata='{"cc":"jane@example.com"}'
+    )
+    await tell(store, [mention])
+    await email.suppress("ann@example.com", actor="ops", note="said jane@example.com")
+    assert await email.knows("jane@example.com")
+    assert await email.forget("jane@example.com", actor="ops") == 2
+    assert not await email.knows("jane@example.com")
+    assert rows("SELECT reason, metadata FROM webhook_email_events") == [("550 no", "{}")]
+    assert rows("SELECT address, note FROM webhook_suppressions") == [("ann@example.com", None)]
+    assert (await email.verify()).differences == []
+
+
+@pytest.mark.parametrize("to", ["jane@example.com", "zoe@example.com"])  # before and after a hash in the alphabet
+async def test_an_address_that_was_forgotten_is_lifted_by_its_name(store: Store, rows: Rows, to: str) -> None:
+    email = Email(store, Settings())
+    await tell(store, [fact(1, "bounced", 0, to, bounce="hard")])
+    await email.forget(to, actor="ops")
+    assert not await email.can_send(to)
+    lifted = await email.allow(to, actor="ops", note=f"{to} asked")
+    assert (lifted["address"], lifted["since"]) == (to, None)
+    assert await email.can_send(to)
+    assert rows("SELECT note FROM webhook_suppressions WHERE address LIKE 'sha256:%'") == [(None,)]
+    assert (await email.rebuild()).differences == [] and await email.can_send(to)
 
 
 # -- counters -------------------------------------------------------------------------------------------------------

@@ -62,6 +62,7 @@ async def test_a_message_is_looked_up_with_the_facts_behind_it(inbox: Inbox, sit
         assert [one["type"] for one in told["events"]] == ["delivered", "bounced"]
         assert told["statuses"][0]["status"] == "bounced"
         assert (await program.get("/api/email/status", params={"message": "nothing"})).status_code == 404
+        assert (await program.get("/api/email/suppressed", params={"address": "a@b.c, d@e.f"})).status_code == 422
         assert (await program.get("/api/email/status")).status_code == 422
     page = (await browser.get("/email/message", params={"message": row["message_id"]})).text
     assert 'mail-bounced">bounced (hard)' in page and "550 &lt;b&gt;no&lt;/b&gt; such user" in page

@@ -10,7 +10,7 @@ from typing import Any, TextIO
 import click
 
 from oncehook.cli.options import Moment, config_option, console, json_option, opened, print_json, printable, run
-from oncehook.email import DIMENSIONS, Checked, Email, lists
+from oncehook.email import DIMENSIONS, Checked, Email, lists, named
 from oncehook.replay import whoami
 from oncehook.settings import load
 
@@ -88,6 +88,11 @@ def status_command(message: str, with_events: bool, config: str | None, as_json:
 @json_option
 def suppressed_command(address: str | None, config: str | None, as_json: bool) -> None:
     """List who must not be sent to, or ask about one address. Exits 1 if there is nobody, or the address is not."""
+    if address is not None:
+        try:
+            named(address)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="ADDRESS") from None
 
     async def look() -> int:
         async with asked(config) as email:

@@ -40,8 +40,12 @@ def command(app: str | None, config: str | None, concurrency: int | None) -> Non
 
 
 def require_handlers(inbox: Inbox, app: str | None) -> None:
-    """Without a handler, a worker would mark every event as processed, and nothing would have been done for it."""
-    if not any(True for _ in inbox.handlers):
+    """Without a handler, a worker would mark every event as processed, and nothing would have been done for it.
+
+    Where every source has `email = true`, there is work without any.
+    """
+    ours = inbox.handlers.ours
+    if not any(True for _ in inbox.handlers) and not (ours and ours.keys() >= inbox.sources.keys()):
         where = f"{app} registers none" if app else "no APP was given"
         raise ConfigurationError(
             f"there are no handlers to work with: {where}. Name yours: oncehook worker hooks:inbox"

@@ -50,7 +50,7 @@ class Email:
     async def status(self, message_id: str) -> list[dict[str, Any]]:
         """The status of a message for each recipient, by the id that the provider gave it."""
         rows = await self.store.look("email_status_of", ids_of(message_id))
-        return [{**row, "recipient": row["recipient"] or None, "event": row.pop("event_key") or None} for row in rows]
+        return [{"event": row.pop("event_key") or None, **row, "recipient": row["recipient"] or None} for row in rows]
 
     async def events(self, message_id: str) -> list[dict[str, Any]]:
         """The facts about a message, oldest first by the provider's clock."""
@@ -60,7 +60,7 @@ class Email:
 
     async def suppression(self, to: str) -> dict[str, Any] | None:
         """The suppression of an address, or None if it may be sent to."""
-        found = address(to)
+        found = to if FORGOTTEN.fullmatch(to) else address(to)
         rows = await self.store.look("email_suppressed", [found, suppress.hashed(found)]) if found else []
         return next((suppress.as_json(row) for row in rows if row["since"] is not None), None)
 
@@ -78,17 +78,23 @@ class Email:
         return (await self.change([Change(to, note, remove=True)], actor=actor))[0]
 
     async def change(self, changes: Sequence[Change], *, actor: str) -> list[dict[str, Any]]:
-        """Several additions and removals, in one transaction with the note of who made them."""
-        wanted = {named(change.address): change for change in changes}
+        """Several additions and removals, in one transaction with the note of who made them.
+
+        Of several additions of one address the earliest counts.
+        """
+        wanted: dict[str, Change] = {}
+        for change in sorted(changes, key=lambda change: change.since or "~", reverse=True):
+            wanted[named(change.address)] = change
 
         async def work(transaction: Transaction) -> list[suppress.Suppression]:
-            rows = await suppress.apply(transaction, wanted, actor, self.policy)
+            also = await suppress.forgotten(transaction, wanted)
+            rows = await suppress.apply(transaction, {**also, **wanted}, actor, self.policy)
             for action, removes in (("suppress", False), ("allow", True)):
                 hashes = [suppress.hashed(to) for to, change in sorted(wanted.items()) if change.remove is removes]
                 if hashes:
                     note = {"actor": actor, "action": action, "detail": json.dumps({"addresses": hashes})}
                     await status.ask(transaction, "email_audit", note)
-            return rows
+            return [row for row in rows if row.address in wanted]
 
         rows = await self.store.perform(work)
         return [suppress.as_json({name: getattr(row, name) for name in row.__struct_fields__}) for row in rows]

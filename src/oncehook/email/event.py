@@ -6,8 +6,7 @@ soft (it may be, later). What a provider calls dropped, blocked or rejected is `
 
 import re
 import unicodedata
-from datetime import datetime
-from email.utils import parseaddr
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -37,6 +36,9 @@ class EmailType(StrEnum):
 
 
 HARD, SOFT = "hard", "soft"
+
+AHEAD = timedelta(days=1)
+"""How far a provider's clock, or its time zone, may be ahead of ours."""
 
 MOST_TAGS = 50
 MOST_REASON = 1000
@@ -81,31 +83,58 @@ _PLAIN = re.compile(r"[A-Za-z0-9._+=-]{1,64}@[a-z0-9.-]{1,180}[a-z0-9]", re.ASCI
 """What nearly every address is: nothing has to be done about it."""
 
 
+_NAMED = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^"<>,;])*<([^<>]*)>\s*(?:\([^()]*\))?')
+"""An address with a display name before it, and a comment after it."""
+
+_NOT_LOCAL = re.compile(r"[\s,;<>@]")
+_NOT_DOMAIN = re.compile(r"[\s,;<>@\"()]")
+"""What makes it no address, or more than one."""
+
+MOST_DOMAIN, MOST_LABEL = 253, 63
+_UNSEEN = dict.fromkeys([0x00AD, 0x034F, 0x200B, 0x2060, 0xFEFF, *range(0x180B, 0x180E), *range(0xFE00, 0xFE10)])
+"""What IDNA leaves out of a domain, and nobody sees."""
+
+
 def address(given: Any) -> str | None:
     """An address as it is compared: the domain in lower case and as ASCII, the local part exactly as it came.
 
     Whether JANE@ and jane@ are one mailbox is the business of the domain's owner; we do not guess. None for what is no
-    address. A display name around it is left out.
+    address, and for several: an answer about one of them would be taken for all. A display name around it is left out.
     """
     if not isinstance(given, str) or "@" not in given:
         return None
     if _PLAIN.fullmatch(given):
         return given
-    bare = parseaddr(given)[1] if "<" in given else given.strip()
+    bare = given.strip()
+    if "<" in bare:
+        match = _NAMED.fullmatch(bare)
+        bare = match[1].strip() if match else ""
     local, _, domain = bare.rpartition("@")
-    if not local or not domain or any(c.isspace() for c in bare if c != " ") or " " in domain:
-        return None
-    return indexed(f"{local}@{_ascii_domain(domain)}")
+    domain = _ascii_domain(domain)
+    return indexed(f"{local}@{domain}") if domain and _is_local(local) else None
+
+
+def _is_local(local: str) -> bool:
+    """Whether this may stand before the @. In quotes it may be nearly anything."""
+    if len(local) > 2 and local[0] == local[-1] == '"':
+        return not any(c.isspace() for c in local if c != " ")
+    return bool(local) and not _NOT_LOCAL.search(local)
 
 
 def _ascii_domain(domain: str) -> str:
-    """As browsers and mail servers write it (`xn--…`): ß and ς are letters of their own there, as in IDNA 2008."""
+    """As browsers and mail servers write it (`xn--…`): ß and ς are letters of their own there, as in IDNA 2008.
+
+    Empty for what is none. Punycode takes the square of a label's length: it is only asked for what a label may be.
+    """
+    if len(domain) > MOST_DOMAIN or _NOT_DOMAIN.search(domain):
+        return ""
     if domain.isascii():
         return domain.lower().rstrip(".")
-    labels = unicodedata.normalize("NFKC", domain).lower().replace("。", ".").split(".")
-    return ".".join(
-        label if label.isascii() else "xn--" + label.encode("punycode").decode() for label in labels if label
-    )
+    text = unicodedata.normalize("NFKC", domain.translate(_UNSEEN)).lower().replace("。", ".")
+    labels = [label for label in text.split(".") if label]
+    if any(len(label) > MOST_LABEL for label in labels):
+        return ""
+    return ".".join(label if label.isascii() else "xn--" + label.encode("punycode").decode() for label in labels)
 
 
 def message(given: Any) -> str | None:

@@ -1,9 +1,11 @@
 """The project's own handler of email events: it runs before the user's, in the same transaction as the mark."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from oncehook.email import status, suppress
+from oncehook.email.event import AHEAD
 from oncehook.email.events import READERS, normalise
 from oncehook.email.suppress import Policy
 from oncehook.errors import ConfigurationError
@@ -45,14 +47,23 @@ class Folding:
         natural = self._sources[event.source]
         facts = []
         for one in found:
-            fact = status.fact_of(
-                one, event.source, event.provider, event.receipt, event.occurred_at or event.received_at
-            )
+            told = _believable(event, one.occurred_at, event.occurred_at)
+            fact = status.fact_of(one, event.source, event.provider, event.receipt, told)
             if natural:
                 own = event.id if len(found) == 1 else f"{event.id}|{fact.recipient}"
                 fact = status.renamed(fact, indexed(own) or event.id)
             facts.append(fact)
         return facts
+
+
+def _believable(event: Event, *times: datetime | None) -> datetime:
+    """The first time that may be; else when it arrived, which never changes.
+
+    A clock far ahead would win every comparison for ever: no later event could follow on it, and nobody could lift what
+    it suppresses.
+    """
+    latest = event.received_at + AHEAD
+    return next((time for time in times if time is not None and time <= latest), event.received_at)
 
 
 async def folded(events: list[Event]) -> None:

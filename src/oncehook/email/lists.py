@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TextIO
 
@@ -25,7 +26,19 @@ def write(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     """The lines of a CSV file, the head first."""
     yield _line(COLUMNS)
     for row in rows:
-        yield _line([row[name] or "" for name in COLUMNS])
+        yield _line([row["address"], *(_plain(row[name] or "") for name in COLUMNS[1:])])
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+
+
+def _plain(text: str) -> str:
+    """A text that no spreadsheet takes for a formula. An address stays as it is: other systems read it."""
+    return "'" + text if _FORMULA.match(text) else text
+
+
+def _as_it_was(text: str) -> str:
+    return text[1:] if text.startswith("'") and _FORMULA.match(text) else text
 
 
 def _line(values: Iterable[str]) -> str:
@@ -45,7 +58,9 @@ def read(file: TextIO) -> Iterator[Change]:
         for values in lines:
             if any(value.strip() for value in values):
                 yield _change(dict(zip(head, values, strict=False)), to, since, lines.line_num)
-    except (csv.Error, UnicodeDecodeError) as error:
+    except UnicodeDecodeError:
+        raise NotImportable("the file is not UTF-8: save it as that and try again") from None
+    except csv.Error as error:
         raise NotImportable(f"line {lines.line_num + 1} is not CSV: {error}") from None
 
 
@@ -60,5 +75,6 @@ def _change(row: dict[str, str], to: str, since: str | None, line: int) -> Chang
     time = moment(when) if when else None
     if when and time is None:
         raise NotImportable(f"line {line}: {when[:80]!r} is not a time, such as 2026-11-15T03:00:00Z")
-    reason = indexed(clean(row.get("reason", "").strip())) or MANUAL
-    return Change(given, clean(row.get("note", "").strip()) or None, reason=reason, since=rfc3339(time))
+    reason = indexed(clean(_as_it_was(row.get("reason", "").strip()))) or MANUAL
+    note = clean(_as_it_was(row.get("note", "").strip())) or None
+    return Change(given, note, reason=reason, since=rfc3339(time))

@@ -120,8 +120,8 @@ def fold(facts: Iterable[Fact]) -> dict[Key, Status]:
     return found
 
 
-def fact_of(event: EmailEvent, source: str, provider: str, receipt: int, received_at: datetime) -> Fact:
-    """The row of an email event. Where the provider gives no time, its receipt's stands in: that never changes."""
+def fact_of(event: EmailEvent, source: str, provider: str, receipt: int, occurred_at: datetime) -> Fact:
+    """The row of an email event, at the time that counts for it."""
     return Fact(
         source=source,
         key=event.key,
@@ -131,7 +131,7 @@ def fact_of(event: EmailEvent, source: str, provider: str, receipt: int, receive
         message_id=event.message_id or "",
         recipient=event.recipient or "",
         domain=event.domain or "",
-        occurred_at=rfc3339(event.occurred_at or received_at) or "",
+        occurred_at=rfc3339(occurred_at) or "",
         reason=event.reason,
         tags=_encode(event.tags).decode(),
         metadata=_encode(event.metadata).decode(),

@@ -9,13 +9,13 @@ import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from oncehook.email.event import HARD, SOFT, EmailType, address
+from oncehook.email.event import AHEAD, HARD, SOFT, EmailType, address, clean
 from oncehook.email.status import Difference, Fact, ask
 from oncehook.errors import ConfigurationError
 from oncehook.extract import moment
@@ -215,6 +215,13 @@ class Change:
     since: str | None = None
 
 
+async def forgotten(transaction: Transaction, changes: Mapping[str, Change]) -> dict[str, Change]:
+    """Whoever lifts an address means also what is kept of it by its hash. A note might name it, and is left out."""
+    hashes = {hashed(to): replace(change, note=None) for to, change in changes.items() if change.remove}
+    kept = await ask(transaction, "email_suppressed", sorted(hashes))
+    return {row[0]: hashes[row[0]] for row in kept}
+
+
 async def apply(
     transaction: Transaction, changes: Mapping[str, Change], actor: str, policy: Policy
 ) -> list[Suppression]:
@@ -226,20 +233,27 @@ async def apply(
     rows = {row[0]: Suppression(*row) for row in await ask(transaction, "email_hold_suppressions", addresses)}
     for to, facts, _ in await _facts(transaction, addresses):
         row = rows[to]
-        _change(row, changes[to], actor, now)
+        _change(row, changes[to], actor, now, facts)
         row.put(refold(row, facts, policy))
     await ask(transaction, "email_put_suppressions", [rows[to] for to in addresses])
     return [rows[to] for to in addresses]
 
 
-def _change(row: Suppression, change: Change, actor: str, now: str) -> None:
-    """What a person does counts after what a person did before, however little time is between, and if it went back."""
-    row.note, row.actor = change.note, actor
+def _change(row: Suppression, change: Change, actor: str, now: str, facts: Sequence[Fact]) -> None:
+    """What a person does counts after what a person did before, however little time is between, and if it went back.
+
+    It also counts after what is known already, from a provider whose clock is ahead of ours.
+    """
+    row.note, row.actor = change.note and clean(change.note), actor
     if change.remove:
-        row.removed_at = max(row.removed_at or now, now)
+        reach = rfc3339(_time(now) + AHEAD) or now
+        known = [at for at in (row.since or "", *(fact.occurred_at for fact in facts)) if at <= reach]
+        row.removed_at = max([now, row.removed_at or "", *known])
         row.added_at = row.added_at and min(row.added_at, row.removed_at)
         return
-    at = change.since or _after(row.removed_at, now)
+    at = min(change.since or "~", _after(row.removed_at, now))
+    if row.event_key and (row.since, row.reason) == (at, change.reason):
+        return  # what an export says comes back: the event that says so is known
     is_live = row.added_at is not None and (row.removed_at is None or row.added_at > row.removed_at)
     if not is_live or at < (row.added_at or at):
         row.added_at, row.added_reason = at, change.reason
@@ -259,18 +273,30 @@ async def check_page(
     addresses = [row[0] for row in await ask(transaction, "email_addresses", {"after": after, "limit": limit})]
     if not addresses:
         return None, 0, []
+    wrong = await _wrong(transaction, addresses, policy)
+    if wrong:
+        # A row that was not there could not be held, and a fold may have made it meanwhile: now it is there.
+        wrong = await _wrong(transaction, [row.address for row, _ in wrong], policy)
+    differences = [{"address": row.address, "kept": row.reason, "folded": made and made.reason} for row, made in wrong]
+    for row, made in wrong:
+        row.put(made)
+    if wrong and mend:
+        await ask(transaction, "email_put_suppressions", [row for row, _ in wrong])
+    return addresses[-1], len(addresses), differences
+
+
+async def _wrong(
+    transaction: Transaction, addresses: Sequence[str], policy: Policy
+) -> list[tuple[Suppression, Entry | None]]:
+    """The rows that do not follow from the facts, and what does. They are held before the facts are read."""
     rows = {row[0]: Suppression(*row) for row in await ask(transaction, "email_hold_suppressions", addresses)}
-    wrong, differences = [], []
+    found = []
     for to, facts, _ in await _facts(transaction, addresses):
         row = rows.get(to) or Suppression(to)
-        kept, made = row.entry, refold(row, facts, policy)
-        if kept != made:
-            differences.append({"address": to, "kept": kept and kept.reason, "folded": made and made.reason})
-            row.put(made)
-            wrong.append(row)
-    if wrong and mend:
-        await ask(transaction, "email_put_suppressions", wrong)
-    return addresses[-1], len(addresses), differences
+        made = refold(row, facts, policy)
+        if row.entry != made:
+            found.append((row, made))
+    return found
 
 
 # -- asking ---------------------------------------------------------------------------------------------------------
@@ -337,7 +363,13 @@ async def forget(transaction: Transaction, to: str) -> int:
     given = {"address": to}
     erased = 0
     await ask(transaction, "email_shred", given)
-    for name in ("email_forget_events", "email_forget_mentions", "email_forget_status", "email_forget_reasons"):
+    for name in (
+        "email_forget_events",
+        "email_forget_mentions",
+        "email_forget_status",
+        "email_forget_reasons",
+        "email_forget_notes",
+    ):
         erased += len(await ask(transaction, name, given))
     plain = [row[0] for row in await ask(transaction, "email_forget_addresses", given)]
     if plain:

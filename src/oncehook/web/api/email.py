@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.email import DIMENSIONS
+from oncehook.email import DIMENSIONS, named
 from oncehook.web.api import schemas_email as schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.listing import read_moment
@@ -24,6 +24,10 @@ async def suppressed(context: Context, request: Request) -> Response:
     query = read_query(request, schemas.SuppressedQuery)
     if query.address:
         check_texts({"address": query.address})
+        try:
+            named(query.address)
+        except ValueError:
+            raise Problem(422, "bad_address", "This is not an email address.") from None
         found = await context.inbox.email.suppression(query.address)
         return answer({"suppressions": [found] if found else [], "next": None})
     rows, more = await look(context, query.search, query.cursor, query.limit)

@@ -244,7 +244,10 @@ DELETE FROM webhook_email_events WHERE lower(recipient) = lower((CAST(:given AS 
 RETURNING 1
 
 -- name: email_forget_mentions
-UPDATE webhook_email_events SET reason = NULL, tags = '[]', metadata = '{}'
+UPDATE webhook_email_events SET
+    reason = CASE WHEN position(lower((CAST(:given AS json) ->> 'address') COLLATE "C") IN lower(reason)) > 0 THEN NULL ELSE reason END,
+    tags = CASE WHEN position(lower((CAST(:given AS json) ->> 'address') COLLATE "C") IN lower(tags)) > 0 THEN '[]' ELSE tags END,
+    metadata = CASE WHEN position(lower((CAST(:given AS json) ->> 'address') COLLATE "C") IN lower(metadata)) > 0 THEN '{}' ELSE metadata END
 WHERE position(lower((CAST(:given AS json) ->> 'address') COLLATE "C") IN lower(concat_ws(' ', reason, tags, metadata))) > 0
 RETURNING 1
 
@@ -257,10 +260,15 @@ UPDATE webhook_email_status SET reason = NULL
 WHERE position(lower((CAST(:given AS json) ->> 'address') COLLATE "C") IN lower(reason)) > 0
 RETURNING 1
 
+-- name: email_forget_notes
+UPDATE webhook_suppressions SET note = NULL
+WHERE position(lower((CAST(:given AS json) ->> 'address') COLLATE "C") IN lower(note)) > 0
+RETURNING 1
+
 -- name: email_forget_addresses
 SELECT address FROM webhook_suppressions WHERE lower(address) = lower((CAST(:given AS json) ->> 'address') COLLATE "C") ORDER BY address
 
 -- name: email_about
 SELECT 1 AS found FROM webhook_email_events WHERE lower(recipient) = lower((CAST(:given AS json) ->> 'address') COLLATE "C") OR position(lower((CAST(:given AS json) ->> 'address') COLLATE "C") IN lower(concat_ws(' ', reason, tags, metadata))) > 0
 UNION
-SELECT 1 FROM webhook_suppressions WHERE lower(address) = lower((CAST(:given AS json) ->> 'address') COLLATE "C")
+SELECT 1 FROM webhook_suppressions WHERE lower(address) = lower((CAST(:given AS json) ->> 'address') COLLATE "C") OR position(lower((CAST(:given AS json) ->> 'address') COLLATE "C") IN lower(note)) > 0

@@ -223,7 +223,10 @@ DELETE FROM webhook_email_events WHERE lower(recipient) = lower(:given ->> 'addr
 RETURNING 1
 
 -- name: email_forget_mentions
-UPDATE webhook_email_events SET reason = NULL, tags = '[]', metadata = '{}'
+UPDATE webhook_email_events SET
+    reason = CASE WHEN instr(lower(reason), lower(:given ->> 'address')) THEN NULL ELSE reason END,
+    tags = CASE WHEN instr(lower(tags), lower(:given ->> 'address')) THEN '[]' ELSE tags END,
+    metadata = CASE WHEN instr(lower(metadata), lower(:given ->> 'address')) THEN '{}' ELSE metadata END
 WHERE instr(lower(coalesce(reason, '') || ' ' || tags || ' ' || metadata), lower(:given ->> 'address'))
 RETURNING 1
 
@@ -235,10 +238,14 @@ RETURNING 1
 UPDATE webhook_email_status SET reason = NULL WHERE instr(lower(reason), lower(:given ->> 'address'))
 RETURNING 1
 
+-- name: email_forget_notes
+UPDATE webhook_suppressions SET note = NULL WHERE instr(lower(note), lower(:given ->> 'address'))
+RETURNING 1
+
 -- name: email_forget_addresses
 SELECT address FROM webhook_suppressions WHERE lower(address) = lower(:given ->> 'address') ORDER BY address
 
 -- name: email_about
 SELECT 1 AS found FROM webhook_email_events WHERE lower(recipient) = lower(:given ->> 'address') OR instr(lower(coalesce(reason, '') || ' ' || tags || ' ' || metadata), lower(:given ->> 'address'))
 UNION
-SELECT 1 FROM webhook_suppressions WHERE lower(address) = lower(:given ->> 'address')
+SELECT 1 FROM webhook_suppressions WHERE lower(address) = lower(:given ->> 'address') OR instr(lower(note), lower(:given ->> 'address'))
