@@ -108,6 +108,7 @@ def test_what_is_no_email_event_is_no_fact() -> None:
         (" jane@example.com. ", "jane@example.com"),
         ("Jane Doe <jane@Example.com>", "jane@example.com"),
         ('"a@b"@example.com', '"a@b"@example.com'),
+        ('"<a>"@example.com', '"<a>"@example.com'),
         ("jane+tag@example.com", "jane+tag@example.com"),
         ("jane@Bücher.example", "jane@xn--bcher-kva.example"),
         ("jane@BÜCHER.example", "jane@xn--bcher-kva.example"),

@@ -106,9 +106,8 @@ def address(given: Any) -> str | None:
     if _PLAIN.fullmatch(given):
         return given
     bare = given.strip()
-    if "<" in bare:
-        match = _NAMED.fullmatch(bare)
-        bare = match[1].strip() if match else ""
+    if match := _NAMED.fullmatch(bare):
+        bare = match[1].strip()
     local, _, domain = bare.rpartition("@")
     domain = _ascii_domain(domain)
     return indexed(f"{local}@{domain}") if domain and _is_local(local) else None
