@@ -3,7 +3,7 @@
     python -m bench.email                       # PostgreSQL, medians, and the ratio
     python -m bench.email --events 4000 --rounds 1
 
-Each event is of a message of its own or follows on one, as real traffic is: a few events a message, some bounces.
+Four events a message, as real traffic is, some of them bounces, of which half are soft.
 """
 
 import argparse
@@ -104,7 +104,8 @@ def event(n: int, number: int, now: int) -> dict[str, Any]:
     return {
         "email": f"customer-{message % 5000}@example.com", "timestamp": now - n % 60, "event": word,
         "category": ["receipt"], "sg_event_id": f"{number}-{n}", "sg_message_id": f"{number}-{message}.filter0001",
-        "smtp-id": f"<{message}@example.com>", "ip": "192.0.2.1", "useragent": "Mozilla/5.0", "type": "bounce",
+        "smtp-id": f"<{message}@example.com>", "ip": "192.0.2.1", "useragent": "Mozilla/5.0",
+        "type": "bounce" if message % 4 < 2 else "blocked",
     }  # fmt: skip
 
 
@@ -139,9 +140,10 @@ async def until_processed(database: str, count: int) -> float:
     ended = time.perf_counter()
     processed = await connection.fetchval("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'")
     facts = await connection.fetchval("SELECT count(*) FROM webhook_email_events")
+    statuses = await connection.fetchval("SELECT count(*) FROM webhook_email_status")
     await connection.close()
-    if (processed, facts) != (count, count):
-        sys.exit(f"{count} events gave {processed} processed receipts and {facts} facts")
+    if (processed, facts, statuses) != (count, count, -(-count // 4)):
+        sys.exit(f"{count} events gave {processed} processed receipts, {facts} facts and {statuses} statuses")
     return ended
 
 
