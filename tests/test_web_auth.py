@@ -188,6 +188,7 @@ async def test_the_sign_in_leads_on_to_where_one_wanted_to_go_and_nowhere_else(s
     async with site.browser() as browser:
         first = await browser.get("/events?status=failed")
         assert first.headers["location"] == "/sign-in?next=/events%3Fstatus%3Dfailed"
+        assert "/sign-in?next=" in first.text  # for whoever does not follow
         for wanted, to in [
             ("/events?status=failed", "/events?status=failed"),
             ("//evil.example/", "/"),

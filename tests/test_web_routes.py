@@ -62,8 +62,9 @@ async def test_a_stranger_is_let_in_nowhere(site: Site) -> None:
                 if (method, path) in STRANGERS:
                     continue
                 if answer.status_code == 303:
-                    assert answer.headers["location"].startswith("/sign-in") and method == "GET"
-                    assert not path.startswith("/api/") and answer.content == b""
+                    to = answer.headers["location"]
+                    assert to.startswith("/sign-in") and method == "GET" and not path.startswith("/api/")
+                    assert answer.text == f"This is Oncehook's dashboard. Sign in first: {to}\n"
                 else:
                     assert answer.status_code == 401, (method, path)
                 assert "evt_1" not in answer.text

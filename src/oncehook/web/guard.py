@@ -103,7 +103,9 @@ class Guard:
                 headers={"www-authenticate": "Bearer"},
             )
         wanted = path + (f"?{query}" if query else "")
-        return RedirectResponse("/sign-in" + (f"?next={quote(wanted)}" if wanted != "/" else ""), 303)
+        to = "/sign-in" + (f"?next={quote(wanted)}" if wanted != "/" else "")
+        told = f"This is Oncehook's dashboard. Sign in first: {to}\n"  # for whoever does not follow, as curl
+        return Response(told, 303, {"location": to}, "text/plain")
 
     def _by_address(self, request: Request) -> Response:
         """The printed address: its token becomes a session, and leaves the address bar."""
