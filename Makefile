@@ -4,7 +4,7 @@ PORT ?= 8000
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run shop test check torture bench bench-accept bench-process docs clean
+.PHONY: run shop test check torture bench bench-accept bench-process bench-email docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,7 +13,7 @@ help:
 	@echo "make test     install what the tests need, start private servers, run every check and test"
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the long fault runs"
-	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process)"
+	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email)"
 	@echo "make docs     write the generated pages of docs/ anew"
 
 run: .venv/installed
@@ -34,7 +34,7 @@ check: .venv/ready-for-tests
 torture: .venv/ready-for-tests
 	$(BIN)/python -m pytest -q -m torture --torture -o timeout=3600 $(ARGS)
 
-bench: bench-accept bench-process
+bench: bench-accept bench-process bench-email
 
 bench-accept: .venv/ready-for-tests
 	$(BIN)/python -m bench.accept $(ARGS)
@@ -42,6 +42,9 @@ bench-accept: .venv/ready-for-tests
 
 bench-process: .venv/ready-for-tests
 	$(BIN)/python -m bench.process $(ARGS)
+
+bench-email: .venv/ready-for-tests
+	$(BIN)/python -m bench.email $(ARGS)
 
 docs: .venv/ready-for-tests
 	$(BIN)/python -m docs.generate

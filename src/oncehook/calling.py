@@ -60,7 +60,7 @@ def runs_in_loop(function: Function) -> bool:
     try:
         return _known_to_run_in_loop(function)
     except TypeError:  # one that cannot be hashed cannot be remembered
-        return inspect.iscoroutinefunction(bare(function))
+        return _known_to_run_in_loop.__wrapped__(function)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -37,7 +37,7 @@ SELECT receipt FROM webhook_settle(CAST(:given AS json)) AS receipt
 CALL webhook_mark({receipts}, {leases}, {handler}, {version}, {seconds})
 
 -- name: mark_prepared
--- The same for one event, at half the cost, where a session is ours for long enough to prepare it.
+-- The same for one event, at less cost, where a session is ours for long enough to prepare it.
 EXECUTE oncehook_mark ({receipt}, {lease}, {handler}, {version}, {seconds})
 
 -- name: prepare_mark

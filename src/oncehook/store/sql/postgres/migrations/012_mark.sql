@@ -28,7 +28,8 @@ DROP FUNCTION webhook_settle_one;
 DROP PROCEDURE webhook_mark;
 DROP PROCEDURE webhook_mark_processed;
 
--- The marks of a handler's transaction: all of them, or an error that nobody else raises.
+-- The marks of a handler's transaction: all of them, or an error that nobody else raises. Receipts are given in order, here
+-- and below, and so they are held in the same order by everybody.
 CREATE PROCEDURE webhook_mark(
     receipts bigint[], leases bigint[], a_handler text, a_version text, seconds double precision
 ) LANGUAGE plpgsql SET enable_seqscan = off AS $$
@@ -62,8 +63,6 @@ BEGIN
         SELECT r.id FROM offered o JOIN webhook_receipts r ON r.id = o.receipt
         WHERE r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing' AND o.crashed IS TRUE
         ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
-    ), held AS (
-        SELECT o.receipt AS id FROM offered o WHERE o.crashed IS NOT TRUE UNION ALL SELECT id FROM taken
     ), marked AS (
         UPDATE webhook_receipts r
         SET status = o.status, outcome = o.outcome, handler = o.handler, version = o.version, last_error = o.error,
@@ -71,8 +70,9 @@ BEGIN
             started_at = coalesce(statement_timestamp() - o.seconds * interval '1 second', r.leased_at),
             processed_at = CASE WHEN o.status = 'processed' THEN statement_timestamp() END,
             next_attempt_at = statement_timestamp() + o.after * interval '1 second'
-        FROM held h JOIN offered o ON o.receipt = h.id
-        WHERE r.id = h.id AND r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing'
+        FROM offered o
+        WHERE r.id = o.receipt AND r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing'
+          AND (o.crashed IS NOT TRUE OR r.id = ANY (ARRAY(SELECT id FROM taken)))
         RETURNING r.id, r.status, r.attempts, r.started_at, r.worker, o.outcome, o.error, o.traceback, o.handler, o.version
     ), kept AS (
         INSERT INTO webhook_past_attempts
