@@ -63,4 +63,5 @@ clean:
 
 .venv/ready-for-tests: .venv/installed requirements/dev.txt
 	$(BIN)/pip install -q -r requirements/dev.txt -e '.[postgres,sqlalchemy]'
+	$(BIN)/python -m tests.programs
 	@touch $@

@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 
 from oncehook.web.auth import hash_token
+from tests import programs
 from tests.servers import Postgres, ask
 from tests.serving import Process, write_config
 
@@ -46,6 +47,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="oncehook-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
+        programs.install_missing(["postgres"])
         server = Postgres(folder / "cluster").start()
         try:
             report({size: measure(server, folder, size) for size in sizes})

@@ -11,7 +11,8 @@ from playwright.sync_api import Page, sync_playwright
 from oncehook import providers
 from oncehook.sample import compose
 from oncehook.web.auth import hash_password
-from tests.servers import ask, chromium_binary
+from tests import programs
+from tests.servers import ask
 from tests.serving import Process
 
 IMAGES = Path(__file__).parent / "images"
@@ -133,7 +134,8 @@ def spread(database: str) -> None:
 
 def take(port: int) -> None:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_binary(), args=["--no-sandbox"])
+        programs.install_missing(["chromium"])
+        browser = playwright.chromium.launch(executable_path=programs.find("chromium"), args=["--no-sandbox"])
         for name, path, scheme, size in [
             ("overview", "/", "light", (1180, 880)),
             ("event", "charge.failed", "dark", (1180, 760)),

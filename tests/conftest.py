@@ -20,6 +20,7 @@ import pytest
 
 from oncehook import Inbox, signals
 from oncehook.cli import main
+from tests import programs
 from tests.events import Rows
 from tests.running import Ran, Run
 from tests.servers import Postgres, ask, in_memory
@@ -38,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
+    programs.install_missing()
     folder = Path(tempfile.mkdtemp(prefix="oncehook-tests-", dir=None if config.option.torture else in_memory()))
     folder.chmod(0o755)
     config.option.basetemp = config.option.basetemp or folder / "tmp"

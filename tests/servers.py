@@ -1,7 +1,6 @@
 """Private real servers for tests and benchmarks: started on free ports, in directories of their own, stopped after.
 
-PostgreSQL, PgBouncer and Chromium: the ones that are there, else Debian's package when root, else a sentence on what to
-install.
+`tests/programs.py` finds or installs the programs.
 A server that already listens on this machine is never touched.
 """
 
@@ -25,6 +24,8 @@ from typing import Any
 import asyncpg
 import psycopg
 
+from tests import programs
+
 
 def in_memory() -> Path | None:
     """A folder whose files are in memory, if there is room: commits then wait for no disk.
@@ -43,63 +44,11 @@ def free_port() -> int:
         return port
 
 
-def postgres_binaries() -> Path:
-    """The folder with initdb and postgres, installed if need be and possible."""
-    found = _find_postgres()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        print("PostgreSQL is not here: installing Debian's package", file=sys.stderr, flush=True)
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        # Only the server is wanted, not the cluster that the package would create and start.
-        Path("/etc/postgresql-common").mkdir(exist_ok=True)
-        conf = Path("/etc/postgresql-common/createcluster.conf")
-        if not conf.exists():
-            conf.write_text("create_main_cluster = false\n")
-        subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "postgresql"], check=True, env=environment)
-        found = _find_postgres()
-    if found is None:
-        sys.exit(
-            "The tests need PostgreSQL's server programs (initdb, postgres) and found none. Install them: "
-            "`apt-get install postgresql`, `dnf install postgresql-server` or `brew install postgresql`; "
-            "or put their folder on PATH."
-        )
-    return found
-
-
-def chromium_binary() -> Path:
-    """Chromium, installed if need be and possible."""
-    found = _find_chromium()
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        print("Chromium is not here: installing Debian's package", file=sys.stderr, flush=True)
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "chromium"], check=True, env=environment)
-        found = _find_chromium()
-    if found is None:
-        sys.exit(
-            "The tests of the dashboard need Chromium and found none. Install it: `apt-get install chromium`, "
-            "`dnf install chromium` or `brew install chromium`; or put it on PATH."
-        )
-    return found
-
-
-def _find_chromium() -> Path | None:
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    return next((Path(path) for name in names if (path := shutil.which(name))), None)
-
-
-def _find_postgres() -> Path | None:
-    on_path = shutil.which("initdb")
-    candidates = [Path(on_path).resolve().parent] if on_path else []
-    candidates += sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
-    return next((folder for folder in candidates if (folder / "postgres").exists()), None)
-
-
 class Postgres:
     """A private PostgreSQL cluster. `database()` makes a new database in it and gives its address."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
-        self.binaries = postgres_binaries()
+        self.binaries = programs.find("postgres")
         self.folder = folder
         self.port = free_port()
         self.settings = {"max_connections": "200", "shared_buffers": "128MB", **settings}
@@ -235,23 +184,6 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def pgbouncer_binary() -> str:
-    """The program, installed if need be and possible."""
-    found = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
-    if found is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        print("PgBouncer is not here: installing Debian's package", file=sys.stderr, flush=True)
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}  # installed, not started
-        subprocess.run(["apt-get", "update", "-qq"], check=True, env=environment)
-        subprocess.run(["apt-get", "install", "-y", "-qq", "pgbouncer"], check=True, env=environment)
-        found = shutil.which("pgbouncer", path="/usr/sbin:/usr/bin")
-    if found is None:
-        sys.exit(
-            "The tests need PgBouncer and found none. Install it: `apt-get install pgbouncer`, `dnf install pgbouncer` "
-            "or `brew install pgbouncer`; or put its folder on PATH."
-        )
-    return found
-
-
 class PgBouncer:
     """A private PgBouncer in transaction mode before a cluster: few connections, which all its clients share."""
 
@@ -264,7 +196,7 @@ class PgBouncer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> "PgBouncer":
-        binary = pgbouncer_binary()
+        binary = programs.find("pgbouncer")
         owner = self.postgres._as  # as PostgreSQL, it does not run as root
         config = self.folder / "pgbouncer.ini"
         config.write_text(
@@ -316,6 +248,7 @@ def private_pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
 @contextlib.contextmanager
 def private_postgres(**settings: str) -> Iterator[Postgres]:
     """A cluster for the length of a block, removed afterwards."""
+    programs.install_missing(["postgres"])  # for the benchmarks; the tests have it by then
     folder = Path(tempfile.mkdtemp(prefix="oncehook-postgres-"))
     folder.chmod(0o755)
     server = Postgres(folder / "cluster", **settings)

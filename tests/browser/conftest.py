@@ -12,8 +12,9 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from oncehook.web.auth import hash_password, hash_token
+from tests import programs
 from tests.events import stripe_body, stripe_headers
-from tests.servers import Postgres, ask, chromium_binary
+from tests.servers import Postgres, ask
 from tests.serving import Process
 
 PASSWORD = "correct horse battery"
@@ -140,7 +141,7 @@ def _started(request: pytest.FixtureRequest, folders: pytest.TempPathFactory, ki
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_binary(), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=programs.find("chromium"), args=["--no-sandbox"])
         yield browser
         browser.close()
 
