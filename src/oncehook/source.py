@@ -40,7 +40,7 @@ from oncehook.extract import (
 from oncehook.providers import Handshake, Provider, cloudevents
 from oncehook.providers.braintree import read_xml
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.handshake import Host, is_handshake
+from oncehook.providers.handshake import Host, is_handshake, is_signable
 from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
 from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.proxied import Proxies
@@ -118,6 +118,7 @@ class Source:
         known = [one for one in self.provider.handshakes if self.verifier is not None or one.kind != "sns"]
         self.handshakes = [one for one in known if one.verified]
         self.unsigned_handshakes = [one for one in known if not one.verified]
+        self.signed_kinds = [one.kind for one in self.provider.handshakes if one.is_keyed]
         self.methods = sorted({"POST", *(one.method for one in known)})
         token = settings.verify_token
         self.verify_token = resolve(token, f"{where}.verify_token").encode() if token else b""
@@ -222,14 +223,25 @@ class Source:
         """The body as plain data, or None where it cannot be read as a whole. Raises Rejected("malformed")."""
         if delivery.repeated and self._names_twice(delivery.repeated):
             raise Rejected("malformed", "a header that names the event came twice")
+        if self.signed_kinds:
+            self._reject_signed_word(delivery.body)
         try:
-            return parse(delivery.body) if self.only_json else self._parse(delivery)
+            parsed = parse(delivery.body) if self.only_json else self._parse(delivery)
         except NotReadable as error:
             if self._splits(delivery.body):
                 return None  # one element is broken: it fails alone
             raise Rejected("malformed", str(error)) from None
         except TooDeep:
             return None
+        if self.signed_kinds and not isinstance(parsed, dict | list):
+            raise Rejected("malformed", "the body is neither an object nor an array")
+        return parsed
+
+    def _reject_signed_word(self, message: bytes) -> None:
+        """Reject what a handshake of this source signs for anybody who asks: it is no event, whatever its signature."""
+        text = message.decode("latin-1")
+        if any(is_signable(kind, text) for kind in self.signed_kinds):
+            raise Rejected("malformed", "the signed text is a challenge of the handshake, not an event")
 
     def _names_twice(self, repeated: frozenset[bytes]) -> bool:
         if self.cloudevents and any(name.startswith(b"ce-") for name in repeated):
@@ -245,6 +257,8 @@ class Source:
         field = self.provider.form_field
         if not field or field not in form:
             return form
+        if self.signed_kinds:
+            self._reject_signed_word(form[field].encode("utf-8", "surrogatepass"))
         return read_xml(form[field]) if self.provider.form_holds == "xml" else parse(form[field].encode())
 
     def _splits(self, body: bytes) -> bool:

@@ -6,7 +6,8 @@ what a definition can name is a closed set of algorithms, canonical forms and ha
 """
 
 import datetime
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
@@ -108,6 +109,11 @@ class Handshake(Definition, frozen=True, kw_only=True):
     @property
     def verified(self) -> bool:
         return self.method == "POST" and self.signed
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether the answer is signed with the source's own key."""
+        return self.kind in ("zoom", "crc", "braintree")
 
 
 HANDSHAKES = {
@@ -228,7 +234,7 @@ def _check(provider: Provider) -> None:
         if option not in SourceSettings.__dataclass_fields__:
             raise ValueError(f"`options` has {option}, which is not a setting of a source")
     for handshake in provider.handshakes:
-        _check_handshake(handshake, provider.signatures[0])
+        _check_handshake(handshake, provider.signatures)
     for signature in provider.signatures:
         if signature.algorithm not in OWN_FORM:
             _check_signature(signature)
@@ -237,7 +243,8 @@ def _check(provider: Provider) -> None:
                 raise ValueError('`template` has {url}: put "public_url" into `options`')
 
 
-def _check_handshake(handshake: Handshake, signature: Signature) -> None:
+def _check_handshake(handshake: Handshake, signatures: Sequence[Signature]) -> None:
+    signature = signatures[0]
     if handshake.method == "POST" and not handshake.when:
         raise ValueError("`when` of a handshake is empty: every delivery would be a handshake")
     if handshake.kind not in ("ack", "sns", "cloudevents") and not handshake.echo:
@@ -248,6 +255,19 @@ def _check_handshake(handshake: Handshake, signature: Signature) -> None:
         raise ValueError("a handshake of kind `braintree` is answered with a key of Braintree")
     if handshake.kind in ("zoom", "sns") and not handshake.verified:
         raise ValueError(f"a handshake of kind `{handshake.kind}` must be signed, or anyone could use it")
+    if handshake.is_keyed and not all(_covers_body(signature) for signature in signatures):
+        raise ValueError(
+            f"a handshake of kind `{handshake.kind}` signs words with the key of the events: "
+            "`template` must be {body}, or have text with a character other than A-Z a-z 0-9 _ and -"
+        )
+
+
+def _covers_body(signature: Signature) -> bool:
+    """Whether a word that this key signed can only be the signature of a whole body, or of nothing."""
+    if signature.algorithm in OWN_FORM:
+        return True
+    literal = re.sub(r"\{[^{}]*\}", "", signature.template)
+    return signature.each is None and (signature.template == "{body}" or bool(re.search(r"[^A-Za-z0-9_-]", literal)))
 
 
 def _check_signature(signature: Signature) -> None:

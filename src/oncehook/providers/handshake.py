@@ -1,8 +1,9 @@
 """Exchanges that are answered without storing anything: a closed set, named by a provider's definition.
 
 A handshake that its provider signs is verified like an event first. One that nobody signs is answered from a small set
-of characters only, so that no answer that a key goes into (Zoom, X, Braintree) is ever the signature of an event, and
-nothing that is sent back can be more than a word. A secret that a handshake offers (Asana, Notion) is shown to the
+of characters only, so nothing that is sent back can be more than a word. Where the answer is signed with the source's
+key (Zoom, X, Braintree), `is_signable` says which words are signed, and the source rejects a body that is such a word:
+no answer is ever the signature of an event. A secret that a handshake offers (Asana, Notion) is shown to the
 operator and never adopted. Nothing is fetched but from an address that `providers/sns.py` allows.
 """
 
@@ -16,6 +17,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from oncehook.errors import Rejected, Unavailable
+from oncehook.extract import NotReadable, parse
 from oncehook.providers import Handshake, braintree
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.sns import subscribe_url
@@ -32,7 +34,7 @@ _STRICT = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
 # Microsoft Graph sends a sentence with an address-like id. It is no key's message, and plain text to every browser.
 _SENTENCE = re.compile(r"[A-Za-z0-9_ :.,;=+/()-]{1,512}", re.ASCII)
 _CHARACTERS = {"strict": _STRICT, "sentence": _SENTENCE}
-_BRAINTREE = re.compile(r"[a-f0-9]{20,32}", re.ASCII)
+_SIGNED = {"zoom": _STRICT, "crc": _STRICT, "braintree": re.compile(r"[a-f0-9]{20,32}", re.ASCII)}
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}", re.ASCII)
 _TEXT = ((b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff"))
 _JSON = ((b"content-type", b"application/json"),)
@@ -79,6 +81,11 @@ def _parameter(query: bytes, name: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
+def is_signable(kind: str, text: str) -> bool:
+    """Whether a handshake of this kind could sign this text. A source never reads such a text as an event."""
+    return kind in _SIGNED and _SIGNED[kind].fullmatch(text) is not None
+
+
 def is_handshake(handshake: Handshake, delivery: Delivery, body: Body) -> bool:
     """Whether a delivery is this handshake."""
     if handshake.method != delivery.method:
@@ -103,6 +110,8 @@ async def answer(handshake: Handshake, delivery: Delivery, body: Body, host: Hos
     challenge = locate(handshake.echo, delivery, body) if _is_text(handshake.echo, body) else None
     if challenge is None or not _CHARACTERS[handshake.characters].fullmatch(challenge):
         raise Rejected("malformed", "the challenge is not one that is answered")
+    if handshake.is_keyed and (not is_signable(handshake.kind, challenge) or _is_readable(handshake.kind, challenge)):
+        raise Rejected("malformed", "the challenge is not one that is answered")
     return _KINDS[handshake.kind](handshake, challenge, host)
 
 
@@ -121,23 +130,20 @@ def _zoom(handshake: Handshake, challenge: str, host: Host) -> Answer:
 
 
 def _crc(handshake: Handshake, challenge: str, host: Host) -> Answer:
-    if _is_json(challenge):  # a number or `null`: the answer would sign it as a body
-        raise Rejected("malformed", "the challenge is not one that is answered")
     digest = hmac.digest(_key(host), challenge.encode(), "sha256")
     return 200, msgspec.json.encode({"response_token": "sha256=" + base64.b64encode(digest).decode()}), _JSON
 
 
-def _is_json(text: str) -> bool:
+def _is_readable(kind: str, text: str) -> bool:
+    """Whether the reader of events takes this text: a number or `null`, which the answer would sign as a body."""
     try:
-        msgspec.json.decode(text)
-    except msgspec.MsgspecError:
+        braintree.read_xml(text) if kind == "braintree" else parse(text.encode())
+    except NotReadable:
         return False
     return True
 
 
 def _braintree(handshake: Handshake, challenge: str, host: Host) -> Answer:
-    if not _BRAINTREE.fullmatch(challenge):
-        raise Rejected("malformed", "the challenge is not one that is answered")
     public, key = _key(host)
     return 200, public + b"|" + braintree.sign(key, challenge.encode()), _TEXT
 
