@@ -59,6 +59,12 @@ class Settings:
     database: str = setting(
         "sqlite:///oncehook.db", text, "Where the inbox lives: `sqlite:///file.db` or `postgresql://user@host/db`."
     )
+    app: str | None = setting(
+        None,
+        text,
+        "Your inbox with its handlers, `module:inbox` such as `hooks:inbox`: every command uses it, unless the command "
+        "names another.",
+    )
     max_body: int = setting(2**20, some(size), "Largest body that is read; more is 413. A source may have its own.")
     receive_timeout: float = setting(
         15.0, some(duration), "A request whose body is not complete by then gets 408 and leaves nothing behind."

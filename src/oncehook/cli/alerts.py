@@ -12,22 +12,19 @@ from oncehook.alerts.message import Message, trial
 from oncehook.alerts.rules import BY_NAME, told
 from oncehook.alerts.targets import Command, Target
 from oncehook.calling import said
+from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
-from oncehook.cli.serve import load_inbox
 from oncehook.clock import SYSTEM
 from oncehook.inbox import Inbox
 from oncehook.receipt import rfc3339
-from oncehook.settings import load
-
-app_option = click.option("--app", help="module:inbox, where sources are added in code.")
 
 
 @click.group("alerts", invoke_without_command=True)
-@app_option
 @config_option
+@app_option
 @json_option
 @click.pass_context
-def command(context: click.Context, app: str | None, config: str | None, as_json: bool) -> None:
+def command(context: click.Context, config: str | None, as_json: bool) -> None:
     """List the open incidents, and every rule with what it measures now.
 
     Who is told, and from where on something is too much, stands under [alerts] in oncehook.toml.
@@ -38,9 +35,10 @@ def command(context: click.Context, app: str | None, config: str | None, as_json
     oncehook alerts test                 tell every target that this is a test
     oncehook alerts test ops             only this one
     """
-    inbox = context.obj = load_inbox(app) if app else Inbox(config=load(config))
+    context.obj = config
     if context.invoked_subcommand is not None:
         return
+    inbox = configured_inbox(config)
     incidents, rules = run(_look(inbox))
     if as_json:
         for row in [*incidents, *rules]:
@@ -85,14 +83,17 @@ def _print_rules(rules: list[dict[str, Any]]) -> None:
 
 @command.command("test")
 @click.argument("target", required=False)
+@config_option
+@app_option
 @click.pass_obj
-def test(inbox: Inbox, target: str | None) -> None:
+def test(config_of_group: str | None, target: str | None, config: str | None) -> None:
     """Tell every target, or only TARGET, that this is a test, and say what each answered. Exits 1 if one failed.
 
     \b
     oncehook alerts test
     oncehook alerts test ops
     """
+    inbox = configured_inbox(config or config_of_group)
     targets = inbox.alerts.targets
     if target is not None and target not in targets:
         known = ", ".join(targets) or "none"

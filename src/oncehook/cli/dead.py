@@ -5,8 +5,8 @@ from typing import Any
 
 import click
 
+from oncehook.cli.app import app_option
 from oncehook.cli.options import (
-    app_option,
     config_option,
     console,
     json_option,

@@ -3,17 +3,18 @@
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
-from oncehook.cli.serve import load_inbox
 from oncehook.clock import SYSTEM
 from oncehook.doctor import examine
 from oncehook.errors import ConfigurationError, OncehookError
 from oncehook.inbox import Inbox
-from oncehook.settings import Configuration, load
+from oncehook.settings import Configuration
 from oncehook.source import resolve
 
 SAFE_SQLITE = (3, 51, 3)
@@ -23,6 +24,7 @@ Finding = tuple[str, str]  # ("ok" | "note" | "wrong", a sentence)
 
 @click.group("doctor", invoke_without_command=True)
 @config_option
+@app_option
 @json_option
 @click.pass_context
 def command(context: click.Context, config: str | None, as_json: bool) -> None:
@@ -47,8 +49,8 @@ def command(context: click.Context, config: str | None, as_json: bool) -> None:
 
 async def _examine(config: str | None) -> list[Finding]:
     try:
-        configuration = load(config)
-        inbox = Inbox(config=configuration)
+        inbox = configured_inbox(config)
+        configuration = replace(inbox.configuration, settings=inbox.settings)
     except ConfigurationError as error:
         return [("wrong", str(error))]
     found: list[Finding] = [("ok", f"configuration: {configuration.file or 'no file, only the environment'}")]
@@ -106,14 +108,12 @@ def _sources(inbox: Inbox) -> list[Finding]:
 
 @command.command("signature")
 @click.argument("source", required=False)
-@click.option("--app", help="module:inbox, where sources are added in code.")
 @click.option("--limit", default=5, show_default=True, type=click.IntRange(1, 100), help="How many refused requests.")
 @click.option("--secret", multiple=True, help="One more to try: env:NAME, file:PATH or the value. May be repeated.")
 @config_option
+@app_option
 @json_option
-def signature(
-    source: str | None, app: str | None, limit: int, secret: Sequence[str], config: str | None, as_json: bool
-) -> None:
+def signature(source: str | None, limit: int, secret: Sequence[str], config: str | None, as_json: bool) -> None:
     """Say why deliveries were refused: the usual causes are tried offline on the kept samples, newest first.
 
     It never accepts anything, and no secret is shown. Exits 1 if no refused delivery is kept.
@@ -123,12 +123,11 @@ def signature(
     oncehook doctor signature stripe --limit 1
     oncehook doctor signature stripe --secret env:STRIPE_SECRET_BEFORE
     """
-    configuration = load(config)
-    inbox = load_inbox(app) if app else Inbox(config=configuration)
+    inbox = configured_inbox(config)
     if source is not None and source not in inbox.sources:
         raise ConfigurationError(f"there is no source {source}; known are {', '.join(sorted(inbox.sources)) or 'none'}")
     secrets = [resolve(text, "--secret") for text in secret]
-    cases = run(_cases(configuration, inbox, source, limit, secrets))
+    cases = run(_cases(inbox, source, limit, secrets))
     for case in cases:
         print_json(case) if as_json else _print_case(case)
     if not cases:
@@ -136,10 +135,8 @@ def signature(
         sys.exit(1)
 
 
-async def _cases(
-    configuration: Configuration, inbox: Inbox, source: str | None, limit: int, secrets: Sequence[str]
-) -> list[dict[str, Any]]:
-    async with opened(configuration) as store:
+async def _cases(inbox: Inbox, source: str | None, limit: int, secrets: Sequence[str]) -> list[dict[str, Any]]:
+    async with opened(replace(inbox.configuration, settings=inbox.settings)) as store:
         return await examine(store, inbox.sources, source, limit, secrets)
 
 

@@ -9,10 +9,10 @@ from typing import Any, TextIO
 
 import click
 
+from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import Moment, config_option, console, json_option, opened, print_json, printable, run
 from oncehook.email import DIMENSIONS, Checked, Email, lists, named
 from oncehook.replay import whoami
-from oncehook.settings import load
 
 PAGE = 500
 SHOWN = 20
@@ -32,7 +32,7 @@ def command() -> None:
 
 @asynccontextmanager
 async def asked(config: str | None) -> AsyncIterator[Email]:
-    configuration = load(config)
+    configuration, _ = configured(config)
     async with opened(configuration) as store:
         yield Email(store, configuration.settings)
 
@@ -44,6 +44,7 @@ async def asked(config: str | None) -> AsyncIterator[Email]:
 @click.argument("message")
 @click.option("--events", "with_events", is_flag=True, help="Also every event of it, oldest first.")
 @config_option
+@app_option
 @json_option
 def status_command(message: str, with_events: bool, config: str | None, as_json: bool) -> None:
     """Show what became of a message, by the id that its provider gave it. Exits 1 if nothing is known of it."""
@@ -85,6 +86,7 @@ def status_command(message: str, with_events: bool, config: str | None, as_json:
 @command.command("suppressed")
 @click.argument("address", required=False)
 @config_option
+@app_option
 @json_option
 def suppressed_command(address: str | None, config: str | None, as_json: bool) -> None:
     """List who must not be sent to, or ask about one address. Exits 1 if there is nobody, or the address is not."""
@@ -125,6 +127,7 @@ async def _pages(email: Email) -> AsyncIterator[list[dict[str, Any]]]:
 @click.argument("address")
 @click.option("--note", help="Why, for whoever looks later.")
 @config_option
+@app_option
 @json_option
 def suppress_command(address: str, note: str | None, config: str | None, as_json: bool) -> None:
     """Suppress an address by hand."""
@@ -135,6 +138,7 @@ def suppress_command(address: str, note: str | None, config: str | None, as_json
 @click.argument("address")
 @click.option("--note", help="Why, for whoever looks later.")
 @config_option
+@app_option
 @json_option
 def allow_command(address: str, note: str | None, config: str | None, as_json: bool) -> None:
     """Lift a suppression by hand: what happened before now no longer counts, what happens later does."""
@@ -159,6 +163,7 @@ def _change(address: str, note: str | None, config: str | None, as_json: bool, *
 @command.command("import")
 @click.argument("file", type=click.File("r", encoding="utf-8-sig"))
 @config_option
+@app_option
 def import_command(file: TextIO, config: str | None) -> None:
     """Suppress the addresses of a CSV file: a column `address`, and `reason`, `since` and `note` where there are.
 
@@ -190,6 +195,7 @@ def _batched(changes: list[Any]) -> Iterator[list[Any]]:
 
 @command.command("export")
 @config_option
+@app_option
 def export_command(config: str | None) -> None:
     """Write every suppression as CSV to standard output."""
 
@@ -212,6 +218,7 @@ def export_command(config: str | None) -> None:
 @click.option("--until", type=Moment(), help="Events older.")
 @click.option("--source", help="Of one source.")
 @config_option
+@app_option
 @json_option
 def counts_command(
     by: str, since: datetime | None, until: datetime | None, source: str | None, config: str | None, as_json: bool
@@ -244,6 +251,7 @@ def counts_command(
 
 @command.command("rebuild")
 @config_option
+@app_option
 @json_option
 def rebuild_command(config: str | None, as_json: bool) -> None:
     """Refold status and suppressions from the stored events, and mend what differs. Safe beside running workers.
@@ -259,6 +267,7 @@ def rebuild_command(config: str | None, as_json: bool) -> None:
 
 @command.command("verify")
 @config_option
+@app_option
 @json_option
 def verify_command(config: str | None, as_json: bool) -> None:
     """Refold status and suppressions from the stored events and compare; nothing is changed. Exits 1 if any differs."""

@@ -5,9 +5,9 @@ from datetime import datetime
 
 import click
 
+from oncehook.cli.app import app_option
 from oncehook.cli.options import (
     Moment,
-    app_option,
     config_option,
     console,
     json_option,

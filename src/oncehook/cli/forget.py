@@ -4,11 +4,11 @@ import sys
 
 import click
 
-from oncehook.cli.options import app_option, config_option, opened, run
+from oncehook.cli.app import app_option, configured
+from oncehook.cli.options import config_option, opened, run
 from oncehook.email import Email
 from oncehook.prune import forget, mentioning
 from oncehook.replay import whoami
-from oncehook.settings import load
 from oncehook.store import Store
 
 
@@ -35,7 +35,7 @@ def command(config: str | None, object_: str | None, address: str | None, yes: b
 
 
 async def _forget(config: str | None, object_id: str, address: str, yes: bool) -> int:
-    configuration = load(config)
+    configuration, _ = configured(config)
     async with opened(configuration) as store:
         found = await store.about_object(object_id) if object_id else await _search(store, address)
         email = Email(store, configuration.settings)

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import click
 
+from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, run
-from oncehook.settings import Settings, load
+from oncehook.settings import Settings
 from oncehook.store import make_store, queries
 
 
 @click.command("migrate")
 @config_option
+@app_option
 @click.option("--sql", is_flag=True, help="Print what would be run, and run nothing.")
 def command(config: str | None, sql: bool) -> None:
     """Bring the database's schema up to date. Starting twice at once is safe: one waits for the other.
@@ -19,7 +21,7 @@ def command(config: str | None, sql: bool) -> None:
     oncehook migrate
     oncehook migrate --sql > changes.sql
     """
-    settings = replace(load(config).settings, migrate="never")
+    settings = replace(configured(config)[0].settings, migrate="never")
     run(_print(settings) if sql else _apply(settings))
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import sys
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
@@ -13,10 +12,11 @@ from typing import Any, TypeVar
 
 import click
 
+from oncehook.cli.app import configured
 from oncehook.clock import SYSTEM
 from oncehook.errors import ConfigurationError
 from oncehook.extract import moment
-from oncehook.settings import Configuration, load
+from oncehook.settings import Configuration
 from oncehook.store import Store, make_store
 from oncehook.values import duration
 
@@ -27,20 +27,6 @@ config_option = click.option(
 )
 
 
-def _use_app(context: click.Context, parameter: click.Parameter, app: str | None) -> None:
-    if app is not None:
-        from oncehook.cli.serve import load_inbox
-
-        if context.params.get("config") is not None:
-            os.environ["ONCEHOOK_CONFIG"] = context.params["config"]
-        inbox = load_inbox(app)
-        context.meta[DATABASE], context.meta[SOURCES] = inbox.settings.database, set(inbox.sources)
-
-
-DATABASE, SOURCES = "oncehook.database", "oncehook.sources"
-app_option = click.option(
-    "--app", expose_value=False, callback=_use_app, help="module:inbox, for an inbox whose database is named in code."
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
 
 
@@ -50,18 +36,14 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def opened_store(config: str | None) -> AsyncIterator[Store]:
-    """The configured database, for a look. Its schema must be there already."""
-    async with opened(load(config)) as store:
+    """The database of the app or of the configuration, for a look. Its schema must be there already."""
+    async with opened(configured(config)[0]) as store:
         yield store
 
 
 @asynccontextmanager
 async def opened(configuration: Configuration) -> AsyncIterator[Store]:
-    """The same for a configuration that is read already. The database of `--app` goes before its own."""
-    context = click.get_current_context(silent=True)
-    if context is not None and DATABASE in context.meta:
-        settings = replace(configuration.settings, database=context.meta[DATABASE])
-        configuration = replace(configuration, settings=settings)
+    """The same for a configuration that is read already."""
     require_database(configuration)
     store = make_store(replace(configuration.settings, migrate="never"))
     await store.open()

@@ -4,10 +4,11 @@ import sys
 
 import click
 
-from oncehook.cli.options import SOURCES, app_option, config_option, json_option, opened, print_json, printable, run
+from oncehook.cli.app import app_option, configured
+from oncehook.cli.options import config_option, json_option, opened, print_json, printable, run
 from oncehook.errors import ConfigurationError
 from oncehook.replay import whoami
-from oncehook.settings import Configuration, load
+from oncehook.settings import Configuration
 from oncehook.store import Store
 
 
@@ -32,7 +33,7 @@ def command(source: str, actor: str | None, config: str | None, as_json: bool) -
 
 def change(source: str, actor: str | None, config: str | None, as_json: bool, *, paused: bool) -> None:
     """Pause or resume, and say so."""
-    configuration = load(config)
+    configuration, _ = configured(config)
 
     async def work() -> bool:
         async with opened(configuration) as store:
@@ -52,8 +53,7 @@ def change(source: str, actor: str | None, config: str | None, as_json: bool, *,
 
 async def _check(source: str, configuration: Configuration, store: Store) -> None:
     """A mistyped name would be a pause of nothing."""
-    in_code: set[str] = click.get_current_context().meta.get(SOURCES, set())
-    known = {*configuration.sources, *in_code, *await store.known_sources()}
+    known = {*configuration.sources, *await store.known_sources()}
     known |= {row["source"] for row in await store.pauses()}
     if source not in known:
         told = f"there is no source {printable(source)}; known are {', '.join(sorted(known)) or 'none'}"

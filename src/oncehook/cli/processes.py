@@ -18,7 +18,7 @@ SETTLED = 10.0
 
 
 def run_processes(
-    count: int, listener: socket.socket, app: str | None, options: list[str], *, token: str | None = None
+    count: int, listener: socket.socket, app: str, options: list[str], *, token: str | None = None
 ) -> int:
     """Start `count` children, restart one that dies, and pass SIGTERM on. Returns the exit code."""
     listener.set_inheritable(True)
@@ -27,7 +27,7 @@ def run_processes(
         "-m",
         "oncehook",
         "serve",
-        *([app] if app else []),
+        app,
         "--fd",
         str(listener.fileno()),
         *options,

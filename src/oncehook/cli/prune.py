@@ -1,19 +1,19 @@
 """`oncehook prune`: what is past its window and its retention goes, or is counted."""
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from oncehook import providers
+from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
 from oncehook.email import Email
 from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune, prune_email
-from oncehook.settings import Configuration, Horizon, Settings, load
+from oncehook.settings import Configuration, Horizon, Settings
 from oncehook.store import Store
 from oncehook.values import as_duration
 
@@ -21,6 +21,7 @@ from oncehook.values import as_duration
 @click.command("prune")
 @click.argument("app", required=False)
 @config_option
+@app_option
 @click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
 @click.option(
     "--removed-sources",
@@ -32,33 +33,18 @@ def command(app: str | None, config: str | None, dry_run: bool, removed_sources:
     """Remove finished receipts that are older than their source's dedupe window, and payloads older than its retention.
 
     `serve` does so by itself, once an hour. Unfinished events and dead letters never go. Sources that code adds are in
-    APP, module:inbox; without it the configuration's alone are pruned.
+    APP, module:inbox, which is `app` in oncehook.toml by default; without it the configuration's alone are pruned.
 
     \b
     oncehook prune --dry-run
     oncehook prune hooks:inbox
     """
-    configuration, horizons = _configured(app, config)
+    configuration, _ = configured(config, app)
+    horizons = [
+        horizon(name, source, providers.find(source.provider or name, configuration.providers), configuration.settings)
+        for name, source in configuration.sources.items()
+    ]
     sys.exit(run(_prune(configuration, horizons, dry_run, removed_sources, as_json)))
-
-
-def _configured(app: str | None, config: str | None) -> tuple[Configuration, list[Horizon]]:
-    """The settings, and how long each source's rows are kept. No secret is needed for it."""
-    if app is None:
-        configuration = load(config)
-        found = [
-            (name, source, providers.find(source.provider or name, configuration.providers))
-            for name, source in configuration.sources.items()
-        ]
-    else:
-        from oncehook.cli.serve import load_inbox
-
-        if config is not None:
-            os.environ["ONCEHOOK_CONFIG"] = config
-        inbox = load_inbox(app)
-        configuration = replace(inbox.configuration, settings=inbox.settings)
-        found = [(source.name, source.settings, source.provider) for source in inbox.sources.values()]
-    return configuration, [horizon(*source, configuration.settings) for source in found]
 
 
 @dataclass

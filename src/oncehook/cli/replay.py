@@ -1,24 +1,27 @@
 """`oncehook replay`: finished events are handled again, or rehearsed."""
 
-import os
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from oncehook.cli.app import app_option, configured
 from oncehook.cli.events import _print_table
-from oncehook.cli.options import Moment, config_option, json_option, opened_store, print_json, printable, run
+from oncehook.cli.options import Moment, config_option, json_option, opened, print_json, printable, run
 from oncehook.cli.show import resolve
-from oncehook.errors import ConfigurationError
 from oncehook.receipt import Filter, Receipt, State
 from oncehook.rehearse import REALLY_MADE, Rehearsal, rehearse
 from oncehook.replay import BATCH, REPLAYABLE, Progress, Replayed, bounded, pages, replay, survey
-from oncehook.store import Selection, Store, make_store
+from oncehook.settings import Configuration
+from oncehook.store import Selection, Store
+
+if TYPE_CHECKING:
+    from oncehook.inbox import Inbox
 
 Rehearsing = Callable[[Receipt], Awaitable[Rehearsal]]
 STATES = sorted(state.value for state in REPLAYABLE)
@@ -49,7 +52,7 @@ class How:
 @click.option("--handled-by", metavar="VERSION", help="Only what this version of your code has attempted.")
 @click.option("--dry-run", is_flag=True, help="List what would be replayed, and write nothing.")
 @click.option("--rehearse", "rehearsed", is_flag=True, help="Run the handlers of --app in transactions rolled back.")
-@click.option("--app", metavar="MODULE:INBOX", help="Your inbox, with its handlers and its database.")
+@app_option
 @click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask, however many.")
 @json_option
@@ -67,7 +70,6 @@ def command(
     handled_by: str | None,
     dry_run: bool,
     rehearsed: bool,
-    app: str | None,
     actor: str | None,
     yes: bool,
     as_json: bool,
@@ -92,14 +94,17 @@ def command(
     by_filter = wanted != Filter() or handled_by is not None
     if bool(names) == by_filter:
         raise click.UsageError("name receipts, or pick some with --failed, --source, --since … (not both, not neither)")
-    if rehearsed and (app is None or dry_run):
+    configuration, inbox = configured(config)
+    if rehearsed and (inbox is None or dry_run):
         raise click.UsageError("--rehearse runs your handlers: name them with --app module:inbox, without --dry-run")
     how = How(dry_run, rehearsed, yes, as_json, actor)
-    sys.exit(run(_replay(names, Selection(wanted, handled_by=handled_by), config, app, how)))
+    sys.exit(run(_replay(names, Selection(wanted, handled_by=handled_by), configuration, inbox, how)))
 
 
-async def _replay(names: tuple[str, ...], selection: Selection, config: str | None, app: str | None, how: How) -> int:
-    async with _opened(config, app) as (store, rehearsing):
+async def _replay(
+    names: tuple[str, ...], selection: Selection, configuration: Configuration, inbox: "Inbox | None", how: How
+) -> int:
+    async with opened(configuration) as store:
         if names:
             found = [(name, await resolve(store, name)) for name in names]
             missing = [name for name, receipt in found if receipt is None]
@@ -117,7 +122,9 @@ async def _replay(names: tuple[str, ...], selection: Selection, config: str | No
         if not names and not how.yes and would.count > 1:
             _confirm(would, how)
         if how.rehearse:
-            return await _rehearse(store, rehearsing, selection, would, how)
+            assert inbox is not None, "--rehearse needs an app"
+            async with _rehearsing(store, inbox) as rehearsing:
+                return await _rehearse(store, rehearsing, selection, would, how)
         with _progress(would) as progress:
             done = await replay(store, selection, actor=how.actor, progress=progress)
     _tell(done, how)
@@ -125,38 +132,23 @@ async def _replay(names: tuple[str, ...], selection: Selection, config: str | No
 
 
 @asynccontextmanager
-async def _opened(config: str | None, app: str | None) -> AsyncIterator[tuple[Store, Rehearsing | None]]:
-    """The store of the app, and how its handlers are rehearsed; without an app, the store of the configuration."""
-    if app is None:
-        async with opened_store(config) as store:
-            yield store, None
+async def _rehearsing(store: Store, inbox: "Inbox") -> AsyncIterator[Rehearsing]:
+    """How the handlers of the inbox are rehearsed."""
+    rehearsing = partial(
+        rehearse, store, inbox.handlers, effects=inbox.effects, canonical=inbox.canonicals, transaction=None
+    )
+    if inbox.sessions is None:
+        yield rehearsing
         return
-    from oncehook.cli.serve import load_inbox
     from oncehook.inbox import make_sessions
 
-    if config is not None:
-        os.environ["ONCEHOOK_CONFIG"] = config
-    inbox = load_inbox(app)
-    store = make_store(replace(inbox.settings, migrate="never"))
-    await store.open()
+    sessions = make_sessions(inbox.sessions.engine, store)
+    sessions.check_handlers(inbox.handlers)
+    await sessions.check_database()
     try:
-        if await store.pending_migrations():
-            raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
-        rehearsing = partial(
-            rehearse, store, inbox.handlers, effects=inbox.effects, canonical=inbox.canonicals, transaction=None
-        )
-        if inbox.sessions is None:
-            yield store, rehearsing
-            return
-        sessions = make_sessions(inbox.sessions.engine, store)
-        sessions.check_handlers(inbox.handlers)
-        await sessions.check_database()
-        try:
-            yield store, partial(rehearsing, transaction=sessions.transaction)
-        finally:
-            await sessions.dispose()
+        yield partial(rehearsing, transaction=sessions.transaction)
     finally:
-        await store.close()
+        await sessions.dispose()
 
 
 def _confirm(would: Replayed, how: How) -> None:
@@ -208,10 +200,7 @@ async def _list(store: Store, selection: Selection, would: Replayed, how: How) -
     return 0 if would.count else 1
 
 
-async def _rehearse(
-    store: Store, rehearsing: Rehearsing | None, selection: Selection, would: Replayed, how: How
-) -> int:
-    assert rehearsing is not None, "--rehearse needs --app"
+async def _rehearse(store: Store, rehearsing: Rehearsing, selection: Selection, would: Replayed, how: How) -> int:
     good = rehearsed = 0
     async for page in pages(store, selection):
         for receipt, why in page:

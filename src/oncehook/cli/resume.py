@@ -2,7 +2,8 @@
 
 import click
 
-from oncehook.cli.options import app_option, config_option, json_option
+from oncehook.cli.app import app_option
+from oncehook.cli.options import config_option, json_option
 from oncehook.cli.pause import change
 
 

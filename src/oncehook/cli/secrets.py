@@ -1,22 +1,21 @@
 """`oncehook secrets`: which secrets still verify deliveries, and which may go."""
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import click
 
+from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
-from oncehook.cli.serve import load_inbox
-from oncehook.inbox import Inbox
 from oncehook.rejections import list_secrets
-from oncehook.settings import load
 
 
 @click.command("secrets")
-@click.option("--app", help="module:inbox, where sources are added in code.")
 @config_option
+@app_option
 @json_option
-def command(app: str | None, config: str | None, as_json: bool) -> None:
+def command(config: str | None, as_json: bool) -> None:
     """List each source's secrets, when each last verified a delivery, and whether it is safe to remove.
 
     A secret is shown by its place in the configuration and a short mark, never by its value. Exits 1 without sources.
@@ -24,11 +23,10 @@ def command(app: str | None, config: str | None, as_json: bool) -> None:
     \b
     oncehook secrets
     """
-    configuration = load(config)
-    inbox = load_inbox(app) if app else Inbox(config=configuration)
+    inbox = configured_inbox(config)
 
     async def used() -> list[dict[str, Any]]:
-        async with opened(configuration) as store:
+        async with opened(replace(inbox.configuration, settings=inbox.settings)) as store:
             return await store.secrets_used()
 
     rows = list_secrets(list(inbox.sources.values()), run(used()))

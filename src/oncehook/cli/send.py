@@ -12,12 +12,13 @@ from urllib.parse import SplitResult, urlsplit
 import click
 
 from oncehook import providers
+from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, print_json
 from oncehook.clock import SYSTEM
 from oncehook.errors import ConfigurationError
 from oncehook.providers import Provider
 from oncehook.sample import Sample, compose, url_for
-from oncehook.settings import Configuration, load
+from oncehook.settings import Configuration
 from oncehook.source import resolve
 
 Answer = tuple[int, str]
@@ -27,6 +28,7 @@ Answer = tuple[int, str]
 @click.argument("provider")
 @click.argument("type_", metavar="TYPE")
 @config_option
+@app_option
 @click.option("--to", help="Where to post.  [default: the source of an inbox on http://127.0.0.1:8000]")
 @click.option("--secret", help="What to sign with: env:NAME, file:PATH or the value.  [default: the source's]")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="How many events.")
@@ -56,7 +58,7 @@ def command(
     """
     if not type_.isprintable():
         raise click.UsageError(f"{type_!r} is not a type: it has characters that no header may hold")
-    configuration = load(config)
+    configuration, _ = configured(config)
     source = _source_for(provider, configuration)
     definition = providers.find(
         configuration.sources[source].provider or source if source else provider, configuration.providers

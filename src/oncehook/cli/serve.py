@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import importlib
 import math
 import os
 import secrets
@@ -11,12 +10,13 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import uvicorn
 
 from oncehook import metrics, signals
+from oncehook.cli.app import app_name, app_option, configured_inbox
 from oncehook.cli.options import config_option
 from oncehook.cli.processes import run_processes
 from oncehook.errors import ConfigurationError
@@ -35,6 +35,7 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
 @click.command("serve")
 @click.argument("app", required=False)
 @config_option
+@app_option
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for every interface."
 )
@@ -58,17 +59,15 @@ def command(
     """Run the inbox as a service: the door at POST /webhooks/SOURCE, the dashboard at /, and the probes /healthz and
     /readyz. With nobody configured who may sign in, it prints an address with a token of this run.
 
-    APP is module:inbox, looked up with the current directory on the path. Without it, sources come from the
-    configuration alone.
+    APP is module:inbox, looked up with the current directory on the path; by default it is `app` in oncehook.toml.
+    Without either, sources come from the configuration alone.
 
     \b
     oncehook serve
     oncehook serve hooks:inbox --port 9000
     oncehook serve --config /etc/oncehook.toml --host 0.0.0.0 --processes 2
     """
-    if config is not None:
-        os.environ["ONCEHOOK_CONFIG"] = config
-    inbox = load_inbox(app)
+    inbox = configured_inbox(config, app)
     if no_worker:
         inbox.works = False
     if concurrency is not None:
@@ -85,7 +84,7 @@ def command(
         token = None
         if dashboard is not None:
             os.environ[RUN_KEY], token = dashboard.run_key, dashboard.access.run_token
-        sys.exit(run_processes(processes, listener, app, options, token=token))
+        sys.exit(run_processes(processes, listener, app_name(inbox.configuration, app) or "", options, token=token))
     serve(inbox, listener, dashboard, announced=fd is None)
 
 
@@ -101,27 +100,6 @@ def _passed_on(no_worker: bool, no_dashboard: bool, concurrency: int | None) -> 
     """The options that each of several processes is started with."""
     options = ["--no-worker"] * no_worker + ["--no-dashboard"] * no_dashboard
     return options if concurrency is None else [*options, "--concurrency", str(concurrency)]
-
-
-def load_inbox(app: str | None) -> Inbox:
-    """The inbox of `module:attribute`, or one made of the configuration alone."""
-    if app is None:
-        return Inbox()
-    module_name, colon, attribute = app.partition(":")
-    if not colon or not attribute:
-        raise ConfigurationError(f"{app} is not module:inbox, such as hooks:inbox")
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109  # sys.path holds texts
-    try:
-        inbox: Any = getattr(importlib.import_module(module_name), attribute)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.partition(".")[0]:
-            raise
-        raise ConfigurationError(f"there is no module {module_name} in {os.getcwd()}") from None  # noqa: PTH109
-    except AttributeError:
-        raise ConfigurationError(f"{module_name} has no {attribute}") from None
-    if not isinstance(inbox, Inbox):
-        raise ConfigurationError(f"{app} is a {type(inbox).__name__}, not an Inbox")
-    return inbox
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -7,10 +7,10 @@ from typing import Any
 import click
 import msgspec
 
+from oncehook.cli.app import app_option
 from oncehook.cli.effects import COLOURS as EFFECT_COLOURS
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import (
-    app_option,
     config_option,
     console,
     json_option,

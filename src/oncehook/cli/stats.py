@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
+from oncehook.cli.app import app_option
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import (
-    app_option,
     config_option,
     console,
     json_option,

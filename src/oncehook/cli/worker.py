@@ -1,15 +1,14 @@
 """`oncehook worker`: the work, without the door."""
 
 import asyncio
-import os
 import signal
 import sys
 
 import click
 
 from oncehook import signals
+from oncehook.cli.app import app_name, app_option, configured_inbox
 from oncehook.cli.options import config_option
-from oncehook.cli.serve import load_inbox
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
 
@@ -17,21 +16,21 @@ from oncehook.inbox import Inbox
 @click.command("worker")
 @click.argument("app", required=False)
 @config_option
+@app_option
 @click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers run at once.  [default: settings]")
 def command(app: str | None, config: str | None, concurrency: int | None) -> None:
     """Work off what was accepted, with the handlers of APP, and no door. Start as many as you need, on PostgreSQL.
 
-    APP is module:inbox, looked up with the current directory on the path. On SIGTERM it leases no more, lets running
+    APP is module:inbox, looked up with the current directory on the path; by default it is `app` in oncehook.toml. On
+    SIGTERM it leases no more, lets running
     handlers finish, gives back what was not started, and exits 0.
 
     \b
     oncehook worker hooks:inbox
     oncehook worker hooks:inbox --concurrency 64
     """
-    if config is not None:
-        os.environ["ONCEHOOK_CONFIG"] = config
-    inbox = load_inbox(app)
-    require_handlers(inbox, app)
+    inbox = configured_inbox(config, app)
+    require_handlers(inbox, app_name(inbox.configuration, app))
     if concurrency is not None:
         inbox.set_concurrency(concurrency)
     inbox.works = True
@@ -48,7 +47,8 @@ def require_handlers(inbox: Inbox, app: str | None) -> None:
     if not any(True for _ in inbox.handlers) and not (ours and ours.keys() >= inbox.sources.keys()):
         where = f"{app} registers none" if app else "no APP was given"
         raise ConfigurationError(
-            f"there are no handlers to work with: {where}. Name yours: oncehook worker hooks:inbox"
+            f"there are no handlers to work with: {where}. Name yours: oncehook worker hooks:inbox, or "
+            f'app = "hooks:inbox" in oncehook.toml'
         )
 
 
