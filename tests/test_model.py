@@ -176,7 +176,10 @@ class Everything(RuleBasedStateMachine):
 
     def rescue(self) -> None:
         """Expired leases are taken back, and no worker is there yet."""
-        assert self.bench.run(rescue(self.bench.inbox.store, self.bench.inbox.handlers)) == self.take_back()
+        assert (
+            self.bench.run(rescue(self.bench.inbox.store, self.bench.inbox.handlers, self.bench.inbox.sources))
+            == self.take_back()
+        )
 
     def take_back(self) -> int:
         expired = [m for m in self.known.values() if m.state is State.PROCESSING and m.leased_until < self.now]

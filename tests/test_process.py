@@ -421,7 +421,7 @@ async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(
         await until(lambda: bool(ask(database, "SELECT 1 FROM webhook_receipts WHERE status = 'processing'")))
         rescued = 0
         while not rescued:  # the lease of no seconds runs out with the database's next tick
-            rescued = await rescue(inbox.store, inbox.handlers)
+            rescued = await rescue(inbox.store, inbox.handlers, inbox.sources)
     states = [row[:4] for row in ask(database, STATES)]
     assert states == [("evt_1", "failed", 2, "crashed"), ("evt_2", "received", 0, None)]
     told = [(line["event"], line["event_id"], line["attempt"]) for line in lines()]

@@ -257,7 +257,8 @@ class Inbox(Registry):
     async def end_work(self) -> None:
         """Lease no more, and let handlers and effects that are under way end, within `stop_grace` altogether."""
         worker, relay, self.worker, self.relay = self.worker, self.relay, None, None
-        await asyncio.gather(*(one.stop(self.settings.stop_grace) for one in (worker, relay) if one is not None))
+        ending = worker, relay, self.door.inline
+        await asyncio.gather(*(one.stop(self.settings.stop_grace) for one in ending if one is not None))
 
     def start_processor(self) -> Processor:
         """Be able to run handlers in this process: for the worker, for inline sources, and for tests without either."""
@@ -298,7 +299,7 @@ class Inbox(Registry):
         self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=self.email.prune)
         self.janitor.start()
         self.alerts.start()
-        self._rescuing = asyncio.create_task(keep_rescuing(self.store, self.handlers, settings.lease / 3))
+        self._rescuing = asyncio.create_task(keep_rescuing(self.store, self.handlers, self.sources, settings.lease / 3))
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:

@@ -4,6 +4,10 @@ The receipt is committed as `processing` with a lease before the handler runs; t
 under its fence. A failure leaves no work behind and answers 5xx; the redelivery of a `retrying` receipt, or of one
 whose lease ran out, is the next attempt. Under a live lease a redelivery gets 503: somebody is at it. While the source
 is paused, every delivery gets 503 and nothing is recorded.
+
+A process that stops cancels handlers that do not end within its grace, and releases their receipts without counting an
+attempt. Of one that crashes, the receipt is taken back when its lease expires. Either way it is `retrying`, and waits
+for the redelivery until the provider stops retrying.
 """
 
 import asyncio
@@ -17,6 +21,7 @@ from oncehook.process import Processor
 from oncehook.receipt import Claim, Claimed, Leased, State
 from oncehook.retry import Retry
 from oncehook.source import Source
+from oncehook.stopping import end
 from oncehook.store import Store
 
 PAUSED_SECONDS = 60
@@ -32,10 +37,19 @@ class Inline:
         self.processor = processor
         self.lease_seconds = lease_seconds
         self._paused = Paused(store)
+        self._running: set[asyncio.Task[Response]] = set()
 
     async def take(self, source: Source, claims: Sequence[Claim], *, batch: bool) -> Response:
         """Claim, work, and only then answer. Goes on to its end whether or not the client still listens."""
-        return await asyncio.shield(asyncio.ensure_future(self._take(source, claims, batch)))
+        task = asyncio.create_task(self._take(source, claims, batch))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        await asyncio.wait([task])
+        return unavailable(5) if task.cancelled() else task.result()
+
+    async def stop(self, grace: float) -> None:
+        """Let handlers end within `grace` seconds, then cancel them: their senders get 503 and deliver again."""
+        await end(self._running, grace)
 
     async def _take(self, source: Source, claims: Sequence[Claim], batch: bool) -> Response:
         if source.name in await self._paused.sources():

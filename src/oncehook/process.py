@@ -74,7 +74,7 @@ class Processor:
             await self._put_back([leased], error.after)
             return None
         except asyncio.CancelledError:  # the worker stops: nothing of it is kept, and somebody else takes it
-            await asyncio.shield(self._put_back([leased]))
+            await asyncio.shield(self._put_back([leased], retry_after))
             raise
         except Unavailable as error:
             signals.emit("settle_failed", receipt=leased.receipt, source=leased.source, detail=error.detail)
@@ -103,7 +103,7 @@ class Processor:
             return await transaction.settle([settled])
         except (Exception, asyncio.CancelledError) as error:
             await asyncio.shield(transaction.rollback())
-            if retry is None and is_stopping():
+            if is_stopping():
                 raise asyncio.CancelledError from error
             handler = self.handlers.find(leased.source, leased.type)
             self._failed(settled, leased, retry or (handler.retry if handler else Retry()), error)
@@ -179,7 +179,7 @@ class Processor:
             await self._run(handler, [event], transaction, [leased])
         except (Exception, asyncio.CancelledError) as error:
             await asyncio.shield(transaction.rollback())
-            if retry is None and is_stopping():
+            if is_stopping():
                 raise asyncio.CancelledError from error
             if retry is None and isinstance(error, NotNow):
                 raise

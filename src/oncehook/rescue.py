@@ -1,18 +1,23 @@
 """Expired leases come back by themselves: a worker that crashed or hung holds nothing for longer than its lease."""
 
 import asyncio
+from collections.abc import Mapping
 
 from oncehook import signals
 from oncehook.errors import Unavailable
 from oncehook.handle import Handlers
 from oncehook.receipt import Settled, State
 from oncehook.retry import Again, Crashed, Retry, decide
+from oncehook.source import HORIZON, Source
 from oncehook.store import Store
 
 PAGE = 200
 
 
-async def rescue(store: Store, handlers: Handlers) -> int:
+Sources = Mapping[str, Source]
+
+
+async def rescue(store: Store, handlers: Handlers, sources: Sources) -> int:
     """Take back every receipt whose lease ran out; how many. One that used up its attempts becomes a dead letter."""
     rescued = after = 0
     while True:
@@ -20,7 +25,7 @@ async def rescue(store: Store, handlers: Handlers) -> int:
         if not page:
             return rescued
         after = page[-1]["receipt"]
-        settled = [_taken_back(row, handlers) for row in page]
+        settled = [_taken_back(row, handlers, sources) for row in page]
         landed = await store.settle(settled)
         rescued += len(landed)
         for row, done in zip(page, settled, strict=True):
@@ -28,29 +33,34 @@ async def rescue(store: Store, handlers: Handlers) -> int:
                 signals.rescued(row, done)
 
 
-def _taken_back(row: dict[str, object], handlers: Handlers) -> Settled:
+def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) -> Settled:
     handler = handlers.find(str(row["source"]), str(row["type"]))
     error = Crashed("the lease ran out: the worker crashed, or the handler hung")
-    decision = decide(handler.retry if handler else Retry(), int(str(row["attempt"])), error)
-    status = State.RETRYING if isinstance(decision, Again) else State.FAILED
+    policy, source = handler.retry if handler else Retry(), sources.get(str(row["source"]))
+    if row["is_inline"]:  # its provider got no answer and delivers it again, whatever `on_failure` says
+        policy = Retry(attempts=source.settings.max_attempts) if source else Retry()
+    decision = decide(policy, int(str(row["attempt"])), error)
+    after = decision.after if isinstance(decision, Again) else None
+    if after is not None and row["is_inline"]:
+        after = source.horizon if source else HORIZON
     return Settled(
         int(str(row["receipt"])),
         int(str(row["lease"])),
-        status,
+        State.FAILED if after is None else State.RETRYING,
         "crashed",
-        after=decision.after if isinstance(decision, Again) else None,
+        after=after,
         error=str(error),
         handler=handler.name if handler else None,
         crashed=True,
     )
 
 
-async def keep_rescuing(store: Store, handlers: Handlers, every: float) -> None:
+async def keep_rescuing(store: Store, handlers: Handlers, sources: Sources, every: float) -> None:
     """Look again and again, until cancelled."""
     while True:
         await asyncio.sleep(every)
         try:
-            await rescue(store, handlers)
+            await rescue(store, handlers, sources)
             for receipt in await store.abandon_inline():
                 signals.emit("abandoned", receipt=receipt)
         except Unavailable as error:

@@ -57,6 +57,7 @@ NEVER_KEPT = frozenset(
     b"x-amz-security-token cf-access-client-secret x-gitlab-token x-hook-secret x-webhook-secret "
     b"x-webhook-token".split()
 )
+HORIZON = 30 * 86400.0  # seconds for which a provider retries, where its definition does not say
 CERTIFICATE = "certificate"
 """The mark of a source whose deliveries are verified by a certificate that is fetched."""
 
@@ -106,7 +107,7 @@ class Source:
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
         self.inline = settings.mode == "inline"
         self.first_state = State.PROCESSING if self.inline else State.RECEIVED
-        self.horizon = self.provider.horizon or 30 * 86400.0
+        self.horizon = self.provider.horizon or HORIZON
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self._prepare_facts(settings, where)
         more = self.inline, self.fetches_certificates, self.proxies, self.handshakes, self.unsigned_handshakes

@@ -157,7 +157,7 @@ class Draining:
         return await self._work() or await self._perform(most)
 
     async def _work(self) -> bool:
-        await rescue(self.inbox.store, self.inbox.handlers)
+        await rescue(self.inbox.store, self.inbox.handlers, self.inbox.sources)
         leased = await lease_due(self.inbox, AT_ONCE)
         if not leased:
             return False

@@ -59,14 +59,14 @@ DISCARD TEMP; DISCARD SEQUENCES
 
 -- name: release
 UPDATE webhook_receipts r
-SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
+SET status = CASE WHEN attempts > 1 OR is_inline THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
     next_attempt_at = coalesce(now() + CAST(:after AS double precision) * interval '1 second', next_attempt_at)
 FROM json_to_recordset(CAST(:held AS json)) AS h (receipt bigint, lease bigint)
 WHERE r.id = h.receipt AND r.lease = h.lease AND r.status = 'processing'
 RETURNING r.id
 
 -- name: expired
-SELECT id AS receipt, lease, attempts AS attempt, source, event_id, type FROM webhook_receipts
+SELECT id AS receipt, lease, attempts AS attempt, source, event_id, type, is_inline FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < now() AND id > :after
 ORDER BY id LIMIT :limit
 

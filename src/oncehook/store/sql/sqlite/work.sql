@@ -49,14 +49,14 @@ WHERE r.id IN (SELECT value FROM json_each(:settled)) AND r.status <> 'processed
 
 -- name: release
 UPDATE webhook_receipts
-SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
+SET status = CASE WHEN attempts > 1 OR is_inline THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
     next_attempt_at = coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :after || ' seconds'), next_attempt_at)
 FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM json_each(:held)) h
 WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
 RETURNING id
 
 -- name: expired
-SELECT id AS receipt, lease, attempts AS attempt, source, event_id, type FROM webhook_receipts
+SELECT id AS receipt, lease, attempts AS attempt, source, event_id, type, is_inline FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
 ORDER BY id LIMIT :limit
 
