@@ -1,4 +1,4 @@
-"""The process of an inline handler dies or is stopped: its event waits for the redelivery, which is the next attempt."""
+"""The process of an inline handler dies or is stopped: its event waits for the redelivery, its next attempt."""
 
 import subprocess
 import sys
