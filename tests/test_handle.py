@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehook import ConfigurationError, Retry
-from oncehook.handle import Handler, Handlers, overlap
+from oncehook.handle import Handler, Handlers
+from oncehook.patterns import overlap
 
 
 def first(event: object) -> None: ...
@@ -40,6 +41,13 @@ def test_a_pattern_also_matches_as_a_dotted_prefix() -> None:
     handlers = make("pull_request")
     assert chosen(handlers, "pull_request.opened") == "pull_request"
     assert chosen(handlers, "pull_request_review") is None
+
+
+def test_a_type_with_brackets_is_matched_by_itself() -> None:
+    handlers = Handlers()
+    handlers.add(Handler("stripe", "v2.core.account[requirements].updated", first, Retry(), 1.0))
+    assert handlers.find("stripe", "v2.core.account[requirements].updated") is not None
+    assert handlers.find("stripe", "v2.core.accountr.updated") is None
 
 
 def test_an_event_without_a_handler_has_none() -> None:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from oncehook.errors import ConfigurationError, Rejected
+from oncehook.patterns import compile_pattern
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.settings import read_source
-from oncehook.source import Source, compile_pattern, resolve
+from oncehook.source import Source, resolve
 from tests.senders import NOW, sender
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -181,7 +182,10 @@ def test_a_batch_that_was_cut_off_is_malformed(body: bytes) -> None:
         ("invoice.*", ["invoice.paid", "invoice.a.b"], ["invoice", "invoices.paid"]),
         ("*.paid", ["invoice.paid", "invoice.paid.late"], ["paid", "invoice.unpaid"]),
         ("orders/*", ["orders/create"], ["orders"]),
-        ("a[bc]?", ["abx", "acy.z"], ["adx", "ab"]),
+        ("a[bc]?", ["a[bc]x", "a[bc]y.z"], ["abx", "a[bc]"]),
+        ("v2.account[requirements].updated", ["v2.account[requirements].updated"], ["v2.accountr.updated"]),
+        ("a]b[!c", ["a]b[!c"], ["a]bx"]),
+        ("a\\*", ["a\\b"], ["a*"]),
         ("*", ["", "anything\nat all"], []),
     ],
 )

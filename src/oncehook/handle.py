@@ -7,7 +7,6 @@ is a handler that no event can reach: neither is found out by an event in the ni
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any, Protocol
 
 from oncehook import calling
@@ -16,8 +15,8 @@ from oncehook.errors import ConfigurationError
 from oncehook.event import Event
 from oncehook.extract import indexed
 from oncehook.outbox import Outbox
+from oncehook.patterns import compile_pattern, overlap
 from oncehook.retry import Fail, Retry
-from oncehook.source import compile_pattern
 from oncehook.transact import Transaction
 
 DEFAULT_TIMEOUT = 300.0
@@ -174,20 +173,3 @@ class Handlers:
 
     def __iter__(self) -> Iterator[Handler]:
         return iter([handler for of_source in self._of_source.values() for handler in of_source])
-
-
-def overlap(one: str, other: str) -> bool:
-    """Whether some type matches both patterns, each also as a dotted prefix."""
-    return any(_meet(a, b) for a in (one, one + ".*") for b in (other, other + ".*"))
-
-
-@cache
-def _meet(a: str, b: str) -> bool:
-    """Whether two shell patterns (`*`, `?`) have a text in common."""
-    if not a or not b:
-        return not (a or b).strip("*")
-    if a[0] == "*":
-        return _meet(a[1:], b) or _meet(a, b[1:])
-    if b[0] == "*":
-        return _meet(a, b[1:]) or _meet(a[1:], b)
-    return (a[0] == b[0] or "?" in (a[0], b[0])) and _meet(a[1:], b[1:])

@@ -34,7 +34,7 @@ class Registry:
         batch: int | None = None,
         once_per: str | Sequence[str] | None = None,
     ) -> Callable[[F], F]:
-        """Register the handler of a source's events of a type (a shell pattern; it also matches as a dotted prefix).
+        """Register the handler of a source's events of a type (a pattern with `*` and `?`; also a dotted prefix).
 
         It is called once per event and replay: `async def h(event)` or `async def h(event, tx)`, or a plain function,
         which runs in a thread with a synchronous `tx`. What it writes through `tx` and the mark that the event is

@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from oncehook.extract import templates_of
+from oncehook.patterns import glob
 from oncehook.providers import Example, Expression, Provider
 from oncehook.sign import FORM, sign
 
@@ -46,7 +47,7 @@ def compose(
 
 def unsigned(provider: Provider, type_: str, *, now: float, topic: str = TOPIC) -> Sample:
     """The same before it is signed."""
-    example = next((e for e in provider.examples if fnmatchcase(type_, e.type)), None) or _bare(provider)
+    example = next((e for e in provider.examples if fnmatchcase(type_, glob(e.type))), None) or _bare(provider)
     moment = datetime.fromtimestamp(now, UTC)
     event, _, action = type_.partition(".")
     words = {

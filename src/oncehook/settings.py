@@ -182,7 +182,7 @@ class SourceSettings:
         "`none` accepts unsigned deliveries from anyone who knows the address.",
     )
     types: tuple[str, ...] | None = setting(
-        None, texts, "Allow-list of types: shell patterns, which also match as a dotted prefix. Absent: all."
+        None, texts, "Allow-list of types: patterns with `*` and `?`, which also match as a dotted prefix. Absent: all."
     )
     mode: str = setting(
         "queued",

@@ -11,7 +11,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from oncehook.extract import (
     parse,
     split,
 )
+from oncehook.patterns import compile_pattern
 from oncehook.providers import Handshake, Provider, cloudevents
 from oncehook.providers.braintree import read_xml
 from oncehook.providers.certificates import Certificates
@@ -380,12 +381,6 @@ def _headers_as_json(headers: tuple[tuple[bytes, bytes], ...]) -> str:
 
 def _optional(expression: str | Sequence[str] | None, *, names: bool = True) -> Find | None:
     return None if expression is None else compile_expression(expression, names=names)
-
-
-@cache
-def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """A type pattern: shell wildcards, and a match as a dotted prefix too (`push` matches `push.forced`)."""
-    return re.compile(f"(?:{translate(pattern)})|(?:{translate(pattern + '.*')})")
 
 
 def mark(source: str, secret: str) -> str:

@@ -33,7 +33,7 @@ PAGE = 500
 @config_option
 @app_option
 @click.option("--source", help="Only of this source.")
-@click.option("--type", "type_", help="Only of this type; a shell pattern, which also matches as a dotted prefix.")
+@click.option("--type", "type_", help="Only of this type; a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only about the object of this id.")
 @click.option("--status", type=click.Choice([s.value for s in State]), help="Only in this state.")
 @click.option("--since", type=Moment(), help="Only from then on: 2h, 7d or 2026-11-15T03:00:00Z.")

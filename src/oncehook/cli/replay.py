@@ -43,7 +43,7 @@ class How:
 @config_option
 @click.option("--failed", is_flag=True, help="Only dead letters: the same as --status failed.")
 @click.option("--source", help="Only of this source.")
-@click.option("--type", "type_", help="Only of this type; a shell pattern, which also matches as a dotted prefix.")
+@click.option("--type", "type_", help="Only of this type; a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only about the object of this id.")
 @click.option("--status", type=click.Choice(STATES), help="Only in this state.")
 @click.option("--since", type=Moment(), help="Only received from then on: 2h, 7d or 2026-11-15T03:00:00Z.")

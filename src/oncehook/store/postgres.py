@@ -5,7 +5,6 @@ reply is lost, the same statement with the same ids is sent again on another con
 one if that is still under way, and finds its own rows if that was committed. Nothing is guessed.
 """
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
@@ -15,6 +14,7 @@ import msgspec
 
 from oncehook.clock import SYSTEM, Clock
 from oncehook.extract import moment
+from oncehook.patterns import like
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State
 from oncehook.settings import Settings
 from oncehook.store import DUPLICATES_KEPT, Place, queries
@@ -172,7 +172,7 @@ def _offered(offered: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:
 def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = None) -> dict[str, Any]:
     given: dict[str, Any] = {
         "source": wanted.source,
-        "type": None if wanted.type is None else glob_to_regex(wanted.type),
+        "type": None if wanted.type is None else like(wanted.type),
         "object": wanted.object,
         "status": wanted.status,
         "since": wanted.since,
@@ -185,20 +185,3 @@ def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = No
     if down_to is not None:
         given |= {"from_time": moment(down_to[0]), "from_receipt": down_to[1]}
     return {name: value for name, value in given.items() if value is not None}
-
-
-_GLOB = re.compile(r"\*|\?|\[(!?)(\]?[^\]]*)\]|.", re.DOTALL)
-_SPECIAL = re.compile(r"(\W)")
-_ESCAPED = r"\\\1"
-_SPECIAL_IN_SET = re.compile(r"([\\\[\]^])")
-
-
-def glob_to_regex(pattern: str) -> str:
-    """A shell pattern as PostgreSQL's regular expression, with a match as a dotted prefix too."""
-    return "^(" + _GLOB.sub(_as_regex, pattern) + r")(\..*)?$"
-
-
-def _as_regex(part: re.Match[str]) -> str:
-    if part[2] is not None:
-        return f"[{part[1] and '^'}{_SPECIAL_IN_SET.sub(_ESCAPED, part[2])}]"
-    return {"*": ".*", "?": "."}.get(part[0]) or _SPECIAL.sub(_ESCAPED, part[0])

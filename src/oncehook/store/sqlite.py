@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from oncehook.extract import moment
+from oncehook.patterns import glob
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
 from oncehook.store import DUPLICATES_KEPT, Place, queries
 from oncehook.store.sqlite_alerts import SqliteAlerts
@@ -134,7 +135,7 @@ def _in_transaction(connection: sqlite3.Connection, sql: str, rows: Sequence[dic
 def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = None) -> dict[str, Any]:
     given: dict[str, Any] = {
         "source": wanted.source,
-        "type": None if wanted.type is None else wanted.type.replace("[!", "[^"),
+        "type": None if wanted.type is None else glob(wanted.type),
         "object": wanted.object,
         "status": wanted.status,
         "since": rfc3339(wanted.since),

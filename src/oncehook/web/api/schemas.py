@@ -14,7 +14,7 @@ class EventsQuery(Struct, frozen=True):
     """Which events; all conditions hold together."""
 
     source: Text = ""
-    type: Annotated[str, Meta(max_length=500, description="A shell pattern; also matches as a dotted prefix.")] = ""
+    type: Annotated[str, Meta(max_length=500, description="A pattern with * and ?, or a dotted prefix.")] = ""
     object: Text = ""
     status: StateName | Literal[""] = ""
     since: Time = ""

@@ -54,7 +54,7 @@ WHERE r.id > 0
   AND r.source = :source                                       --? source
   AND r.source = ANY(:sources::text[])                         --? sources
   AND r.event_id = :event_id                                   --? event_id
-  AND r.type ~ :type                                           --? type
+  AND (r.type LIKE :type OR r.type LIKE :type || '.%')         --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status
   AND r.received_at >= :since                                  --? since

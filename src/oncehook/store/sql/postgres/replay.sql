@@ -10,7 +10,7 @@ FROM webhook_receipts r
 WHERE r.id > :after::bigint
   AND r.id = ANY(CAST(:receipts AS text)::bigint[])                          --? receipts
   AND r.source = :source                                       --? source
-  AND r.type ~ :type                                           --? type
+  AND (r.type LIKE :type OR r.type LIKE :type || '.%')         --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status
   AND r.received_at >= :since                                  --? since
