@@ -547,7 +547,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"forward": ""}, "sources.github.forward is not usable: expected a text"),
     ({"forward_secret": HIDDEN}, "sources.github.forward_secret cannot sign: it is not base64"),
     ({"forward_secret": "whsec_"}, "sources.github.forward_secret cannot sign: it is empty"),
-    ({"forward_secret": "env:NOT_SET_ANYWHERE"}, "sources.github.forward_secret is empty: set NOT_SET_ANYWHERE"),
     ({"forward_secret": f"whsk_{HIDDEN}"}, "sources.github.forward_secret cannot sign: it is not a key"),
     ({"forward_secret": 7}, "sources.github.forward_secret is not usable"),
     ({"forward_concurrency": 0}, "sources.github.forward_concurrency is 0"),

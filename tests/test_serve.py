@@ -21,7 +21,7 @@ from tests.serving import ONCEHOOK, Process, parse_head, process, request, write
 
 def run(*arguments: str, cwd: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [ONCEHOOK, *arguments], capture_output=True, text=True, timeout=10, cwd=cwd, env={**os.environ, **environment}
+        [ONCEHOOK, *arguments], capture_output=True, text=True, timeout=30, cwd=cwd, env={**os.environ, **environment}
     )
 
 

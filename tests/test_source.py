@@ -10,8 +10,9 @@ import pytest
 from oncehook.errors import ConfigurationError, Rejected
 from oncehook.patterns import compile_pattern
 from oncehook.receipt import Claim, Delivery, State
+from oncehook.secret import resolve
 from oncehook.settings import read_source
-from oncehook.source import Source, resolve
+from oncehook.source import Source
 from tests.senders import NOW, sender
 
 DEEP = b"[" * 100_000 + b"]" * 100_000
@@ -278,5 +279,5 @@ def test_a_secret_that_is_not_there_is_an_error_that_names_its_place(
     (tmp_path / "blank").write_text("\n")
     (tmp_path / "bytes").write_bytes(b"canary\xff\xfe")
     with pytest.raises(ConfigurationError, match=r"^sources\.here\.secrets\[0\]") as caught:
-        make(secrets=[reference.format(tmp_path)])
+        make(secrets=[reference.format(tmp_path)]).load_secrets()
     assert "canary" not in str(caught.value)

@@ -24,7 +24,8 @@ from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
 from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.proxied import ADDRESS, USUAL_PORTS
 from oncehook.receipt import Delivery
-from oncehook.source import Source, resolve
+from oncehook.secret import resolve
+from oncehook.source import Source
 from oncehook.store import Store
 from oncehook.template import Body
 from oncehook.values import as_duration

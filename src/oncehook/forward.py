@@ -22,8 +22,9 @@ from oncehook.handle import Handler
 from oncehook.outgoing import Outgoing, is_sendable, parse_url
 from oncehook.providers import built_in
 from oncehook.retry import Fail, Retry, RetryLater
+from oncehook.secret import is_reference, resolve
 from oncehook.sign import sign
-from oncehook.source import Source, resolve
+from oncehook.source import Source
 from oncehook.target import PATIENCE, Call, Target
 
 POLICY = Retry(attempts=20)
@@ -68,9 +69,15 @@ class Forward:
         self.trusted = trusted
         self.clock = clock
         self.timeout = settings.forward_timeout
-        self.secrets = usable(settings.forward_secret, f"{where}.forward_secret")
+        self.forward_secret = settings.forward_secret
         self.chosen = chosen_headers(source, f"{where}.forward_headers")
         self.target = targets.setdefault(self.origin, Target(self.origin, settings.forward_concurrency, clock))
+        if not any(is_reference(secret) for secret in self.forward_secret):
+            self.load_secrets()
+
+    def load_secrets(self) -> None:
+        """Resolve what signs; the inbox calls it at every start. Raises ConfigurationError, which names the place."""
+        self.secrets = usable(self.forward_secret, f"sources.{self.source}.forward_secret")
 
     @property
     def handler(self) -> Handler:

@@ -95,6 +95,7 @@ class Inbox(Registry):
         super().__init__()
         self.outgoing = Outgoing()
         self.targets: dict[str, ForwardTarget] = {}
+        self.forwards: dict[str, Forward] = {}
         self.alerts = Alerts(
             self.store,
             read_alerts(self.configuration.alerts),
@@ -145,11 +146,23 @@ class Inbox(Registry):
         if settings.forward is not None:
             forward = Forward(source, self.outgoing, self.targets, trusted=in_file, clock=self.clock)
             self.handlers.add(forward.handler)
+            self.forwards[name] = forward
         if settings.email:
             self.folding.add(name, source.provider_name, natural=settings.id is not None)
             if settings.forward is None:
                 self.handlers.ours[name] = Handler(name, "*", folded, Retry(), DEFAULT_TIMEOUT, BATCH)
         return source
+
+    def load_secrets(self) -> None:
+        """Resolve every secret that is a reference, as a start does. Raises ConfigurationError for one that is not set.
+
+        Until then none is read: your module can be imported by tests, migrations and CI without them.
+        """
+        for source in self.sources.values():
+            source.load_secrets()
+        for forward in self.forwards.values():
+            forward.load_secrets()
+        self.alerts.load_targets()
 
     # -- what handlers ask for ------------------------------------------------------------------------------------
 
@@ -185,6 +198,7 @@ class Inbox(Registry):
         if self._running > 1:
             return
         try:
+            self.load_secrets()
             effect_horizon(self.settings, self.horizons.values())
             self.alerts.check()
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
@@ -197,7 +211,7 @@ class Inbox(Registry):
             self._running = 0
             raise
         for source in self.sources.values():
-            if source.verifier is None:
+            if not source.is_verified:
                 signals.emit("unverified_source", source=source.name)
             elif source.waits_for_secret:
                 signals.emit("waits_for_secret", source=source.name)

@@ -188,7 +188,7 @@ def list_secrets(sources: list[Source], used: list[dict[str, Any]]) -> list[dict
     uses = {(row["source"], row["secret"]): row for row in used}
     rows = []
     for source in sorted(sources, key=lambda source: source.name):
-        if source.verifier is None or source.waits_for_secret:
+        if not source.is_verified or source.waits_for_secret:
             continue
         newest = max(
             (uses[key]["last_used_at"] for mark in source.marks if (key := (source.name, mark)) in uses), default=""

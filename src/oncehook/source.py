@@ -5,15 +5,13 @@ failed receipt under the hash of its bytes, so that a provider that changes its 
 """
 
 import hashlib
-import os
 import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
 from functools import lru_cache
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -46,6 +44,7 @@ from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
 from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.proxied import Proxies
 from oncehook.receipt import Claim, Delivery, State
+from oncehook.secret import is_reference, mark, resolve
 from oncehook.settings import SourceSettings
 from oncehook.template import Body
 from oncehook.values import size
@@ -65,11 +64,25 @@ CERTIFICATE = "certificate"
 MOST_OFFERS = 5
 """So many secrets a minute may be offered to a source; more are a stranger's noise in the operator's log."""
 
+FROM_SECRETS = frozenset(
+    ("verifier", "marks", "uses", "waits_for_secret", "fetches_certificates", "proxies", "verify_token", "is_plain")
+)
+"""What a source is without until its secrets are loaded."""
+
 _encode_json = msgspec.json.Encoder().encode
 
 
 class Source:
-    """A source, ready to receive."""
+    """A source. It is ready to receive once its secrets are loaded."""
+
+    verifier: Verifier | None
+    marks: list[str]
+    uses: list[int]  # how often each secret verified, since that was last written
+    waits_for_secret: bool
+    fetches_certificates: bool
+    proxies: Proxies | None  # who may say which address a sender used
+    verify_token: bytes
+    is_plain: bool  # a delivery needs nothing but to be verified, read and claimed
 
     def __init__(
         self,
@@ -94,37 +107,54 @@ class Source:
                     f"{where}.{option} is missing: {self.provider.title} cannot be received safely without it{other}"
                 )
         self.topics = [re.compile(translate(topic)) for topic in settings.topics]
-        self.verifier: Verifier | None = None
-        self.marks: list[str] = [CERTIFICATE]
-        if settings.verify == "signature":
-            given = [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)]
-            self.marks = [mark(name, secret) for secret in given] or self.marks
-            self.verifier = self.make_verifier(self.provider, given, where=where)
-        self.uses = [0] * len(self.marks)  # how often each secret verified, since that was last written
-        asks = self.verifier is not None and self.verifier.asks_address
-        self.proxies = proxies if asks else None  # who may say which address a sender used
-        self.fetches_certificates = self.verifier is not None and self.verifier.fetches
-        self._prepare_handshakes(settings, where)
+        self.is_verified = settings.verify == "signature"
+        self._trusted_proxies = proxies
+        self._prepare_handshakes()
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
         self.inline = settings.mode == "inline"
         self.first_state = State.PROCESSING if self.inline else State.RECEIVED
         self.horizon = self.provider.horizon or HORIZON
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self._prepare_facts(settings, where)
-        more = self.inline, self.fetches_certificates, self.proxies, self.handshakes, self.unsigned_handshakes
-        self.is_plain = not any(more)  # a delivery needs nothing but to be verified, read and claimed
         self.find_serial = self._serial(settings, where)
+        if not any(is_reference(secret) for secret in (*settings.secrets, settings.verify_token or "")):
+            self.load_secrets()  # a secret that is written out is checked where it stands
 
-    def _prepare_handshakes(self, settings: SourceSettings, where: str) -> None:
+    def load_secrets(self) -> None:
+        """Resolve the secrets, and make what depends on them. Raises ConfigurationError, which names the place.
+
+        The inbox calls it at every start. Where a source is read without a start, its first use does.
+        """
+        where, settings = f"sources.{self.name}", self.settings
+        marks, verifier = [CERTIFICATE], None
+        if self.is_verified:
+            given = [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)]
+            marks = [mark(self.name, secret) for secret in given] or marks
+            verifier = self.make_verifier(self.provider, given, where=where)
+        token = settings.verify_token
+        self.verify_token = resolve(token, f"{where}.verify_token").encode() if token else b""
+        self.verifier, self.marks, self.uses = verifier, marks, [0] * len(marks)
+        self.waits_for_secret = verifier is not None and not verifier.checks
+        self.fetches_certificates = verifier is not None and verifier.fetches
+        self.proxies = self._trusted_proxies if verifier is not None and verifier.asks_address else None
+        more = self.inline, self.fetches_certificates, self.proxies, self.handshakes, self.unsigned_handshakes
+        self.is_plain = not any(more)
+
+    if not TYPE_CHECKING:  # it would let every misspelt attribute pass
+
+        def __getattr__(self, name: str) -> Any:
+            if name not in FROM_SECRETS:
+                raise AttributeError(f"a source has no {name}")
+            self.load_secrets()
+            return self.__dict__[name]
+
+    def _prepare_handshakes(self) -> None:
         # A handshake that makes us call somebody is only for senders that have proved who they are.
-        known = [one for one in self.provider.handshakes if self.verifier is not None or one.kind != "sns"]
+        known = [one for one in self.provider.handshakes if self.is_verified or one.kind != "sns"]
         self.handshakes = [one for one in known if one.verified]
         self.unsigned_handshakes = [one for one in known if not one.verified]
         self.signed_kinds = [one.kind for one in self.provider.handshakes if one.is_keyed]
         self.methods = sorted({"POST", *(one.method for one in known)})
-        token = settings.verify_token
-        self.verify_token = resolve(token, f"{where}.verify_token").encode() if token else b""
-        self.waits_for_secret = self.verifier is not None and not self.verifier.checks
         self._offers: deque[float] = deque(maxlen=MOST_OFFERS)
 
     def _prepare_facts(self, settings: SourceSettings, where: str) -> None:
@@ -381,29 +411,3 @@ def _headers_as_json(headers: tuple[tuple[bytes, bytes], ...]) -> str:
 
 def _optional(expression: str | Sequence[str] | None, *, names: bool = True) -> Find | None:
     return None if expression is None else compile_expression(expression, names=names)
-
-
-def mark(source: str, secret: str) -> str:
-    """A short mark by which a secret of a source is told from another. It narrows down nothing: 32 bits of a hash."""
-    return hashlib.sha256(f"oncehook secret\n{source}\n{secret}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
-
-
-def resolve(secret: str, where: str, what: str = "source") -> str:
-    """A secret's value out of `env:NAME`, `file:PATH` or the value itself. Errors name the place, never the value."""
-    kind, _, name = secret.partition(":")
-    if kind == "env":
-        value = os.environ.get(name, "")
-        if not value.strip():
-            raise ConfigurationError(f"{where} is empty: set {name} in the environment, or remove the {what}")
-    elif kind == "file":
-        try:
-            value = Path(name).read_text("utf-8").strip()
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{where}: {name} cannot be read ({type(error).__name__})") from None
-        if not value:
-            raise ConfigurationError(f"{where} is empty: {name} has nothing in it")
-    else:
-        value = secret
-        if not value.strip():
-            raise ConfigurationError(f"{where} is empty: give the secret, or remove the {what}")
-    return value

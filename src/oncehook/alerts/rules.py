@@ -151,7 +151,7 @@ def _threshold(rule: Rule, row: Row, settings: AlertSettings, source: Source | N
 def _is_refusing(row: Row, source: Source) -> bool:
     """Whether it looks like the provider's own deliveries: several, and still coming."""
     horizon = source.provider.horizon or 0.0
-    return source.verifier is not None and row["number"] >= LEAST_REFUSED and row["last"] <= horizon / 4
+    return source.is_verified and row["number"] >= LEAST_REFUSED and row["last"] <= horizon / 4
 
 
 def facts_of(rule: Rule, name: str, value: float, threshold: float, source: Source | None) -> dict[str, str]:

@@ -22,7 +22,7 @@ from oncehook.errors import ConfigurationError, SendFailed
 from oncehook.exchange import Answer
 from oncehook.forward import judge, retry_after, signed, usable
 from oncehook.outgoing import Outgoing, parse_url
-from oncehook.source import resolve
+from oncehook.secret import resolve
 
 
 class Target(Protocol):

@@ -17,7 +17,7 @@ from oncehook import signals
 from oncehook.alerts.message import compose
 from oncehook.alerts.rules import BY_NAME, RULES, Reading, facts_of, judge, wanted
 from oncehook.alerts.settings import AlertSettings
-from oncehook.alerts.targets import make_targets
+from oncehook.alerts.targets import Target, make_targets
 from oncehook.calling import after_failure
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import ConfigurationError, Unavailable
@@ -67,11 +67,16 @@ class Alerts:
         self.sources = sources
         self.base = base
         self.clock = clock
-        self.targets = make_targets(settings, outgoing, clock)
+        self.outgoing = outgoing
+        self.targets: dict[str, Target] = {}
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._task: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Task[None]] = set()
         self._standing: tuple[float, list[Reading]] | None = None
+
+    def load_targets(self) -> None:
+        """Resolve the targets' addresses and passwords. Raises ConfigurationError, which names the place."""
+        self.targets = make_targets(self.settings, self.outgoing, self.clock)
 
     def check(self) -> None:
         """Refuse thresholds for a source that is not there: a typing error would watch nothing."""

@@ -94,6 +94,7 @@ def test(config_of_group: str | None, target: str | None, config: str | None) ->
     oncehook alerts test ops
     """
     inbox = configured_inbox(config or config_of_group)
+    inbox.alerts.load_targets()
     targets = inbox.alerts.targets
     if target is not None and target not in targets:
         known = ", ".join(targets) or "none"

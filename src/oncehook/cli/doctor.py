@@ -14,8 +14,8 @@ from oncehook.clock import SYSTEM
 from oncehook.doctor import examine
 from oncehook.errors import ConfigurationError, OncehookError
 from oncehook.inbox import Inbox
+from oncehook.secret import resolve
 from oncehook.settings import Configuration
-from oncehook.source import resolve
 
 SAFE_SQLITE = (3, 51, 3)
 MOST_SECONDS_APART = 5.0
@@ -89,9 +89,13 @@ async def _database(configuration: Configuration) -> AsyncIterator[Finding]:
 
 
 def _sources(inbox: Inbox) -> list[Finding]:
+    try:
+        inbox.load_secrets()
+    except ConfigurationError as error:
+        return [("wrong", str(error))]
     found: list[Finding] = []
     for name, source in sorted(inbox.sources.items()):
-        if source.verifier is None:
+        if not source.is_verified:
             found.append(("note", f"source {name} accepts unsigned deliveries from anyone who knows its address"))
         elif source.provider.support == "unconfirmed":
             found.append(

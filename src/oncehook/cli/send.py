@@ -18,8 +18,8 @@ from oncehook.clock import SYSTEM
 from oncehook.errors import ConfigurationError
 from oncehook.providers import Provider
 from oncehook.sample import Sample, compose, url_for
+from oncehook.secret import resolve
 from oncehook.settings import Configuration
-from oncehook.source import resolve
 
 Answer = tuple[int, str]
 

@@ -68,6 +68,7 @@ def command(
     oncehook serve --config /etc/oncehook.toml --host 0.0.0.0 --processes 2
     """
     inbox = configured_inbox(config, app)
+    inbox.load_secrets()  # before anything listens, and before other processes are started
     if no_worker:
         inbox.works = False
     if concurrency is not None:
@@ -124,7 +125,7 @@ def announce(inbox: Inbox, listener: socket.socket, token: str | None = None) ->
     click.echo(f"Oncehook on {base}  (Ctrl-C stops it)")
     width = max(map(len, inbox.sources), default=0)
     for name, source in sorted(inbox.sources.items()):
-        unsigned = "   ! accepts unsigned deliveries" if source.verifier is None else ""
+        unsigned = "   ! accepts unsigned deliveries" if not source.is_verified else ""
         doubtful = "   ! this scheme is not confirmed" if source.provider.support == "unconfirmed" else ""
         waits = "   ! waits for its secret" if source.waits_for_secret else ""
         title = source.provider.title or source.provider_name

@@ -195,7 +195,7 @@ def _draft(
 def _signed(
     inbox: Inbox, source: Source, draft: Sample, secret: str | None, headers: Mapping[str, str], now: float
 ) -> Sample:
-    if source.verifier is None:
+    if not source.is_verified:
         return draft
     key = secret or _signing_secret(inbox, source)
     signed, body = signing.sign(

@@ -6,7 +6,9 @@ from typing import Any
 from oncehook.effect import HTTP
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
-from oncehook.settings import Configuration
+from oncehook.providers import built_in
+from oncehook.secret import is_unset
+from oncehook.settings import Configuration, SourceSettings
 from oncehook.testing.keys import make_pair, shared_secret
 
 
@@ -19,8 +21,9 @@ class IsolatedInbox(Inbox):
 def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any) -> IsolatedInbox:
     """The same sources, handlers, effects and settings on another database, without a worker; yours is left as it is.
 
-    A source that verifies with a public key gets a pair of the test's own, so that `deliver` can sign for it. An inbox
-    with a SQLAlchemy engine needs an engine on the test's database here. `settings` are changed settings.
+    A source that verifies with a public key gets a pair of the test's own, so that `deliver` can sign for it, and so
+    does one whose secret is not set where the tests run. An inbox with a SQLAlchemy engine needs an engine on the
+    test's database here. `settings` are changed settings.
     """
     if inbox.sessions is not None and engine is None:
         raise ConfigurationError(
@@ -29,10 +32,11 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
         )
     sources, signing = {}, {}
     for name, source in inbox.sources.items():
-        sources[name] = source.settings
-        if source.verifier is not None and shared_secret(source) is None:
+        sources[name] = _with_what_is_set(source.settings)
+        unset = any(is_unset(secret) for secret in source.settings.secrets)
+        if source.is_verified and (unset or shared_secret(source) is None):
             pair = make_pair(source.provider)
-            sources[name] = replace(source.settings, secrets=(pair.verifying,))
+            sources[name] = replace(sources[name], secrets=(pair.verifying,))
             signing[name] = pair.signing
     for_tests = replace(inbox.settings, database=database, migrate="auto", unsafe_durability=True)
     made = IsolatedInbox(
@@ -44,8 +48,23 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
         **settings,
     )
     made.signing = signing
-    made.handlers, made.canonicals = inbox.handlers, inbox.canonicals
+    made.canonicals = inbox.canonicals
+    for handler in inbox.handlers:
+        if not handler.forwards_to:  # its own forwards, with its own secrets
+            made.handlers.add(handler)
+    for name, forward in made.forwards.items():
+        forward.trusted = inbox.forwards[name].trusted
     for target in inbox.effects:
         if target.kind != HTTP:  # its own way out, with its own addresses
             made.effects.add(target)
     return made
+
+
+def _with_what_is_set(settings: SourceSettings) -> SourceSettings:
+    """A test's own token and forwarding secret in place of references that lead nowhere here."""
+    signs, token = settings.forward_secret, settings.verify_token
+    if any(is_unset(secret) for secret in signs):
+        settings = replace(settings, forward_secret=(make_pair(built_in("standard-webhooks")).signing,))
+    if token and is_unset(token):
+        settings = replace(settings, verify_token="oncehook-test")  # noqa: S106
+    return settings

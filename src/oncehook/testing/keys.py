@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from oncehook.providers import Provider, Signature
-from oncehook.source import Source, resolve
+from oncehook.secret import resolve
+from oncehook.source import Source
 
 SHARED = ("text", "base64", "hex", "whsec")
 """Forms of a key that both sides have."""

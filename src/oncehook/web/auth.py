@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from oncehook.clock import SYSTEM, Clock
-from oncehook.source import resolve
+from oncehook.secret import resolve
 from oncehook.web.settings import ROLES, SCOPES, DashboardSettings
 
 COST = 15

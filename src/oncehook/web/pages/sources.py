@@ -46,7 +46,7 @@ def about(context: Context, name: str) -> dict[str, Any]:
         "title": provider.title or source.provider_name,
         "support": provider.support,
         "docs": provider.docs,
-        "is_verified": source.verifier is not None,
+        "is_verified": source.is_verified,
         "signed_by": _signed_by(source),
         "secrets": len(source.settings.secrets),
         "secret": provider.secret,

@@ -1,0 +1,47 @@
+"""References to secrets, and the marks by which secrets are told apart without showing them."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from oncehook.errors import ConfigurationError
+
+
+def is_reference(secret: str) -> bool:
+    """Whether the value is somewhere else, in the environment or a file, and is read when the inbox starts."""
+    return secret.startswith(("env:", "file:"))
+
+
+def is_unset(secret: str) -> bool:
+    """Whether it is a reference to a variable or a file that is not there, or is empty."""
+    try:
+        resolve(secret, "")
+    except ConfigurationError:
+        return is_reference(secret)
+    return False
+
+
+def mark(source: str, secret: str) -> str:
+    """A short mark by which a secret of a source is told from another. It narrows down nothing: 32 bits of a hash."""
+    return hashlib.sha256(f"oncehook secret\n{source}\n{secret}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
+def resolve(secret: str, where: str, what: str = "source") -> str:
+    """A secret's value out of `env:NAME`, `file:PATH` or the value itself. Errors name the place, never the value."""
+    kind, _, name = secret.partition(":")
+    if kind == "env":
+        value = os.environ.get(name, "")
+        if not value.strip():
+            raise ConfigurationError(f"{where} is empty: set {name} in the environment, or remove the {what}")
+    elif kind == "file":
+        try:
+            value = Path(name).read_text("utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"{where}: {name} cannot be read ({type(error).__name__})") from None
+        if not value:
+            raise ConfigurationError(f"{where} is empty: {name} has nothing in it")
+    else:
+        value = secret
+        if not value.strip():
+            raise ConfigurationError(f"{where} is empty: give the secret, or remove the {what}")
+    return value
