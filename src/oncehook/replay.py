@@ -26,6 +26,8 @@ REPLAYABLE = frozenset(
     if state is not None and State.RECEIVED in following and state is not State.PROCESSING  # that one is a release
 )
 MEANWHILE, PRUNED, UNTYPED = "changed meanwhile", "payload pruned", "no type"
+NOT_OURS = "inline, or changed meanwhile"
+"""Why a waiting retry cannot be run now: its provider delivers it again, or it is under way already."""
 
 
 @dataclass(slots=True)
@@ -93,6 +95,26 @@ async def _replay_page(
             done.replayed[receipt.status.value] += 1
         else:
             done.left[MEANWHILE] += 1
+
+
+async def retry_now(store: Store, selection: Selection, *, actor: str | None = None) -> Replayed:
+    """Make the waiting retries of the selection due now. Attempts that were made still count."""
+    selection = await bounded(store, selection)
+    actor, done = actor or whoami(), Replayed()
+    detail = {"selection": as_json(selection)}
+    async for page in pages(store, selection):
+        waiting = [receipt.receipt for receipt, _ in page if receipt.status is State.RETRYING]
+        moved = await store.retry_now(waiting, actor, detail) if waiting else []
+        if moved:
+            await store.notify()
+        done.matched += len(page)
+        done.left.update(receipt.status.value for receipt, _ in page if receipt.status is not State.RETRYING)
+        done.replayed[State.RETRYING.value] += len(moved)
+        done.left[NOT_OURS] += len(waiting) - len(moved)
+    done.left = +done.left
+    if done.count:
+        signals.emit("retried_now", actor=actor, count=done.count, **detail)
+    return done
 
 
 async def survey(store: Store, selection: Selection) -> Replayed:

@@ -68,6 +68,7 @@ LINES: dict[str, tuple[str, str]] = {
     "source_resumed": ("info", "A person has resumed a source: what waited is worked off."),
     "abandoned": ("error", "The provider stopped retrying an inline event; it is a dead letter."),
     "replayed": ("info", "A person had finished events handled again; `selection` says which."),
+    "retried_now": ("info", "A person made waiting retries due now; `selection` says which."),
     "rescued": ("warning", "A lease ran out, and its receipt was taken back."),
     "settle_failed": ("error", "What came of an attempt could not be written; the lease will run out."),
     "release_failed": ("warning", "Receipts could not be given back; their leases will run out."),

@@ -17,6 +17,7 @@ COMMANDS = {
     "show": "Show one event: what arrived, and how often.",
     "dead": "List the dead letters, grouped by what went wrong.",
     "replay": "Have finished events handled again, or rehearse it.",
+    "retry": "Run waiting retries now.",
     "pause": "Let a source's events wait: they are accepted, and not worked on.",
     "resume": "Have a paused source's events worked off.",
     "effects": "List what is done after the commit, and try failed ones again.",

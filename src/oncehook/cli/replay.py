@@ -13,7 +13,7 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.events import _print_table
 from oncehook.cli.options import Moment, config_option, json_option, opened, print_json, printable, run
-from oncehook.cli.show import resolve
+from oncehook.cli.show import resolve_all
 from oncehook.receipt import Filter, Receipt, State
 from oncehook.rehearse import REALLY_MADE, Rehearsal, rehearse
 from oncehook.replay import BATCH, REPLAYABLE, Progress, Replayed, bounded, pages, replay, survey
@@ -106,12 +106,10 @@ async def _replay(
 ) -> int:
     async with opened(configuration) as store:
         if names:
-            found = [(name, await resolve(store, name)) for name in names]
-            missing = [name for name, receipt in found if receipt is None]
-            if missing:
-                click.echo(f"oncehook: there is no event {', '.join(missing)}; nothing was replayed", err=True)
+            receipts = await resolve_all(store, names)
+            if not receipts:
                 return 1
-            selection = replace(selection, receipts=tuple(sorted({r.receipt for _, r in found if r is not None})))
+            selection = replace(selection, receipts=receipts)
         selection = await bounded(store, selection)
         would = await survey(store, selection)
         if not would.matched:
@@ -177,7 +175,8 @@ def _tell(done: Replayed, how: How) -> None:
 
 def _tell_left(done: Replayed) -> None:
     for why, number in done.left.most_common():
-        click.echo(f"left alone: {number:,} ({why})", err=True)
+        hint = ": `oncehook retry` runs a waiting retry now" if why == State.RETRYING else ""
+        click.echo(f"left alone: {number:,} ({why}){hint}", err=True)
 
 
 # -- looking first --------------------------------------------------------------------------------------------------

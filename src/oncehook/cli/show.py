@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -90,6 +91,16 @@ async def resolve(store: Store, name: str) -> Receipt | None:
         choices = ", ".join(f"{r.receipt} ({r.source})" for r in same)
         raise click.UsageError(f"{name} is in several sources: give the receipt, one of {choices}")
     return same[0] if same else None
+
+
+async def resolve_all(store: Store, names: Sequence[str]) -> tuple[int, ...]:
+    """The receipts of all names; none at all, with a sentence on standard error, if one is unknown."""
+    found = [(name, await resolve(store, name)) for name in names]
+    missing = [printable(name) for name, receipt in found if receipt is None]
+    if missing:
+        click.echo(f"oncehook: there is no event {', '.join(missing)}; nothing was done", err=True)
+        return ()
+    return tuple(sorted({receipt.receipt for _, receipt in found if receipt is not None}))
 
 
 def _print_raw(payload: Payload | None) -> int:

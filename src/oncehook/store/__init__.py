@@ -224,6 +224,12 @@ class Store(Protocol):
         One in another state, without a type or without its payload is left as it is.
         """
 
+    async def retry_now(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
+        """Make waiting retries due now and record who asked, in one transaction; returns those that were waiting.
+
+        An inline receipt is left as it is: its provider delivers it again.
+        """
+
     async def replays(self, receipt: int) -> list[dict[str, Any]]:
         """When and by whom a receipt was replayed, oldest first."""
 

@@ -36,13 +36,22 @@ class PostgresReplay(PostgresWork):
         return [dict(row) for row in await self._look(self.sql["replay_counts"].replace("{page}", page), given)]
 
     async def replay(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
-        move, _ = queries.numbered(self.sql["replay"])
+        return await self._move("replay", receipts, actor, "replay", detail)
+
+    async def retry_now(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
+        return await self._move("retry_now", receipts, actor, "retry", detail)
+
+    async def _move(
+        self, statement: str, receipts: Sequence[int], actor: str, action: str, detail: dict[str, Any]
+    ) -> list[int]:
+        """Run the statement, which returns the receipts that moved, and record who asked."""
+        move, _ = queries.numbered(self.sql[statement])
         audit, _ = queries.numbered(self.sql["audit"])
         async with self._connection() as connection, connection.transaction():
             moved = sorted(row[0] for row in await connection.fetch(move, array(receipts)))
             if moved:
                 told = json.dumps({**detail, "count": len(moved), "receipts": moved})
-                await connection.execute(audit, actor, "replay", told)
+                await connection.execute(audit, actor, action, told)
         return moved
 
     async def replays(self, receipt: int) -> list[dict[str, Any]]:

@@ -37,18 +37,29 @@ class SqliteReplay(SqliteWork):
         return [dict(row) for row in await self._read(self.sql["replay_counts"].replace("{page}", page), given)]
 
     async def replay(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
-        def replay(connection: sqlite3.Connection) -> list[int]:
+        return await self._move(("keep_attempts", "replay"), receipts, actor, "replay", detail)
+
+    async def retry_now(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
+        return await self._move(("retry_now",), receipts, actor, "retry", detail)
+
+    async def _move(
+        self, statements: Sequence[str], receipts: Sequence[int], actor: str, action: str, detail: dict[str, Any]
+    ) -> list[int]:
+        """Run the statements, the last of which returns the receipts that moved, and record who asked."""
+
+        def move(connection: sqlite3.Connection) -> list[int]:
             chosen = {"receipts": json.dumps(receipts)}
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute(self.sql["keep_attempts"], chosen)
-            moved = sorted(row[0] for row in connection.execute(self.sql["replay"], chosen))
+            for name in statements[:-1]:
+                connection.execute(self.sql[name], chosen)
+            moved = sorted(row[0] for row in connection.execute(self.sql[statements[-1]], chosen))
             if moved:
                 told = json.dumps({**detail, "count": len(moved), "receipts": moved})
-                connection.execute(self.sql["audit"], {"actor": actor, "action": "replay", "detail": told})
+                connection.execute(self.sql["audit"], {"actor": actor, "action": action, "detail": told})
             connection.execute("COMMIT")
             return moved
 
-        return await self._write(replay)
+        return await self._write(move)
 
     async def replays(self, receipt: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["audited_replays"], {"receipt": receipt})]

@@ -16,7 +16,7 @@ from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.listing import Asked, list_events, read_cursor, write_cursor
 from oncehook.web.page import Context, Problem, principal
-from oncehook.web.pages.event import EFFECTS, find, raw
+from oncehook.web.pages.event import EFFECTS, find, raw, run_now
 from oncehook.web.pages.events import count, selected
 from oncehook.web.show import shortened
 
@@ -66,6 +66,12 @@ async def replay_one(context: Context, request: Request) -> Response:
     if context.inbox.worker is not None:
         context.inbox.worker.wake()
     return answer({"matched": done.matched, "replayed": done.count, "left": dict(done.left), "run": None})
+
+
+async def retry_one(context: Context, request: Request) -> Response:
+    receipt = await find(context, request)
+    await run_now(context, request, receipt)
+    return answer({"receipt": receipt.receipt, "retried": True})
 
 
 async def rehearse_one(context: Context, request: Request) -> Response:
@@ -119,6 +125,10 @@ ENDPOINTS = (
     Endpoint(
         "POST", "/api/events/{receipt}/replay", replay_one, scope="replay", summary="Have one event handled again.",
         answer=schemas.Replay,
+    ),
+    Endpoint(
+        "POST", "/api/events/{receipt}/retry", retry_one, scope="replay", summary="Run its waiting retry now.",
+        answer=schemas.Retried,
     ),
     Endpoint(
         "POST", "/api/events/{receipt}/rehearse", rehearse_one, scope="replay",

@@ -159,6 +159,13 @@ class Replay(Struct):
     run: str | None = None
 
 
+class Retried(Struct):
+    """A waiting retry that is due now."""
+
+    receipt: int
+    retried: bool
+
+
 class RunState(Struct):
     """A replay of many, as it stands."""
 

@@ -10,7 +10,7 @@ from oncehook.order import entities_of
 from oncehook.prune import forget
 from oncehook.receipt import EffectFilter, Filter, Receipt, rfc3339
 from oncehook.rehearse import REALLY_MADE, Rehearsal
-from oncehook.replay import obstacle, replay
+from oncehook.replay import obstacle, replay, retry_now
 from oncehook.store import Selection
 from oncehook.web.page import Action, Context, Page, Problem, number, principal
 from oncehook.web.show import as_curl, as_send, pretty, shortened
@@ -130,6 +130,21 @@ async def replay_one(context: Context, request: Request) -> Response:
     return RedirectResponse(f"/events/{receipt.receipt}?done=replayed", 303)
 
 
+async def retry_one(context: Context, request: Request) -> Response:
+    receipt = await find(context, request)
+    await run_now(context, request, receipt)
+    return RedirectResponse(f"/events/{receipt.receipt}?done=retried", 303)
+
+
+async def run_now(context: Context, request: Request, receipt: Receipt) -> None:
+    """Make its waiting retry due now, or say why not."""
+    done = await retry_now(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
+    if not done.count:
+        raise Problem(409, "not_retrying", f"It has no retry to run now: {next(iter(done.left), 'changed meanwhile')}.")
+    if context.inbox.worker is not None:
+        context.inbox.worker.wake()
+
+
 async def rehearse_one(context: Context, request: Request) -> Response:
     """Its handler runs in a transaction that is rolled back; what it would have done is shown."""
     receipt = await find(context, request)
@@ -152,6 +167,7 @@ PAGE = Page(
         Action("GET", "/events/{receipt}", show),
         Action("GET", "/events/{receipt}/raw", raw),
         Action("POST", "/events/{receipt}/replay", replay_one, scope="replay"),
+        Action("POST", "/events/{receipt}/retry", retry_one, scope="replay"),
         Action("POST", "/events/{receipt}/rehearse", rehearse_one, scope="replay"),
         Action("POST", "/events/{receipt}/erase", erase, scope="admin"),
     ),

@@ -44,6 +44,16 @@ SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_in
 FROM chosen WHERE r.id = chosen.id AND r.status IN ('failed', 'processed', 'ignored')
 RETURNING r.id
 
+-- name: retry_now
+WITH chosen AS (
+    SELECT id FROM webhook_receipts
+    WHERE id = ANY(CAST(:receipts AS text)::bigint[]) AND status = 'retrying' AND NOT is_inline
+    ORDER BY id FOR UPDATE SKIP LOCKED
+)
+UPDATE webhook_receipts r SET next_attempt_at = least(r.next_attempt_at, now())
+FROM chosen WHERE r.id = chosen.id AND r.status = 'retrying'
+RETURNING r.id
+
 -- name: audit
 INSERT INTO webhook_audit (actor, action, detail) VALUES (:actor, :action, :detail)
 

@@ -43,6 +43,11 @@ WHERE id IN (SELECT value FROM json_each(:receipts))
   AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id)
 RETURNING id
 
+-- name: retry_now
+UPDATE webhook_receipts SET next_attempt_at = min(next_attempt_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
+WHERE id IN (SELECT value FROM json_each(:receipts)) AND status = 'retrying' AND NOT is_inline
+RETURNING id
+
 -- name: audit
 INSERT INTO webhook_audit (actor, action, detail) VALUES (:actor, :action, :detail)
 
