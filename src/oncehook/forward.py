@@ -21,7 +21,7 @@ from oncehook.extract import headers_of
 from oncehook.handle import Handler
 from oncehook.outgoing import Outgoing, is_sendable, parse_url
 from oncehook.providers import built_in
-from oncehook.retry import Fail, Retry, RetryLater
+from oncehook.retry import Fail, Retry, RetryLater, with_fields
 from oncehook.secret import is_reference, resolve
 from oncehook.sign import sign
 from oncehook.source import Source
@@ -29,6 +29,9 @@ from oncehook.target import PATIENCE, Call, Target
 
 POLICY = Retry(attempts=20)
 """A target may be down for a night. Waiting while it is paused uses none of them."""
+
+TIMEOUT = 15.0
+"""Seconds that one request may take, where the source does not say."""
 
 PLACES = 8
 """How many effects are posted to one origin at once."""
@@ -68,7 +71,8 @@ class Forward:
         self.outgoing = outgoing
         self.trusted = trusted
         self.clock = clock
-        self.timeout = settings.forward_timeout
+        self.timeout = settings.forward_timeout or settings.timeout or TIMEOUT
+        self.retry = with_fields(POLICY, source.retry, f"{where}.retry")
         self.forward_secret = settings.forward_secret
         self.chosen = chosen_headers(source, f"{where}.forward_headers")
         self.target = targets.setdefault(self.origin, Target(self.origin, settings.forward_concurrency, clock))
@@ -82,7 +86,7 @@ class Forward:
     @property
     def handler(self) -> Handler:
         """It in the registry: for every event of the source, with no other handler beside it."""
-        return Handler(self.source, "*", self.send, POLICY, self.timeout + PATIENCE + 5, forwards_to=self.origin)
+        return Handler(self.source, "*", self.send, self.retry, self.timeout + PATIENCE + 5, forwards_to=self.origin)
 
     async def send(self, event: Event) -> None:
         """One attempt. Returns on 2xx; for anything else it raises what tells the policy what to do."""

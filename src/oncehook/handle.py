@@ -6,7 +6,7 @@ is a handler that no event can reach: neither is found out by an event in the ni
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from oncehook import calling
@@ -34,6 +34,7 @@ class Handler:
     batch: int | None = None
     forwards_to: str | None = None  # the target, if this is a source's `forward`
     once_per: tuple[str, ...] = ()
+    defaulted: frozenset[str] = frozenset()  # of `retry` and `timeout`: what the source's settings decide
     name: str = field(init=False)
     is_async: bool = field(init=False)
     takes_tx: bool = field(init=False)
@@ -110,8 +111,21 @@ class Handlers:
         self._chosen: dict[tuple[str, str], Handler | None] = {}
         self.ours: dict[str, Handler] = {}  # by source: the project's own, where the user has none
         self.first: First | None = None
+        self._defaults: dict[str, dict[str, Any]] = {}
+
+    def set_defaults(self, source: str, *, retry: Retry, timeout: float) -> None:
+        """What holds for the handlers of a source that do not say otherwise, whether or not they are here already."""
+        self._defaults[source] = {"retry": retry, "timeout": timeout}
+        of_source = self._of_source.get(source, [])
+        of_source[:] = map(self._with_defaults, of_source)
+        self._chosen.clear()
+
+    def _with_defaults(self, handler: Handler) -> Handler:
+        defaults = self._defaults.get(handler.source, {})
+        return replace(handler, **{name: defaults[name] for name in handler.defaulted if name in defaults})
 
     def add(self, handler: Handler) -> None:
+        handler = self._with_defaults(handler)
         of_source = self._of_source.setdefault(handler.source, [])
         for other in of_source:
             if other.forwards_to or handler.forwards_to:

@@ -34,7 +34,7 @@ from oncehook.rehearse import Rehearsal, rehearse
 from oncehook.rejections import RefusalLog, RejectionLog, SecretLog
 from oncehook.relay import Relay
 from oncehook.rescue import keep_rescuing
-from oncehook.retry import Retry
+from oncehook.retry import Retry, with_fields
 from oncehook.settings import Configuration, Horizon, Settings, load, read_source, read_table
 from oncehook.source import Source
 from oncehook.store import Store, make_store
@@ -143,6 +143,11 @@ class Inbox(Registry):
         )
         self.sources[name] = source
         self.horizons[name] = horizon(name, settings, source.provider, self.settings)
+        retry, timeout = (
+            with_fields(Retry(), source.retry, f"sources.{name}.retry"),
+            settings.timeout or DEFAULT_TIMEOUT,
+        )
+        self.handlers.set_defaults(name, retry=retry, timeout=timeout)
         if settings.forward is not None:
             forward = Forward(source, self.outgoing, self.targets, trusted=in_file, clock=self.clock)
             self.handlers.add(forward.handler)
@@ -150,7 +155,7 @@ class Inbox(Registry):
         if settings.email:
             self.folding.add(name, source.provider_name, natural=settings.id is not None)
             if settings.forward is None:
-                self.handlers.ours[name] = Handler(name, "*", folded, Retry(), DEFAULT_TIMEOUT, BATCH)
+                self.handlers.ours[name] = Handler(name, "*", folded, retry, timeout, BATCH)
         return source
 
     def load_secrets(self) -> None:

@@ -79,7 +79,7 @@ class Inline:
 
     def _policy(self, source: Source) -> Retry:
         """*Provider retries* is 5xx for the first attempts, then a dead letter; *first hard failure* is one attempt."""
-        return Retry(attempts=source.settings.max_attempts if source.settings.on_failure == "retry" else 1)
+        return Retry(attempts=source.inline_attempts if source.settings.on_failure == "retry" else 1)
 
 
 def _first_lease(claim: Claim, claimed: Claimed) -> Leased:

@@ -41,12 +41,17 @@ class Registry:
         processed commit together or not at all. With `batch=N` it gets a list of up to N events and one transaction for
         all of them; if it fails, they are tried one by one. With `once_per`, such as "object_id" or a path in the
         payload, or several, only the first event of that identity is handled; the others are processed without it.
+        Without `retry` and `timeout`, those of the source's settings hold.
         """
         identity = identity_of(once_per)
         policy, limit = Retry() if retry is None else retry, seconds(timeout, DEFAULT_TIMEOUT)
+        defaulted = frozenset(name for name, given in (("retry", retry), ("timeout", timeout)) if given is None)
 
         def register(function: F) -> F:
-            self.handlers.add(Handler(source, type_pattern, function, policy, limit, batch, once_per=identity))
+            handler = Handler(
+                source, type_pattern, function, policy, limit, batch, once_per=identity, defaulted=defaulted
+            )
+            self.handlers.add(handler)
             return function
 
         return register

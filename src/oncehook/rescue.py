@@ -38,7 +38,7 @@ def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) ->
     error = Crashed("the lease ran out: the worker crashed, or the handler hung")
     policy, source = handler.retry if handler else Retry(), sources.get(str(row["source"]))
     if row["is_inline"]:  # its provider got no answer and delivers it again, whatever `on_failure` says
-        policy = Retry(attempts=source.settings.max_attempts) if source else Retry()
+        policy = Retry(attempts=source.inline_attempts) if source else Retry()
     decision = decide(policy, int(str(row["attempt"])), error)
     after = decision.after if isinstance(decision, Again) else None
     if after is not None and row["is_inline"]:

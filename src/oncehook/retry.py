@@ -1,12 +1,12 @@
 """When an attempt failed: again, and when, or never. Pure: a policy and a failure in, a decision out."""
 
 import random
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from oncehook.errors import ConfigurationError, OncehookError
-from oncehook.values import duration
+from oncehook.values import Parse, duration, ratio, some, whole
 
 Uniform = Callable[[float, float], float]
 
@@ -74,6 +74,35 @@ class Retry:
     def ceiling(self, attempt: int) -> float:
         """The longest pause after attempt number `attempt` (from 1)."""
         return min(self.most, self.first * self.factor ** min(attempt - 1, 64))
+
+
+_FIELDS: Mapping[str, Parse] = {"attempts": some(whole), "first": duration, "factor": ratio, "most": duration}
+
+
+def retry_fields(value: Any) -> dict[str, Any]:
+    """The fields of a policy that a source's `retry` names, out of a table or a `Retry`."""
+    if isinstance(value, Retry):
+        return asdict(value)
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError('expected a table such as { attempts = 5, first = "2s", factor = 2, most = "10m" }')
+    for name in value:
+        if name not in _FIELDS:
+            raise ValueError(f"{name} is not part of it: known are {', '.join(_FIELDS)}")
+    fields = {}
+    for name, given in value.items():
+        try:
+            fields[name] = _FIELDS[name](given)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return fields
+
+
+def with_fields(base: Retry, fields: Mapping[str, Any], where: str) -> Retry:
+    """`base` with some fields replaced. Raises ConfigurationError if that makes no policy."""
+    try:
+        return replace(base, **fields)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
 
 
 def decide(policy: Retry, attempt: int, error: BaseException, uniform: Uniform = random.uniform) -> Decision:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from oncehook.errors import ConfigurationError
+from oncehook.retry import Retry, retry_fields, with_fields
 from oncehook.values import (
     Network,
     Parse,
@@ -194,7 +195,22 @@ class SourceSettings:
         one_of("retry", "dead_letter"),
         "Inline: `retry` answers 5xx until `max_attempts`, `dead_letter` gives up at the first failure, with 2xx.",
     )
-    max_attempts: int = setting(5, whole, "Inline: after so many attempts the event is a dead letter, and acked.")
+    max_attempts: int | None = setting(
+        None,
+        some(whole),
+        "After this many attempts the event is a dead letter. Absent: 10, with a `forward` 20, inline 5.",
+    )
+    retry: Mapping[str, Any] | None = setting(
+        None,
+        retry_fields,
+        'How its events are retried: `{ attempts = 5, first = "2s", factor = 2, most = "10m" }`, or some of these. A '
+        "handler's own `retry=` wins. See [retries](retries.md).",
+    )
+    timeout: float | None = setting(
+        None,
+        some(duration),
+        "How long one attempt may take; a handler's own `timeout=` wins. Absent: 5m, with a `forward` 15s.",
+    )
     max_body: int | None = setting(None, some(size), "Largest body; else the provider's, else the global one.")
     tolerance: float | None = setting(
         None, duration, "How far a signed timestamp may be from now, either way; the provider's unless given."
@@ -213,7 +229,9 @@ class SourceSettings:
     forward_secret: tuple[str, ...] = setting(
         (), locators, "Signs what is forwarded (Standard Webhooks): `env:NAME`, `file:PATH` or the value; or several."
     )
-    forward_timeout: float = setting(15.0, duration, "How long one forwarded request may take, as a whole.")
+    forward_timeout: float | None = setting(
+        None, some(duration), "How long one forwarded request may take, as a whole. Absent: `timeout`, else 15s."
+    )
     forward_concurrency: int = setting(8, whole, "How many are under way to that address at once, in one worker.")
     forward_headers: tuple[str, ...] | None = setting(
         None,
@@ -284,6 +302,26 @@ def read_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
             f"sources.{name}: the name is part of the address; use lower-case letters, digits, - and _ (at most 63)"
         )
     return SourceSettings(**read_table(SourceSettings, values, f"sources.{name}."))
+
+
+def retry_of(settings: SourceSettings, where: str) -> dict[str, Any]:
+    """The fields of a retry policy that a source sets, by `retry` and `max_attempts`."""
+    fields = dict(settings.retry or {})
+    if settings.retry is not None and settings.mode == "inline":
+        raise ConfigurationError(
+            f'{where}.retry needs mode = "queued": an inline event is retried when its provider delivers it again. '
+            f"Write max_attempts instead"
+        )
+    if settings.on_failure != "retry" and settings.mode != "inline":
+        raise ConfigurationError(
+            f'{where}.on_failure needs mode = "inline": for one attempt at a queued event write max_attempts = 1'
+        )
+    if settings.max_attempts is not None:
+        if "attempts" in fields:
+            raise ConfigurationError(f"{where}: max_attempts and retry.attempts are the same: remove one of them")
+        fields["attempts"] = settings.max_attempts
+    with_fields(Retry(), fields, f"{where}.retry")
+    return fields
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.proxied import Proxies
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.secret import is_reference, mark, resolve
-from oncehook.settings import SourceSettings
+from oncehook.settings import SourceSettings, retry_of
 from oncehook.template import Body
 from oncehook.values import size
 from oncehook.verify import Verifier
@@ -60,6 +60,9 @@ NEVER_KEPT = frozenset(
 HORIZON = 30 * 86400.0  # seconds for which a provider retries, where its definition does not say
 CERTIFICATE = "certificate"
 """The mark of a source whose deliveries are verified by a certificate that is fetched."""
+
+INLINE_ATTEMPTS = 5
+"""How many deliveries of an inline event are attempts, unless the source says."""
 
 MOST_OFFERS = 5
 """So many secrets a minute may be offered to a source; more are a stranger's noise in the operator's log."""
@@ -117,6 +120,8 @@ class Source:
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
         self._prepare_facts(settings, where)
         self.find_serial = self._serial(settings, where)
+        self.retry = retry_of(settings, where)
+        self.inline_attempts = settings.max_attempts or INLINE_ATTEMPTS
         if not any(is_reference(secret) for secret in (*settings.secrets, settings.verify_token or "")):
             self.load_secrets()  # a secret that is written out is checked where it stands
 

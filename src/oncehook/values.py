@@ -1,5 +1,6 @@
 """What may stand in a setting: a function for each kind of value, which reads it or says what was expected."""
 
+import math
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -36,6 +37,12 @@ def whole(value: Any) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,12}", str(value)):
         raise ValueError("expected a whole number")
     return int(value)
+
+
+def ratio(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < math.inf:
+        raise ValueError("expected a number, 1 or more")
+    return float(value)
 
 
 def texts(value: Any) -> tuple[str, ...]:
