@@ -294,8 +294,11 @@ MEANING = {
         "received_at": "When it was committed, by the database's clock.",
         "status": "Its state, see [lifecycle](lifecycle.md).",
         "attempts": "How often a handler was tried, since it arrived or was replayed; counted when it is leased.",
-        "next_attempt_at": "When the next attempt is due; of an inline receipt, when its provider stops retrying.",
+        "next_attempt_at": "When the next attempt is due; after a replay, when that was; of an inline receipt, when "
+        "its provider stops retrying.",
         "processed_at": "When its handler's work was committed.",
+        "failed_at": "When it became a dead letter; empty in every other state.",
+        "replayed_at": "When it was last replayed: its age counts from there.",
         "last_error": "What the last attempt failed with, or why it is `failed`.",
         "correlation_id": "What the source's `correlation` names, else the `traceparent` header. Empty: the receipt.",
         "replays": "How often it was replayed.",
@@ -503,6 +506,7 @@ MEANING = {
         "attempts": "",
         "last_error": "",
         "received_at": "As on the receipt.",
+        "failed_at": "When it became a dead letter.",
         "payload": "The body.",
     },
 }

@@ -257,11 +257,12 @@ def test_errors_that_differ_only_in_an_id_are_one_group() -> None:
     facts = {"source": "stripe", "handler": "h", "receipts": 1}
     rows = [
         facts | {"last_error": f"KeyError: 'in_{n}' on try {n}", "last_receipt": n, "last_received_at": str(n),
-                 "first_received_at": str(n)}
+                 "first_received_at": str(n), "first_failed_at": str(n), "last_failed_at": str(n)}
         for n in (3, 1, 2)
     ]  # fmt: skip
     (group,) = grouped([*rows])
     assert (group["receipts"], group["first_received_at"], group["last_received_at"]) == (3, "1", "3")
+    assert (group["first_failed_at"], group["last_failed_at"]) == ("1", "3")
     assert group["last_error"] == "KeyError: 'in_3' on try 3"
     assert len(grouped([*rows, rows[0] | {"last_error": None}, rows[0] | {"handler": "other"}])) == 3
 

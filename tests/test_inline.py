@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox
+from oncehook.rescue import ABANDONED
 from oncehook.testing import post
 from tests.events import stripe_body, stripe_headers
 from tests.servers import ask
@@ -131,9 +132,9 @@ async def test_what_the_provider_stopped_retrying_is_a_dead_letter(
 
     async with inbox.lifespan():
         assert await send(inbox) == (500, "handler_failed")
-        assert await inbox.store.abandon_inline() == []
+        assert await inbox.store.abandon_inline(ABANDONED) == []
         ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
-        assert await inbox.store.abandon_inline() == [1]
+        assert [row["receipt"] for row in await inbox.store.abandon_inline(ABANDONED)] == [1]
     assert ask(database, STATES) == [("evt_1", "failed", 1)]
 
 

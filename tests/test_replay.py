@@ -136,7 +136,8 @@ async def test_only_finished_receipts_move_and_the_others_are_counted(inbox: Inb
         moved = (row[0], "received", 0, 1, None, None)
         assert row == (moved if row[0] in FINISHED else before[row[0]])
     moved_rows = rows(
-        "SELECT count(*) FROM webhook_receipts WHERE replays = 1 AND crashes = 0 AND next_attempt_at IS NULL "
+        "SELECT count(*) FROM webhook_receipts WHERE replays = 1 AND crashes = 0 "
+        "AND next_attempt_at = replayed_at AND failed_at IS NULL "
         "AND processed_at IS NULL AND handler IS NULL"
     )
     assert moved_rows == [(3,)]

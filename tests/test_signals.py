@@ -18,7 +18,7 @@ from tests.servers import ask
 
 pytestmark = pytest.mark.anyio
 
-EVERY_EVENT = {"source", "event_id", "type", "object_id", "receipt", "status", "correlation_id"}
+EVERY_EVENT = {"source", "provider", "event_id", "type", "object_id", "receipt", "status", "correlation_id"}
 
 
 @pytest.fixture

@@ -4,12 +4,20 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from oncehook.receipt import Receipt, rfc3339
+
 _PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\b\w*\d\w*\b")
 
 
 def shape(error: str | None) -> str:
     """An error without what it is about: the ids, numbers and quoted texts in it."""
     return _PARTICULAR.sub("…", error or "")
+
+
+def failed_without_attempt(receipt: Receipt, attempts: Iterable[dict[str, Any]]) -> str | None:
+    """When a receipt became a dead letter, unless an attempt ended so: the receiver or the provider gave it up."""
+    failed_at = rfc3339(receipt.failed_at)
+    return None if any(row["ended_at"] == failed_at for row in attempts) else failed_at
 
 
 def grouped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -19,7 +27,9 @@ def grouped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         key = row["source"], row["handler"], shape(row["last_error"])
         group = groups.setdefault(key, {**row, "receipts": 0})
         group["receipts"] += row["receipts"]
-        group["first_received_at"] = min(group["first_received_at"], row["first_received_at"])
+        for name in ("first_received_at", "first_failed_at"):
+            group[name] = min(group[name], row[name])
+        group["last_failed_at"] = max(group["last_failed_at"], row["last_failed_at"])
         if row["last_receipt"] >= group["last_receipt"]:
             group |= {name: row[name] for name in ("last_receipt", "last_received_at", "last_error")}
     return sorted(groups.values(), key=lambda group: -group["receipts"])

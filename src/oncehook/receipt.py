@@ -243,6 +243,7 @@ class Receipt:
     attempts: int
     next_attempt_at: datetime | None
     processed_at: datetime | None
+    failed_at: datetime | None
     last_error: str | None
     duplicates: int
     correlation_id: str | None
@@ -252,7 +253,7 @@ class Receipt:
     def as_json(self) -> dict[str, Any]:
         """The event as the outside knows it: the same keys wherever an event is printed."""
         row = {name: getattr(self, name) for name in self.__slots__}
-        for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at"):
+        for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at"):
             row[name] = rfc3339(row[name])
         row["correlation_id"] = self.correlation_id or str(self.receipt)
         return row

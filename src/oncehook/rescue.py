@@ -12,6 +12,7 @@ from oncehook.source import HORIZON, Source
 from oncehook.store import Store
 
 PAGE = 200
+ABANDONED = "the provider stopped retrying"
 
 
 Sources = Mapping[str, Source]
@@ -61,8 +62,8 @@ async def keep_rescuing(store: Store, handlers: Handlers, sources: Sources, ever
         await asyncio.sleep(every)
         try:
             await rescue(store, handlers, sources)
-            for receipt in await store.abandon_inline():
-                signals.emit("abandoned", receipt=receipt)
+            for row in await store.abandon_inline(ABANDONED):
+                signals.abandoned(row)
         except Unavailable as error:
             signals.emit("worker_waits", detail=error.detail)
         except Exception as error:

@@ -256,6 +256,7 @@ class EventLine(msgspec.Struct, omit_defaults=True):
 
     event: str
     source: str
+    provider: str
     event_id: str
     type: str | None
     object_id: str | None
@@ -300,6 +301,7 @@ def _event_line(claim: Claim, outcome: Claimed) -> EventLine | None:
     return EventLine(
         line,
         claim.source,
+        claim.provider,
         claim.event_id,
         claim.type,
         claim.object_id,
@@ -337,8 +339,8 @@ def settled(leased: Leased, done: Settled, landed: bool) -> None:
     line = WORDS[done.status] if landed else "lease_lost"
     if is_on(line):
         written = AttemptLine(
-            line, leased.source, leased.event_id, leased.type, leased.object_id, leased.receipt, done.status.value,
-            leased.correlation_id or str(leased.receipt), leased.delivery_id, attempt=leased.attempt,
+            line, leased.source, leased.provider, leased.event_id, leased.type, leased.object_id, leased.receipt,
+            done.status.value, leased.correlation_id or str(leased.receipt), leased.delivery_id, attempt=leased.attempt,
             outcome=done.outcome, handler=done.handler, error=done.error,
         )  # fmt: skip
         _write([written])
@@ -348,11 +350,25 @@ def rescued(row: Mapping[str, Any], done: Settled) -> None:
     """A count and a line for a receipt whose lease ran out, and one more if that was its last attempt."""
     is_dead = done.status is State.FAILED
     metrics.count("oncehook_processed_total", row["source"], "failed" if is_dead else done.outcome)
-    about = {name: row[name] for name in ("source", "event_id", "type", "receipt")}
-    about |= {"status": done.status.value, "attempt": row["attempt"]}
+    about = _about_row(row, done.status)
     emit("rescued", **about)
     if is_dead:
         emit("dead", **about, handler=done.handler, error=done.error)
+
+
+def abandoned(row: Mapping[str, Any]) -> None:
+    """A line for an inline event that became a dead letter because its provider stopped retrying."""
+    emit("abandoned", **_about_row(row, State.FAILED), handler=row["handler"], error=row["last_error"])
+
+
+def _about_row(row: Mapping[str, Any], status: State) -> dict[str, Any]:
+    """The fields of an event's line, from a row of its receipt."""
+    names = ("source", "provider", "event_id", "type", "object_id", "receipt")
+    about = {name: row[name] for name in names} | {"status": status.value}
+    about["correlation_id"] = row["correlation_id"] or str(row["receipt"])
+    if row["delivery_id"]:
+        about["delivery_id"] = row["delivery_id"]
+    return about | {"attempt": row["attempt"]}
 
 
 NOOPS = {
@@ -368,6 +384,7 @@ def noop(leased: Leased, reason: str, scope: str, key: str) -> None:
     emit(
         line,
         source=leased.source,
+        provider=leased.provider,
         event_id=leased.event_id,
         type=leased.type,
         object_id=leased.object_id,
@@ -426,6 +443,7 @@ def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:
     emit(
         "unavailable",
         source=first.source,
+        provider=first.provider,
         event_id=first.event_id,
         type=first.type,
         object_id=first.object_id,

@@ -51,6 +51,7 @@ SQLITE_ONLY = {
     "fresh_receipts",
     "claim_payload",
     "claim_inline",
+    "claim_failed",
     "settle_attempts",
     "keep_attempts",
     "free_pages",
@@ -60,7 +61,7 @@ ATTEMPT_COLUMNS = "id receipt_id number started_at ended_at outcome error traceb
 
 EVENT_KEYS = """
 receipt source provider event_id type object_id occurred_at received_at status attempts next_attempt_at
-processed_at last_error duplicates correlation_id delivery_id replays
+processed_at failed_at last_error duplicates correlation_id delivery_id replays
 """
 
 
@@ -101,7 +102,7 @@ async def test_attempts_that_were_kept_before_they_were_a_view_are_still_there_o
         ask(database, "INSERT INTO webhook_attempts (receipt_id, number, started_at, outcome, error) "
                       f"VALUES (1, 1, {now}, 'retrying', 'down'), (1, 2, {now}, 'processed', NULL)")  # fmt: skip
         monkeypatch.undo()
-        assert await store.migrate() == ["012_mark"]
+        assert (await store.migrate())[0] == "012_mark"
         history = "SELECT number, outcome, error FROM webhook_attempts ORDER BY id"
         assert ask(database, history) == [(1, "retrying", "down"), (2, "processed", None)]
     finally:
@@ -182,7 +183,8 @@ async def test_both_dialects_have_the_same_columns(store: Store, database: str, 
     tables = {
         "webhook_receipts": "id source provider event_id type object_id delivery_id occurred_at received_at status "
         "attempts next_attempt_at processed_at last_error correlation_id replays fingerprint "
-        "lease lease_until leased_at worker crashes is_inline serial_key outcome handler started_at version",
+        "lease lease_until leased_at worker crashes is_inline serial_key outcome handler started_at version "
+        "failed_at replayed_at",
         "webhook_past_attempts": ATTEMPT_COLUMNS,
         "webhook_attempts": ATTEMPT_COLUMNS,
         "webhook_audit": "id at actor action detail",
@@ -205,7 +207,7 @@ async def test_both_dialects_have_the_same_columns(store: Store, database: str, 
         "webhook_alerts": "id incident_id target word number status attempts next_attempt_at told_at last_error lease "
         "worker",
         "webhook_turns": "name number taken_at",
-        "webhook_dlq": "receipt source event_id type object_id attempts last_error received_at payload",
+        "webhook_dlq": "receipt source event_id type object_id attempts last_error received_at failed_at payload",
     }
     for table, expected in tables.items():
         assert columns(database, table) == expected.split()

@@ -68,8 +68,8 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("dead", justify="right", no_wrap=True)
-    for title in ("source", "handler", "error", "first received", "last received"):
-        table.add_column(title, overflow="fold", no_wrap=title.endswith("received"))
+    for title in ("source", "handler", "error", "first failed", "last failed"):
+        table.add_column(title, overflow="fold", no_wrap=title.endswith("failed"))
     table.add_column("last one", justify="right", no_wrap=True)
     for group in groups[:SHOWN]:
         table.add_row(
@@ -77,8 +77,8 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
             Text(printable(group["source"])),
             Text(printable(group["handler"])),
             Text(printable(group["last_error"])[:200], style="red"),
-            group["first_received_at"][:19],
-            group["last_received_at"][:19],
+            group["first_failed_at"][:19],
+            group["last_failed_at"][:19],
             str(group["last_receipt"]),
         )
     console().print(table)

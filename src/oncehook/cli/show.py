@@ -20,6 +20,7 @@ from oncehook.cli.options import (
     printable,
     run,
 )
+from oncehook.dead import failed_without_attempt
 from oncehook.effect import effect_json
 from oncehook.order import entities_of
 from oncehook.receipt import EffectFilter, Filter, Payload, Receipt
@@ -71,7 +72,7 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         print_json({**receipt.as_json(), "payload": view, "headers": headers, **more, **asked})
     else:
         _print_facts(receipt)
-        _print_timeline(duplicates, attempts, replays, noops, effects)
+        _print_timeline(receipt, duplicates, attempts, replays, noops, effects)
         _print_entities(receipt, entities)
         _print_payload(payload)
     return 0
@@ -136,12 +137,16 @@ def _print_facts(receipt: Receipt) -> None:
 Rows = list[dict[str, Any]]
 
 
-def _print_timeline(duplicates: Rows, attempts: Rows, replays: Rows, noops: Rows, effects: Rows) -> None:
+def _print_timeline(
+    receipt: Receipt, duplicates: Rows, attempts: Rows, replays: Rows, noops: Rows, effects: Rows
+) -> None:
     """What happened to it since it was received, and to what it asked for, in the order of time."""
     from rich.text import Text
 
     moments = [(row["received_at"], *_told_duplicate(row)) for row in duplicates]
     moments += [(row["ended_at"], *_told_attempt(row)) for row in attempts]
+    if (failed_at := failed_without_attempt(receipt, attempts)) is not None:
+        moments.append((failed_at, f"dead letter: {printable(receipt.last_error)}", "red"))
     moments += [(row["at"], f"replayed by {printable(row['actor'])}", "bold") for row in replays]
     moments += [(row["at"], _told_noop(row), "bright_black") for row in noops]
     moments += [(row["done_at"] or row["created_at"], *_told_effect(row)) for row in reversed(effects)]

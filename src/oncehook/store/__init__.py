@@ -182,8 +182,11 @@ class Store(Protocol):
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         """Take one inline receipt that is `retrying`, or whose lease ran out; None if it is neither."""
 
-    async def abandon_inline(self) -> list[int]:
-        """Make dead letters of inline receipts whose provider has stopped retrying; returns them."""
+    async def abandon_inline(self, reason: str) -> list[dict[str, Any]]:
+        """Make dead letters of inline receipts whose provider has stopped retrying; returns what a log line needs.
+
+        `last_error` becomes `reason`, followed by the error of the last attempt.
+        """
 
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
         """End attempts: the receipts whose lease still held are moved on, with a row of history; returns those."""

@@ -51,8 +51,8 @@ class PostgresWork(PostgresLease):
         rows = await self._read(self.sql["lease_one"], given)
         return Leased(*rows[0]) if rows else None
 
-    async def abandon_inline(self) -> list[int]:
-        return [row[0] for row in await self._read(self.sql["abandon_inline"], {})]
+    async def abandon_inline(self, reason: str) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._read(self.sql["abandon_inline"], {"reason": reason})]
 
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
         rows = await self._read(self.sql["settle"], {"given": settled_json(settled)})

@@ -44,6 +44,8 @@ class SqliteStore(SqliteAlerts):
         for id, claim in fresh:
             if claim.inline_seconds is not None:
                 connection.execute(self.sql["claim_inline"], (claim.inline_seconds, id))
+            elif claim.status is State.FAILED:
+                connection.execute(self.sql["claim_failed"], (id,))
         outcome = {id: Claimed(id, True, claim.status, claim.fingerprint) for id, claim in fresh}
         for id, claim in offered:
             if id not in outcome:
@@ -152,6 +154,6 @@ def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = No
 
 def _receipt(row: sqlite3.Row) -> Receipt:
     values = dict(row)
-    for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at"):
+    for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at"):
         values[name] = moment(values[name])
     return Receipt(**values | {"status": State(values["status"])})

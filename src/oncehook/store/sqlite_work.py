@@ -49,9 +49,11 @@ class SqliteWork(SqliteLease):
         leased = await self._write(lambda connection: leased_by(connection, self.sql["lease_one"], given))
         return leased[0] if leased else None
 
-    async def abandon_inline(self) -> list[int]:
-        def abandon(connection: sqlite3.Connection) -> list[int]:
-            return [row[0] for row in connection.execute(self.sql["abandon_inline"]).fetchall()]
+    async def abandon_inline(self, reason: str) -> list[dict[str, Any]]:
+        def abandon(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+            cursor = connection.execute(self.sql["abandon_inline"], {"reason": reason})
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
         return await self._write(abandon)
 

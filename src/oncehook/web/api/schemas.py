@@ -68,6 +68,7 @@ class Event(Struct):
     attempts: int
     next_attempt_at: str | None
     processed_at: str | None
+    failed_at: str | None
     last_error: str | None
     duplicates: int
     correlation_id: str
@@ -228,6 +229,8 @@ class DeadGroup(Struct):
     receipts: int
     first_received_at: str
     last_received_at: str
+    first_failed_at: str
+    last_failed_at: str
     last_receipt: int
 
 

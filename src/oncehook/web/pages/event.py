@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from oncehook.dead import failed_without_attempt
 from oncehook.order import entities_of
 from oncehook.prune import forget
 from oncehook.receipt import EffectFilter, Filter, Receipt, rfc3339
@@ -67,7 +68,10 @@ async def timeline(context: Context, receipt: Receipt) -> list[Moment]:
     store = context.store
     first = Moment(rfc3339(receipt.received_at) or "", "received", "Received", _facts(receipt.delivery_id, "delivery"))
     moments = [_duplicate(row) for row in await store.duplicates(receipt.receipt)]
-    moments += [_attempt(row) for row in await store.attempts(receipt.receipt)]
+    attempts = await store.attempts(receipt.receipt)
+    moments += [_attempt(row) for row in attempts]
+    if (failed_at := failed_without_attempt(receipt, attempts)) is not None:
+        moments.append(Moment(failed_at, "failed", "Dead letter", error=receipt.last_error))
     moments += [_noop(row) for row in await store.noops(receipt.receipt)]
     if receipt.replays:
         replays = await store.replays(receipt.receipt)

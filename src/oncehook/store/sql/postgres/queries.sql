@@ -11,11 +11,12 @@ WITH offered AS (
 ), claimed AS (
     INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
                                   status, last_error, fingerprint, serial_key, is_inline, attempts, lease, leased_at,
-                                  lease_until)
+                                  lease_until, failed_at)
     SELECT id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
            coalesce(status, 'received'), last_error, decode(fingerprint, 'hex'), serial_key,
            inline_seconds IS NOT NULL, (inline_seconds IS NOT NULL)::integer, (inline_seconds IS NOT NULL)::integer,
-           CASE WHEN inline_seconds IS NOT NULL THEN now() END, now() + inline_seconds * interval '1 second'
+           CASE WHEN inline_seconds IS NOT NULL THEN now() END, now() + inline_seconds * interval '1 second',
+           CASE WHEN status = 'failed' THEN now() END
     FROM offered ORDER BY source COLLATE "C", event_id COLLATE "C"
     ON CONFLICT (source, event_id) DO NOTHING
     RETURNING id
@@ -46,7 +47,7 @@ ORDER BY number
 
 -- name: find
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
-       r.attempts, r.next_attempt_at, r.processed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates
 FROM webhook_receipts r
 WHERE r.id > 0

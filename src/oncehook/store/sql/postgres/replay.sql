@@ -3,7 +3,7 @@ SELECT now()
 
 -- name: replay_page
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
-       r.attempts, r.next_attempt_at, r.processed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates,
        EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date) AS kept
 FROM webhook_receipts r
@@ -26,6 +26,7 @@ SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM ({page
 GROUP BY status, type IS NOT NULL, kept
 
 -- name: replay
+-- A replayed event is due from now on, behind the events that wait already: its age counts from the replay.
 WITH chosen AS (
     SELECT r.id, r.status, r.attempts, r.started_at, r.processed_at, r.outcome, r.handler, r.version, r.worker
     FROM webhook_receipts r
@@ -39,8 +40,8 @@ WITH chosen AS (
     FROM chosen WHERE status = 'processed' AND started_at IS NOT NULL ORDER BY id
 )
 UPDATE webhook_receipts r
-SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = false, next_attempt_at = NULL,
-    processed_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL, handler = NULL, version = NULL
+SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = false, next_attempt_at = now(),
+    replayed_at = now(), processed_at = NULL, failed_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL, handler = NULL, version = NULL
 FROM chosen WHERE r.id = chosen.id AND r.status IN ('failed', 'processed', 'ignored')
 RETURNING r.id
 
@@ -65,7 +66,8 @@ ORDER BY id
 
 -- name: dead
 SELECT source, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
-       max(received_at) AS last_received_at, max(id) AS last_receipt
+       max(received_at) AS last_received_at, min(coalesce(failed_at, received_at)) AS first_failed_at,
+       max(coalesce(failed_at, received_at)) AS last_failed_at, max(id) AS last_receipt
 FROM webhook_receipts WHERE status = 'failed'
 GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
 

@@ -66,7 +66,9 @@ WHERE r.id = h.receipt AND r.lease = h.lease AND r.status = 'processing'
 RETURNING r.id
 
 -- name: expired
-SELECT id AS receipt, lease, attempts AS attempt, source, event_id, type, is_inline FROM webhook_receipts
+SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id,
+       is_inline
+FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < now() AND id > :after
 ORDER BY id LIMIT :limit
 
@@ -99,9 +101,11 @@ SELECT l.id AS receipt, l.lease, l.attempts AS attempt, l.source, l.provider, l.
 FROM leased l LEFT JOIN webhook_payloads p ON p.receipt_id = l.id AND p.day = (l.received_at AT TIME ZONE 'UTC')::date
 
 -- name: abandon_inline
-UPDATE webhook_receipts SET status = 'failed', next_attempt_at = NULL
+UPDATE webhook_receipts
+SET status = 'failed', next_attempt_at = NULL, failed_at = now(),
+    last_error = :reason || coalesce('; the last error was: ' || last_error, '')
 WHERE is_inline AND status = 'retrying' AND next_attempt_at <= now()
-RETURNING id
+RETURNING id AS receipt, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id, handler, last_error
 
 -- name: same_database
 -- Which database, which server, which table; and which transaction, so that asking twice shows an AUTOCOMMIT.

@@ -24,7 +24,7 @@ WHERE (SELECT count(*) FROM webhook_deliveries WHERE receipt_id = :receipt AND s
 
 -- name: find
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
-       r.attempts, r.next_attempt_at, r.processed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates
 FROM webhook_receipts r
 WHERE r.id > 0

@@ -3,7 +3,7 @@ SELECT strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 
 -- name: replay_page
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
-       r.attempts, r.next_attempt_at, r.processed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates,
        EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id) AS kept
 FROM webhook_receipts r
@@ -35,9 +35,11 @@ WHERE r.id IN (SELECT value FROM json_each(:receipts)) AND r.status = 'processed
 ORDER BY r.id
 
 -- name: replay
+-- A replayed event is due from now on, behind the events that wait already: its age counts from the replay.
 UPDATE webhook_receipts
-SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = 0, next_attempt_at = NULL,
-    processed_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL, handler = NULL, version = NULL
+SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = 0,
+    next_attempt_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), replayed_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+    processed_at = NULL, failed_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL, handler = NULL, version = NULL
 WHERE id IN (SELECT value FROM json_each(:receipts))
   AND status IN ('failed', 'processed', 'ignored') AND type IS NOT NULL
   AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id)
@@ -58,7 +60,8 @@ ORDER BY id
 
 -- name: dead
 SELECT source, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
-       max(received_at) AS last_received_at, max(id) AS last_receipt
+       max(received_at) AS last_received_at, min(coalesce(failed_at, received_at)) AS first_failed_at,
+       max(coalesce(failed_at, received_at)) AS last_failed_at, max(id) AS last_receipt
 FROM webhook_receipts WHERE status = 'failed'
 GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
 

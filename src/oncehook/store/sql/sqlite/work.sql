@@ -28,6 +28,7 @@ SET status = g.status, outcome = g.outcome, handler = g.handler, version = g.ver
     lease_until = NULL,
     started_at = coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || g.seconds || ' seconds'), leased_at),
     crashes = CASE WHEN g.crashed THEN crashes + 1 ELSE 0 END,
+    failed_at = CASE WHEN g.status = 'failed' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
     processed_at = CASE WHEN g.status = 'processed' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END,
     next_attempt_at = CASE WHEN g.after IS NOT NULL
                            THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || g.after || ' seconds') END
@@ -42,8 +43,10 @@ WHERE id = g.receipt AND webhook_receipts.lease = g.lease AND webhook_receipts.s
 RETURNING id
 
 -- name: settle_attempts
-INSERT INTO webhook_past_attempts (receipt_id, number, started_at, outcome, error, traceback, handler, version, worker)
-SELECT r.id, r.attempts, r.started_at, r.outcome, r.last_error, value ->> 'traceback', r.handler, r.version, r.worker
+INSERT INTO webhook_past_attempts
+    (receipt_id, number, started_at, ended_at, outcome, error, traceback, handler, version, worker)
+SELECT r.id, r.attempts, r.started_at, coalesce(r.failed_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')), r.outcome, r.last_error,
+       value ->> 'traceback', r.handler, r.version, r.worker
 FROM json_each(:given) JOIN webhook_receipts r ON r.id = value ->> 'receipt'
 WHERE r.id IN (SELECT value FROM json_each(:settled)) AND r.status <> 'processed'
 
@@ -56,7 +59,9 @@ WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processi
 RETURNING id
 
 -- name: expired
-SELECT id AS receipt, lease, attempts AS attempt, source, event_id, type, is_inline FROM webhook_receipts
+SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id,
+       is_inline
+FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
 ORDER BY id LIMIT :limit
 
@@ -82,6 +87,9 @@ SET is_inline = 1, attempts = 1, lease = 1, leased_at = strftime('%Y-%m-%dT%H:%M
     lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || ? || ' seconds')
 WHERE id = ?
 
+-- name: claim_failed
+UPDATE webhook_receipts SET failed_at = received_at WHERE id = ?
+
 -- name: lease_one
 UPDATE webhook_receipts
 SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
@@ -95,9 +103,11 @@ RETURNING id AS receipt, lease, attempts AS attempt, source, provider, event_id,
           (SELECT headers FROM webhook_payloads p WHERE p.receipt_id = webhook_receipts.id) AS headers
 
 -- name: abandon_inline
-UPDATE webhook_receipts SET status = 'failed', next_attempt_at = NULL
+UPDATE webhook_receipts
+SET status = 'failed', next_attempt_at = NULL, failed_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+    last_error = :reason || coalesce('; the last error was: ' || last_error, '')
 WHERE is_inline AND status = 'retrying' AND next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
-RETURNING id
+RETURNING id AS receipt, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id, handler, last_error
 
 -- name: same_database
 SELECT file FROM pragma_database_list WHERE name = 'main'
