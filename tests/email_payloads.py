@@ -43,7 +43,12 @@ SENDGRID: list[Row] = [
     (sendgrid("bounce", reason="550 no such user", status="5.1.1", type="bounce"), _sg("bounced", "hard")),
     (sendgrid("bounce", reason="452 over quota", status="4.2.2", type="blocked"), _sg("bounced", "soft")),
     (sendgrid("bounce", reason="450 later", status="4.0.0"), _sg("bounced", "soft")),
-    (sendgrid("dropped", reason="Bounced Address", status="5.0.0"), _sg("rejected")),
+    (sendgrid("dropped", reason="Bounced Address", status="5.0.0"), _sg("rejected", "hard")),
+    (sendgrid("dropped", 1763200000, reason="Spam Reporting Address"), _sg("rejected", "hard")),
+    (sendgrid("dropped", 1763200000, reason="Unsubscribed Address"), _sg("rejected", "hard")),
+    (sendgrid("dropped", 1763200000, reason="Invalid"), _sg("rejected", "hard")),
+    (sendgrid("dropped", 1763200000, reason="Spam Content"), _sg("rejected")),
+    (sendgrid("dropped", 1763200000, reason="Recipient List over Package Quota"), _sg("rejected")),
     (sendgrid("open", useragent="Mozilla/5.0", ip="192.0.2.9", sg_machine_open=False), _sg("opened")),
     (sendgrid("click", url="https://example.com/1", useragent="Mozilla/5.0"), _sg("clicked")),
     (sendgrid("spamreport"), _sg("complained")),
@@ -104,8 +109,10 @@ _SES_COMPLAINT = {
     "feedbackId": "0100019a8f2c-cp",
     "complaintFeedbackType": "abuse",
 }
+_SES_NOT_SPAM = {**_SES_COMPLAINT, "complaintFeedbackType": "not-spam"}
 _SES_DELAY = {"delayType": "MailboxFull", "timestamp": _ses_time, "delayedRecipients": [{"emailAddress": JANE}]}
 _SES_LEFT = {"timestamp": _ses_time, "newTopicPreferences": {"unsubscribeAll": True}}
+_SES_CLICK = {"timestamp": _ses_time, "link": "https://example.com/1"}
 _ALONE = {**SES_MAIL, "destination": [JANE]}
 
 SES: list[Row] = [
@@ -121,9 +128,12 @@ SES: list[Row] = [
     (ses_bounce(to="Jane Doe <Jane@EXAMPLE.com>"), [("bounced", "hard", "Jane@example.com", SES_ID, SES_AT)]),
     (sns("Complaint", complaint=_SES_COMPLAINT), [("complained", None, JANE, SES_ID, SES_AT)]),
     (sns("Complaint", "notificationType", complaint=_SES_COMPLAINT), [("complained", None, JANE, SES_ID, SES_AT)]),
+    (sns("Complaint", complaint=_SES_NOT_SPAM), [("unknown", None, JANE, SES_ID, SES_AT)]),
     (sns("Reject", reject={"reason": "Bad content"}), _both("rejected", "2025-11-15T09:46:39.500000Z")),
-    (sns("Open", open={"timestamp": _ses_time, "userAgent": "Mozilla/5.0"}), _both("opened")),
-    (sns("Click", click={"timestamp": _ses_time, "link": "https://example.com/1"}), _both("clicked")),
+    (sns("Open", mail=_ALONE, open={"timestamp": _ses_time}), [("opened", None, JANE, SES_ID, SES_AT)]),
+    (sns("Open", open={"timestamp": _ses_time, "userAgent": "Mozilla/5.0"}), [("opened", None, None, SES_ID, SES_AT)]),
+    (sns("Click", mail=_ALONE, click=_SES_CLICK), [("clicked", None, JANE, SES_ID, SES_AT)]),
+    (sns("Click", click=_SES_CLICK), [("clicked", None, None, SES_ID, SES_AT)]),
     (
         sns("Rendering Failure", failure={"templateName": "t", "errorMessage": "no such attribute"}),
         _both("failed", "2025-11-15T09:46:39.500000Z"),
@@ -168,7 +178,8 @@ POSTMARK: list[Row] = [
     (postmark_bounce("DnsError"), _pm("deferred")),
     (postmark_bounce("AutoResponder"), _pm("autoresponded")),
     (postmark_bounce("SpamNotification"), _pm("complained")),
-    (postmark_bounce("BadEmailAddress"), _pm("rejected")),
+    (postmark_bounce("BadEmailAddress"), _pm("rejected", "hard")),
+    (postmark_bounce("ManuallyDeactivated"), _pm("rejected", "hard")),
     (postmark_bounce("Blocked"), _pm("rejected")),
     (postmark_bounce("VirusNotification"), _pm("bounced")),
     (postmark_bounce("SMTPApiError"), _pm("failed")),
@@ -226,6 +237,12 @@ MAILGUN: list[Row] = [
     (mailgun("delivered", **{"delivery-status": {"code": 250, "message": "OK"}}), _mg("delivered")),
     (mailgun("failed", severity="permanent", reason="bounce", **{"delivery-status": _REFUSED}), _mg("bounced", "hard")),
     (mailgun("failed", severity="temporary", reason="generic"), _mg("deferred")),
+    (mailgun("failed", severity="permanent", reason="suppress-bounce"), _mg("rejected", "hard")),
+    (mailgun("failed", severity="permanent", reason="suppress-complaint"), _mg("rejected", "hard")),
+    (mailgun("failed", severity="permanent", reason="suppress-unsubscribe"), _mg("rejected", "hard")),
+    (mailgun("failed", severity="permanent", reason="espblock"), _mg("bounced")),
+    (mailgun("failed", severity="permanent", reason="generic"), _mg("bounced")),
+    (mailgun("failed", severity="permanent", reason="old"), _mg("bounced", "soft")),
     (mailgun("rejected", recipient=None, reject={"reason": "virus"}), _mg("rejected")),
     (mailgun("opened", **{"client-info": {"user-agent": "Mozilla/5.0"}}), _mg("opened")),
     (mailgun("clicked", url="https://example.com/1"), _mg("clicked")),
@@ -249,7 +266,9 @@ MAILGUN_FORMS: list[Row] = [
     for word, type_, bounce, more in (
         ("delivered", "delivered", None, {}),
         ("bounced", "bounced", "hard", {"code": "550", "error": "no such user"}),
-        ("dropped", "rejected", None, {"code": "605", "description": "not delivering to previously bounced address"}),
+        ("dropped", "rejected", "hard", {"code": "605", "description": "not delivering to previously bounced address"}),
+        ("dropped", "rejected", "hard", {"reason": "hardfail"}),
+        ("dropped", "rejected", None, {"reason": "espblock"}),
         ("complained", "complained", None, {}),
         ("opened", "opened", None, {"user-agent": "Mozilla/5.0"}),
     )
@@ -290,7 +309,8 @@ RESEND: list[Row] = [
     (resend("email.opened"), _rs("opened")),
     (resend("email.clicked", click={"link": "https://example.com/1", "userAgent": "Mozilla/5.0"}), _rs("clicked")),
     (resend("email.failed", failed={"reason": "reached_daily_quota"}), _rs("failed")),
-    (resend("email.suppressed"), _rs("rejected")),
+    (resend("email.suppressed"), _rs("rejected", "hard")),
+    (resend("email.bounced", bounce={"message": "The mailbox sent a hard bounce."}), _rs("bounced", "hard")),
     (resend("email.levitated"), _rs("unknown")),
 ]
 
@@ -332,6 +352,7 @@ SPARKPOST: list[Row] = [
     (sparkpost("out_of_band", bounce_class="30"), _sp("bounced", "hard")),
     (sparkpost("spam_complaint", fbtype="abuse"), _sp("complained")),
     (sparkpost("policy_rejection", bounce_class="25"), _sp("rejected")),
+    (sparkpost("policy_rejection", reason="554 recipient address suppressed"), _sp("rejected", "hard")),
     (sparkpost("generation_failure", "gen_event"), _sp("failed")),
     (sparkpost("generation_rejection", "gen_event"), _sp("rejected")),
     (sparkpost("open", "track_event"), _sp("opened")),
@@ -365,7 +386,9 @@ MANDRILL: list[Row] = [
     ({**mandrill("click"), "url": "https://example.com/1"}, _md("clicked")),
     (mandrill("spam"), _md("complained")),
     (mandrill("unsub"), _md("unsubscribed")),
-    (mandrill("reject"), _md("rejected")),
+    (mandrill("reject"), _md("rejected", "hard")),
+    (mandrill("reject", reject={"reason": "spam"}), _md("rejected", "hard")),
+    (mandrill("reject", reject={"reason": "rule"}), _md("rejected")),
     (mandrill("levitate"), _md("unknown")),
     (
         {"type": "blacklist", "action": "add", "ts": 1763200000, "reject": {"email": JANE, "reason": "hard-bounce"}},
@@ -393,7 +416,10 @@ MAILJET: list[Row] = [
     (mailjet("bounce", hard_bounce=True, blocked=False, error="user unknown"), _mj("bounced", "hard")),
     (mailjet("bounce", hard_bounce=False, blocked=False, error="quota exceeded"), _mj("bounced", "soft")),
     (mailjet("bounce", hard_bounce=False, error="greylisted"), _mj("deferred")),
-    (mailjet("blocked", error="preblocked", error_related_to="mailjet"), _mj("rejected")),
+    (mailjet("blocked", error="preblocked", error_related_to="mailjet"), _mj("rejected", "hard")),
+    (mailjet("blocked", error="spam reporter"), _mj("rejected", "hard")),
+    (mailjet("blocked", error="content blocked", error_related_to="content"), _mj("rejected")),
+    (mailjet("blocked", error="quota exceeded", error_related_to="recipient"), _mj("rejected")),
     (mailjet("open", agent="Mozilla/5.0"), _mj("opened")),
     (mailjet("click", url="https://example.com/1"), _mj("clicked")),
     (mailjet("spam", source="JMRPP"), _mj("complained")),
@@ -425,7 +451,7 @@ BREVO: list[Row] = [
     (brevo("hard_bounce", reason="550 unknown"), _bv("bounced", "hard")),
     (brevo("soft_bounce", reason="452 full"), _bv("bounced", "soft")),
     (brevo("invalid_email"), _bv("bounced", "hard")),
-    (brevo("blocked", reason="blocked : due to blacklist user"), _bv("rejected")),
+    (brevo("blocked", reason="blocked : due to blacklist user"), _bv("rejected", "hard")),
     (brevo("error", reason="template"), _bv("failed")),
     (brevo("spam"), _bv("complained")),
     (brevo("complaint"), _bv("complained")),
@@ -435,6 +461,7 @@ BREVO: list[Row] = [
     (brevo("proxy_open"), _bv("opened")),
     (brevo("click", link="https://example.com/1"), _bv("clicked")),
     (brevo("unsubscribe"), _bv("unsubscribed")),
+    (brevo("unsubscribed"), _bv("unsubscribed")),
     (brevo("levitated"), _bv("unknown")),
 ]
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -151,6 +152,47 @@ async def test_the_same_ses_bounce_in_both_forms_is_one_fact(inbox: Inbox, rows:
     await settled(inbox, database)
     assert rows("SELECT count(*) FROM webhook_receipts") == [(2,)]
     assert len(rows(FACTS)) == 1
+
+
+async def test_an_open_of_a_mail_to_several_counts_once(inbox: Inbox, database: str) -> None:
+    opened = {"timestamp": "2025-11-15T09:46:40.100Z", "userAgent": "Mozilla/5.0"}
+    await send(inbox, "ses", sns("Open", open=opened))
+    await settled(inbox, database)
+    assert await inbox.email.counts(["type"]) == [{"type": "opened", "bounce": None, "events": 1}]
+
+
+async def test_a_recipient_that_says_it_is_not_spam_is_not_suppressed(inbox: Inbox, database: str) -> None:
+    for number, feedback in enumerate(("not-spam", "abuse")):
+        recipients = [{"emailAddress": f"r{number}@example.com"}]
+        facts = {"complainedRecipients": recipients, "feedbackId": feedback, "complaintFeedbackType": feedback}
+        await send(inbox, "ses", sns("Complaint", number=number, complaint=facts))
+    await settled(inbox, database)
+    assert await inbox.email.can_send("r0@example.com")
+    assert not await inbox.email.can_send("r1@example.com")
+
+
+async def test_an_address_in_another_case_is_suppressed_by_the_event(inbox: Inbox, database: str) -> None:
+    await send(inbox, "sendgrid", [sendgrid("dropped", email="MG@Example.com", reason="Bounced Address")])
+    await settled(inbox, database)
+    blocked = await inbox.email.can_send("mg@example.com")
+    assert isinstance(blocked, Blocked) and blocked.reason == "rejected"
+
+
+async def test_a_mailgun_form_with_variables_that_are_named_as_its_fields_is_read_right(
+    inbox: Inbox, database: str, rows: Rows
+) -> None:
+    fields = [
+        ("event", "bounced"), ("recipient", JANE), ("tag", "receipt"), ("tag", "shop"), ("code", "550"),
+        ("order", "1042"), ("event", "of the user"), ("recipient", "of the user"), ("timestamp", "of the user"),
+        ("timestamp", str(START)), ("token", "abc"), ("signature", "…"), ("Message-Id", "<m1@example.com>"),
+    ]  # fmt: skip
+    await post(inbox, "mailgun", urlencode(fields).encode(), {"Content-Type": "application/x-www-form-urlencoded"})
+    await settled(inbox, database)
+    ((type_, to, tags, metadata),) = rows("SELECT type, recipient, tags, metadata FROM webhook_email_events")
+    assert (type_, to) == ("bounced", JANE)
+    assert json.loads(tags) == ["receipt", "shop"]
+    assert json.loads(metadata)["order"] == "1042"
+    assert not await inbox.email.can_send(JANE)
 
 
 async def test_what_a_provider_adds_later_is_unknown_and_no_error(inbox: Inbox, rows: Rows, database: str) -> None:

@@ -47,10 +47,15 @@ DIFFERENT_TYPE = {
     ("ses", "Subscription"): "Anymail does not know it yet",
     ("resend", "email.failed"): "Anymail does not know it yet",
     ("resend", "email.suppressed"): "Anymail does not know it yet",
+    ("ses", "Complaint"): "Anymail counts the feedback type not-spam as a complaint",
+    ("mailgun", "failed"): "Anymail calls it bounced where Mailgun did not send to an address on its own list",
+    ("brevo", "unsubscribed"): "Anymail does not know it",
 }
 DIFFERENT_RECIPIENT = {
     ("ses", "DeliveryDelay"): "ours are those that are delayed, not all of the mail",
     ("ses", "Subscription"): "on a mail to several, SES does not say who left: ours is nobody",
+    ("ses", "Open"): "on a mail to several, SES does not say who opened it: Anymail takes all of them",
+    ("ses", "Click"): "on a mail to several, SES does not say who clicked: Anymail takes all of them",
     ("resend", "email.bounced"): "on a mail to several, Resend does not say whose it is: Anymail takes the first",
 }
 
@@ -77,6 +82,8 @@ def word_of(provider: str, payload: Any) -> str:
         return str(inner.get("eventType") or inner.get("notificationType"))
     if provider == "sparkpost":
         return str(next(iter(payload["msys"].values()))["type"])
+    if provider == "mailgun" and "event-data" in payload:
+        return str(payload["event-data"]["event"])
     return str(payload.get("event") or payload.get("type") or payload.get("Type") or payload.get("RecordType"))
 
 

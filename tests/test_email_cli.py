@@ -80,9 +80,9 @@ def test_suppressed_lists_and_answers(run: Run, filled: None) -> None:
 def test_a_person_suppresses_and_allows_with_a_note(run: Run, filled: None, rows: Rows) -> None:
     assert run("email", "allow", JANE, "--note", "mended").out == "jane@example.com may be sent to\n"
     assert run("email", "suppressed").code == 1
-    assert run("email", "suppress", "Joe@Example.org", "--note", "by phone").out == "Joe@example.org is suppressed\n"
+    assert run("email", "suppress", "Joe@Example.org", "--note", "by phone").out == "joe@example.org is suppressed\n"
     (row,) = run("email", "suppressed", "--json").lines
-    assert (row["address"], row["reason"], row["note"]) == ("Joe@example.org", "manual", "by phone")
+    assert (row["address"], row["reason"], row["note"]) == ("joe@example.org", "manual", "by phone")
     assert [action for (action,) in rows("SELECT action FROM webhook_audit ORDER BY id")] == ["allow", "suppress"]
     wrong = run("email", "suppress", "nobody")
     assert wrong.code == 2 and "'nobody' is not an email address" in wrong.error

@@ -292,15 +292,15 @@ async def test_a_person_adds_and_lifts_and_what_happened_before_no_longer_counts
     assert (await email.suppress("Jane@EXAMPLE.com", actor="ops", note="asked by phone"))["reason"] == "manual"
     found = await email.suppression("Jane@example.com")
     assert found is not None and (found["note"], found["actor"], found["event"]) == ("asked by phone", "ops", None)
-    await tell(store, [fact(1, "bounced", 1, "Jane@example.com", bounce="hard")])
+    await tell(store, [fact(1, "bounced", 1, "jane@example.com", bounce="hard")])
     found = await email.suppression("Jane@example.com")
     assert found is not None and found["reason"] == "hard_bounce"  # the earlier of the two
     await email.allow("Jane@example.com", actor="ops", note="mended")
     assert await email.can_send("Jane@example.com")
-    await tell(store, [fact(2, "bounced", 2, "Jane@example.com", bounce="hard")])  # it happened before, and comes late
+    await tell(store, [fact(2, "bounced", 2, "jane@example.com", bounce="hard")])  # it happened before, and comes late
     assert await email.can_send("Jane@example.com")
     future = (datetime.now(UTC) - DAY0).days + 2
-    await tell(store, [fact(3, "complained", future, "Jane@example.com")])
+    await tell(store, [fact(3, "complained", future, "jane@example.com")])
     assert not await email.can_send("Jane@example.com")
     assert (await email.verify()).differences == []
     audit = rows("SELECT actor, action FROM webhook_audit ORDER BY id")
@@ -327,6 +327,35 @@ async def test_the_last_that_a_person_did_counts_within_one_moment_and_in_a_cloc
     await email.allow("joe@example.com", actor="ops")
     assert await email.can_send("joe@example.com")
     assert (await email.verify()).differences == []
+
+
+async def test_a_suppression_holds_however_the_address_is_spelled_unless_case_is_told_apart(store: Store) -> None:
+    email = Email(store, Settings())
+    await email.suppress("Jane@Example.com", actor="ops")
+    for spelled in ("jane@example.com", "JANE@EXAMPLE.COM", "Jane <jAne@example.com>"):
+        assert not await email.can_send(spelled)
+    await email.allow("JANE@example.com", actor="ops")
+    assert await email.can_send("Jane@Example.com")
+    strict = Email(store, Settings(email_case_sensitive=True))
+    await strict.suppress("Joe@example.com", actor="ops")
+    assert not await strict.can_send("Joe@EXAMPLE.com")
+    assert await strict.can_send("joe@example.com")
+
+
+async def test_a_rejection_suppresses_where_the_address_is_the_reason(store: Store) -> None:
+    email = Email(store, Settings())
+    await tell(store, [fact(1, "rejected", 1, bounce="hard"), fact(2, "rejected", 1, "joe@example.com")])
+    blocked = await email.can_send("jane@example.com")
+    assert isinstance(blocked, Blocked) and (blocked.reason, blocked.event) == ("rejected", "k1")
+    assert await email.can_send("joe@example.com")
+    assert (await email.verify()).differences == []
+    await email.allow("jane@example.com", actor="ops")
+    assert await email.can_send("jane@example.com")
+
+
+async def test_rejections_do_not_suppress_where_the_policy_leaves_them_out(store: Store) -> None:
+    await tell(store, [fact(1, "rejected", 1, bounce="hard")], Policy.of(["hard_bounce"], 3))
+    assert await Email(store, Settings()).can_send("jane@example.com")
 
 
 ENTRIES = st.lists(st.sampled_from(["bounce", "late bounce", "add", "remove"]), min_size=1, max_size=8)

@@ -93,12 +93,16 @@ class Event:
         return self._headers
 
     @property
+    def _is_form(self) -> bool:
+        """Whether the delivery was a form, by its content type."""
+        return self.headers.get("content-type", "").lower().startswith(FORM)
+
+    @property
     def payload(self) -> Any:
         """The body as plain data; None if it cannot be read as such (`raw` has it)."""
         if self._payload is msgspec.UNSET:
-            form = self.headers.get("content-type", "").lower().startswith(FORM)
             try:
-                self._payload = parse(self.raw, form=form)
+                self._payload = parse(self.raw, form=self._is_form)
             except (NotReadable, TooDeep):
                 self._payload = None
         return self._payload

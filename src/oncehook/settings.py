@@ -144,12 +144,17 @@ class Settings:
         None, some(duration), "How long email facts are kept after the last one of their message. Absent: for ever."
     )
     email_suppress: tuple[str, ...] = setting(
-        ("hard_bounce", "complaint", "unsubscribe", "soft_bounces"),
+        ("hard_bounce", "complaint", "unsubscribe", "rejected", "soft_bounces"),
         texts,
         "For which reasons an address is suppressed.",
     )
     email_soft_bounces: int = setting(
         5, whole, "How many messages that bounced softly within 30 days suppress an address; 0 never does."
+    )
+    email_case_sensitive: bool = setting(
+        False,
+        flag,
+        "If true, `Jane@example.com` and `jane@example.com` are two addresses for suppressions.",
     )
     version: str | None = setting(
         None,

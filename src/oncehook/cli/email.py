@@ -11,7 +11,7 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import Moment, config_option, console, json_option, opened, print_json, printable, run
-from oncehook.email import DIMENSIONS, Checked, Email, lists, named
+from oncehook.email import DIMENSIONS, Checked, Email, lists
 from oncehook.replay import whoami
 
 PAGE = 500
@@ -90,21 +90,20 @@ def status_command(message: str, with_events: bool, config: str | None, as_json:
 @json_option
 def suppressed_command(address: str | None, config: str | None, as_json: bool) -> None:
     """List who must not be sent to, or ask about one address. Exits 1 if there is nobody, or the address is not."""
-    if address is not None:
-        try:
-            named(address)
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="ADDRESS") from None
 
     async def look() -> int:
         async with asked(config) as email:
             if address is not None:
-                found = await email.suppression(address)
+                found = await email.suppression(email.named(address))
                 _print_suppressions([found] if found else [], as_json)
                 return 1 if found else 0
             return await _list(email, as_json)
 
-    if not run(look()):
+    try:
+        shown = run(look())
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="ADDRESS") from None
+    if not shown:
         _nothing("nobody is suppressed" if address is None else f"{printable(address)} is not suppressed", as_json)
 
 

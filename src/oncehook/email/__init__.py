@@ -10,10 +10,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from oncehook.email import status, suppress
-from oncehook.email.event import address, message
+from oncehook.email.event import message
 from oncehook.email.events import normalise, sendgrid_message
 from oncehook.email.folding import Folding
-from oncehook.email.suppress import FORGOTTEN, Allowed, Blocked, Change, Policy
+from oncehook.email.suppress import Allowed, Blocked, Change, Policy
 from oncehook.receipt import rfc3339
 from oncehook.settings import Settings
 from oncehook.store import Store
@@ -40,12 +40,14 @@ class Email:
 
     def __init__(self, store: Store, settings: Settings) -> None:
         self.store = store
-        self.policy = Policy.of(settings.email_suppress, settings.email_soft_bounces)
+        self.policy = Policy.of(
+            settings.email_suppress, settings.email_soft_bounces, case_sensitive=settings.email_case_sensitive
+        )
         self.retention = settings.email_retention
 
     async def can_send(self, to: str) -> Allowed | Blocked:
         """Whether an address may be sent to; `Blocked` is false, and says which event speaks against it."""
-        return await suppress.can_send(self.store, to)
+        return await suppress.can_send(self.store, to, self.policy)
 
     async def status(self, message_id: str) -> list[dict[str, Any]]:
         """The status of a message for each recipient, by the id that the provider gave it."""
@@ -60,7 +62,7 @@ class Email:
 
     async def suppression(self, to: str) -> dict[str, Any] | None:
         """The suppression of an address, or None if it may be sent to."""
-        found = to if FORGOTTEN.fullmatch(to) else address(to)
+        found = self.policy.address(to)
         rows = await self.store.look("email_suppressed", [found, suppress.hashed(found)]) if found else []
         return next((suppress.as_json(row) for row in rows if row["since"] is not None), None)
 
@@ -84,7 +86,7 @@ class Email:
         """
         wanted: dict[str, Change] = {}
         for change in sorted(changes, key=lambda change: change.since or "~", reverse=True):
-            wanted[named(change.address)] = change
+            wanted[self.named(change.address)] = change
 
         async def work(transaction: Transaction) -> list[suppress.Suppression]:
             also = await suppress.forgotten(transaction, wanted)
@@ -101,7 +103,7 @@ class Email:
 
     async def forget(self, to: str, *, actor: str) -> int:
         """Erase the facts about an address and its statuses; its suppression stays, by a hash. How many rows."""
-        found = address(to)
+        found = self.policy.address(to)
         if found is None:
             return 0
 
@@ -116,8 +118,15 @@ class Email:
 
     async def knows(self, to: str) -> bool:
         """Whether there is anything that `forget` would erase."""
-        found = address(to)
+        found = self.policy.address(to)
         return found is not None and bool(await self.store.look("email_about", {"address": found}))
+
+    def named(self, to: str) -> str:
+        """An address as it is compared; raises ValueError for what is none."""
+        found = self.policy.address(to)
+        if found is None:
+            raise ValueError(f"{to!r} is not an email address")
+        return found
 
     # -- counters -------------------------------------------------------------------------------------------------
 
@@ -223,14 +232,6 @@ class _Page:
 def _tell(progress: Callable[[Checked], None] | None, done: Checked) -> None:
     if progress is not None:
         progress(done)
-
-
-def named(to: str) -> str:
-    """An address as it is compared; raises ValueError for what is none."""
-    found = to if FORGOTTEN.fullmatch(to) else address(to)
-    if found is None:
-        raise ValueError(f"{to!r} is not an email address")
-    return found
 
 
 def ids_of(given: str) -> list[str]:

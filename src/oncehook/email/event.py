@@ -1,7 +1,9 @@
 """One email event, whoever sent it: what happened to which message and recipient, and when.
 
 The words are few and the same for every provider. `bounced` is told apart by `bounce`: hard (the address is no good) or
-soft (it may be, later). What a provider calls dropped, blocked or rejected is `rejected`: it refused to send.
+soft (it may be, later). What a provider calls dropped, blocked or rejected is `rejected`: it refused to send. There
+`bounce` is hard if the address is the reason (it bounced, complained or unsubscribed before, or is invalid), and absent
+if it is not: content, quota, a policy, the sender.
 """
 
 import re

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, compose, message
+from oncehook.email.mailgun import mailgun
 from oncehook.email.reading import Words, at, headers, inner, metadata, tags, text, when, why
 from oncehook.email.senders import brevo, mailjet, mandrill, resend, sparkpost
 from oncehook.extract import indexed
@@ -47,7 +48,7 @@ SENDGRID: Words = {
     "deferred": (T.DEFERRED, None),
     "delivered": (T.DELIVERED, None),
     "bounce": (T.BOUNCED, HARD),
-    "dropped": (T.REJECTED, None),
+    "dropped": (T.REJECTED, HARD),
     "open": (T.OPENED, None),
     "click": (T.CLICKED, None),
     "spamreport": (T.COMPLAINED, None),
@@ -62,6 +63,8 @@ response send_at sg_content_type sg_event_id sg_machine_open sg_message_id sg_te
 singlesend_id singlesend_name smtp-id status template_id timestamp tls type url url_offset useragent
 """
 _SENDGRID_OWN = frozenset(_SENDGRID_FIELDS.split())
+_SENDGRID_NOT_THE_ADDRESS = ("spam content", "recipient list over package quota", "invalid smtpapi header")
+"""Beginnings of the reasons for which SendGrid drops a message whatever its recipient is."""
 
 
 def sendgrid(payload: dict[str, Any]) -> list[EmailEvent]:
@@ -69,6 +72,8 @@ def sendgrid(payload: dict[str, Any]) -> list[EmailEvent]:
     kind, bounce = SENDGRID.get(word or "", (T.UNKNOWN, None))
     if kind is T.BOUNCED and (payload.get("type") == "blocked" or str(payload.get("status", "")).startswith("4")):
         bounce = SOFT
+    elif kind is T.REJECTED and str(payload.get("reason")).lower().startswith(_SENDGRID_NOT_THE_ADDRESS):
+        bounce = None
     recipient, occurred = address(payload.get("email")), when(payload.get("timestamp"))
     sent = sendgrid_message(payload.get("sg_message_id")) or message(payload.get("smtp-id"))
     own = text(payload.get("sg_event_id"))
@@ -114,6 +119,7 @@ SES: Mapping[str, tuple[EmailType, str, str | None]] = {  # type, where its fact
 }
 _SES_NO_FACT = {"Received", "AmazonSnsSubscriptionSucceeded"}
 _SES_BOUNCE = {"Permanent": HARD, "Transient": SOFT}
+_SES_OF_ONE = {T.OPENED, T.CLICKED, T.UNSUBSCRIBED, T.SUBSCRIBED}
 
 
 def ses(payload: dict[str, Any]) -> list[EmailEvent]:
@@ -131,6 +137,8 @@ def ses(payload: dict[str, Any]) -> list[EmailEvent]:
     facts = facts if isinstance(facts, dict) else {}
     if kind is T.UNSUBSCRIBED and at(facts, "newTopicPreferences.unsubscribeAll") is False:
         kind = T.SUBSCRIBED
+    if kind is T.COMPLAINED and facts.get("complaintFeedbackType") == "not-spam":
+        kind = T.UNKNOWN  # the recipient took the message out of the spam folder
     occurred = when(facts.get("timestamp"), mail.get("timestamp"), payload.get("Timestamp"))
     sent = message(mail.get("messageId"))
     told = facts.get("feedbackId") or facts.get("timestamp") or mail.get("timestamp")
@@ -155,14 +163,17 @@ def ses(payload: dict[str, Any]) -> list[EmailEvent]:
 def _ses_recipients(
     kind: EmailType, facts: dict[str, Any], listed: str | None, mail: dict[str, Any]
 ) -> list[tuple[str | None, Any]]:
-    """Each recipient once, with what its server said. An unsubscribe on a mail to several names none of them."""
+    """Each recipient once, with what its server said.
+
+    For opens, clicks and unsubscribes of a mail to several, SES does not say which recipient it was: one fact of none.
+    """
     given = facts.get(listed) if listed else mail.get("destination")
     found: dict[str, Any] = {}
     for one in given if isinstance(given, list) else []:
         to = address(one.get("emailAddress") if isinstance(one, dict) else one)
         if to is not None:
             found[to] = one.get("diagnosticCode") if isinstance(one, dict) else None
-    if not found or (kind in (T.UNSUBSCRIBED, T.SUBSCRIBED) and len(found) > 1):
+    if not found or (kind in _SES_OF_ONE and len(found) > 1):
         return [(None, None)]
     return list(found.items())
 
@@ -206,8 +217,8 @@ POSTMARK_BOUNCE: Words = {
     "VirusNotification": (T.BOUNCED, None),
     "SpamNotification": (T.COMPLAINED, None),
     "SpamComplaint": (T.COMPLAINED, None),
-    "BadEmailAddress": (T.REJECTED, None),
-    "ManuallyDeactivated": (T.REJECTED, None),
+    "BadEmailAddress": (T.REJECTED, HARD),
+    "ManuallyDeactivated": (T.REJECTED, HARD),
     "Unconfirmed": (T.REJECTED, None),
     "Blocked": (T.REJECTED, None),
     "DMARCPolicy": (T.REJECTED, None),
@@ -248,70 +259,6 @@ def postmark(payload: dict[str, Any]) -> list[EmailEvent]:
             tags(payload.get("Tag")),
             metadata(payload.get("Metadata")),
             payload,
-        )
-    ]
-
-
-# -- Mailgun --------------------------------------------------------------------------------------------------------
-
-MAILGUN: Words = {
-    "accepted": (T.QUEUED, None),
-    "delivered": (T.DELIVERED, None),
-    "failed": (T.BOUNCED, HARD),
-    "bounced": (T.BOUNCED, HARD),
-    "rejected": (T.REJECTED, None),
-    "dropped": (T.REJECTED, None),
-    "opened": (T.OPENED, None),
-    "clicked": (T.CLICKED, None),
-    "unsubscribed": (T.UNSUBSCRIBED, None),
-    "complained": (T.COMPLAINED, None),
-}
-
-
-def mailgun(payload: dict[str, Any]) -> list[EmailEvent]:
-    data = payload.get("event-data")
-    if not isinstance(data, dict):
-        return _mailgun_form(payload)
-    word = text(data.get("event"))
-    kind, bounce = MAILGUN.get(word or "", (T.UNKNOWN, None))
-    if kind is T.BOUNCED and data.get("severity") == "temporary":
-        kind, bounce = T.DEFERRED, None  # it goes on trying
-    own, time = text(data.get("id")), data.get("timestamp")
-    recipient = address(data.get("recipient")) or address(at(data, "message.headers.to"))
-    status = data.get("delivery-status")
-    return [
-        EmailEvent(
-            compose(own, time) if own else "",  # its id is unique only within a day
-            kind,
-            message(at(data, "message.headers.message-id")),
-            recipient,
-            when(time, at(payload, "signature.timestamp")),
-            bounce,
-            why(at(status, "message"), at(status, "description"), at(data, "reject.reason"), data.get("reason")),
-            tags(data.get("tags")),
-            metadata(data.get("user-variables")),
-            payload,
-        )
-    ]
-
-
-def _mailgun_form(payload: dict[str, Any]) -> list[EmailEvent]:
-    """The form posts of before 2018."""
-    word = text(payload.get("event"))
-    if word is None:
-        return []  # an inbound mail
-    kind, bounce = MAILGUN.get(word, (T.UNKNOWN, None))
-    return [
-        EmailEvent(
-            "",
-            kind,
-            message(payload.get("Message-Id")) or message(payload.get("message-id")),
-            address(payload.get("recipient")),
-            when(payload.get("timestamp")),
-            bounce,
-            why(payload.get("error"), payload.get("notification"), payload.get("description"), payload.get("reason")),
-            tags(payload.get("tag"), payload.get("X-Mailgun-Tag")),
-            raw=payload,
         )
     ]
 

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from oncehook.email import status, suppress
 from oncehook.email.event import AHEAD
 from oncehook.email.events import READERS, normalise
+from oncehook.email.reading import form_fields
 from oncehook.email.suppress import Policy
 from oncehook.errors import ConfigurationError
 from oncehook.event import Event
@@ -47,6 +50,8 @@ class Folding:
         natural = self._sources[event.source]
         facts = []
         for one in found:
+            if one.recipient is not None and not self.policy.case_sensitive and not one.recipient.islower():
+                one = msgspec.structs.replace(one, recipient=one.recipient.lower())
             told = _believable(event, one.occurred_at, event.occurred_at)
             fact = status.fact_of(one, event.source, event.provider, event.receipt, told)
             if natural:
@@ -71,10 +76,13 @@ async def folded(events: list[Event]) -> None:
 
 
 def payload_of(event: Event) -> Any:
-    """The event as plain data. An element out of a form's field is JSON, whatever the form's own type says."""
+    """The event as plain data. An element out of a form's field is JSON, whatever the form's own type says.
+
+    A form's repeated field is the list of its values.
+    """
     if event.raw.lstrip()[:1] == b"{":
         try:
             return parse(event.raw)
         except (NotReadable, TooDeep):
             return None
-    return event.payload
+    return form_fields(event.raw) if event._is_form else event.payload

@@ -3,9 +3,12 @@
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
+from urllib.parse import parse_qsl
 
 from oncehook.email.event import MOST_METADATA, MOST_REASON, MOST_TAGS, EmailType, clean
 from oncehook.extract import NotReadable, TooDeep, indexed, look_up, moment, parse
+
+MOST_FIELDS = 1000
 
 Words = Mapping[str, tuple[EmailType, str | None]]
 """A provider's word → what it means, and how bad a bounce it is."""
@@ -58,6 +61,18 @@ def metadata(value: Any) -> dict[str, Any]:
         return {}
     kept = {clean(name): _plain(one) for name, one in value.items() if not isinstance(one, dict | list)}
     return kept if sum(len(name) + len(str(one)) for name, one in kept.items()) <= MOST_METADATA else {}
+
+
+def form_fields(body: bytes) -> dict[str, Any]:
+    """A form's fields; a repeated one is the list of its values."""
+    try:
+        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for name, value in pairs:
+        found.setdefault(name, []).append(value)
+    return {name: values if len(values) > 1 else values[0] for name, values in found.items()}
 
 
 def inner(value: Any) -> Any:

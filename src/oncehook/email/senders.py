@@ -21,9 +21,11 @@ RESEND: Words = {
     "email.opened": (T.OPENED, None),
     "email.clicked": (T.CLICKED, None),
     "email.failed": (T.FAILED, None),
-    "email.suppressed": (T.REJECTED, None),
+    "email.suppressed": (T.REJECTED, HARD),
 }
 _RESEND_BOUNCE = {"Permanent": HARD, "Transient": SOFT, "Temporary": SOFT}
+_RESEND_HARD = ("hard bounce", "permanently rejected")
+"""What the message of a permanent bounce says in payloads that have no `bounce.type` yet."""
 
 
 def resend(payload: dict[str, Any]) -> list[EmailEvent]:
@@ -33,7 +35,9 @@ def resend(payload: dict[str, Any]) -> list[EmailEvent]:
         return []
     kind, bounce = RESEND.get(word, (T.UNKNOWN, None))
     if kind is T.BOUNCED:
-        bounce = _RESEND_BOUNCE.get(str(at(data, "bounce.type")))
+        said = str(at(data, "bounce.message")).lower()
+        untyped = HARD if any(words in said for words in _RESEND_HARD) else None
+        bounce = _RESEND_BOUNCE.get(str(at(data, "bounce.type") or ""), untyped)
     to = [data.get("to")] if isinstance(data.get("to"), str) else data.get("to")
     everyone = [one for given in (to, data.get("cc"), data.get("bcc")) if isinstance(given, list) for one in given]
     given = data.get("tags")
@@ -86,6 +90,10 @@ SPARKPOST_CLASS: Words = {
 """Bounce classes by SparkPost's table; blocks (25, 50–54) and the undetermined (1) say nothing of the address."""
 
 
+_SPARKPOST_LISTED = "suppress"
+"""Stands in the reason of a rejection where the recipient is on SparkPost's suppression list."""
+
+
 def sparkpost(payload: dict[str, Any]) -> list[EmailEvent]:
     inner = payload.get("msys")
     inner = inner if isinstance(inner, dict) else {}
@@ -96,6 +104,8 @@ def sparkpost(payload: dict[str, Any]) -> list[EmailEvent]:
     kind, bounce = SPARKPOST.get(str(data["type"]), (T.UNKNOWN, None))
     if kind is T.BOUNCED:
         kind, bounce = SPARKPOST_CLASS.get(str(data.get("bounce_class")), (kind, None))
+    elif kind is T.REJECTED and _SPARKPOST_LISTED in f"{data.get('raw_reason')} {data.get('reason')}".lower():
+        bounce = HARD
     recipient = address(data.get("raw_rcpt_to")) or address(data.get("rcpt_to"))
     return [
         EmailEvent(
@@ -125,8 +135,10 @@ MANDRILL: Words = {
     "click": (T.CLICKED, None),
     "spam": (T.COMPLAINED, None),
     "unsub": (T.UNSUBSCRIBED, None),
-    "reject": (T.REJECTED, None),
+    "reject": (T.REJECTED, HARD),
 }
+MANDRILL_NOT_THE_ADDRESS = {"soft-bounce", "invalid-sender", "test-mode-limit", "unsigned", "rule"}
+"""Reasons for which Mandrill rejects a message and that say nothing of its recipient, or nothing lasting."""
 
 
 def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
@@ -136,6 +148,9 @@ def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
     kind, bounce = MANDRILL.get(word, (T.UNKNOWN, None))
     msg = payload.get("msg")
     msg = msg if isinstance(msg, dict) else {}
+    rejected = text(at(payload, "reject.reason")) or text(at(msg, "reject.reason")) or text(msg.get("reject_reason"))
+    if kind is T.REJECTED and rejected in MANDRILL_NOT_THE_ADDRESS:
+        bounce = None
     sent = message(payload.get("_id")) or message(msg.get("_id"))
     recipient = address(msg.get("email")) or address(at(payload, "reject.email"))
     return [
@@ -150,7 +165,7 @@ def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
                 msg.get("diag"),
                 msg.get("bounce_description"),
                 at(payload, "reject.detail"),
-                at(payload, "reject.reason"),
+                rejected,
             ),
             tags(msg.get("tags")),
             metadata(msg.get("metadata")),
@@ -166,10 +181,16 @@ MAILJET: Words = {
     "open": (T.OPENED, None),
     "click": (T.CLICKED, None),
     "bounce": (T.BOUNCED, SOFT),
-    "blocked": (T.REJECTED, None),
+    "blocked": (T.REJECTED, HARD),
     "spam": (T.COMPLAINED, None),
     "unsub": (T.UNSUBSCRIBED, None),
 }
+_MAILJET_NOT_THE_ADDRESS = """
+quota exceeded|relay/access denied|greylisted|sender blocked|content blocked|policy issue|spam blocked|system issue
+protocol issue|connection issue|duplicate in campaign|bad or empty template|error in template language
+"""
+MAILJET_NOT_THE_ADDRESS = frozenset(_MAILJET_NOT_THE_ADDRESS.strip().replace("\n", "|").split("|"))
+"""Errors for which Mailjet blocks a message and that say nothing of its recipient, or nothing lasting."""
 
 
 def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
@@ -182,6 +203,8 @@ def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
         kind, bounce = T.DEFERRED, None  # "delivery will be re-attempted"
     elif kind is T.BOUNCED and is_hard:
         bounce = HARD
+    elif kind is T.REJECTED and text(payload.get("error")) in MAILJET_NOT_THE_ADDRESS:
+        bounce = None
     sent, recipient = message(payload.get("MessageID")), address(payload.get("email"))
     return [
         EmailEvent(
@@ -208,7 +231,7 @@ BREVO: Words = {
     "hard_bounce": (T.BOUNCED, HARD),
     "invalid_email": (T.BOUNCED, HARD),
     "soft_bounce": (T.BOUNCED, SOFT),
-    "blocked": (T.REJECTED, None),
+    "blocked": (T.REJECTED, HARD),
     "error": (T.FAILED, None),
     "spam": (T.COMPLAINED, None),
     "complaint": (T.COMPLAINED, None),
@@ -218,6 +241,7 @@ BREVO: Words = {
     "proxy_open": (T.OPENED, None),
     "click": (T.CLICKED, None),
     "unsubscribe": (T.UNSUBSCRIBED, None),
+    "unsubscribed": (T.UNSUBSCRIBED, None),  # the word of Brevo's API; which of them its payloads have is not confirmed
     "list_addition": (T.SUBSCRIBED, None),
 }
 

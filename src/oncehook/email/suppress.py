@@ -31,6 +31,7 @@ POLICY: Mapping[tuple[str, str | None], str] = {
     (EmailType.BOUNCED, HARD): "hard_bounce",
     (EmailType.COMPLAINED, None): "complaint",
     (EmailType.UNSUBSCRIBED, None): "unsubscribe",
+    (EmailType.REJECTED, HARD): "rejected",
 }
 """(type, bounce) → the reason for which a single fact suppresses its recipient."""
 
@@ -41,17 +42,25 @@ WINDOW = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which reasons count, and how many soft bounces within 30 days are one."""
+    """Which reasons count, how many soft bounces within 30 days are one, and whether `Jane@` and `jane@` are two."""
 
     reasons: frozenset[str] = frozenset(REASONS)
     soft_bounces: int = 5
+    case_sensitive: bool = False
 
     @classmethod
-    def of(cls, reasons: Sequence[str], soft_bounces: int) -> "Policy":
+    def of(cls, reasons: Sequence[str], soft_bounces: int, *, case_sensitive: bool = False) -> "Policy":
         for reason in reasons:
             if reason not in REASONS:
                 raise ConfigurationError(f"email_suppress: {reason!r} is no reason; known are {', '.join(REASONS)}")
-        return cls(frozenset(reasons), soft_bounces)
+        return cls(frozenset(reasons), soft_bounces, case_sensitive)
+
+    def address(self, given: Any) -> str | None:
+        """An address as it is compared; None for what is no address. The hash of a forgotten one is an address too."""
+        if isinstance(given, str) and FORGOTTEN.fullmatch(given):
+            return given
+        found = address(given)
+        return found if found is None or self.case_sensitive else found.lower()
 
     @property
     def counts_soft(self) -> bool:
@@ -328,9 +337,9 @@ def hashed(to: str) -> str:
     return "sha256:" + hashlib.sha256(to.encode()).hexdigest()
 
 
-async def can_send(store: Store, given: str) -> Allowed | Blocked:
+async def can_send(store: Store, given: str, policy: Policy) -> Allowed | Blocked:
     """Whether an address may be sent to. What is no address may not."""
-    to = address(given)
+    to = None if FORGOTTEN.fullmatch(given) else policy.address(given)
     if to is None:
         return Blocked(None, "not an address", None)
     for row in await store.look("email_suppressed", [to, hashed(to)]):

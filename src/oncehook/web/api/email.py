@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.email import DIMENSIONS, named
+from oncehook.email import DIMENSIONS
 from oncehook.web.api import schemas_email as schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.listing import read_moment
@@ -25,7 +25,7 @@ async def suppressed(context: Context, request: Request) -> Response:
     if query.address:
         check_texts({"address": query.address})
         try:
-            named(query.address)
+            context.inbox.email.named(query.address)
         except ValueError:
             raise Problem(422, "bad_address", "This is not an email address.") from None
         found = await context.inbox.email.suppression(query.address)

@@ -53,7 +53,7 @@ SELECT e.recipient, e.source, e.key, e.type, e.bounce, e.message_id, e.occurred_
 FROM json_array_elements_text(CAST(:given AS json)) AS g (address)
 JOIN webhook_email_events e ON e.recipient = g.address COLLATE "C"
 LEFT JOIN webhook_suppressions s ON s.address = e.recipient
-WHERE e.type IN ('bounced', 'complained', 'unsubscribed')
+WHERE e.type IN ('bounced', 'complained', 'unsubscribed', 'rejected')
 
 -- name: email_suppress
 INSERT INTO webhook_suppressions AS s (address, suppressed_at, reason, source, event_key, message_id)
@@ -108,7 +108,7 @@ RETURNING 1
 -- name: email_addresses
 SELECT address FROM (
     (SELECT DISTINCT recipient AS address FROM webhook_email_events
-     WHERE type IN ('bounced', 'complained', 'unsubscribed')
+     WHERE type IN ('bounced', 'complained', 'unsubscribed', 'rejected')
        AND recipient > (CAST(:given AS json) ->> 'after') COLLATE "C"
      ORDER BY 1 LIMIT (CAST(:given AS json) ->> 'limit')::integer)
     UNION

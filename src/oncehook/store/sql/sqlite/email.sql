@@ -44,7 +44,7 @@ SELECT '' FROM json_each(:given) WHERE false
 SELECT e.recipient, e.source, e.key, e.type, e.bounce, e.message_id, e.occurred_at, s.removed_at
 FROM json_each(:given) g JOIN webhook_email_events e ON e.recipient = g.value
 LEFT JOIN webhook_suppressions s ON s.address = e.recipient
-WHERE e.type IN ('bounced', 'complained', 'unsubscribed')
+WHERE e.type IN ('bounced', 'complained', 'unsubscribed', 'rejected')
 
 -- name: email_suppress
 INSERT INTO webhook_suppressions AS s (address, suppressed_at, reason, source, event_key, message_id)
@@ -101,7 +101,7 @@ RETURNING 1
 SELECT address FROM (
     SELECT * FROM (
         SELECT DISTINCT recipient AS address FROM webhook_email_events
-        WHERE type IN ('bounced', 'complained', 'unsubscribed') AND recipient > :given ->> 'after'
+        WHERE type IN ('bounced', 'complained', 'unsubscribed', 'rejected') AND recipient > :given ->> 'after'
         ORDER BY 1 LIMIT :given ->> 'limit'
     )
     UNION
