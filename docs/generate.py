@@ -162,8 +162,10 @@ def lifecycle() -> str:
 WHEN = {
     "bad_signature": "No signature in the request is by a secret of the source, or its timestamp is not a number.",
     "stale_timestamp": "The signature is right, and its timestamp is outside the window, either way.",
-    "malformed": "Verified, but not JSON, nor a form where the provider sends forms; or a signed header came twice.",
+    "malformed": "Verified, but not JSON, nor a form where the provider sends forms; a signed header came twice; "
+    "two lengths, or trailers.",
     "unknown_source": "The address names no source.",
+    "head_too_large": "The request line and headers are larger than 64 kB together, or more than 200 headers.",
     "too_large": "The body is larger than `max_body`, as declared or as counted while it streams.",
     "timeout": "The body was not complete within `receive_timeout`.",
     "unsupported_media_type": "A content type or content encoding that no provider here uses.",

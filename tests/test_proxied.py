@@ -198,6 +198,13 @@ def test_a_host_that_came_twice_is_no_address() -> None:
     assert PROXIES.address(scope(), delivery) == ""
 
 
+@pytest.mark.parametrize("name", ["x-forwarded-host", "x-forwarded-proto", "forwarded"])
+def test_forwarded_header_that_came_twice_is_no_address(name: str) -> None:
+    pairs = [(one.encode(), text.encode()) for one, text in SAID.items()]
+    assert PROXIES.address(scope(), Delivery(b"", pairs)) != ""
+    assert PROXIES.address(scope(), Delivery(b"", [*pairs, (name.encode(), b"a"), (name.encode(), b"a")])) == ""
+
+
 def test_the_path_is_the_one_that_was_sent() -> None:
     assert address(SAID, path="/a", raw_path=b"/%61?x=1") == "https://hooks.example.com/%61"
     assert address(SAID, path="/ä b", raw_path=None) == "https://hooks.example.com/%C3%A4%20b"
@@ -342,7 +349,7 @@ async def test_an_address_that_a_proxy_says_wrongly_is_named_by_the_doctor(make_
     inbox = make_proxied("127.0.0.1")
     sent = signed_now("square", "https://hooks.example.com/square")
     async with running(inbox, proxy_headers=False) as client:
-        said = {**SAID, "X-Forwarded-Proto": "http"}
+        said = {**SAID, "x-forwarded-proto": "http"}
         answer = await client.post("/square", content=sent.body, headers={**sent.headers, **said})
         assert answer.status_code == 401
     (finding,) = await diagnosed(inbox, inbox.sources["square"])

@@ -10,7 +10,7 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.doctor import diagnose
-from oncehook.providers import built_in
+from oncehook.providers import built_in, built_in_names
 from oncehook.receipt import Rejection
 from oncehook.sample import TOPIC, compose
 from oncehook.store import REJECTIONS_KEPT
@@ -68,6 +68,57 @@ async def test_no_credential_is_kept(make_inbox: Callable[..., Inbox], rows: Row
     kept = str(rows("SELECT headers FROM webhook_rejections"))
     assert basic not in kept and "s3cret" not in kept and "stripe-signature" in kept
     assert len(rows(SAMPLES)) == 2
+
+
+FOREIGN = [
+    "X-Telegram-Bot-Api-Secret-Token", "X-Goog-Channel-Token", "X-Vault-Token", "Api-Key", "X-Auth-Key", "X-Secret",
+    "Authentication", "X-Gitlab-Token", "X-Session-Id", "Proxy-Authorization", "X-Password",
+]  # fmt: skip
+
+
+async def test_credentials_of_other_providers_are_kept_neither_with_a_sample_nor_with_an_event(
+    inbox: Inbox, rows: Rows
+) -> None:
+    signatures = {one.header for name in built_in_names() for one in built_in(name).signatures if one.header}
+    foreign = [*FOREIGN, *(name.replace("*", "1") for name in signatures), "Plaid-Verification"]
+    body = stripe_body()
+    secret = {name: "s3cret" for name in foreign if name.lower() != "stripe-signature"}
+    assert (await post(inbox, "stripe", body, {**secret, "X-Kept": "1"})).status == 401
+    assert (await post(inbox, "stripe", body, {**stripe_headers(body), **secret, "X-Kept": "1"})).status == 202
+    await until(rows, SAMPLES, 1)
+    (sample,), (event,) = rows("SELECT headers FROM webhook_rejections"), rows("SELECT headers FROM webhook_payloads")
+    for (kept,) in (sample, event):
+        assert "s3cret" not in kept and json.loads(kept)["x-kept"] == "1"
+
+
+async def test_a_header_that_names_the_event_is_kept_whatever_its_name(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"], correlation="header:X-Session-Id")
+    body = stripe_body()
+    async with inbox.lifespan():
+        assert (await post(inbox, "stripe", body, {**stripe_headers(body), "X-Session-Id": "s1"})).status == 202
+    assert json.loads(rows("SELECT headers FROM webhook_payloads")[0][0])["x-session-id"] == "s1"
+
+
+HEADS = {
+    "many": {f"X-H{number}": "a" * 100 for number in range(180)},
+    "long values": {f"X-H{number}": "a" * 4000 for number in range(15)},
+    "long names": {f"X-{number}-{'n' * 3000}": "a" for number in range(15)},
+    "one long": {"X-H": "ü" * 60_000},
+}
+
+
+@pytest.mark.parametrize("case", HEADS)
+async def test_sample_of_a_large_head_is_small_and_has_the_signature(inbox: Inbox, rows: Rows, case: str) -> None:
+    signed = {"Stripe-Signature": "t=1,v1=" + "0" * 64}
+    assert (await post(inbox, "stripe", b"{}", {**HEADS[case], **signed})).status == 401
+    await until(rows, SAMPLES, 1)
+    ((headers,),) = rows("SELECT headers FROM webhook_rejections")
+    kept = json.loads(headers)
+    assert len(kept) <= 100 and sum(map(len, [*kept, *kept.values()])) <= 16_384 and len(headers) < 20_000
+    assert max(map(len, kept)) <= 200 and kept["stripe-signature"] == signed["Stripe-Signature"]
 
 
 async def test_of_a_query_only_the_names_are_kept_unless_the_address_is_signed(

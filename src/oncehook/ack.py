@@ -27,6 +27,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "malformed": (400, "The request is not what it claims to be."),
     "unknown_source": (404, "There is no source at this address."),
     "too_large": (413, "The body is larger than this source takes."),
+    "head_too_large": (431, "The request line and headers are larger than is taken here."),
     "timeout": (408, "The body did not arrive in time."),
     "unsupported_media_type": (415, "This content type or encoding is not taken here."),
     "method_not_allowed": (405, "Deliver with POST."),

@@ -2,7 +2,8 @@
 
 For sources without a `public_url` whose provider signs the address. Anyone can write `X-Forwarded-Host` or `Host`, so
 they are read only if the peer of the connection is listed in `trusted_proxies`. Of a header with several values the
-last one counts: that is what the listed peer itself has added. What is doubtful is no address, and nothing verifies.
+last one counts: that is what the listed peer itself has added. Of a header that came twice, one may be the sender's own
+trailer. What is doubtful is no address, and nothing verifies.
 """
 
 import re
@@ -16,6 +17,7 @@ from oncehook.values import Network
 
 USUAL_PORTS = {"https": "443", "http": "80"}
 NAMES = ("x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-forwarded-prefix")
+_FORWARDED = frozenset(name.encode() for name in (*NAMES, "forwarded", "host"))
 _HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?", re.ASCII)
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]+){1,32}", re.ASCII)
 _PATH = re.compile(r"/[!-\"$->@-~]*", re.ASCII)  # what is printable, without a blank, # and ?
@@ -49,7 +51,7 @@ class Proxies:
     def address(self, scope: Scope, delivery: Delivery) -> str:
         """The address as the sender has it, without its query; empty if no listed peer says it."""
         client = scope.get("client")
-        if not client or client[0] not in self:
+        if not client or client[0] not in self or not delivery.repeated.isdisjoint(_FORWARDED):
             return ""
         given = {name: _last(delivery, name) for name in NAMES}
         standard = _last(delivery, "forwarded")
@@ -104,7 +106,7 @@ def _build(scope: Scope, delivery: Delivery, given: Mapping[str, str]) -> str:
 
 
 def _own_host(delivery: Delivery) -> str:
-    return "" if b"host" in delivery.repeated else delivery.headers.get(b"host", b"").decode("latin-1")
+    return delivery.headers.get(b"host", b"").decode("latin-1")
 
 
 def _is_port(text: str) -> bool:

@@ -30,6 +30,8 @@ Send = Callable[[Message], Awaitable[None]]
 
 CLOSE = (b"connection", b"close")
 LONGEST = 10**15
+MOST_HEAD, MOST_HEADERS = 64 * 1024, 200
+"""The largest request head, in bytes and in headers, whatever the server allows."""
 MOST_KEYS = 4
 """So many keys are fetched for one delivery; what names more is verified with those that there are."""
 
@@ -140,6 +142,7 @@ class Door:
         self.meter.refused(source, reason, detail)
 
     async def receive(self, name: str, scope: Scope, receive: Receive) -> Response:
+        check_head(scope)
         source = self._source(name)
         delivery = Delivery(b"", scope["headers"], method=scope["method"], query=scope.get("query_string", b""))
         declared = check_request(source, delivery)
@@ -283,6 +286,19 @@ class Waiting:
 _NEVER_JSON = (b"multipart/", b"image/", b"audio/", b"video/", b"font/", b"application/xml", b"text/xml", b"text/html")
 
 
+def check_head(scope: Scope) -> None:
+    """Reject a head that is larger than `oncehook serve` would take: other servers have other limits, or none."""
+    headers = scope["headers"]
+    address = scope.get("raw_path") or scope["path"]
+    if len(headers) > MOST_HEADERS or size_of_head(address, headers) + len(scope.get("query_string", b"")) > MOST_HEAD:
+        raise turned_away("head_too_large", CLOSE)
+
+
+def size_of_head(address: bytes | str, headers: Sequence[Header]) -> int:
+    """About as many bytes as a head has on the wire."""
+    return len(address) + sum(len(name) + len(value) + 4 for name, value in headers)
+
+
 def check_request(source: Source, delivery: Delivery) -> int | None:
     """Refuse what the request line and headers alone rule out; return the length that the client declared."""
     headers = delivery.headers
@@ -294,6 +310,8 @@ def check_request(source: Source, delivery: Delivery) -> int | None:
         message = "Bodies are taken as they are signed: uncompressed."
         raise turned_away("unsupported_media_type", CLOSE, message=message)
     length = headers.get(b"content-length", b"")
+    if b"transfer-encoding" in headers and (length or b"trailer" in headers):
+        raise turned_away("malformed", CLOSE)  # two lengths, or trailers, which some servers take for headers
     if not length.isdigit():
         return None
     declared = int(length) if len(length) < 16 else LONGEST

@@ -17,14 +17,18 @@ from oncehook import signals
 from oncehook.errors import Rejected
 from oncehook.extract import moment
 from oncehook.meter import Meter
+from oncehook.providers import Provider, paypal, plaid
 from oncehook.proxied import ADDRESS
 from oncehook.receipt import Delivery, Rejection
-from oncehook.source import NEVER_KEPT, Source
+from oncehook.source import Source
 from oncehook.store import Store
 from oncehook.values import as_duration
 
 MOST_BYTES = 65_536
 MOST_OF_A_HEADER = 4096
+MOST_HEADERS, MOST_OF_HEADERS, MOST_OF_A_NAME = 100, 16_384, 200
+"""What a sample keeps of the headers: so many, so many characters altogether, and so many of a name."""
+
 PAUSE = 1.0
 """Seconds from one write of a sample to the next."""
 
@@ -50,17 +54,39 @@ def sample(source: Source, delivery: Delivery, error: Rejected) -> Rejection:
 
 
 def _headers(source: Source, delivery: Delivery) -> Iterable[tuple[str, str]]:
-    """The headers without credentials; of one that had to be there, that it was."""
-    signed = {s.header.lower().encode() for s in source.provider.signatures if s.header and s.algorithm != "token"}
-    tokens = {s.header.lower().encode() for s in source.provider.signatures if s.header and s.algorithm == "token"}
+    """The headers without credentials, those that verify the delivery first; of a token only that it was there."""
+    signed, tokens = _verifying(source.provider)
+    room = MOST_OF_HEADERS
     if delivery.address:
         yield ADDRESS, delivery.address[:MOST_OF_A_HEADER]
-    for name, value in delivery.headers.items():
-        text = value[:MOST_OF_A_HEADER].decode("latin-1")
-        if name in tokens or name == b"authorization":
-            yield name.decode("latin-1"), _NOT_KEPT
-        elif name in signed or name not in NEVER_KEPT:
-            yield name.decode("latin-1"), text
+        room -= MOST_OF_A_HEADER
+    first = sorted(delivery.headers.items(), key=lambda pair: not _is_named(pair[0], signed | tokens))
+    for name, value in first[:MOST_HEADERS]:
+        is_token = _is_named(name, tokens)
+        if not is_token and not _is_named(name, signed) and not source.kept_names[name]:
+            continue
+        text = _NOT_KEPT if is_token else value[:MOST_OF_A_HEADER].decode("latin-1")
+        room -= len(name) + len(text)
+        if room < 0:
+            return
+        yield name[:MOST_OF_A_NAME].decode("latin-1"), text
+
+
+_OWN_HEADERS = {"paypal": paypal.SIGNED, "plaid": frozenset((plaid.HEADER,))}
+
+
+def _verifying(provider: Provider) -> tuple[frozenset[bytes], frozenset[bytes]]:
+    """The headers with what is compared to the secrets: signatures, and tokens, which are secrets themselves."""
+    named = [(s.algorithm == "token", s.header.lower().encode()) for s in provider.signatures if s.header]
+    signed = {name for is_token, name in named if not is_token}
+    tokens = {name for is_token, name in named if is_token}
+    for signature in provider.signatures:
+        signed |= _OWN_HEADERS.get(signature.algorithm, frozenset())
+    return frozenset(signed), frozenset(tokens | {b"authorization"})
+
+
+def _is_named(name: bytes, names: frozenset[bytes]) -> bool:
+    return name in names or any(one.endswith(b"*") and name.startswith(one[:-1]) for one in names)
 
 
 def _query(source: Source, delivery: Delivery) -> str:

@@ -10,10 +10,7 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import translate
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from oncehook import providers
 from oncehook.clock import SYSTEM
@@ -35,13 +32,12 @@ from oncehook.extract import (
     parse,
     split,
 )
+from oncehook.headers import KeptNames, as_json
 from oncehook.patterns import compile_pattern
 from oncehook.providers import Handshake, Provider, cloudevents
 from oncehook.providers.braintree import read_xml
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.handshake import Host, is_handshake, is_signable
-from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
-from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.proxied import Proxies
 from oncehook.receipt import Claim, Delivery, State
 from oncehook.secret import is_reference, mark, resolve
@@ -50,13 +46,6 @@ from oncehook.template import Body
 from oncehook.values import size
 from oncehook.verify import Verifier
 
-NEVER_KEPT = frozenset(
-    b"authorization cookie set-cookie proxy-authorization x-api-key host connection accept accept-encoding "
-    b"content-length transfer-encoding expect upgrade keep-alive te trailer forwarded x-forwarded-for "
-    b"x-forwarded-proto x-forwarded-host x-forwarded-port x-forwarded-prefix x-real-ip x-auth-token x-access-token "
-    b"x-amz-security-token cf-access-client-secret x-gitlab-token x-hook-secret x-webhook-secret "
-    b"x-webhook-token".split()
-)
 HORIZON = 30 * 86400.0  # seconds for which a provider retries, where its definition does not say
 CERTIFICATE = "certificate"
 """The mark of a source whose deliveries are verified by a certificate that is fetched."""
@@ -71,8 +60,6 @@ FROM_SECRETS = frozenset(
     ("verifier", "marks", "uses", "waits_for_secret", "fetches_certificates", "proxies", "verify_token", "is_plain")
 )
 """What a source is without until its secrets are loaded."""
-
-_encode_json = msgspec.json.Encoder().encode
 
 
 class Source:
@@ -181,10 +168,10 @@ class Source:
         self.cloudevents = "cloudevents" in self.provider.content
         self.only_json = self.provider.content == ("json",)
         self.volatile = tuple(tuple(path.split(".")) for path in facts.volatile)
-        secret_headers = {s.header.lower().encode() for s in self.provider.signatures if s.header}
-        secret_headers |= {PAYPAL_SIGNATURE, PLAID_SIGNATURE}
-        self.dropped = NEVER_KEPT | secret_headers
-        self.dropped_like = tuple(name[:-1] for name in secret_headers if name.endswith(b"*"))
+        signatures = {s.header.lower().encode() for s in self.provider.signatures if s.header}
+        found = (settings.id or facts.id, facts.type, facts.object, facts.occurred_at, facts.delivery_id, *facts.kinds)
+        needed = [headers_of(one) for one in (*found, settings.correlation, settings.serial_by) if one is not None]
+        self.kept_names = KeptNames(dropped=signatures, needed=set().union(*needed))
         self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
 
     def _serial(self, settings: SourceSettings, where: str) -> Find | None:
@@ -395,23 +382,15 @@ class Source:
         return indexed(found)
 
     def _kept_headers(self, delivery: Delivery, *, content_type: bytes | None = None) -> str:
-        dropped = self.dropped
-        kept = [pair for pair in delivery.headers.items() if pair[0] not in dropped]
+        is_kept = self.kept_names
+        kept = [pair for pair in delivery.headers.items() if is_kept[pair[0]]]
         if content_type is not None:
             kept = [(name, content_type if name == b"content-type" else value) for name, value in kept]
-        if self.dropped_like:
-            kept = [pair for pair in kept if not pair[0].startswith(self.dropped_like)]
-        return _headers_as_json(tuple(kept))
+        return as_json(tuple(kept))
 
     def takes(self, type_: str) -> bool:
         """Whether the allow-list has this type."""
         return self.types is None or any(pattern.fullmatch(type_) for pattern in self.types)
-
-
-@lru_cache(256)  # most senders repeat themselves in every header that is kept
-def _headers_as_json(headers: tuple[tuple[bytes, bytes], ...]) -> str:
-    kept = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
-    return _encode_json(kept).decode()
 
 
 def _optional(expression: str | Sequence[str] | None, *, names: bool = True) -> Find | None:

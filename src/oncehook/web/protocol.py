@@ -1,4 +1,8 @@
-"""uvicorn's HTTP protocol with what it lacks for the door: a short way for a delivery, and a deadline for headers."""
+"""uvicorn's HTTP protocol with what it lacks for the door: a short way for a delivery, and limits for request heads.
+
+A head has a deadline and at most MOST_HEAD bytes in MOST_HEADERS headers. Counting costs a request two compares: a head
+that arrives in one piece of at most MOST_HEAD bytes is not measured at all, and longer pieces are fed in parts.
+"""
 
 import asyncio
 from functools import lru_cache, partial
@@ -9,10 +13,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from oncehook import signals
 from oncehook.ack import Header, Response
 from oncehook.receipt import Delivery
-from oncehook.receive import CLOSE
+from oncehook.receive import CLOSE, MOST_HEAD, MOST_HEADERS, size_of_head, turned_away
 from oncehook.web.app import PREFIX, Service
 
 DOOR = PREFIX.encode()
+
+
+class HeadTooLarge(Exception):
+    """Raised inside the parser, which stops there."""
 
 
 class Taken:
@@ -34,6 +42,9 @@ class Protocol(HttpToolsProtocol):
     """
 
     held: list[bytes] | None = None  # the body of a request that may go the short way, as far as it is here
+    in_head = False  # a request has begun, and its head is not complete
+    room = MOST_HEAD  # bytes that may follow before a head is complete, or a body goes on
+    is_rejected = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -41,17 +52,48 @@ class Protocol(HttpToolsProtocol):
         self.nobody = asyncio.Event()
 
     def data_received(self, data: bytes) -> None:
+        while len(data) > self.room:
+            part, data = data[: self.room], data[self.room :]
+            self.data_received(part)
+            if self.transport.is_closing():
+                return
+        room, self.room = self.room, 0  # a request that begins, a head that ends and a body that goes on reset it
         super().data_received(data)
         if self.held is not None:  # the rest is still to come, and has a deadline, a cap and a client that may leave
             self._go_the_long_way()
+        if not self.room:  # more of a head or of trailers, or what stands between chunks
+            self.room = room - len(data)
+        elif self.in_head:
+            self.room -= size_of_head(self.url, self.headers)
+        if self.room <= 0:
+            self._reject_head()
+
+    def on_message_begin(self) -> None:
+        self.room = MOST_HEAD
+        self.in_head = True
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.in_head:
+            return  # a trailer, which counts for nothing
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        in_parts, self.room = not self.room, MOST_HEAD
+        if len(self.headers) > MOST_HEADERS or (in_parts and size_of_head(self.url, self.headers) > MOST_HEAD):
+            self.is_rejected = True
+            raise HeadTooLarge
+        self.in_head = False
         if self._may_be_short():
             self.held = []
         else:
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self.room = MOST_HEAD
         if self.held is None:
             super().on_body(body)
         else:
@@ -64,6 +106,22 @@ class Protocol(HttpToolsProtocol):
                 return
             self._go_the_long_way()
         super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Called where the parser stops: the request is not HTTP, or its head is too large."""
+        if self.is_rejected:
+            self._reject_head()
+        elif not self.transport.is_closing():
+            super().send_400_response(msg)
+
+    def _reject_head(self) -> None:
+        """Answer 431 and close. An earlier request that is not answered yet would take the 431 for its own answer."""
+        if self.transport.is_closing():
+            return
+        if self.inbox is not None and (self.cycle is None or self.cycle.response_complete):
+            self.cycle = taken = Taken(False, self.nobody)  # type: ignore[assignment]
+            self._answer(taken, self.inbox.door.refusal("unknown", turned_away("head_too_large", CLOSE)))
+        self.transport.close()
 
     def _may_be_short(self) -> bool:
         return (

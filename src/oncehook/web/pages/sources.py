@@ -16,6 +16,7 @@ ADVICE = {
     "beside the old. Something between that changes the body does the same.",
     "stale_timestamp": "It was signed too long ago or ahead of now. Compare this machine's clock with the time.",
     "malformed": "It was signed well and cannot be read. Compare the provider's format with what the sender sends.",
+    "head_too_large": "Its headers are larger than 64 kB, or more than 200.",
     "too_large": "Its body is larger than max_body allows for this source.",
     "timeout": "Its body did not arrive in time.",
     "unsupported_media_type": "Its content type is none that this provider sends.",
