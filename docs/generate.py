@@ -430,6 +430,11 @@ MEANING = {
         "body": "The exact bytes as received; of a batch, those of this event.",
         "headers": "A JSON object of the headers, without credentials and signatures.",
     },
+    "webhook_keys": {
+        "source": "The source.",
+        "key": "A fact of the event besides its id, which the provider's definition lists under `unique`.",
+        "receipt_id": "The receipt that has it.",
+    },
     "webhook_deliveries": {
         "id": "Grows.",
         "receipt_id": "The receipt that it is a duplicate of.",

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Protocol
 
 from oncehook.clock import SYSTEM, Clock
-from oncehook.errors import IntakeFull, RowRefused, StoreUnavailable, Unavailable
+from oncehook.errors import IntakeFull, KeyTaken, RowRefused, StoreUnavailable, Unavailable
 from oncehook.receipt import Claim, Claimed
 from oncehook.store import Store
 
@@ -136,6 +136,9 @@ class Claimer:
         try:
             results = await self._claim_each(claims)
         except RowRefused as error:
+            if len(groups) == 1 and isinstance(error, KeyTaken):
+                await self._commit_singly(groups[0])
+                return
             if len(groups) == 1:
                 _fail(groups, error)
                 return
@@ -155,6 +158,18 @@ class Claimer:
                 start = end
             with suppress(Exception):  # a full log disk is not the sender's trouble
                 self.observe(list(zip(claims, results, strict=True)))
+
+    async def _commit_singly(self, group: Group) -> None:
+        """Where an event's other keys are taken, the receipt that has them answers for it."""
+        try:
+            results = [await self.store.claim_or_find(claim) for claim in group.claims]
+        except Unavailable as error:
+            _fail([group], error)
+            return
+        if not group.waiter.done():
+            group.waiter.set_result(results)
+        with suppress(Exception):  # as above
+            self.observe(list(zip(group.claims, results, strict=True)))
 
     async def _claim_each(self, claims: list[Claim]) -> list[Claimed]:
         """What became of each, where of those with the same id the first is offered for all.

@@ -58,6 +58,10 @@ class RowRefused(Unavailable):
     """The database refuses a row for what is in it. Alone in its statement, it fails alone."""
 
 
+class KeyTaken(RowRefused):
+    """Another receipt of the source has one of the event's `unique` facts. Nothing of the statement was written."""
+
+
 class SendFailed(OncehookError):
     """A target that was called gave no whole answer: whether it got the request is not known."""
 

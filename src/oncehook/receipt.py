@@ -91,6 +91,7 @@ class Claim:
     headers: str  # a JSON object, credentials left out
     inline_seconds: float | None = None  # an inline claim is leased at once, for so long
     serial_key: str | None = None  # events of a source with the same one are handled one at a time, in order
+    keys: tuple[str, ...] = ()  # besides the id: no two receipts of a source have one in common
 
 
 @dataclass(slots=True)

@@ -160,6 +160,7 @@ class Source:
         self.find_object = _optional(facts.object)
         self.find_occurred = _optional(facts.occurred_at, names=False)
         self.find_delivery = _optional(facts.delivery_id)
+        self.find_unique = [compile_expression(expression) for expression in facts.unique]
         self.made = made_for(settings.id or facts.id)
         self.kinds = [(compile_expression(locator), types) for locator, types in facts.kinds.items()]
         self.not_events = [parse(text.encode()) for text in facts.not_events]
@@ -336,10 +337,11 @@ class Source:
         event_id = indexed(self.find_id(parsed, named))
         kind = self._kind(parsed, delivery.headers) if self.kinds else None
         type_ = indexed(kind or self.find_type(parsed, delivery.headers))
+        keys = self._unique(parsed, delivery.headers) if self.find_unique else ()
         if event_id is None or type_ is None:
             missing = "id" if event_id is None else "type"
             return self._unusable(
-                body, headers, f"the body has no usable {missing} where {self.provider_name} has it", type_
+                body, headers, f"the body has no usable {missing} where {self.provider_name} has it", type_, keys
             )
         return Claim(
             self.name,
@@ -356,7 +358,13 @@ class Source:
             body,
             headers,
             serial_key=indexed(self.find_serial(parsed, delivery.headers)) if self.find_serial else None,
+            keys=keys,
         )
+
+    def _unique(self, parsed: Any, headers: Headers) -> tuple[str, ...]:
+        """The event's `unique` facts that are there, each told from the others by its number."""
+        found = [(number, find(parsed, headers)) for number, find in enumerate(self.find_unique)]
+        return tuple(indexed(f"{number}:{value}") or "" for number, value in found if value)
 
     def _with_made(self, headers: Headers, digest: bytes) -> Headers:
         return {**headers, CONTENT: digest.hex().encode(), NEW: secrets.token_hex(16).encode()}
@@ -368,11 +376,13 @@ class Source:
                 return found
         return None
 
-    def _unusable(self, body: bytes, headers: str, error: str, type_: str | None = None) -> Claim:
+    def _unusable(
+        self, body: bytes, headers: str, error: str, type_: str | None = None, keys: tuple[str, ...] = ()
+    ) -> Claim:
         digest = hashlib.sha256(body).digest()
         return Claim(
             self.name, self.provider_name, "sha256:" + digest.hex(), type_, None, None, None, None,
-            State.FAILED, error, digest, body, headers,
+            State.FAILED, error, digest, body, headers, keys=keys,
         )  # fmt: skip
 
     def _correlation(self, parsed: Any, delivery: Delivery) -> str | None:

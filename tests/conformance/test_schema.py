@@ -52,6 +52,7 @@ SQLITE_ONLY = {
     "claim_payload",
     "claim_inline",
     "claim_failed",
+    "claim_key",
     "settle_attempts",
     "keep_attempts",
     "free_pages",

@@ -85,6 +85,7 @@ class EventFacts(Definition, frozen=True, kw_only=True):
     object: Expression | None = None
     occurred_at: Expression | None = None
     delivery_id: Expression | None = None
+    unique: list[Expression] = []  # facts besides the id of which no two events of a source have the same
     kinds: dict[str, dict[str, str]] = {}  # locator → value there → the type, in place of the usual one
     split: str | None = None  # the array of events: "*" is the body itself
     single: bool = False  # the body may also be one event by itself

@@ -121,9 +121,12 @@ class Store(Protocol):
         """Insert all that are new in one durable transaction; return what became of each, in their order.
 
         No two of `claims` have the same (source, event_id). Receipts are numbered in their order. When this returns,
-        the commit is on disk. It raises RowRefused if the database refuses a row for what is in it, StoreUnavailable if
-        nothing can be recorded now.
+        the commit is on disk. It raises RowRefused if the database refuses a row for what is in it (KeyTaken if one of
+        its `keys` is another receipt's), StoreUnavailable if nothing can be recorded now.
         """
+
+    async def claim_or_find(self, claim: Claim) -> Claimed:
+        """As `claim` for one; where one of its `keys` is taken, what is known of the receipt that has it."""
 
     async def notify(self) -> None:
         """Tell the workers of other processes that something may be due. A hint: it never raises."""

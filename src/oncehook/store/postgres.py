@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import KeyTaken
 from oncehook.extract import moment
 from oncehook.patterns import like
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State
@@ -44,6 +45,18 @@ class PostgresStore(PostgresAlerts):
             await self._surely(partial(self._claim_once, left, outcome))
             left = [pair for pair in left if pair[0] not in outcome]
         return [outcome[id] for id in ids]
+
+    async def claim_or_find(self, claim: Claim) -> Claimed:
+        while True:  # a receipt that was pruned since is not there any more, and neither are its keys
+            try:
+                return (await self.claim([claim]))[0]
+            except KeyTaken:
+                row = await self._surely(
+                    lambda connection: connection.fetchrow(self.sql["claimed_by_key"], claim.source, list(claim.keys))
+                )
+            if row is not None:
+                same = row["fingerprint"] == claim.fingerprint
+                return Claimed(row["id"], False, State(row["status"]), row["fingerprint"], same)
 
     async def _claim_once(
         self, offered: Sequence[tuple[int, Claim]], outcome: dict[int, Claimed], connection: Connection
@@ -144,6 +157,7 @@ class Row(msgspec.Struct, omit_defaults=True):
     last_error: str | None = None
     inline_seconds: float | None = None
     serial_key: str | None = None
+    keys: tuple[str, ...] = ()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -163,6 +177,7 @@ def _offered(offered: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:
                 id, claim.source, claim.provider, claim.event_id, claim.fingerprint.hex(), claim.headers, start, size,
                 claim.type, claim.object_id, claim.delivery_id, claim.occurred_at, claim.correlation_id,
                 claim.status.value, claim.last_error, claim.inline_seconds, claim.serial_key,
+                claim.keys,
             )
         )  # fmt: skip
         start += size

@@ -12,7 +12,7 @@ import asyncpg
 
 from oncehook import signals
 from oncehook.clock import SYSTEM, Clock
-from oncehook.errors import ConfigurationError, RowRefused, StoreUnavailable
+from oncehook.errors import ConfigurationError, KeyTaken, RowRefused, StoreUnavailable
 from oncehook.receipt import rfc3339
 from oncehook.settings import Settings
 from oncehook.store import queries
@@ -199,6 +199,8 @@ class PostgresPool:
                 await self._make_partitions()  # there is none for today: this process slept for a week
                 problem: Exception = error
             except (*LOST, *AGAIN) as error:
+                if getattr(error, "constraint_name", None) == "webhook_keys_pkey":
+                    raise KeyTaken("another receipt has one of the event's keys") from error
                 problem = error
             except REFUSED as error:
                 raise RowRefused(f"PostgreSQL refuses a row: {type(error).__name__}") from error

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from oncehook.errors import KeyTaken
 from oncehook.extract import moment
 from oncehook.patterns import glob
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
@@ -42,6 +43,8 @@ class SqliteStore(SqliteAlerts):
             fresh = [(id, claim) for id, claim in offered if id in new]
         _insert_rows(connection, self.sql["claim_payload"], [(id, claim.body, claim.headers) for id, claim in fresh])
         for id, claim in fresh:
+            if claim.keys:
+                self._take_keys(connection, id, claim)
             if claim.inline_seconds is not None:
                 connection.execute(self.sql["claim_inline"], (claim.inline_seconds, id))
             elif claim.status is State.FAILED:
@@ -52,6 +55,22 @@ class SqliteStore(SqliteAlerts):
                 outcome[id] = self._look_up(connection, claim)
         connection.execute("COMMIT")
         return list(map(outcome.__getitem__, range(last + 1, last + 1 + len(claims))))
+
+    def _take_keys(self, connection: sqlite3.Connection, receipt: int, claim: Claim) -> None:
+        try:
+            connection.executemany(self.sql["claim_key"], [(claim.source, key, receipt) for key in claim.keys])
+        except sqlite3.IntegrityError as error:
+            raise KeyTaken("another receipt has one of the event's keys") from error
+
+    async def claim_or_find(self, claim: Claim) -> Claimed:
+        return await self._write(lambda connection: self._claim_or_find(connection, claim))
+
+    def _claim_or_find(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
+        for key in claim.keys:
+            found = connection.execute(self.sql["claimed_by_key"], (claim.source, key)).fetchone()
+            if found is not None:
+                return Claimed(found[0], False, State(found[1]), found[2], found[2] == claim.fingerprint)
+        return self._claim(connection, [claim])[0]
 
     def _look_up(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
         before = connection.execute(self.sql["claimed_before"], (claim.source, claim.event_id)).fetchone()

@@ -71,6 +71,7 @@ class SqlitePruning:
         self._all = [
             self.sql["prune_payloads"],
             self.sql["prune_deliveries"],
+            self.sql["prune_keys"],
             self.sql["prune_attempts"],
             self.sql["prune_noops"],
             self.sql["prune_receipts"],

@@ -32,6 +32,9 @@ DELETE FROM webhook_payloads WHERE receipt_id = ANY(CAST(:receipts AS text)::big
 -- name: prune_deliveries
 DELETE FROM webhook_deliveries WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
 
+-- name: prune_keys
+DELETE FROM webhook_keys WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
+
 -- name: prune_attempts
 DELETE FROM webhook_past_attempts WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[])
 

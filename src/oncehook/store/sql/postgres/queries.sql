@@ -6,7 +6,7 @@ WITH offered AS (
     SELECT * FROM json_to_recordset($1::json) AS o (
         id bigint, source text, provider text, event_id text, type text, object_id text, delivery_id text,
         occurred_at timestamptz, correlation_id text, status text, last_error text, fingerprint text, headers text,
-        start integer, size integer, inline_seconds double precision, serial_key text
+        start integer, size integer, inline_seconds double precision, serial_key text, keys text[]
     )
 ), claimed AS (
     INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
@@ -20,6 +20,9 @@ WITH offered AS (
     FROM offered ORDER BY source COLLATE "C", event_id COLLATE "C"
     ON CONFLICT (source, event_id) DO NOTHING
     RETURNING id
+), keyed AS (
+    INSERT INTO webhook_keys (source, key, receipt_id)
+    SELECT source, key, id FROM offered JOIN claimed USING (id), unnest(keys) AS key ORDER BY source, key
 )
 INSERT INTO webhook_payloads (receipt_id, day, body, headers)
 SELECT id, (now() AT TIME ZONE 'UTC')::date, substring($2::bytea FROM start FOR size), headers
@@ -30,6 +33,10 @@ RETURNING receipt_id
 SELECT r.source, r.event_id, r.id, r.status, r.fingerprint
 FROM unnest($1::text[], $2::text[]) AS o (source, event_id)
 JOIN webhook_receipts r ON r.source = o.source AND r.event_id = o.event_id
+
+-- name: claimed_by_key
+SELECT r.id, r.status, r.fingerprint FROM webhook_keys k JOIN webhook_receipts r ON r.id = k.receipt_id
+WHERE k.source = $1 AND k.key = ANY($2::text[]) ORDER BY r.id LIMIT 1
 
 -- name: note_duplicate
 INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)

@@ -24,6 +24,9 @@ DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:r
 -- name: prune_deliveries
 DELETE FROM webhook_deliveries WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
 
+-- name: prune_keys
+DELETE FROM webhook_keys WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+
 -- name: prune_attempts
 DELETE FROM webhook_past_attempts WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
 

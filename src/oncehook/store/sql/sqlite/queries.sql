@@ -13,6 +13,13 @@ SELECT id FROM webhook_receipts WHERE id > ?
 -- name: claim_payload
 INSERT INTO webhook_payloads (receipt_id, body, headers) VALUES :rows
 
+-- name: claim_key
+INSERT INTO webhook_keys (source, key, receipt_id) VALUES (?, ?, ?)
+
+-- name: claimed_by_key
+SELECT r.id, r.status, r.fingerprint FROM webhook_keys k JOIN webhook_receipts r ON r.id = k.receipt_id
+WHERE k.source = ? AND k.key = ?
+
 -- name: claimed_before
 SELECT id, status, fingerprint FROM webhook_receipts WHERE source = ? AND event_id = ?
 
