@@ -125,7 +125,7 @@ def test_a_token_has_the_scopes_that_it_was_given_and_no_more(access: Access) ->
         ({"users": {"x": {"role": "admin"}}}, "expected one of viewer, operator"),
         ({"tokens": {"x": {"scopes": ["write"]}}}, "expected a list of read, replay, admin"),
         ({"user": {}}, "did you mean dashboard.users?"),
-        ({"public_url": "https://x.example/path"}, "expected an address without a path"),
+        ({"public_url": "https://x.example/path?token=1"}, "expected an address such as"),
         ({"session_key": 5}, "dashboard.session_key is not usable"),
     ],
 )

@@ -366,7 +366,7 @@ async def test_a_stream_says_when_something_has_changed_and_ends_with_the_servic
             assert answer.headers["content-type"].startswith("text/event-stream")
             pieces = answer.aiter_bytes()
             assert b": here" in await anext(pieces)
-            await asyncio.sleep(0.2)
+            assert (await anext(pieces)).startswith(b"id: ")
             await send(working, "evt_1")
             assert b"event: changed" in await anext(pieces)
             site.dashboard.close()

@@ -81,7 +81,7 @@ def test_nothing_hides_in_what_is_shown(text: str) -> None:
 )
 def test_a_copied_command_is_one_command_with_what_it_says(text: str, headers: dict[str, str]) -> None:
     payload = Payload(json.dumps({"note": text}, ensure_ascii=False).encode("utf-8", "replace"), headers)
-    words = shlex.split(as_curl(receipt(), payload, "http://127.0.0.1:8000").replace("\\\n", " "))
+    words = shlex.split(as_curl(receipt(), payload, "http://127.0.0.1:8000/webhooks").replace("\\\n", " "))
     assert words[:3] == ["curl", "-i", "http://127.0.0.1:8000/webhooks/stripe"]
     data = words[words.index("--data-binary") + 1]
     assert data == payload.body.decode() or data == "@event-7.txt"
@@ -92,6 +92,6 @@ def test_a_copied_command_is_one_command_with_what_it_says(text: str, headers: d
 @given(st.text(min_size=1, max_size=50))
 @example("--secret=file:/etc/passwd")
 def test_a_type_cannot_add_to_the_command(type_: str) -> None:
-    words = shlex.split(as_send(receipt(type=type_), "http://127.0.0.1:8000"))
+    words = shlex.split(as_send(receipt(type=type_), "http://127.0.0.1:8000/webhooks"))
     assert words[:3] == ["oncehook", "send", "stripe"] and len(words) == 6
     assert words[3] == (type_ if type_.isprintable() and not type_.startswith("-") else "TYPE")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from oncehook import signals, tracing
 from oncehook.alerts import Alerts, read_alerts
@@ -42,6 +42,9 @@ from oncehook.target import Target as ForwardTarget
 from oncehook.version import checked_out
 from oncehook.wake import Announcer, keep_listening
 from oncehook.worker import Worker
+
+if TYPE_CHECKING:
+    from oncehook.web.mounted import MountedDashboard
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -117,6 +120,7 @@ class Inbox(Registry):
         self._listening: asyncio.Task[None] | None = None
         self.horizons: dict[str, Horizon] = {}
         self.janitor: Janitor | None = None
+        self._dashboard: MountedDashboard | None = None
         self._running = 0
         if database is None or config is not None:
             for name, source in self.configuration.sources.items():
@@ -157,6 +161,17 @@ class Inbox(Registry):
             if settings.forward is None:
                 self.handlers.ours[name] = Handler(name, "*", folded, retry, timeout, BATCH)
         return source
+
+    @property
+    def dashboard(self) -> "MountedDashboard":
+        """The dashboard and the JSON API, as an ASGI app to mount: `app.mount("/hooks-admin", inbox.dashboard)`."""
+        if self._dashboard is None:
+            from oncehook.web.mounted import MountedDashboard  # what it needs is for nobody else to import
+
+            self._dashboard = MountedDashboard(self)
+            if self.is_running:
+                self._dashboard.start()
+        return self._dashboard
 
     def load_secrets(self) -> None:
         """Resolve every secret that is a reference, as a start does. Raises ConfigurationError for one that is not set.
@@ -204,6 +219,8 @@ class Inbox(Registry):
             return
         try:
             self.load_secrets()
+            if self._dashboard is not None:
+                self._dashboard.start()
             effect_horizon(self.settings, self.horizons.values())
             self.alerts.check()
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
@@ -257,6 +274,8 @@ class Inbox(Registry):
             await self.janitor.stop()
             self.janitor = None
         await self.alerts.stop()
+        if self._dashboard is not None:
+            await self._dashboard.stop()
         await self.end_work()
         await self._stop_heart()
         await self.outgoing.close()
@@ -382,7 +401,12 @@ def make_sessions(engine: Any, store: Store) -> Any:
 
 
 def source_name(scope: Mapping[str, Any]) -> str:
-    """The source in the path, below where the inbox is mounted. A trailing slash is accepted, never redirected.
+    """The source in the path. A trailing slash is accepted, never redirected."""
+    return path_below(scope).strip("/")
+
+
+def path_below(scope: Mapping[str, Any]) -> str:
+    """The path below where this app is mounted.
 
     An app that was told of a proxy's prefix has it in the root, and the proxy may have taken it from the path.
     """
@@ -390,6 +414,5 @@ def source_name(scope: Mapping[str, Any]) -> str:
     root: str = scope.get("root_path", "").rstrip("/")
     for below in (root, root.removeprefix(scope.get("app_root_path", ""))):
         if path.startswith(below + "/"):
-            path = path[len(below) :]
-            break
-    return path.strip("/")
+            return path[len(below) :]
+    return "" if root and path == root else path

@@ -46,11 +46,11 @@ def actions() -> list[Action]:
 class Dashboard:
     """An ASGI app. Its streams end with `close`, its replays with `stop`."""
 
-    def __init__(self, inbox: Inbox, run_key: str) -> None:
+    def __init__(self, inbox: Inbox, run_key: str, *, stream_seconds: float | None = None) -> None:
         access = Access(read_dashboard(inbox.configuration.dashboard), run_key.encode())
         self.run_key = run_key
         self.access = access
-        self.live = Live(inbox.store)
+        self.live = Live(inbox.store, stream_seconds)
         self.runs = Runs(inbox.store)
         context = Context(inbox, access, self.live, Overview(inbox), self.runs, Doctor(inbox), PAGES, _renderer())
         routes: list[Route | Mount] = [

@@ -20,7 +20,7 @@ from oncehook import signals
 from oncehook.errors import Unavailable
 from oncehook.receive import Message, Receive, Scope, Send
 from oncehook.web.auth import Access, Principal
-from oncehook.web.page import Action, Context, Problem
+from oncehook.web.page import ROOT, Action, Context, Problem
 
 COOKIE = "oncehook_session"
 SAFE = ("GET", "HEAD")
@@ -90,7 +90,7 @@ class Guard:
         path, query = request.scope["path"], request.scope["query_string"].decode("latin-1")
         is_known = principal is not None or is_open(path)
         if is_known and request.method not in SAFE and not bearer(request):
-            check_origin(request, self.context.access.settings.public_url)
+            check_origin(request, self.context.access.settings.origin)
         if path == "/" and request.method in SAFE and request.query_params.get("token"):
             return self._by_address(request)
         if is_known:
@@ -104,7 +104,8 @@ class Guard:
             )
         wanted = path + (f"?{query}" if query else "")
         to = "/sign-in" + (f"?next={quote(wanted)}" if wanted != "/" else "")
-        told = f"This is Oncehook's dashboard. Sign in first: {to}\n"  # for whoever does not follow, as curl
+        shown = request.scope.get(ROOT, "") + to  # for whoever does not follow, as curl
+        told = f"This is Oncehook's dashboard. Sign in first: {shown}\n"
         return Response(told, 303, {"location": to}, "text/plain")
 
     def _by_address(self, request: Request) -> Response:
@@ -137,11 +138,11 @@ def bearer(request: Request) -> str | None:
     return token.strip() if kind.lower() == "bearer" else None
 
 
-def check_origin(request: Request, public_url: str | None) -> None:
+def check_origin(request: Request, public_origin: str | None) -> None:
     """A browser says where a request was made; one that was not made here, or does not say, is refused."""
     origin = request.headers.get("origin", "").lower()
     host = request.headers.get("host", "").lower()
-    if origin not in (f"http://{host}", f"https://{host}", public_url) or not host:
+    if origin not in (f"http://{host}", f"https://{host}", public_origin) or not host:
         raise Problem(403, "foreign_origin", "This request does not come from a page of this dashboard.")
 
 

@@ -6,6 +6,7 @@ page, and none is taken while none is open.
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 from oncehook.errors import Unavailable
 from oncehook.store import Store
@@ -20,11 +21,12 @@ KEPT_ALIVE = 15.0
 class Live:
     """Watches the store while somebody looks."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, longest: float | None = None) -> None:
         self.store = store
+        self.longest = longest  # seconds that a stream lasts; the page opens the next one at once
         self.listeners = 0
         self._changed = asyncio.Event()
-        self._version = 0  # what changes while a stream is being written to is not missed
+        self._pulse: str | None = None
         self._watching: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -32,25 +34,28 @@ class Live:
     def is_full(self) -> bool:
         return self.listeners >= MOST
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        """Server-sent events, until the client leaves or the service stops. The first bytes come at once."""
+    async def stream(self, seen: str | None = None) -> AsyncIterator[bytes]:
+        """Server-sent events, until the client leaves or the service stops. The first bytes come at once.
+
+        `seen` is the id of the last event of an earlier stream: what has changed since then is told.
+        """
         self.listeners += 1
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch())
+        now = asyncio.get_running_loop().time
+        ends = now() + (self.longest or float("inf"))
         try:
-            yield b": here\n\nretry: 5000\n\n"
-            seen = self._version
-            while not self._is_over():
+            yield b": here\n\nretry: %d\n\n" % (5000 if self.longest is None else 100)
+            while not self._is_over() and now() < ends:
+                if self._pulse is not None and seen != self._pulse:
+                    told = b"" if seen is None else b"event: changed\ndata: \n"
+                    seen = self._pulse
+                    yield told + b"id: " + seen.encode() + b"\n\n"
+                    continue
                 try:
-                    if seen == self._version:
-                        await asyncio.wait_for(self._changed.wait(), KEPT_ALIVE)
+                    await asyncio.wait_for(self._changed.wait(), min(KEPT_ALIVE, ends - now()))
                 except TimeoutError:
                     yield b": still here\n\n"
-                else:
-                    seen = self._version
-                    if self._is_over():
-                        break
-                    yield b"event: changed\ndata: \n\n"
         finally:
             self.listeners -= 1
             if not self.listeners and self._watching is not None:
@@ -66,19 +71,14 @@ class Live:
         self._changed.set()
 
     async def _watch(self) -> None:
-        last: str | None = None
-        now: str | None
         while True:
-            try:
+            with suppress(Unavailable):
                 now = await self.store.pulse()
-            except Unavailable:
-                now = last
-            if now != last and last is not None:
-                self._tell()
-            last = now
+                if now != self._pulse:
+                    self._pulse = now
+                    self._tell()
             await asyncio.sleep(EVERY)
 
     def _tell(self) -> None:
-        self._version += 1
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

@@ -3,8 +3,10 @@
 A page is a module in `web/pages/` with a `PAGE`, and its templates. Adding one touches the list in `dashboard.py`.
 """
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from starlette.requests import Request
@@ -18,6 +20,11 @@ from oncehook.web.doctor import Doctor
 from oncehook.web.live import Live
 from oncehook.web.overview import Overview
 from oncehook.web.runs import Runs
+
+ROOT, DOOR = "oncehook.root", "oncehook.door"
+"""In the scope of a mounted dashboard: the path where it is mounted, and where the inbox is."""
+
+_LINK = re.compile(r'( (?:href|action|src)=")(?=/)')
 
 
 class Problem(OncehookError):
@@ -48,11 +55,10 @@ class Context:
     def store(self) -> Store:
         return self.inbox.store
 
-    def base_url(self, request: Request) -> str:
-        """Where this inbox is reached, as far as it is known: as configured, else as this request was addressed."""
-        return (
-            self.access.settings.public_url or f"{request.scope['scheme']}://{request.headers.get('host', '127.0.0.1')}"
-        )
+    def door_url(self, request: Request) -> str:
+        """Where senders deliver, without the source: at the configured address, else where this request was sent to."""
+        host = f"{request.scope['scheme']}://{request.headers.get('host', '127.0.0.1')}"
+        return f"{self.access.settings.origin or host}{request.scope.get(DOOR, '/webhooks')}"
 
     def render(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
         principal: Principal | None = request.scope.get("principal")
@@ -64,7 +70,13 @@ class Context:
             "may_replay": principal is not None and principal.may("replay"),
             "may_change": principal is not None and principal.may("admin"),
         }
-        return HTMLResponse(self.render_template(template, given | values), status)
+        html = self.render_template(template, given | values)
+        return HTMLResponse(with_root(html, request.scope.get(ROOT, "")), status)
+
+
+def with_root(html: str, root: str) -> str:
+    """A page whose links lead below `root`. A sender's text cannot look like one: its quotes are escaped."""
+    return _LINK.sub(lambda found: found[1] + escape(root), html) if root else html
 
 
 Handler = Callable[[Context, Request], Awaitable[Response]]

@@ -22,11 +22,15 @@ def scopes(value: Any) -> tuple[str, ...]:
     return named
 
 
+ADDRESS = re.compile(r"(https?://[a-z0-9.\[\]:-]+)((?:/[\w.~-]+)*)/?", re.IGNORECASE | re.ASCII)
+
+
 def address(value: Any) -> str:
-    """An http or https address without a path, as it stands in an `Origin` header."""
-    if not re.fullmatch(r"https?://[a-z0-9.\[\]:-]+/?", str(value).lower()):
-        raise ValueError('expected an address without a path, such as "https://hooks.example.com"')
-    return str(value).lower().rstrip("/")
+    """An http or https address, with the path where the dashboard is mounted."""
+    found = ADDRESS.fullmatch(str(value))
+    if found is None:
+        raise ValueError('expected an address such as "https://hooks.example.com"')
+    return found[1].lower() + found[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +60,10 @@ class DashboardSettings:
     """The keys under `[dashboard]` itself."""
 
     public_url: str | None = setting(
-        None, address, "Where people reach it, such as `https://hooks.example.com`, when that is behind a proxy."
+        None,
+        address,
+        "Where people reach it, such as `https://hooks.example.com`, when that is behind a proxy; with its path where "
+        "it is mounted in an app.",
     )
     session_key: str | None = setting(
         None, text, "What sessions are signed with: `env:NAME`, `file:PATH` or the value. Unset: new at each start."
@@ -64,6 +71,11 @@ class DashboardSettings:
     session_length: float = setting(12 * 3600.0, some(duration), "How long a sign-in lasts.")
     users: Mapping[str, UserSettings] = field(default_factory=dict)
     tokens: Mapping[str, TokenSettings] = field(default_factory=dict)
+
+    @property
+    def origin(self) -> str | None:
+        """`public_url` as it stands in an `Origin` header: without a path."""
+        return None if self.public_url is None else "/".join(self.public_url.split("/")[:3])
 
 
 def read_dashboard(given: Mapping[str, Any]) -> DashboardSettings:

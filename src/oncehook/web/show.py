@@ -86,7 +86,7 @@ def _safe(part: str) -> Markup:
 
 def as_curl(receipt: Receipt, payload: Payload, base: str) -> str:
     """What arrived, as a command. Its signature is not kept, so a door that verifies refuses it, as it should."""
-    lines = [f"curl -i {shlex.quote(f'{base}/webhooks/{receipt.source}')}"]
+    lines = [f"curl -i {shlex.quote(f'{base}/{receipt.source}')}"]
     for name, value in payload.headers.items():
         if (name + value).isprintable():
             lines.append(f"  -H {shlex.quote(f'{name}: {value}')}")
@@ -109,7 +109,7 @@ def as_send(receipt: Receipt, base: str) -> str:
     """A new event of the same kind, signed."""
     type_ = receipt.type if receipt.type and receipt.type.isprintable() else "TYPE"
     type_ = "TYPE" if type_.startswith("-") else type_  # a sender's word is no option
-    to = f"{base}/webhooks/{receipt.source}"
+    to = f"{base}/{receipt.source}"
     return f"oncehook send {shlex.quote(receipt.source)} {shlex.quote(type_)} --to {shlex.quote(to)}"
 
 

@@ -49,7 +49,7 @@ async def _render(
     context: Context, request: Request, receipt: Receipt, *, rehearsal: Rehearsal | None = None
 ) -> Response:
     payload = await context.store.payload(receipt.receipt)
-    base = context.base_url(request)
+    base = context.door_url(request)
     body, is_cut = pretty(payload.body) if payload else ("", False)
     why_not = obstacle(receipt.status, typed=receipt.type is not None, kept=payload is not None)
     return context.render(

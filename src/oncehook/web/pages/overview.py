@@ -20,7 +20,7 @@ async def show(context: Context, request: Request) -> Response:
     over = RANGES.get(request.query_params.get("range", ""), RANGES["1h"])
     total = await context.overview.total()
     if total["is_empty"]:
-        return context.render(request, "start.html", base=context.base_url(request), sources=_sources(context))
+        return context.render(request, "start.html", base=context.door_url(request), sources=_sources(context))
     incidents = await context.inbox.alerts.incidents()
     charts, rows, is_slow = {}, [], False
     try:

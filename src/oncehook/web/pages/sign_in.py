@@ -70,7 +70,8 @@ async def sign_out(context: Context, request: Request) -> Response:
 async def live(context: Context, request: Request) -> Response:
     if context.live.is_full:
         raise Problem(503, "unavailable", "Too many pages are open.", headers={"retry-after": "30"})
-    return StreamingResponse(context.live.stream(), media_type="text/event-stream")
+    stream = context.live.stream(request.headers.get("last-event-id"))
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
 PAGE = Page(

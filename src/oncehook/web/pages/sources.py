@@ -32,7 +32,7 @@ async def show(context: Context, request: Request) -> Response:
     refused = {name: last_refused(context, name, cases.get(name)) for name in context.inbox.sources}
     return context.render(
         request, "sources.html", sources=[about(context, name) for name in sorted(context.inbox.sources)], gone=gone,
-        standing=standing, unknown=meter.last_refused.get("unknown"), advice=ADVICE, base=context.base_url(request),
+        standing=standing, unknown=meter.last_refused.get("unknown"), advice=ADVICE, base=context.door_url(request),
         since=meter.started, cases=cases, refused=refused, secrets=secrets, done=request.query_params.get("done"),
     )  # fmt: skip
 

@@ -2,6 +2,7 @@
 "use strict";
 
 (() => {
+  const home = new URL("../", document.currentScript.src);
   const regions = () => [...document.querySelectorAll("[data-live]")];
 
   const prepare = (root) => {
@@ -33,7 +34,7 @@
     fresh.querySelectorAll(".scroll").forEach((s, i) => { s.scrollLeft = left[i] || 0; });
     if (known.size)
       for (const row of fresh.querySelectorAll("tbody tr")) {
-        const link = row.querySelector('a[href^="/events/"]');
+        const link = row.querySelector('a[href*="/events/"]');
         if (link && !known.has(link.getAttribute("href"))) row.classList.add("fresh");
       }
     prepare(fresh);
@@ -61,7 +62,7 @@
 
   prepare(document);
   if (!regions().length || location.search.includes("cursor=") || document.getElementById("rehearsal")) return;
-  const stream = new EventSource("/live");
+  const stream = new EventSource(new URL("live", home));
   stream.addEventListener("changed", refresh);
   document.addEventListener("visibilitychange", () => { if (!document.hidden && again) refresh(); });
   addEventListener("pagehide", () => stream.close());
