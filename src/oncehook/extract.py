@@ -17,9 +17,10 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from math import isfinite
 from typing import Any
-from urllib.parse import parse_qsl
 
 import msgspec
+
+from oncehook.form import read_fields
 
 Headers = Mapping[bytes, bytes]
 Find = Callable[[Any, Headers], str | None]
@@ -80,9 +81,10 @@ def _refuse(constant: str) -> Any:
 def _parse_form(body: bytes) -> dict[str, str]:
     """A form's fields; of a repeated one the last. A field that holds a JSON object is read by a path into it."""
     try:
-        return dict(parse_qsl(body.decode("utf-8"), keep_blank_values=True, strict_parsing=True, max_num_fields=1000))
+        fields = read_fields(body)
     except ValueError as error:
         raise NotReadable(f"not a form: {type(error).__name__}") from None
+    return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in fields}
 
 
 # A text without an end is one token to the end: were it none, every quote in it would be tried as a new beginning.

@@ -37,6 +37,9 @@ TRANSITIONS: Mapping[State | None, frozenset[State]] = {
 """Every legal move. `None` is the world before the row; a move that is not here must not happen."""
 
 
+LARGE = 256 * 1024
+"""A body of more bytes is verified in a thread, and is no handshake."""
+
 _NONE: frozenset[bytes] = frozenset()
 
 

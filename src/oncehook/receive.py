@@ -7,6 +7,7 @@ or not the client still listens.
 import asyncio
 import traceback
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from functools import partial
 from typing import Any
 
 from oncehook import metrics, signals
@@ -18,10 +19,11 @@ from oncehook.inline import Inline
 from oncehook.meter import Meter
 from oncehook.providers import Handshake
 from oncehook.providers.handshake import IN_HANDSHAKE, answer
-from oncehook.receipt import Claim, Claimed, Delivery, State
+from oncehook.receipt import LARGE, Claim, Claimed, Delivery, State
 from oncehook.rejections import RejectionLog
 from oncehook.source import Source
 from oncehook.verify import Verifier
+from oncehook.verifying import Verifying
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -72,6 +74,7 @@ class Door:
         self.rejections = rejections
         self.inline: Inline | None = None
         self.clock = clock
+        self.verifying = Verifying(limit_bytes=reads.limit_bytes)
 
     def start(self) -> None:
         """Deliveries come in the loop that runs now. It is kept: asking for it is a system call in Python 3.11."""
@@ -96,7 +99,7 @@ class Door:
         False, and nothing was done, if it is for a source that needs more than that.
         """
         source = self.sources.get(name)
-        if source is None or not source.is_plain:
+        if source is None or not source.is_plain or len(delivery.body) > LARGE:
             return False
         started = self.clock.monotonic()
         try:
@@ -165,7 +168,7 @@ class Door:
                 raise turned_away("method_not_allowed", (b"allow", b"POST"), CLOSE)
         if source.verifier is not None and source.fetches_certificates:
             await self._fetch_keys(source, source.verifier, delivery)
-        verified_by = self._verify(source, delivery)
+        verified_by = await self._verify(source, delivery)
         parsed = source.parse(delivery)
         if source.handshakes:
             handshake = source.handshake_of(delivery, source.handshakes)
@@ -182,17 +185,19 @@ class Door:
             raise Refused(unavailable(error.retry_after)) from error
         return accepted(claims, claimed, source.provider.answer, batch=batch)
 
-    def _verify(self, source: Source, delivery: Delivery) -> int:
+    async def _verify(self, source: Source, delivery: Delivery) -> int:
         if source.verifier is None:
             return 0
-        verified_by = source.verifier.verify(delivery, self.clock.now())
+        verify = partial(source.verifier.verify, now=self.clock.now())
+        verified_by = await self.verifying.run(delivery, verify)
         source.uses[verified_by] += 1
         return verified_by
 
     def _read(self, source: Source, delivery: Delivery) -> list[Claim]:
         """The claims of a delivery for a plain source."""
         try:
-            self._verify(source, delivery)
+            if source.verifier is not None:
+                source.uses[source.verifier.verify(delivery, self.clock.now())] += 1
             return source.read(delivery, source.parse(delivery))
         except Rejected as error:
             self.rejections.note(source, delivery, error)
@@ -214,7 +219,7 @@ class Door:
 
     async def _fetch_keys(self, source: Source, verifier: Verifier, delivery: Delivery) -> None:
         for _ in range(MOST_KEYS):
-            wanted = verifier.certificate_wanted(delivery)
+            wanted = await self.verifying.run(delivery, verifier.certificate_wanted)
             if wanted is None or not await source.certificates.ensure(wanted):
                 break
 

@@ -7,39 +7,49 @@ event passes here.
 
 import re
 from collections.abc import Callable, Sequence
-from urllib.parse import parse_qsl
+from functools import cache
+from itertools import chain
+from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
 
-from oncehook.extract import Headers, NotReadable, look_up, parse
+from oncehook.extract import Headers
+from oncehook.form import Field, canonical, read_fields
 from oncehook.receipt import Delivery
 
-MOST_FIELDS = 1000
-"""More fields than this in one form are nobody's event."""
+SMALL = 16 * 1024
+"""In a body of up to so many bytes, objects are decoded once. A larger one is searched again for each field."""
 
 Paths = tuple[tuple[str, ...], ...]
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
 def compile_paths(paths: str) -> Paths:
-    """`a.b|c` as steps: the first path that is there counts."""
-    return tuple(tuple(path.split(".")) for path in paths.split("|"))
+    """`a.b|c` as steps: the first path that is there counts. Raises ValueError for a name that JSON would escape."""
+    compiled = tuple(tuple(path.split(".")) for path in paths.split("|"))
+    for name in chain.from_iterable(compiled):
+        _reader((name,))
+    return compiled
 
 
 class Body:
     """The body before it is trusted: single texts are read out of it, and the rest is skipped, not built.
 
-    So a hostile body costs a sender more than it costs us. Whatever is not there, or is no text and no whole
-    number, is None.
+    So a hostile body costs a sender more than it costs us: a millisecond or two for each megabyte and field. A field
+    that is absent, or that is neither a text nor a whole number, is None.
     """
 
-    __slots__ = ("_delivery", "_form", "_sends_form", "_tables")
+    __slots__ = ("_canonical", "_delivery", "_fields", "_found", "_sends_form", "_tables")
 
     def __init__(self, delivery: Delivery, sends_form: Callable[[Headers], bool]) -> None:
         self._delivery = delivery
         self._sends_form = sends_form
-        self._form: dict[str, str] | None = None
-        self._tables: dict[tuple[str, ...], dict[str, msgspec.Raw]] | None = None
+        self._fields: list[Field] | None = None
+        self._canonical: bytes | None = None
+        self._tables: dict[tuple[str, ...], dict[str, msgspec.Raw]] = {}  # of a small body
+        self._found: dict[tuple[str, ...], msgspec.Raw | None] = {}  # in a large one
 
     def at(self, paths: Paths) -> bytes | None:
         """The text at the first of several paths that is there."""
@@ -47,64 +57,102 @@ class Body:
         for steps in paths:
             found = find(steps)
             if found is not None:
-                return str(found).encode("utf-8", "surrogatepass")
+                return found
         return None
 
     def form(self) -> bytes | None:
         """A form's fields as Twilio and Mandrill sign them; None for what is no form, or an empty one."""
         if not self._sends_form(self._delivery.headers):
             return None
-        return canonical_form(self._delivery.body)
+        if self._canonical is None:
+            self._canonical = canonical(self._form_fields())
+        return self._canonical or None
 
     def raw(self, steps: tuple[str, ...]) -> bytes | None:
-        """The exact bytes at a path of a JSON body, not read any further."""
-        try:
-            return bytes(self._table(steps[:-1])[steps[-1]])
-        except (*_UNREADABLE, KeyError):
-            return None
+        """The exact bytes at a path of a JSON body, not read any further; None if there is nothing."""
+        found = self._value(steps)
+        return None if found is None else bytes(found)
 
-    def texts(self, names: Sequence[str]) -> dict[str, str] | None:
+    def texts(self, names: tuple[str, ...]) -> dict[str, str] | None:
         """The top-level texts of these names, as far as they are there; None if one of them is something else."""
         try:
-            table = self._table(())
-            found = {name: _optional_text(table[name]) for name in names if name in table}
+            values = astuple(_reader(names)(self._delivery.body))
+            found = {
+                name: _optional_text(value) for name, value in zip(names, values, strict=True) if value is not UNSET
+            }
         except _UNREADABLE:
             return None
         return {name: text for name, text in found.items() if text is not None}
 
-    def _in_json(self, steps: tuple[str, ...]) -> str | int | None:
-        try:
-            found: str | int | None = _scalar(self._table(steps[:-1])[steps[-1]])
-        except (*_UNREADABLE, KeyError):
-            return None
-        return found
+    def _value(self, steps: tuple[str, ...]) -> "Value | None":
+        if not steps:
+            return self._delivery.body
+        if len(self._delivery.body) <= SMALL:
+            return self._table(steps[:-1]).get(steps[-1])
+        if steps not in self._found:
+            self._found[steps] = read_field(self._value(steps[:-1]), steps[-1])
+        return self._found[steps]
 
     def _table(self, steps: tuple[str, ...]) -> dict[str, msgspec.Raw]:
-        if self._tables is None:
-            self._tables = {(): _decode_table(self._delivery.body)}
+        """A whole object of a small body; empty if there is none."""
         table = self._tables.get(steps)
         if table is None:
-            table = self._tables[steps] = _decode_table(self._table(steps[:-1])[steps[-1]])
+            value = self._value(steps)
+            try:
+                table = {} if value is None else _decode_table(value)
+            except _UNREADABLE:
+                table = {}
+            self._tables[steps] = table
         return table
 
-    def _in_form(self, steps: tuple[str, ...]) -> str | None:
-        if self._form is None:
+    def _in_json(self, steps: tuple[str, ...]) -> bytes | None:
+        return _as_text(self._value(steps))
+
+    def _in_form(self, steps: tuple[str, ...]) -> bytes | None:
+        first, *inner = steps
+        name = first.encode()
+        fields = reversed(self._form_fields())
+        found: Value | None = next((value for field, value in fields if field == name), None)
+        for step in inner:  # a field may hold JSON
+            found = read_field(found, step)
+        return _as_text(found) if inner else None if found is None else bytes(found)
+
+    def _form_fields(self) -> list[Field]:
+        if self._fields is None:
             try:
-                self._form = parse(self._delivery.body, form=True)
-            except NotReadable:
-                self._form = {}
-        found = look_up(self._form, steps)
-        return found if isinstance(found, str) else None
+                self._fields = read_fields(self._delivery.body)
+            except ValueError:
+                self._fields = []
+        return self._fields
 
 
-def canonical_form(body: bytes) -> bytes | None:
-    """Name and value of each field, without anything between them, sorted by name; of one name each value once."""
+Value = bytes | msgspec.Raw
+
+
+def read_field(table: Value | None, name: str) -> msgspec.Raw | None:
+    """The exact bytes of one field of a JSON object; None if it is not there, or this is no object."""
     try:
-        text = body.decode("utf-8")
-        fields = parse_qsl(text, keep_blank_values=True, strict_parsing=True, max_num_fields=MOST_FIELDS)
-    except ValueError:
+        found = None if table is None else _reader((name,))(table).field_0
+    except _UNREADABLE:
         return None
-    return "".join(name + value for name, value in sorted(set(fields))).encode("utf-8", "surrogatepass") or None
+    return None if found is UNSET else found
+
+
+def _as_text(value: Value | None) -> bytes | None:
+    """A text or a whole number of JSON as the bytes that are signed of it."""
+    try:
+        read: str | int | None = None if value is None else _scalar(value)
+    except _UNREADABLE:
+        return None
+    return None if read is None else str(read).encode("utf-8", "surrogatepass")
+
+
+@cache  # names come from definitions, never from a request
+def _reader(names: tuple[str, ...]) -> Callable[[Value], Any]:
+    """Decodes an object into the raw values of these names. Other fields are skipped, and nothing is built of them."""
+    fields = [(f"field_{i}", msgspec.Raw | UnsetType, UNSET) for i in range(len(names))]
+    renamed = {f"field_{i}": name for i, name in enumerate(names)}
+    return msgspec.json.Decoder(msgspec.defstruct("Table", fields, rename=renamed)).decode
 
 
 _decode_table = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode

@@ -60,7 +60,7 @@ class AddressCheck(TemplateCheck):
     def _messages(self, delivery: Delivery, body: Body, stamp: bytes | None) -> list[bytes]:
         fills = self.fills or self._fills_for(delivery.address)
         found = [fill(delivery, body, stamp) for fill in fills]
-        if self.decodes and b"%" in delivery.query[:LONGEST_QUERY]:
+        if self.decodes and b"%" in delivery.query and len(delivery.query) <= LONGEST_QUERY:
             decoded = Delivery(delivery.body, method=delivery.method, query=decode_escapes(delivery.query))
             found += [fill(decoded, body, stamp) for fill in fills]
         return [message for message in found if message is not None]

@@ -4,17 +4,34 @@ Adyen signs eight fields of each item; Microsoft Graph repeats the secret in eac
 anything follow it.
 """
 
-from collections.abc import Sequence
-
 import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
 
 from oncehook.checks import Keys, Match
 from oncehook.providers import Signature
 from oncehook.receipt import Delivery
-from oncehook.signatures import algorithm
+from oncehook.signatures import Key, algorithm
 from oncehook.template import Body, Template, compile_paths
 
-_elements = msgspec.json.Decoder(list[msgspec.Raw]).decode
+MOST_ELEMENTS = 1000
+"""A delivery with more elements is rejected before any of them is read: Adyen sends one, Microsoft Graph hundreds."""
+
+FEW_BYTES = 16 * 1024
+_fields = [(f"element_{i}", msgspec.Raw | UnsetType, UNSET) for i in range(MOST_ELEMENTS)]
+_many = msgspec.json.Decoder(
+    msgspec.defstruct("Elements", _fields, array_like=True, forbid_unknown_fields=True)  # the decoder stops at the cap
+).decode
+_few = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def read_elements(array: bytes) -> list[msgspec.Raw] | None:
+    """The elements of a JSON array; None for what is no array, or one of more than MOST_ELEMENTS."""
+    try:
+        found = _few(array) if len(array) <= FEW_BYTES else [one for one in astuple(_many(array)) if one is not UNSET]
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+    return found if len(found) <= MOST_ELEMENTS else None
 
 
 class EachCheck:
@@ -31,29 +48,26 @@ class EachCheck:
         self.paths = compile_paths(signature.body or "")
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
-        elements = self._signed(delivery, body)
-        if not elements:
-            return None
+        """Elements are read one by one, and no further than to the first that is wrong."""
+        elements = self._elements(body)
+        first = self._signed(elements[0]) if elements else None
         for index, key in self.keys:
-            if all(self.verify(key, message, (given,), self.encoding) for message, given in elements):
+            rest = (self._signed(element) for element in elements[1:])
+            if self._is_right(key, first) and all(self._is_right(key, one) for one in rest):
                 return index, None
         return None
 
-    def _signed(self, delivery: Delivery, body: Body) -> Sequence[tuple[bytes, bytes]]:
-        """(what is signed, signature) of each element; none at all if one of them lacks a part."""
+    def _elements(self, body: Body) -> list[msgspec.Raw]:
         raw = body.raw(self.steps)
-        if raw is None:
-            return ()
-        try:
-            elements = _elements(raw)
-        except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            return ()
-        found = []
-        for element in elements:
-            one = Delivery(bytes(element))
-            inner = Body(one, lambda headers: False)
-            given, message = inner.at(self.paths), self.fill(one, inner, None)
-            if given is None or message is None:
-                return ()
-            found.append((message, given))
-        return found
+        return [] if raw is None else read_elements(raw) or []
+
+    def _is_right(self, key: Key, signed: tuple[bytes, bytes] | None) -> bool:
+        return signed is not None and self.verify(key, signed[0], signed[1:], self.encoding)
+
+    def _signed(self, element: msgspec.Raw) -> tuple[bytes, bytes] | None:
+        """(what is signed, signature) of an element; None if it lacks a part."""
+        one = Delivery(bytes(element))
+        body = Body(one, lambda headers: False)
+        given = body.at(self.paths)
+        message = None if given is None else self.fill(one, body, None)
+        return None if given is None or message is None else (message, given)

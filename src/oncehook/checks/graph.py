@@ -5,16 +5,15 @@ from collections.abc import Sequence
 import msgspec
 
 from oncehook.checks import Keys, Match, Surroundings
-from oncehook.checks.each import EachCheck
+from oncehook.checks.each import EachCheck, read_elements
 from oncehook.clock import SYSTEM
 from oncehook.providers import Signature, graph
 from oncehook.providers.certificates import Wanted
 from oncehook.receipt import Delivery
 from oncehook.signatures import algorithm
-from oncehook.template import Body
+from oncehook.template import Body, read_field
 
-_texts = msgspec.json.Decoder(list[str]).decode
-_tables = msgspec.json.Decoder(list[dict[str, msgspec.Raw]]).decode
+_text = msgspec.json.Decoder(str).decode
 
 
 class GraphCheck(EachCheck):
@@ -47,19 +46,19 @@ class GraphCheck(EachCheck):
         raw = body.raw(("validationTokens",))
         if raw is None or raw == b"null":
             return ()
+        elements = read_elements(raw)
+        if elements is None or len(elements) > graph.MOST_TOKENS:
+            return None
         try:
-            tokens = [graph.Token(text) for text in _texts(raw)]
+            tokens = [graph.Token(_text(element)) for element in elements]
         except (msgspec.MsgspecError, RecursionError, UnicodeError, ValueError):
             return None
         now = SYSTEM.now()
-        return tokens if len(tokens) <= graph.MOST_TOKENS and all(t.is_for(self.app_id, now) for t in tokens) else None
+        return tokens if all(token.is_for(self.app_id, now) for token in tokens) else None
 
     def _is_genuine(self, token: graph.Token) -> bool:
         key = self.certificates.get(graph.wanted(token.key_name).name)
         return key is not None and self.verify_token(key, token.message, (token.signature.hex().encode(),), "hex")
 
     def _has_resource_data(self, body: Body) -> bool:
-        try:
-            return any("encryptedContent" in table for table in _tables(body.raw(self.steps) or b"[]"))
-        except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            return True
+        return any(read_field(element, "encryptedContent") is not None for element in self._elements(body))

@@ -21,7 +21,7 @@ from oncehook.extract import NotReadable, parse
 from oncehook.providers import Handshake, braintree
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.sns import subscribe_url
-from oncehook.receipt import Delivery
+from oncehook.receipt import LARGE, Delivery
 from oncehook.signatures import Key
 from oncehook.template import Body, compile_paths
 
@@ -88,7 +88,7 @@ def is_signable(kind: str, text: str) -> bool:
 
 def is_handshake(handshake: Handshake, delivery: Delivery, body: Body) -> bool:
     """Whether a delivery is this handshake."""
-    if handshake.method != delivery.method:
+    if handshake.method != delivery.method or len(delivery.body) > LARGE:
         return False
     for locator, wanted in handshake.when.items():
         found = locate(locator, delivery, body)
