@@ -81,6 +81,10 @@ LINES: dict[str, tuple[str, str]] = {
         "info",
         "A pooler is before PostgreSQL: no statement is prepared ahead, workers look by themselves.",
     ),
+    "durability_risk": (
+        "warning",
+        "PostgreSQL may lose acked events: `detail` says by which setting, or that its standby is asynchronous.",
+    ),
     "worker_waits": ("warning", "The database does not answer; the worker tries again."),
     "background_failed": ("error", "A bug of Oncehook's own in a background loop, which goes on. Please report it."),
     "effect_conflict": ("info", "An event asked for an effect whose key was recorded before; nothing more happens."),

@@ -1,7 +1,9 @@
 """What only PostgreSQL has: durability that can be off, partitions, plans, and connections that can be lost."""
 
 import asyncio
+import logging
 import re
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
@@ -55,6 +57,51 @@ async def test_it_does_not_start_where_nothing_is_synced() -> None:
         await unsafe.close()
 
 
+async def test_it_does_not_start_where_commits_do_not_wait_for_the_named_standby(address: str) -> None:
+    with private_postgres(synchronous_standby_names="s1") as cluster:
+        named = cluster.url("postgres")
+        for value in ("local", "remote_write"):
+            unsafe = PostgresStore(Settings(database=f"{named}?synchronous_commit={value}", migrate="never"))
+            with pytest.raises(ConfigurationError, match=f"synchronous_commit = {value}.*unsafe_durability"):
+                await unsafe.open()
+    alone = PostgresStore(
+        Settings(database=f"{address}?synchronous_commit=local")
+    )  # no standby: it means the same as on
+    await alone.open()
+    await alone.close()
+
+
+async def test_torn_pages_are_a_risk_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with private_postgres(full_page_writes="off") as cluster:
+        store = PostgresStore(Settings(database=cluster.database()))
+        with caplog.at_level(logging.WARNING, "oncehook"):
+            await store.open()
+        assert [record.message for record in caplog.records] == ["durability_risk"]
+        assert "full_page_writes = off" in (await store.risks())[0]
+        await store.close()
+
+
+async def test_a_claim_is_durable_though_commits_become_asynchronous_while_it_runs() -> None:
+    """The WAL writer sleeps, so what is committed asynchronously is only in memory when the server is killed."""
+    with private_postgres(wal_writer_delay="10s") as cluster:
+        address = cluster.database()
+        store = PostgresStore(Settings(database=address))
+        await store.open()
+        await store.claim([make_claim("warm")])
+        await store.ping()
+        cluster.sql("ALTER SYSTEM SET synchronous_commit = off")
+        cluster.sql("SELECT pg_reload_conf()")
+        async with asyncio.timeout(10):
+            with pytest.raises(StoreUnavailable, match="synchronous_commit = off"):
+                while True:
+                    await store.ping()
+        assert (await store.claim([make_claim("evt_1")]))[0].fresh
+        cluster.stop(kill=True)
+        await store.close()
+        cluster.start()
+        assert ask(address, "SELECT event_id FROM webhook_receipts ORDER BY id") == [("warm",), ("evt_1",)]
+
+
 async def test_a_refused_start_leaves_no_connection_behind(address: str) -> None:
     name = address.rpartition("/")[2]
     ask(address, f"ALTER DATABASE {name} SET synchronous_commit = off")
@@ -62,6 +109,39 @@ async def test_a_refused_start_leaves_no_connection_behind(address: str) -> None
         await PostgresStore(Settings(database=address)).open()
     others = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND application_name = 'oncehook'"
     assert ask(address, others) == [(0,)]
+
+
+# -- receipt ids ----------------------------------------------------------------------------------------------------
+
+
+async def test_ids_that_another_process_has_used_are_drawn_again(store: PostgresStore, address: str) -> None:
+    """After a failover or a restored backup the sequence is behind the blocks that running processes hold."""
+    other = PostgresStore(Settings(database=address, claim_timeout=2.0))
+    await other.open()
+    await store.claim([make_claim("warm")])
+    ask(address, "SELECT setval('webhook_receipt_ids', 1)")
+    mine = await store.claim([make_claim(f"a_{n}") for n in range(60)])
+    theirs = [(await other.claim([make_claim(f"b_{n}")]))[0] for n in range(5)]
+    assert all(claimed.fresh for claimed in [*mine, *theirs])
+    assert len({claimed.receipt for claimed in [*mine, *theirs]}) == 65
+    await other.close()
+
+
+# -- rows that somebody holds ---------------------------------------------------------------------------------------
+
+
+async def test_a_receipt_that_somebody_holds_delays_no_other_claim_for_long(store: PostgresStore, address: str) -> None:
+    """A person's open transaction, a session that hangs: its redelivery is a duplicate, and the others are claimed."""
+    held, _ = await store.claim([make_claim("held"), make_claim("free")])
+    holder = await asyncpg.connect(address)
+    async with holder.transaction():
+        await holder.execute("UPDATE webhook_receipts SET correlation_id = 'x' WHERE event_id = 'held'")
+        started = time.monotonic()
+        outcome = await store.claim([make_claim("held", body=b"other"), make_claim("free"), make_claim("new")])
+        assert time.monotonic() - started < 4
+    await holder.close()
+    assert [claimed.fresh for claimed in outcome] == [False, False, True]
+    assert (outcome[0].receipt, outcome[0].same_body) == (held.receipt, False)
 
 
 # -- addresses and reach --------------------------------------------------------------------------------------------
@@ -178,7 +258,7 @@ async def test_the_hot_queries_go_by_an_index(store: PostgresStore, address: str
     ask(address, "ANALYZE webhook_receipts")
     plans = {
         "webhook_receipts_once": await plan(
-            address, store.sql["claimed_before"], ["stripe"] * 3, ["old_7", "old_8", "new"]
+            address, store.sql["claimed_before"], ["stripe"] * 3, ["old_7", "old_8", "new"], True
         ),
         "webhook_receipts_object": await find_plan(address, object="in_7", limit=50),
         "webhook_receipts_received": await find_plan(address, limit=50),

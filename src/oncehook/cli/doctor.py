@@ -76,6 +76,8 @@ async def _database(configuration: Configuration) -> AsyncIterator[Finding]:
                     "wrong",
                     f"the database's clock and this machine's are {apart:.0f} s apart: signatures will look stale",
                 )
+            for risk in await store.risks():
+                yield "note", risk
             rejected = await store.rejections(limit=1)
             if rejected:
                 newest = rejected[0]

@@ -115,7 +115,10 @@ class Store(Protocol):
         """Finish what is under way and disconnect."""
 
     async def ping(self) -> None:
-        """Return if a claim could be committed now, else raise StoreUnavailable."""
+        """Return if a claim could be committed now, and durably, else raise StoreUnavailable."""
+
+    async def risks(self) -> list[str]:
+        """Sentences about settings and standbys of the database that could cost acked events."""
 
     async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
         """Insert all that are new in one durable transaction; return what became of each, in their order.

@@ -16,6 +16,7 @@ from oncehook.errors import ConfigurationError, KeyTaken, RowRefused, StoreUnava
 from oncehook.receipt import rfc3339
 from oncehook.settings import Settings
 from oncehook.store import queries
+from oncehook.store.postgres_durable import risks, unsafe_setting
 
 Connection = asyncpg.pool.PoolConnectionProxy
 T = TypeVar("T")
@@ -35,7 +36,12 @@ LOST = (
 )
 """After one of these it is unknown whether the statement was committed, and the connection is of no more use."""
 
-AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
+AGAIN = (
+    asyncpg.DeadlockDetectedError,
+    asyncpg.SerializationError,
+    asyncpg.UniqueViolationError,
+    asyncpg.LockNotAvailableError,
+)
 """After one of these it was certainly not, and may well be next time. A unique violation is our own first try, whose
 reply was lost and which commits at this very moment: next time the statement finds its rows."""
 
@@ -60,6 +66,7 @@ class PostgresPool:
         self._pool: asyncpg.Pool[Any] | None = None
         self._pid = os.getpid()
         self.pooled = settings.pooler == "transaction"
+        self.is_durable = not settings.unsafe_durability
 
     # -- opening and closing --------------------------------------------------------------------------------------
 
@@ -107,9 +114,19 @@ class PostgresPool:
                 pool.terminate()
 
     async def ping(self) -> None:
+        row = await self._durability()
+        if row["is_standby"]:
+            raise StoreUnavailable("PostgreSQL is read-only here: it is a standby")
+        unsafe = unsafe_setting(row)
+        if unsafe is not None and self.is_durable:
+            raise StoreUnavailable(f"PostgreSQL runs with {unsafe}: an acked event could be lost")
+
+    async def risks(self) -> list[str]:
+        return risks(await self._durability())
+
+    async def _durability(self) -> Any:
         async with self._connection() as connection:
-            if await connection.fetchval(self.sql["is_standby"]):
-                raise StoreUnavailable("PostgreSQL is read-only here: it is a standby")
+            return await connection.fetchrow(self.sql["durability"])
 
     async def _is_pooled(self) -> bool:
         """Whether a pooler in transaction mode is, or may be, between.
@@ -143,13 +160,15 @@ class PostgresPool:
         )
 
     async def _check_durability(self) -> None:
-        async with self._connection() as connection:
-            off = [row["name"] for row in await connection.fetch(self.sql["durability_off"])]
-        if off and not self.settings.unsafe_durability:
+        row = await self._durability()
+        unsafe = unsafe_setting(row)
+        if unsafe is not None and self.is_durable:
             raise ConfigurationError(
-                f"PostgreSQL runs with {off[0]} = off: an acked event could be lost. Turn it on, "
+                f"PostgreSQL runs with {unsafe}: an acked event could be lost. Turn it on, "
                 f"or set unsafe_durability = true if that is acceptable here"
             )
+        for risk in risks(row):
+            signals.emit("durability_risk", detail=risk)
 
     # -- plumbing -------------------------------------------------------------------------------------------------
 

@@ -55,6 +55,9 @@ class SqliteFile:
     async def ping(self) -> None:
         await self._write(lambda connection: connection.execute("BEGIN IMMEDIATE").connection.rollback())
 
+    async def risks(self) -> list[str]:
+        return []
+
     # -- plumbing -------------------------------------------------------------------------------------------------
 
     async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -2,8 +2,14 @@
 SELECT nextval('webhook_receipt_ids') FROM generate_series(1, $1::integer)
 
 -- name: claim
-WITH offered AS (
-    SELECT * FROM json_to_recordset($1::json) AS o (
+-- The settings are of this transaction alone. Somebody may hold a receipt that is delivered again, for hours: then
+-- whatever shares the statement with it must not wait as long. And a commit is durable, whatever the session's default is.
+WITH settings AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '500ms', true),
+           CASE WHEN $3::boolean AND current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+                THEN set_config('synchronous_commit', 'on', true) END
+), offered AS (
+    SELECT o.* FROM settings CROSS JOIN json_to_recordset($1::json) AS o (
         id bigint, source text, provider text, event_id text, type text, object_id text, delivery_id text,
         occurred_at timestamptz, correlation_id text, status text, last_error text, fingerprint text, headers text,
         start integer, size integer, inline_seconds double precision, serial_key text, keys text[]
@@ -30,12 +36,28 @@ FROM offered JOIN claimed USING (id)
 RETURNING receipt_id
 
 -- name: claimed_before
+-- A row that is here may be on no standby yet: after a restart of the primary its commit is not waited for any more. Where a
+-- synchronous standby is named, a commit of our own waits until the standby has all that was committed before it.
+WITH replicated AS MATERIALIZED (
+    SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+                THEN set_config('synchronous_commit', 'on', true) END,
+           pg_logical_emit_message(true, 'oncehook', '')
+    WHERE $3::boolean AND current_setting('synchronous_standby_names') <> ''
+)
 SELECT r.source, r.event_id, r.id, r.status, r.fingerprint
-FROM unnest($1::text[], $2::text[]) AS o (source, event_id)
+FROM (SELECT count(*) FROM replicated) AS waited
+CROSS JOIN unnest($1::text[], $2::text[]) AS o (source, event_id)
 JOIN webhook_receipts r ON r.source = o.source AND r.event_id = o.event_id
 
 -- name: claimed_by_key
-SELECT r.id, r.status, r.fingerprint FROM webhook_keys k JOIN webhook_receipts r ON r.id = k.receipt_id
+WITH replicated AS MATERIALIZED (  -- as above
+    SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
+                THEN set_config('synchronous_commit', 'on', true) END,
+           pg_logical_emit_message(true, 'oncehook', '')
+    WHERE $3::boolean AND current_setting('synchronous_standby_names') <> ''
+)
+SELECT r.id, r.status, r.fingerprint
+FROM (SELECT count(*) FROM replicated) AS waited CROSS JOIN webhook_keys k JOIN webhook_receipts r ON r.id = k.receipt_id
 WHERE k.source = $1 AND k.key = ANY($2::text[]) ORDER BY r.id LIMIT 1
 
 -- name: note_duplicate
@@ -116,8 +138,8 @@ CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_payloads INCLUDING ALL)
 -- name: attach_partition
 ALTER TABLE webhook_payloads ATTACH PARTITION {name} FOR VALUES FROM ('{day}') TO ('{next_day}')
 
--- name: durability_off
-SELECT name FROM pg_settings WHERE name IN ('fsync', 'synchronous_commit') AND setting = 'off' ORDER BY name
-
--- name: is_standby
-SELECT pg_is_in_recovery()
+-- name: durability
+SELECT pg_is_in_recovery() AS is_standby, current_setting('fsync') AS fsync,
+       current_setting('synchronous_commit') AS synchronous_commit, current_setting('full_page_writes') AS full_page_writes,
+       current_setting('synchronous_standby_names') AS standby_names,
+       (SELECT count(*) FROM pg_stat_replication WHERE state IS DISTINCT FROM 'backup') AS standbys

@@ -1,0 +1,97 @@
+"""Failover of PostgreSQL: with a synchronous standby, whatever was acked is on it, whoever acked it from what."""
+
+import asyncio
+import json
+import logging
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.testing import deliver
+from tests.events import STRIPE_SECRET, stripe_body
+from tests.servers import Postgres, ask, private_postgres
+from tests.serving import ONCEHOOK, write_config
+from tests.standbys import following
+
+pytestmark = pytest.mark.anyio
+
+EVENTS = "SELECT event_id FROM webhook_receipts ORDER BY event_id"
+
+
+@pytest.fixture(scope="module")
+def primary() -> Iterator[Postgres]:
+    """A cluster for the tests of this file; the last of them leaves it dead."""
+    with private_postgres() as server:
+        yield server
+
+
+def make_receiver(database: str) -> Inbox:
+    inbox = Inbox(database, worker=False, claim_timeout="1s")
+    inbox.source("stripe", secrets=[STRIPE_SECRET])
+    return inbox
+
+
+async def send(inbox: Inbox, event_id: str) -> int:
+    return (await deliver(inbox, "stripe", stripe_body(event_id))).status
+
+
+async def restart(server: Postgres) -> None:
+    await asyncio.to_thread(server.stop, kill=True)
+    await asyncio.to_thread(server.start)
+
+
+async def test_an_asynchronous_standby_is_told_of(
+    primary: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with following(primary):
+        database = primary.database()
+        with caplog.at_level(logging.WARNING, "oncehook"):
+            async with make_receiver(database).lifespan():
+                pass
+        (line,) = [record for record in caplog.records if record.message == "durability_risk"]
+        assert "asynchronous standby" in str(line.__dict__)
+        said = await asyncio.to_thread(doctor, write_config(tmp_path, database))
+        assert [one["level"] for one in said if "asynchronous standby" in one["message"]] == ["note"]
+
+
+async def test_no_duplicate_is_acked_that_the_synchronous_standby_does_not_have(primary: Postgres) -> None:
+    """The standby is away and the primary restarts: receipts that waited for the standby are visible from then on."""
+    database = primary.database()
+    async with make_receiver(database).lifespan():
+        pass  # the schema
+    async with following(primary) as standby:
+        await standby.make_synchronous()
+        inbox = make_receiver(database)
+        async with inbox.lifespan():
+            assert await send(inbox, "evt_before") == 202
+            standby.link.stall()
+            assert await send(inbox, "evt_late") == 503
+            await restart(primary)
+            assert await asyncio.to_thread(ask, database, EVENTS) == [("evt_before",), ("evt_late",)]
+            assert await send(inbox, "evt_late") == 503, "acked from a row that is on no standby"
+            assert await send(inbox, "evt_before") == 503
+            standby.link.flow()
+            await standby.until_replicating("sync")
+            assert await send(inbox, "evt_late") == 200
+            assert await send(inbox, "evt_after") == 202
+        await asyncio.to_thread(primary.stop, kill=True)
+        await asyncio.to_thread(standby.promote)
+        promoted = standby.server.url(database.rpartition("/")[2])
+        kept = await asyncio.to_thread(ask, promoted, EVENTS)
+        assert kept == [("evt_after",), ("evt_before",), ("evt_late",)]
+        await check_a_promoted_standby_takes_over(promoted)
+
+
+async def check_a_promoted_standby_takes_over(promoted: str) -> None:
+    inbox = make_receiver(promoted)
+    async with inbox.lifespan():
+        assert await send(inbox, "evt_late") == 200
+        assert await send(inbox, "evt_new") == 202
+
+
+def doctor(config: Path) -> list[dict[str, str]]:
+    done = subprocess.run([ONCEHOOK, "doctor", "--json", "--config", str(config)], capture_output=True, text=True)
+    return [json.loads(line) for line in done.stdout.splitlines()]
