@@ -16,7 +16,8 @@ from oncehook.doctor import REMEDIES, diagnose
 from oncehook.errors import Rejected
 from oncehook.providers import built_in, built_in_names
 from oncehook.receipt import Delivery, rfc3339
-from oncehook.rejections import list_secrets, sample
+from oncehook.rejections import sample
+from oncehook.rotation import list_secrets
 from oncehook.sample import Sample, compose
 from oncehook.sign import sign
 from oncehook.source import Source
@@ -304,6 +305,82 @@ def test_doctor_looks_the_whole_over(
     config.write_text(config.read_text().replace('["whsec_test"]', "[]"))
     wrong = run("doctor", "--json")
     assert wrong.code == 1 and "sources.stripe.secrets is empty" in wrong.lines[-1]["message"]
+
+
+async def use_and_replace(make_inbox: Callable[..., Inbox], deliveries: int) -> str:
+    """Deliveries that verify, a restart with another secret, and one that does not verify any more; the old mark."""
+    before, after = make_inbox(), make_inbox()
+    mark = before.source("stripe", secrets=["whsec_before"]).marks[0]
+    after.source("stripe", secrets=["whsec_test"])
+    async with before.lifespan():
+        for n in range(deliveries):
+            body = stripe_body(f"evt_{n}")
+            assert (await post(before, "stripe", body, stripe_headers(body, "whsec_before"))).status == 202
+    async with after.lifespan():
+        assert (await post(after, "stripe", BODY, stripe_headers(BODY, "whsec_before"))).status == 401
+    return mark
+
+
+def test_doctor_knows_a_secret_that_was_taken_out_too_early(
+    run: Run,
+    in_folder: Path,
+    database: str,
+    make_inbox: Callable[..., Inbox],
+) -> None:
+    write_config(in_folder, database)
+    mark = asyncio.run(use_and_replace(make_inbox, 3))
+    told = run("doctor")
+    assert told.code == 1
+    assert f"The secret {mark}, which verified 3 deliveries until then, is not configured any more" in told.out
+    assert "add it to `secrets` beside the new one" in told.out and "whsec" not in told.out
+    (case,) = run("doctor", "signature", "--json").lines
+    assert [finding["cause"] for finding in case["findings"]] == ["removed secret"]
+    configured, removed = run("secrets", "--json").lines
+    assert (configured["verified"], configured["secret"]) == (0, 0)
+    assert (removed["mark"], removed["verified"], removed["secret"]) == (mark, 3, None)
+    assert "none has verified since" in removed["advice"]
+    assert "removed" in run("secrets").out
+
+
+def test_a_secret_that_was_rotated_in_time_is_no_problem(
+    run: Run,
+    in_folder: Path,
+    database: str,
+    make_inbox: Callable[..., Inbox],
+) -> None:
+    async def use_the_new_one() -> None:
+        await use_and_replace(make_inbox, 1)
+        inbox = make_inbox()
+        inbox.source("stripe", secrets=["whsec_test"])
+        async with inbox.lifespan():
+            assert (await post(inbox, "stripe", BODY, stripe_headers(BODY))).status == 202
+
+    write_config(in_folder, database)
+    asyncio.run(use_the_new_one())
+    assert run("doctor").code == 0
+    (case,) = run("doctor", "signature", "--json").lines
+    assert case["findings"][0]["cause"] == "unknown"
+    assert run("secrets", "--json").lines[1]["advice"] == "not configured any more"
+
+
+def test_a_secret_that_was_replaced_is_only_a_note_until_a_delivery_is_refused(
+    run: Run,
+    in_folder: Path,
+    database: str,
+    make_inbox: Callable[..., Inbox],
+) -> None:
+    async def use_the_old_one() -> None:
+        inbox = make_inbox()
+        inbox.source("stripe", secrets=["whsec_before"])
+        async with inbox.lifespan():
+            body = stripe_body()
+            assert (await post(inbox, "stripe", body, stripe_headers(body, "whsec_before"))).status == 202
+
+    write_config(in_folder, database)
+    asyncio.run(use_the_old_one())
+    told = run("doctor", "--json")
+    (note,) = [line for line in told.lines if "not configured any more" in line["message"]]
+    assert told.code == 0 and note["level"] == "note" and "has not verified any yet" in note["message"]
 
 
 def test_doctor_says_when_the_database_is_not_there(run: Run, in_folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -41,6 +43,55 @@ async def test_the_doctor_says_why_a_delivery_was_refused(inbox: Inbox, site: Si
         told = {one["source"]: one for one in (await program.get("/api/sources")).json()["sources"]}
     assert told["stripe"]["last_refused"]["findings"][0]["cause"] == "other source"
     assert told["github"]["last_refused"] is None
+
+
+async def refuse(inbox: Inbox, reason: str, **how: Any) -> None:
+    """A refused delivery whose sample is written."""
+    assert (await deliver(inbox, "stripe", stripe_body(f"evt_{reason}"), **how)).outcome[1] == reason
+    async with asyncio.timeout(20):
+        while not any(row["reason"] == reason for row in await inbox.store.rejections("stripe")):
+            await asyncio.sleep(0.02)
+
+
+async def test_the_doctors_word_stands_with_the_delivery_it_is_about(
+    inbox: Inbox, site: Site, browser: Browser
+) -> None:
+    await refuse(inbox, "bad_signature", secret="github-secret")
+    inbox.meter.refused("stripe", "too_large", "refused before it was read and verified")
+    page = (await browser.get("/sources")).text
+    of_stripe = page[page.index('id="source-stripe"') :]
+    last, before = of_stripe.index("Last refused"), of_stripe.index("Refused before")
+    assert last < of_stripe.index("too_large") < before < of_stripe.index("bad_signature")
+    assert before < of_stripe.index("other source") < of_stripe.index("Signed by")
+    async with site.program("reader") as program:
+        told = {one["source"]: one for one in (await program.get("/api/sources")).json()["sources"]}["stripe"]
+    assert (told["last_refused"]["reason"], told["last_refused"]["findings"]) == ("too_large", [])
+    assert told["last_examined"]["findings"][0]["cause"] == "other source"
+
+
+async def test_a_secret_that_was_taken_out_too_early_is_said_with_the_refusal(
+    inbox: Inbox, site: Site, browser: Browser
+) -> None:
+    await send(inbox, "evt_1")
+    await inbox.secrets.write()
+    source = inbox.sources["stripe"]
+    source.settings, removed = replace(source.settings, secrets=("whsec_new",)), source.marks[0]
+    source.load_secrets()
+    await refuse(inbox, "bad_signature", secret="whsec_test")
+    page = (await browser.get("/sources")).text
+    assert "<strong>removed secret</strong>" in page and f"The secret {removed}, which verified 1 delivery" in page
+    assert "add it beside the new one" in page and "whsec_test" not in page
+    async with site.program("reader") as program:
+        told = {one["source"]: one for one in (await program.get("/api/sources")).json()["sources"]}["stripe"]
+    assert [one["secret"] for one in told["secrets_used"]] == [0, None]
+
+
+async def test_notes_have_their_names_as_code(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    inbox.source("shopify", secrets=["x"])
+    async with inbox.lifespan(), dashboard_of(inbox) as site, site.signed_in() as browser:
+        page = (await browser.get("/sources")).text
+    assert "`" not in page and "<code" in page[page.index("Notes on Shopify") :]
 
 
 async def test_it_says_which_secret_was_used_and_what_is_not_confirmed(

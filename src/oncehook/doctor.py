@@ -24,6 +24,7 @@ from oncehook.providers.paypal import SIGNATURE as PAYPAL_SIGNATURE
 from oncehook.providers.plaid import HEADER as PLAID_SIGNATURE
 from oncehook.proxied import ADDRESS, USUAL_PORTS
 from oncehook.receipt import Delivery
+from oncehook.rotation import Removed, removed_secret
 from oncehook.secret import resolve
 from oncehook.source import Source
 from oncehook.store import Store
@@ -84,18 +85,25 @@ REMEDIES = {
     "token": "Compare it with what is registered at the provider. Credentials of refused requests are not kept, so "
     "more cannot be said.",
     "cut": "Let the provider deliver a smaller event, or look at the delivery at the provider.",
-    "unknown": "Compare the secret with the one that the provider shows for exactly this endpoint: the usual causes "
-    "(body, form, encoding, clock, other sources) are ruled out, so most likely it is another one. An older one, or "
-    "that of another environment, can be tried with --secret.",
+    "removed secret": "Add it to the source's `secrets` again, beside the new one, until the provider signs with the "
+    "new one.",
+    "unknown": "Most likely the provider signs with a secret that is not configured here: the other usual causes "
+    "(body, form, encoding, clock, another source) are ruled out. Compare the secret with the one that the provider "
+    "shows for exactly this endpoint. `oncehook doctor signature --secret env:NAME` tries one more.",
 }
 
 
 def diagnose(
-    rejection: dict[str, Any], source: Source, others: Sequence[Source] = (), secrets: Sequence[str] = ()
+    rejection: dict[str, Any],
+    source: Source,
+    others: Sequence[Source] = (),
+    secrets: Sequence[str] = (),
+    removed: Removed | None = None,
 ) -> list[Finding]:
     """What is wrong with a kept sample, most likely first. Always at least one finding.
 
-    `secrets` are tried too: those of another environment, or older ones, which no source has.
+    `secrets` are tried too: those of another environment, or older ones, which no source has. `removed` verified until
+    it was taken out; its value is not known, so it explains only what nothing else does.
     """
     if source.verifier is None:
         return [_found("would be accepted", "The source accepts unsigned deliveries now.")]
@@ -111,7 +119,8 @@ def diagnose(
     if source.verifier.asks_address and not delivery.address:
         return [_found("no address", "The provider signs the address, and no listed proxy said which it was.")]
     if all(signature.algorithm in ("token", "basic") for signature in source.provider.signatures):
-        return [_found("token", "The password or token in the request is not one of the source's secrets.")]
+        wrong = _found("token", "The password or token in the request is not one of the source's secrets.")
+        return [_taken_out(removed, rejection) or wrong]
     if rejection["size"] > len(delivery.body):
         said = f"Only the first {len(delivery.body):,} of {rejection['size']:,} bytes were kept: it cannot be tried."
         return [_found("cut", said)]
@@ -121,7 +130,13 @@ def diagnose(
     for changes in _trials(source, others, secrets, delivery):
         if _signature_is_right(source, delivery, changes):
             return [_found(change.cause, change.shows) for change in changes if change.cause]
-    return [_found("unknown", "No signature in the request is right with any secret, body or form that was tried.")]
+    unknown = _found("unknown", "No signature in the request is right with any secret, body or form that was tried.")
+    return [_taken_out(removed, rejection) or unknown]
+
+
+def _taken_out(removed: Removed | None, rejection: dict[str, Any]) -> Finding | None:
+    is_later = removed is not None and str(rejection["rejected_at"]) > removed.last_used_at
+    return _found("removed secret", removed.sentence) if removed is not None and is_later else None
 
 
 async def examine(
@@ -135,10 +150,11 @@ async def examine(
 
     The trials are in a thread: a sample is a stranger's, and the door is not to wait for it.
     """
-    others, cases = list(sources.values()), []
+    others, cases, used = list(sources.values()), [], await store.secrets_used()
     for row in await store.rejections(source, limit=limit):
         known = sources.get(row["source"])
-        found = [] if known is None else await asyncio.to_thread(diagnose, row, known, others, secrets)
+        removed = None if known is None else removed_secret(known, used)
+        found = [] if known is None else await asyncio.to_thread(diagnose, row, known, others, secrets, removed)
         case = {name: row[name] for name in ("id", "source", "rejected_at", "reason", "detail", "size")}
         cases.append(case | {"findings": [asdict(finding) for finding in found]})
     return cases

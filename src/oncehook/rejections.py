@@ -8,21 +8,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
-from datetime import datetime
-from typing import Any
 
 import msgspec
 
 from oncehook import signals
 from oncehook.errors import Rejected
-from oncehook.extract import moment
 from oncehook.meter import Meter
 from oncehook.providers import Provider, paypal, plaid
 from oncehook.proxied import ADDRESS
 from oncehook.receipt import Delivery, Rejection
 from oncehook.source import Source
 from oncehook.store import Store
-from oncehook.values import as_duration
 
 MOST_BYTES = 65_536
 MOST_OF_A_HEADER = 4096
@@ -201,69 +197,3 @@ class RefusalLog(NowAndThen):
         except Exception as error:
             self.meter.unwritten.update(taken)
             signals.emit("refusals_not_counted", detail=type(error).__name__)
-
-
-# -- rotation --------------------------------------------------------------------------------------------------------
-
-QUIET = 3 * 86400.0
-"""Seconds without a use after which an old secret is said to be no longer needed, or the provider's horizon."""
-
-
-def list_secrets(sources: list[Source], used: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each configured secret, and a word on what to do with it."""
-    uses = {(row["source"], row["secret"]): row for row in used}
-    rows = []
-    for source in sorted(sources, key=lambda source: source.name):
-        if not source.is_verified or source.waits_for_secret:
-            continue
-        newest = max(
-            (uses[key]["last_used_at"] for mark in source.marks if (key := (source.name, mark)) in uses), default=""
-        )
-        for index, mark in enumerate(source.marks):
-            row = uses.get((source.name, mark))
-            rows.append(
-                {
-                    "source": source.name,
-                    "secret": index,
-                    "mark": mark,
-                    "verified": row["verified"] if row else 0,
-                    "last_used_at": row["last_used_at"] if row else None,
-                    "advice": _advice(source, row, newest),
-                }
-            )
-    return rows
-
-
-def _advice(source: Source, row: dict[str, Any] | None, newest: str) -> str:
-    if len(source.marks) == 1:
-        return "in use" if row else "not used yet"
-    if row is None:
-        return "never used: newly added, or safe to remove" if newest else "not used yet"
-    if row["last_used_at"] == newest:
-        return "in use"
-    quiet = _seconds_between(row["last_used_at"], row["now"])
-    needed = max(QUIET, source.provider.horizon or 0.0)
-    ago = f"last used {_roughly(quiet)} ago"
-    if quiet > needed:
-        return f"{ago}: safe to remove"
-    return f"{ago}: keep it until {_roughly(needed)} have passed, {source.provider.title} may retry with it"
-
-
-def _seconds_between(earlier: str, later: str) -> float:
-    return (_read(later) - _read(earlier)).total_seconds()
-
-
-def _read(text: str) -> datetime:
-    found = moment(text)
-    assert found is not None
-    return found
-
-
-def _roughly(seconds: float) -> str:
-    unit = 86400.0 if seconds >= 2 * 86400 else 3600.0 if seconds >= 2 * 3600 else 60.0
-    return (
-        as_duration(max(1, round(seconds / unit)) * unit)
-        .replace("d", " days")
-        .replace("h", " hours")
-        .replace("m", " min")
-    )

@@ -14,8 +14,10 @@ from oncehook.clock import SYSTEM
 from oncehook.doctor import examine
 from oncehook.errors import ConfigurationError, OncehookError
 from oncehook.inbox import Inbox
+from oncehook.rotation import removed_secret
 from oncehook.secret import resolve
 from oncehook.settings import Configuration
+from oncehook.store import REJECTIONS_KEPT, Store
 
 SAFE_SQLITE = (3, 51, 3)
 MOST_SECONDS_APART = 5.0
@@ -54,12 +56,12 @@ async def _examine(config: str | None) -> list[Finding]:
     except ConfigurationError as error:
         return [("wrong", str(error))]
     found: list[Finding] = [("ok", f"configuration: {configuration.file or 'no file, only the environment'}")]
-    found += [finding async for finding in _database(configuration)]
+    found += [finding async for finding in _database(configuration, inbox)]
     found += _sources(inbox)
     return found
 
 
-async def _database(configuration: Configuration) -> AsyncIterator[Finding]:
+async def _database(configuration: Configuration, inbox: Inbox) -> AsyncIterator[Finding]:
     kind = configuration.settings.database.partition(":")[0]
     if kind == "sqlite" and sqlite3.sqlite_version_info < SAFE_SQLITE:
         yield (
@@ -78,8 +80,11 @@ async def _database(configuration: Configuration) -> AsyncIterator[Finding]:
                 )
             for risk in await store.risks():
                 yield "note", risk
+            removed = [finding async for finding in _removed_secrets(inbox, store)]
+            for finding in removed:
+                yield finding
             rejected = await store.rejections(limit=1)
-            if rejected:
+            if rejected and not any(word == "wrong" for word, _ in removed):
                 newest = rejected[0]
                 yield (
                     "note",
@@ -88,6 +93,23 @@ async def _database(configuration: Configuration) -> AsyncIterator[Finding]:
                 )
     except OncehookError as error:
         yield "wrong", str(error)
+
+
+async def _removed_secrets(inbox: Inbox, store: Store) -> AsyncIterator[Finding]:
+    """Secrets that were taken out too early: a problem where deliveries have been refused since."""
+    used = await store.secrets_used()
+    for name, source in sorted(inbox.sources.items()):
+        try:
+            removed = removed_secret(source, used)
+        except ConfigurationError:
+            continue  # its secrets are not set, which is said elsewhere
+        if removed is not None:
+            refused = await store.rejections(name, limit=REJECTIONS_KEPT)
+            is_refusing = any(
+                row["reason"] == "bad_signature" and row["rejected_at"] > removed.last_used_at for row in refused
+            )
+            advice = "add it to `secrets` beside the new one" if is_refusing else "the new one has not verified any yet"
+            yield "wrong" if is_refusing else "note", f"source {name}: {removed.sentence.rstrip('.')}: {advice}"
 
 
 def _sources(inbox: Inbox) -> list[Finding]:

@@ -8,7 +8,7 @@ import click
 
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
-from oncehook.rejections import list_secrets
+from oncehook.rotation import list_secrets
 
 
 @click.command("secrets")
@@ -49,7 +49,7 @@ def _print(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(
             row["source"],
-            f"secrets[{row['secret']}]",
+            "removed" if row["secret"] is None else f"secrets[{row['secret']}]",
             row["mark"],
             f"{row['verified']:,}",
             (row["last_used_at"] or "never")[:19],

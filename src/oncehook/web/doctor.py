@@ -6,7 +6,7 @@ from typing import Any
 from oncehook.clock import SYSTEM, Clock
 from oncehook.doctor import examine
 from oncehook.inbox import Inbox
-from oncehook.rejections import list_secrets
+from oncehook.rotation import list_secrets
 
 FRESH = 2.0
 """Seconds for which an answer is as good as a new one."""

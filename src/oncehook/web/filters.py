@@ -1,5 +1,6 @@
 """How templates write times, durations and numbers, and how they write everything else: visibly."""
 
+import re
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -51,6 +52,15 @@ def span(seconds: float | None, least: str = "<1s") -> str:
     return next((f"{int(seconds / size)}{unit}" for size, unit in STEPS if seconds >= size), least)
 
 
+def code(value: str) -> Markup:
+    """A sentence in which `names` stand between backticks: those as code, and a short one on one line."""
+
+    def marked(found: re.Match[str]) -> str:
+        return f'<code class="{"nowrap" if len(found[1]) < 40 else ""}">{found[1]}</code>'
+
+    return Markup(re.sub("`([^`]+)`", marked, str(escape(visible(value)))))  # noqa: S704  # what it holds is escaped
+
+
 def exactly(value: str) -> Markup:
     """The value of a field, which a form sends back: escaped, and nothing of it written out."""
     return escape(value)
@@ -80,5 +90,5 @@ def noun(value: int, word: str) -> str:
 
 FILTERS: dict[str, Callable[..., Any]] = {
     "when": when, "ago": ago, "span": span, "ms": milliseconds, "number": number, "up_to": up_to, "size": size,
-    "noun": noun, "exactly": exactly,
+    "noun": noun, "exactly": exactly, "code": code,
 }  # fmt: skip

@@ -316,7 +316,7 @@ class Finding(Struct):
 
 
 class Refused(Struct):
-    """The last delivery that was refused, and the doctor's word on the last one that was kept as a sample."""
+    """A delivery that was refused, and the doctor's word on it; none where no sample of it was kept."""
 
     at: str
     reason: str
@@ -325,9 +325,12 @@ class Refused(Struct):
 
 
 class SecretUse(Struct):
-    """A secret, by its place in the configuration and a short mark: when it last verified a delivery."""
+    """A secret, by its place in the configuration and a short mark: when it last verified a delivery.
 
-    secret: int
+    The place is null for one that is not configured any more.
+    """
+
+    secret: int | None
     mark: str
     verified: int
     last_used_at: str | None
@@ -349,7 +352,10 @@ class Paused(Struct):
 
 
 class SourceState(Struct):
-    """A source: where it is, and how it has been doing. Refusals are those of the process that answers."""
+    """A source: where it is, and how it has been doing. Refusals are those of the process that answers.
+
+    `last_examined` is the last refusal with the doctor's word, where the very last one was refused for another reason.
+    """
 
     source: str
     provider: str
@@ -365,6 +371,7 @@ class SourceState(Struct):
     lag_seconds: float
     last_received_at: str | None
     last_refused: Refused | None
+    last_examined: Refused | None
     support: Literal["confirmed", "unconfirmed"]
     secrets_used: list[SecretUse]
     paused: Pause | None

@@ -14,7 +14,7 @@ from oncehook.web.overview import RANGES
 from oncehook.web.page import Context
 from oncehook.web.pages.audit import look
 from oncehook.web.pages.dead import MOST_ERRORS
-from oncehook.web.pages.sources import about, change, last_refused
+from oncehook.web.pages.sources import about, change, last_refusals
 
 TOLD = ("source", "provider", "is_verified", "secrets", "mode", "types", "dedupe_window", "payload_retention",
         "support")  # fmt: skip
@@ -45,6 +45,7 @@ async def sources(context: Context, request: Request) -> Response:
 def _source(context: Context, request: Request, standing: dict[str, Any], looked: Any, name: str) -> dict[str, Any]:
     known, pause = about(context, name), standing["paused"].get(name)
     cases, secrets = looked
+    last, examined = last_refusals(context, name, cases.get(name))
     return {
         **{key: known[key] for key in TOLD},
         "address": f"{context.door_url(request)}/{name}",
@@ -52,7 +53,8 @@ def _source(context: Context, request: Request, standing: dict[str, Any], looked
         "dead_letters": standing["dead_letters"].get(name, 0),
         "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
         "last_received_at": standing["last_received_at"].get(name),
-        "last_refused": last_refused(context, name, cases.get(name)),
+        "last_refused": last,
+        "last_examined": examined,
         "secrets_used": [{key: value for key, value in row.items() if key != "source"} for row in secrets[name]],
         "paused": {"at": pause["paused_at"], "actor": pause["actor"]} if pause else None,
     }

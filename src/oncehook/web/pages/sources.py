@@ -29,11 +29,11 @@ async def show(context: Context, request: Request) -> Response:
     standing, meter = await context.overview.standing(), context.inbox.meter
     gone = sorted({*standing["sources"], *standing["paused"]} - set(context.inbox.sources))
     cases, secrets = await context.doctor.look()
-    refused = {name: last_refused(context, name, cases.get(name)) for name in context.inbox.sources}
+    refused = {name: last_refusals(context, name, cases.get(name)) for name in context.inbox.sources}
     return context.render(
         request, "sources.html", sources=[about(context, name) for name in sorted(context.inbox.sources)], gone=gone,
         standing=standing, unknown=meter.last_refused.get("unknown"), advice=ADVICE, base=context.door_url(request),
-        since=meter.started, cases=cases, refused=refused, secrets=secrets, done=request.query_params.get("done"),
+        since=meter.started, refused=refused, secrets=secrets, done=request.query_params.get("done"),
     )  # fmt: skip
 
 
@@ -62,14 +62,25 @@ def about(context: Context, name: str) -> dict[str, Any]:
     }
 
 
-def last_refused(context: Context, name: str, case: dict[str, Any] | None) -> dict[str, Any] | None:
-    """As this process has seen it, or as any process has kept it; whichever is the later."""
-    seen, found = context.inbox.meter.last_refused.get(name), case["findings"] if case else []
-    if seen is not None and (case is None or (rfc3339(seen.at) or "") >= case["rejected_at"]):
-        return {"at": rfc3339(seen.at), "reason": seen.reason, "detail": seen.detail, "findings": found}
-    if case is None:
-        return None
-    return {"at": case["rejected_at"], "reason": case["reason"], "detail": case["detail"], "findings": found}
+Refusal = dict[str, Any]
+
+
+def last_refusals(context: Context, name: str, case: Refusal | None) -> tuple[Refusal | None, Refusal | None]:
+    """The last refusal, and the last one before it that the doctor has looked at, where those are not alike.
+
+    This process has seen the last one, or any process has kept it as a sample. The doctor's word is on the sample; it
+    holds for a later refusal with the same reason and detail.
+    """
+    seen = context.inbox.meter.last_refused.get(name)
+    examined = None if case is None else {
+        "at": case["rejected_at"], "reason": case["reason"], "detail": case["detail"], "findings": case["findings"]
+    }  # fmt: skip
+    if seen is None or (examined is not None and (rfc3339(seen.at) or "") < examined["at"]):
+        return examined, None
+    last: Refusal = {"at": rfc3339(seen.at), "reason": seen.reason, "detail": seen.detail, "findings": []}
+    if examined is not None and (last["reason"], last["detail"]) == (examined["reason"], examined["detail"]):
+        return {**last, "findings": examined["findings"]}, None
+    return last, examined
 
 
 # -- pausing ----------------------------------------------------------------------------------------------------------
