@@ -12,10 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import httpx
 import pytest
+from rich.cells import cell_len
 
 from oncehook import Inbox
+from oncehook.cli import progress as replay_progress
 from oncehook.cli import replay as replay_command
 from oncehook.cli.dead import grouped
 from oncehook.cli.stats import told
@@ -203,7 +206,7 @@ def test_a_replay_that_makes_no_sense_is_exit_code_2(run: Run, hooks: Path, argu
 def test_a_long_replay_on_a_terminal_shows_progress(
     run: Run, filled: list[int], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replay_command, "BATCH", 1)
+    monkeypatch.setattr(replay_progress, "BATCH", 1)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     ran = run("replay", "--failed", "--yes")
     assert ran.code == 0 and "replaying" in ran.error and "3/3" in ran.error
@@ -429,3 +432,29 @@ def test_a_door_without_a_worker_leaves_the_work(tmp_path: Path) -> None:
     assert httpx.post(address, content=body, headers=stripe_headers(body), verify=False).status_code == 202
     assert service.end() == 0
     assert ask(database, "SELECT status, attempts FROM webhook_receipts") == [("received", 0)]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_text_lists_cost_no_more_than_a_few_times_json(run: Run, hooks: Path, make_inbox: Callable[..., Inbox]) -> None:
+    on_store(make_inbox, *(make_claim(f"evt_{n:05d}", object_id=f"in_{n}") for n in range(2000)))
+
+    def cost(*options: str) -> float:
+        started = time.process_time()
+        assert len(run("events", "--limit", "2000", *options).out.splitlines()) >= 2000
+        return time.process_time() - started
+
+    cost()
+    assert min(cost() for _ in range(3)) < 3 * min(cost("--json") for _ in range(3))  # with rich it was tenfold
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_list_on_a_terminal_fits_its_width(
+    run: Run, hooks: Path, make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = make_claim("evt_" + "x" * 60, type="invoice.payment_action_required", object_id="发票" * 20)
+    on_store(make_inbox, long)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = click.unstyle(run("events").out).splitlines()
+    assert all(cell_len(line) <= 80 for line in lines) and "…" in lines[1] and "received" in lines[1]
+    assert "invoice." in lines[1]

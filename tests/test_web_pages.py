@@ -295,12 +295,17 @@ async def test_many_are_replayed_after_a_count_that_was_agreed_to(working: Inbox
     async with asyncio.timeout(20):
         while "<h1>Replayed</h1>" not in (page := (await browser.get(run)).text):
             await asyncio.sleep(0.05)
-    assert "<strong>6</strong> replayed of 6 events" in page
+    assert "6 of 6 events that matched went back to the queue" in page
+    async with asyncio.timeout(20):
+        while "<strong>6</strong> failed again, <strong>0</strong> still waiting" not in page:
+            await asyncio.sleep(0.05)
+            page = (await browser.get(run)).text
+    assert "data-poll" not in page and "It goes on when you leave" not in page
     assert rows("SELECT sum(replays) FROM webhook_receipts") == [(6,)]
     actions = [row[0] for row in rows("SELECT action FROM webhook_audit WHERE actor = 'user:otto' ORDER BY id")]
-    assert actions == ["sign_in", "replay_started", "replay", "replay_ended"]
+    assert actions == ["sign_in", "replay_started", "replay_batch", "replay_ended"]
     audit = (await browser.get("/audit")).text
-    assert "replay started" in audit and "status" in audit
+    assert audit.count(">replay<") == 1 and "replay batch" not in audit and "status" in audit
 
 
 async def test_another_process_can_tell_how_far_a_replay_is(working: Inbox, site: Site, rows: Rows) -> None:

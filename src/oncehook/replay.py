@@ -4,6 +4,8 @@ Only `failed`, `processed` and `ignored` move; a receipt in another state is lef
 payload was pruned. The move compares the state, so however many replays run at once, each receipt moves once.
 """
 
+import asyncio
+import contextlib
 import getpass
 import os
 import secrets
@@ -14,6 +16,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from oncehook import signals
+from oncehook.clock import SYSTEM, Clock
+from oncehook.errors import OncehookError
 from oncehook.receipt import TRANSITIONS, EffectFilter, EffectState, Receipt, State, rfc3339
 from oncehook.store import Selection, Store
 
@@ -37,6 +41,8 @@ class Replayed:
     matched: int = 0
     replayed: Counter[str] = field(default_factory=Counter)  # by the state they were in
     left: Counter[str] = field(default_factory=Counter)  # by the reason: a state, or one of the words above
+    run: str | None = field(default=None, compare=False)  # its name in the audit
+    last: int = field(default=0, compare=False)  # the last receipt that was looked at
 
     @property
     def count(self) -> int:
@@ -51,6 +57,18 @@ class Replayed:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What became of the receipts that a replay moved."""
+
+    handled: int = 0
+    failed: int = 0
+    waiting: int = 0  # for a worker, for the end of an attempt, or for a retry
+
+    def as_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
 Progress = Callable[[Replayed], None]
 
 
@@ -62,30 +80,88 @@ async def replay(
     progress: Progress | None = None,
     batch: int = BATCH,
     run: str | None = None,
+    rate: float | None = None,
 ) -> Replayed:
-    """Replay what is meant, oldest first, batch by batch; each is recorded as of `run`, and `progress` told.
+    """Replay the selection, oldest first, batch by batch, at most `rate` receipts a second.
 
-    Cut short, it has done whole batches: run again, it goes on with what is left. What arrives meanwhile is not of it.
+    Interrupted, it has done whole batches: repeated after `last`, it goes on with the rest. Events that arrive during a
+    replay are not part of it. `run` is the name under which `begin_run` recorded its start; a replay of more than one
+    batch records its own.
     """
     selection = await bounded(store, selection)
-    actor, done = actor or whoami(), Replayed()
-    detail = {"run": run or secrets.token_hex(8), "selection": as_json(selection)}
+    actor, done = actor or whoami(), Replayed(run=run or secrets.token_hex(8))
+    detail = {"run": done.run, "selection": as_json(selection)}
+    size, is_begun, state = _batch_size(batch, rate), run is not None, "stopped"
+    pace = Pace(rate)
     try:
-        async for page in pages(store, selection, batch):
-            await _replay_page(store, page, actor, detail, done)
+        async for page in pages(store, selection, size):
+            await pace.wait()
+            if not is_begun and (rate is not None or len(page) == size > 1):
+                is_begun = True
+                await begin_run(store, selection, actor, run=done.run)
+            moved = await _replay_page(store, page, actor, detail, done, "replay_batch" if is_begun else "replay")
+            pace.count(moved)
             if progress is not None:
                 progress(done)
-    finally:  # also of what was cut short: whole batches of it are done
+        state = "done"
+    finally:  # also of what was interrupted: whole batches of it are done
         if done.count:
             signals.emit("replayed", actor=actor, count=done.count, **detail)
+        if is_begun:
+            with contextlib.suppress(OncehookError):  # the batches have recorded themselves
+                ended = {"run": done.run, "state": state, **done.as_json()}
+                await asyncio.shield(store.audit(actor, "replay_ended", ended))
     return done
 
 
+async def begin_run(
+    store: Store, selection: Selection, actor: str, *, run: str | None = None, matched: int | None = None
+) -> str:
+    """Record that a replay of many begins: the one row of it that people see in the audit. Returns its name."""
+    run = run or secrets.token_hex(8)
+    await store.audit(actor, "replay_started", {"run": run, "matched": matched, "selection": as_json(selection)})
+    return run
+
+
+async def outcomes(store: Store, run: str) -> Outcomes:
+    """What became of the receipts that a replay moved."""
+    states = await store.run_outcomes(run)
+    handled, failed = states.pop(State.PROCESSED, 0), states.pop(State.FAILED, 0)
+    return Outcomes(handled, failed, sum(states.values()))
+
+
+def _batch_size(batch: int, rate: float | None) -> int:
+    """With a rate, a quarter of a second's receipts, so that they return evenly."""
+    return batch if rate is None else max(1, min(batch, int(rate / 4)))
+
+
+class Pace:
+    """Waits so that at most `rate` are counted a second; None: it never waits."""
+
+    def __init__(self, rate: float | None, clock: Clock = SYSTEM) -> None:
+        self.rate = rate
+        self.clock = clock
+        self._next = float("-inf")
+
+    def count(self, number: int) -> None:
+        if self.rate is not None:
+            self._next = max(self._next, self.clock.monotonic()) + number / self.rate
+
+    async def wait(self) -> None:
+        await asyncio.sleep(max(0.0, self._next - self.clock.monotonic()))
+
+
 async def _replay_page(
-    store: Store, page: list[tuple[Receipt, str | None]], actor: str, detail: dict[str, Any], done: Replayed
-) -> None:
+    store: Store,
+    page: list[tuple[Receipt, str | None]],
+    actor: str,
+    detail: dict[str, Any],
+    done: Replayed,
+    action: str,
+) -> int:
+    """Move what can be moved of a page; how many were."""
     movable = [receipt for receipt, why in page if why is None]
-    moved = set(await store.replay([r.receipt for r in movable], actor, detail) if movable else ())
+    moved = set(await store.replay([r.receipt for r in movable], actor, detail, action=action) if movable else ())
     if moved:
         await store.notify()
     done.matched += len(page)
@@ -95,6 +171,8 @@ async def _replay_page(
             done.replayed[receipt.status.value] += 1
         else:
             done.left[MEANWHILE] += 1
+    done.last = page[-1][0].receipt
+    return len(moved)
 
 
 async def retry_now(store: Store, selection: Selection, *, actor: str | None = None) -> Replayed:
@@ -134,7 +212,7 @@ async def pages(
     store: Store, selection: Selection, size: int = BATCH
 ) -> AsyncIterator[list[tuple[Receipt, str | None]]]:
     """What is meant, by id, page by page; each with the reason why it cannot be replayed, or None."""
-    after = 0
+    after = selection.after
     while page := await store.select(selection, after=after, limit=size):
         after = page[-1][0].receipt
         yield [(one, obstacle(one.status, typed=one.type is not None, kept=kept)) for one, kept in page]
@@ -158,6 +236,8 @@ def as_json(selection: Selection) -> dict[str, Any]:
     """The selection as the audit keeps it: only what was asked for."""
     asked: dict[str, Any] = {**asdict(selection.wanted), "handled_by": selection.handled_by}
     asked |= {name: rfc3339(asked[name]) for name in ("since", "until")}
+    if selection.after:
+        asked["after"] = selection.after
     if selection.receipts is not None:
         asked["named"] = len(selection.receipts)
     return {name: value for name, value in asked.items() if value is not None}

@@ -59,6 +59,14 @@ _DURATION = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 6
 _SIZE = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 
 
+def rate(value: Any) -> float:
+    """How many a second, out of "50/s", "100/m" or "3000/h"."""
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*/\s*(s|m|h)", str(value), re.ASCII)
+    if not match or not float(match[1]):
+        raise ValueError("expected a rate such as 50/s, 100/m or 3000/h")
+    return float(match[1]) / _DURATION[match[2]]
+
+
 def duration(value: Any) -> float:
     """Seconds out of "30d", "2h", "90s", "250ms" or a plain number of seconds."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:

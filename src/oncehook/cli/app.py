@@ -4,6 +4,8 @@ import importlib
 import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from oncehook.inbox import Inbox
 
 OPTION = "oncehook.app"
+VARIABLE = "ONCEHOOK_CONFIG"
 
 
 def _remember(context: click.Context, parameter: click.Parameter, app: str | None) -> None:
@@ -46,15 +49,29 @@ def app_name(configuration: Configuration, word: str | None = None) -> str | Non
 
 def configured(config: str | None, word: str | None = None) -> "tuple[Configuration, Inbox | None]":
     """The configuration, with the database and sources of the app, and the app's inbox; None without an app."""
-    if config is not None:
-        os.environ["ONCEHOOK_CONFIG"] = config  # for the Inbox() of the app, and for processes that are started
-    configuration = load()
+    configuration = load(config)
     name = app_name(configuration, word)
     if name is None:
         return configuration, None
-    inbox = load_inbox(name)
+    with _configuration_file(config):
+        inbox = load_inbox(name)
     sources = {source.name: source.settings for source in inbox.sources.values()}
     return replace(inbox.configuration, settings=inbox.settings, sources=sources), inbox
+
+
+@contextmanager
+def _configuration_file(config: str | None) -> Iterator[None]:
+    """While an app is imported, its own `Inbox()` reads the file of `--config`."""
+    before = os.environ.get(VARIABLE)
+    if config is not None:
+        os.environ[VARIABLE] = config
+    try:
+        yield
+    finally:
+        if config is not None:
+            os.environ.pop(VARIABLE)
+        if before is not None:
+            os.environ[VARIABLE] = before
 
 
 def configured_inbox(config: str | None, word: str | None = None) -> "Inbox":

@@ -6,13 +6,12 @@ from typing import Any
 import click
 
 from oncehook.cli.app import app_option
+from oncehook.cli.listing import Column, print_table
 from oncehook.cli.options import (
     config_option,
-    console,
     json_option,
     opened_store,
     print_json,
-    printable,
     run,
 )
 from oncehook.effect import effect_json
@@ -81,32 +80,37 @@ async def _list(config: str | None, wanted: EffectFilter, limit: int, as_json: b
     return len(rows)
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+COLUMNS = (
+    Column("created"),
+    Column("source"),
+    Column("key", cuts=True),
+    Column("target", cuts=True),
+    Column("status", colours=COLOURS),
+    Column("tries", right=True),
+    Column("error", cuts=True, colours="red"),
+    Column("receipt", right=True),
+    Column("effect", right=True),
+)
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("created", "source", "key", "target", "status"):
-        table.add_column(
-            title, overflow="fold" if title == "key" else "ellipsis", no_wrap=title in ("created", "status")
-        )
-    table.add_column("tries", justify="right")
-    table.add_column("error", overflow="fold")
-    table.add_column("receipt", justify="right", no_wrap=True)
-    table.add_column("effect", justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(
-            row["created_at"][:19],
-            Text(printable(row["source"])),
-            Text(printable(row["key"])),
-            Text(printable(row["target"])),
-            Text(row["status"], style=COLOURS[row["status"]]),
-            str(row["attempts"]),
-            Text(printable(row["last_error"])[:200], style="red"),
-            str(row["receipt"]),
-            str(row["id"]),
-        )
-    console().print(table)
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    print_table(
+        COLUMNS,
+        [
+            (
+                row["created_at"][:19],
+                row["source"],
+                row["key"],
+                row["target"],
+                str(row["status"]),
+                row["attempts"],
+                (row["last_error"] or "")[:200],
+                row["receipt"],
+                row["id"],
+            )
+            for row in rows
+        ],
+    )
 
 
 @command.command("replay")

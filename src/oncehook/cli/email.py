@@ -10,7 +10,8 @@ from typing import Any, TextIO
 import click
 
 from oncehook.cli.app import app_option, configured
-from oncehook.cli.options import Moment, config_option, console, json_option, opened, print_json, printable, run
+from oncehook.cli.listing import Column, print_table
+from oncehook.cli.options import Moment, config_option, json_option, opened, print_json, printable, run
 from oncehook.email import DIMENSIONS, Checked, Email, lists
 from oncehook.replay import whoami
 
@@ -312,15 +313,8 @@ def _print_suppressions(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _print(titles: tuple[str, ...], rows: Any, *, last: bool = False) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in titles:
-        table.add_column(title, overflow="fold", justify="right" if last and title == titles[-1] else "left")
-    for row in rows:
-        table.add_row(*(Text(printable(value)) for value in row))
-    console().print(table)
+    columns = [Column(title, right=last and title == titles[-1], cuts=title in ("reason", "note")) for title in titles]
+    print_table(columns, list(rows))
 
 
 def _with(word: str | None, bounce: str | None) -> str:

@@ -6,14 +6,13 @@ from datetime import datetime
 import click
 
 from oncehook.cli.app import app_option
+from oncehook.cli.listing import Column, print_table
 from oncehook.cli.options import (
     Moment,
     config_option,
-    console,
     json_option,
     opened_store,
     print_json,
-    printable,
     run,
 )
 from oncehook.receipt import Filter, Receipt, State, rfc3339
@@ -83,30 +82,36 @@ async def _list(config: str | None, wanted: Filter, limit: int, as_json: bool) -
             else:
                 rows += page
     if rows:
-        _print_table(rows)
+        print_events(rows)
     return shown
 
 
-def _print_table(receipts: list[Receipt]) -> None:
-    from rich.table import Table
-    from rich.text import Text
+COLUMNS = (
+    Column("received"),
+    Column("source"),
+    Column("type", cuts=True),
+    Column("object", cuts=True),
+    Column("event id", cuts=True),
+    Column("status", colours={state.value: colour for state, colour in COLOURS.items()}),
+    Column("dup", right=True),
+    Column("receipt", right=True),
+)
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("received", "source", "type", "object", "event id", "status"):
-        table.add_column(
-            title, overflow="fold" if title == "event id" else "ellipsis", no_wrap=title in ("received", "status")
-        )
-    table.add_column("dup", justify="right")
-    table.add_column("receipt", justify="right", no_wrap=True)
-    for receipt in receipts:
-        table.add_row(
-            f"{receipt.received_at.astimezone():%m-%d %H:%M:%S}",
-            Text(printable(receipt.source)),
-            Text(printable(receipt.type)),
-            Text(printable(receipt.object_id)),
-            Text(printable(receipt.event_id)),
-            Text(receipt.status, style=COLOURS[receipt.status]),
-            str(receipt.duplicates) if receipt.duplicates else "",
-            str(receipt.receipt),
-        )
-    console().print(table)
+
+def print_events(receipts: list[Receipt]) -> None:
+    print_table(
+        COLUMNS,
+        [
+            (
+                f"{receipt.received_at.astimezone():%m-%d %H:%M:%S}",
+                receipt.source,
+                receipt.type,
+                receipt.object_id,
+                receipt.event_id,
+                receipt.status.value,
+                receipt.duplicates or "",
+                receipt.receipt,
+            )
+            for receipt in receipts
+        ],
+    )

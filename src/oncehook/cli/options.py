@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -86,6 +86,20 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
                     f"{value!r} is not a time: use how long ago (2h, 7d) or when (2026-11-15T03:00:00Z)", param, context
                 )
             return found
+
+
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A value in the words of a setting, such as a duration or a rate."""
+
+    def __init__(self, name: str, parse: Callable[[Any], float]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> float:
+        try:
+            return self._parse(value)
+        except ValueError as error:
+            self.fail(f"{value!r}: {error}", param, context)
 
 
 def print_json(row: dict[str, Any]) -> None:

@@ -1,30 +1,35 @@
 """`oncehook replay`: finished events are handled again, or rehearsed."""
 
+import asyncio
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from oncehook.cli.app import app_option, configured
-from oncehook.cli.events import _print_table
-from oncehook.cli.options import Moment, config_option, json_option, opened, print_json, printable, run
+from oncehook.cli.events import print_events
+from oncehook.cli.listing import Column, print_table
+from oncehook.cli.options import Moment, Parsed, config_option, json_option, opened, print_json, run
+from oncehook.cli.progress import outcomes_text, replay_bar, wait_until_handled
+from oncehook.cli.rehearsal import rehearse_all
 from oncehook.cli.show import resolve_all
+from oncehook.dead import shape
 from oncehook.receipt import Filter, Receipt, State
-from oncehook.rehearse import REALLY_MADE, Rehearsal, rehearse
-from oncehook.replay import BATCH, REPLAYABLE, Progress, Replayed, bounded, pages, replay, survey
+from oncehook.rehearse import REALLY_MADE
+from oncehook.replay import REPLAYABLE, Outcomes, Replayed, bounded, pages, replay, survey
 from oncehook.settings import Configuration
 from oncehook.store import Selection, Store
+from oncehook.values import duration, rate
 
 if TYPE_CHECKING:
     from oncehook.inbox import Inbox
 
-Rehearsing = Callable[[Receipt], Awaitable[Rehearsal]]
 STATES = sorted(state.value for state in REPLAYABLE)
+EXAMPLES = 10
+"""Events that a dry run shows of many."""
 
 
 @dataclass
@@ -36,6 +41,9 @@ class How:
     yes: bool
     as_json: bool
     actor: str | None
+    rate: float | None
+    wait: bool
+    timeout: float | None
 
 
 @click.command("replay")
@@ -50,7 +58,13 @@ class How:
 @click.option("--until", type=Moment(), help="Only received before then.")
 @click.option("--search", help="An id, an object's id, or a text in the payload.")
 @click.option("--handled-by", metavar="VERSION", help="Only what this version of your code has attempted.")
-@click.option("--dry-run", is_flag=True, help="List what would be replayed, and write nothing.")
+@click.option("--after", type=int, default=0, metavar="RECEIPT", help="Only receipts with a greater number.")
+@click.option(
+    "--rate", type=Parsed("rate", rate), metavar="N/s", help="Return at most so many to the queue: 50/s, 100/m."
+)
+@click.option("--wait", is_flag=True, help="Wait until they are handled, and say how many failed again.")
+@click.option("--timeout", type=Parsed("duration", duration), metavar="10m", help="With --wait: wait no longer.")
+@click.option("--dry-run", is_flag=True, help="Say what would be replayed, and write nothing.")
 @click.option("--rehearse", "rehearsed", is_flag=True, help="Run the handlers of --app in transactions rolled back.")
 @app_option
 @click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
@@ -68,6 +82,10 @@ def command(
     until: datetime | None,
     search: str | None,
     handled_by: str | None,
+    after: int,
+    rate: float | None,
+    wait: bool,
+    timeout: float | None,
     dry_run: bool,
     rehearsed: bool,
     actor: str | None,
@@ -82,9 +100,12 @@ def command(
     --rehearse shows which statements a handler would run through tx, and leaves nothing in the database; calls that the
     handler makes itself are really made.
 
+    --wait exits 1 if an event failed again or still waits. An interrupted replay says with which --after it goes on.
+
     \b
     oncehook replay 1042
     oncehook replay --failed --since 2h --dry-run
+    oncehook replay --failed --rate 50/s --wait
     oncehook replay --source stripe --type 'invoice.*' --handled-by 9f3c2e1 --yes
     oncehook replay evt_1PqX7r --rehearse --app hooks:inbox
     """
@@ -97,8 +118,11 @@ def command(
     configuration, inbox = configured(config)
     if rehearsed and (inbox is None or dry_run):
         raise click.UsageError("--rehearse runs your handlers: name them with --app module:inbox, without --dry-run")
-    how = How(dry_run, rehearsed, yes, as_json, actor)
-    sys.exit(run(_replay(names, Selection(wanted, handled_by=handled_by), configuration, inbox, how)))
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout is for --wait")
+    how = How(dry_run, rehearsed, yes, as_json, actor, rate, wait, timeout)
+    selection = Selection(wanted, handled_by=handled_by, after=after)
+    sys.exit(run(_replay(names, selection, configuration, inbox, how)))
 
 
 async def _replay(
@@ -121,32 +145,35 @@ async def _replay(
             _confirm(would, how)
         if how.rehearse:
             assert inbox is not None, "--rehearse needs an app"
-            async with _rehearsing(store, inbox) as rehearsing:
-                return await _rehearse(store, rehearsing, selection, would, how)
-        with _progress(would) as progress:
-            done = await replay(store, selection, actor=how.actor, progress=progress)
-    _tell(done, how)
-    return 0 if done.count else 1
+            if not how.as_json:
+                _tell_left(would)
+            return await rehearse_all(store, inbox, selection, as_json=how.as_json)
+        return await _replay_selected(store, selection, would, how)
 
 
-@asynccontextmanager
-async def _rehearsing(store: Store, inbox: "Inbox") -> AsyncIterator[Rehearsing]:
-    """How the handlers of the inbox are rehearsed."""
-    rehearsing = partial(
-        rehearse, store, inbox.handlers, effects=inbox.effects, canonical=inbox.canonicals, transaction=None
-    )
-    if inbox.sessions is None:
-        yield rehearsing
-        return
-    from oncehook.inbox import make_sessions
+async def _replay_selected(store: Store, selection: Selection, would: Replayed, how: How) -> int:
+    """Replay, wait if that is wanted, and say what was done; the exit code."""
+    done = Replayed()
+    with replay_bar(would, how.rate) as advance:
 
-    sessions = make_sessions(inbox.sessions.engine, store)
-    sessions.check_handlers(inbox.handlers)
-    await sessions.check_database()
-    try:
-        yield partial(rehearsing, transaction=sessions.transaction)
-    finally:
-        await sessions.dispose()
+        def progress(so_far: Replayed) -> None:
+            nonlocal done
+            done = so_far
+            advance(so_far)
+
+        try:
+            done = await replay(store, selection, actor=how.actor, progress=progress, rate=how.rate)
+        except asyncio.CancelledError:
+            _tell_interrupted(done, would)
+            raise
+    now = await wait_until_handled(store, done, how.timeout) if how.wait and done.count else None
+    _tell(done, now, how)
+    return 0 if done.count and (now is None or now.handled == done.count) else 1
+
+
+def _tell_interrupted(done: Replayed, would: Replayed) -> None:
+    click.echo(f"\nstopped: replayed {done.count:,} of {would.count:,}, and those stay replayed.", err=True)
+    click.echo(f"To go on with the rest, give the same command with --after {done.last}", err=True)
 
 
 def _confirm(would: Replayed, how: How) -> None:
@@ -164,12 +191,12 @@ def _listed(would: Replayed) -> str:
     return f"{would.count:,} event{'s' * (would.count != 1)}" + (f" ({states})" if states else "")
 
 
-def _tell(done: Replayed, how: How) -> None:
+def _tell(done: Replayed, now: Outcomes | None, how: How) -> None:
     if how.as_json:
-        print_json(done.as_json())
+        print_json({**done.as_json(), **(now.as_json() if now else {})})
         return
     if done.count:
-        click.echo(f"replayed {_listed(done)}")
+        click.echo(f"replayed {_listed(done)}" + (f": {outcomes_text(now)}" if now else ""))
     _tell_left(done)
 
 
@@ -183,88 +210,37 @@ def _tell_left(done: Replayed) -> None:
 
 
 async def _list(store: Store, selection: Selection, would: Replayed, how: How) -> int:
-    rows: list[Receipt] = []
+    kinds: Counter[tuple[str, ...]] = Counter()
+    first: list[Receipt] = []
     async for page in pages(store, selection):
-        movable = [receipt for receipt, why in page if why is None]
-        if how.as_json:
-            for receipt in movable:
+        for receipt in [receipt for receipt, why in page if why is None]:
+            if how.as_json:
                 print_json(receipt.as_json())
-        else:
-            rows += movable
+            else:
+                kinds[receipt.source, receipt.type or "", receipt.status.value, shape(receipt.last_error)] += 1
+                first += [receipt] if len(first) < EXAMPLES else []
     if not how.as_json:
-        if rows:
-            _print_table(rows)
+        _print_kinds(kinds, first)
+        if first:
             click.echo(f"would replay {_listed(would)}; nothing was written")
         _tell_left(would)
     return 0 if would.count else 1
 
 
-async def _rehearse(store: Store, rehearsing: Rehearsing, selection: Selection, would: Replayed, how: How) -> int:
-    good = rehearsed = 0
-    async for page in pages(store, selection):
-        for receipt, why in page:
-            if why is None:
-                rehearsal = await rehearsing(receipt)
-                rehearsed += 1
-                good += rehearsal.error is None
-                if how.as_json:
-                    print_json(rehearsal.as_json())
-                else:
-                    _print_rehearsal(receipt, rehearsal)
-    if not how.as_json:
-        _tell_left(would)
-        click.echo(f"rehearsed {rehearsed:,}, {rehearsed - good:,} failed. All of it was rolled back. {REALLY_MADE}")
-    return 0 if rehearsed and good == rehearsed else 1
+KINDS = (
+    Column("events", right=True),
+    Column("source"),
+    Column("type", cuts=True),
+    Column("status"),
+    Column("error", cuts=True, colours="red"),
+)
 
 
-def _print_rehearsal(receipt: Receipt, rehearsal: Rehearsal) -> None:
-    handler = rehearsal.handler or "no handler: it would only be marked processed"
-    click.echo(f"{receipt.receipt}  {printable(receipt.source)}  {printable(receipt.type)}  → {handler}")
-    for statement in rehearsal.statements:
-        rows = "" if statement.rows is None else f"   {statement.rows:,} row{'s' * (statement.rows != 1)}"
-        undone = "   undone by the handler" if statement.undone else ""
-        click.echo(f"    {printable(' '.join(statement.sql.split()))}{rows}{undone}")
-        if statement.args:
-            click.echo(f"        {printable(', '.join(_short(value) for value in statement.args))}")
-        if statement.error:
-            click.echo(f"        ! {printable(statement.error)}")
-    if not rehearsal.statements and rehearsal.handler and not rehearsal.error:
-        click.echo("    no statement through tx")
-    _print_asked(rehearsal)
-    if rehearsal.error:
-        click.echo(f"    it failed: {printable(rehearsal.error)}")
-
-
-def _print_asked(rehearsal: Rehearsal) -> None:
-    """Which effects would be new, which are recorded already, and what came too late."""
-    for effect in rehearsal.effects:
-        known = "new" if effect["new"] else f"recorded before: {effect['status']}, and not repeated"
-        click.echo(f"    effect {printable(effect['key'])} → {printable(effect['target'])}   {known}")
-    for entity in rehearsal.stale:
-        click.echo(f"    stale: newer is known of {printable(entity)}")
-    if rehearsal.repeated:
-        click.echo("    not called: another event of the same identity was handled (once_per)")
-
-
-def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 80 else shown[:79] + "…"
-
-
-# -- while it runs --------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def _progress(would: Replayed) -> Iterator[Progress | None]:
-    """A bar on standard error, where a person sees it and it is worth one."""
-    if would.matched <= BATCH or not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task("replaying", total=would.matched)
-        yield lambda done: bar.update(task, completed=done.matched)
+def _print_kinds(kinds: Counter[tuple[str, ...]], first: list[Receipt]) -> None:
+    """How many of which kind, and the first few; all of them where they are few."""
+    total = kinds.total()
+    if total > EXAMPLES:
+        print_table(KINDS, [(f"{number:,}", *kind) for kind, number in kinds.most_common()])
+        click.echo(f"\nThe first {len(first)} of {total:,} (--json lists all of them):")
+    if first:
+        print_events(first)

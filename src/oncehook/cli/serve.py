@@ -81,7 +81,7 @@ def command(
     dashboard = None if no_dashboard else make_dashboard(inbox)
     listener = socket.socket(fileno=fd) if fd is not None else listen(host, port)
     if processes > 1 and fd is None:
-        options = _passed_on(no_worker, no_dashboard, concurrency)
+        options = _passed_on(config, no_worker, no_dashboard, concurrency)
         token = None
         if dashboard is not None:
             os.environ[RUN_KEY], token = dashboard.run_key, dashboard.access.run_token
@@ -97,9 +97,10 @@ def make_dashboard(inbox: Inbox) -> "Dashboard":
     return Dashboard(inbox, key)
 
 
-def _passed_on(no_worker: bool, no_dashboard: bool, concurrency: int | None) -> list[str]:
+def _passed_on(config: str | None, no_worker: bool, no_dashboard: bool, concurrency: int | None) -> list[str]:
     """The options that each of several processes is started with."""
     options = ["--no-worker"] * no_worker + ["--no-dashboard"] * no_dashboard
+    options += [] if config is None else ["--config", config]
     return options if concurrency is None else [*options, "--concurrency", str(concurrency)]
 
 

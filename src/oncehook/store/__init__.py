@@ -43,6 +43,7 @@ class Selection:
     wanted: Filter = field(default_factory=Filter)
     receipts: tuple[int, ...] | None = None
     handled_by: str | None = None  # a code version that has attempted them
+    after: int = 0  # only receipts with a greater number
     horizon: datetime | None = None  # received no later: what arrives while a replay runs is not of it
 
 
@@ -227,11 +228,16 @@ class Store(Protocol):
     async def count_selected(self, selection: Selection) -> list[dict[str, Any]]:
         """How many are meant, per `status`, `typed` (whether it has a type) and `kept` (its payload)."""
 
-    async def replay(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
+    async def replay(
+        self, receipts: Sequence[int], actor: str, detail: dict[str, Any], *, action: str = "replay"
+    ) -> list[int]:
         """Move finished receipts back to `received` and record who did, in one transaction; returns those that moved.
 
         One in another state, without a type or without its payload is left as it is.
         """
+
+    async def run_outcomes(self, run: str) -> dict[str, int]:
+        """How many of the receipts that a replay moved are in which state now."""
 
     async def retry_now(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
         """Make waiting retries due now and record who asked, in one transaction; returns those that were waiting.

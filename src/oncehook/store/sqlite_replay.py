@@ -32,12 +32,14 @@ class SqliteReplay(SqliteWork):
         return list(zip(map(_receipt, rows), kept, strict=True))
 
     async def count_selected(self, selection: Selection) -> list[dict[str, Any]]:
-        given = _given(selection) | {"after": 0, "limit": NO_LIMIT}
+        given = _given(selection) | {"after": selection.after, "limit": NO_LIMIT}
         page = queries.with_given(self.sql["replay_page"], set(given))
         return [dict(row) for row in await self._read(self.sql["replay_counts"].replace("{page}", page), given)]
 
-    async def replay(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
-        return await self._move(("keep_attempts", "replay"), receipts, actor, "replay", detail)
+    async def replay(
+        self, receipts: Sequence[int], actor: str, detail: dict[str, Any], *, action: str = "replay"
+    ) -> list[int]:
+        return await self._move(("keep_attempts", "replay"), receipts, actor, action, detail)
 
     async def retry_now(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
         return await self._move(("retry_now",), receipts, actor, "retry", detail)
@@ -63,6 +65,10 @@ class SqliteReplay(SqliteWork):
 
     async def replays(self, receipt: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["audited_replays"], {"receipt": receipt})]
+
+    async def run_outcomes(self, run: str) -> dict[str, int]:
+        rows = await self._read(self.sql["run_outcomes"], {"run": run})
+        return {row["status"]: row["receipts"] for row in rows}
 
     async def dead(self, limit: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["dead"], {"limit": limit})]

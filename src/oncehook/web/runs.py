@@ -6,12 +6,11 @@ it again goes on with what is left. How far it is can be asked of any process, b
 
 import asyncio
 import json
-import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.errors import OncehookError
-from oncehook.replay import Replayed, as_json, bounded, replay
+from oncehook.replay import Outcomes, Replayed, begin_run, bounded, outcomes, replay
 from oncehook.store import Selection, Store
 
 SHOWN = 100
@@ -29,6 +28,12 @@ class Run:
     state: str = "running"  # or "done", "stopped"
     error: str | None = None
     started_at: str | None = None
+    outcomes: Outcomes = field(default_factory=Outcomes)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it changes any more."""
+        return self.state != "running" and not self.outcomes.waiting
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -38,6 +43,7 @@ class Run:
             "matched": self.matched,
             "looked_at": self.done.matched,
             "replayed": self.done.count,
+            **self.outcomes.as_json(),
             "left": dict(sorted(self.done.left.items())),
             "error": self.error,
             "started_at": self.started_at,
@@ -52,23 +58,25 @@ class Runs:
         self._runs: dict[str, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, selection: Selection, actor: str, matched: int) -> Run:
+    async def start(self, selection: Selection, actor: str, matched: int, rate: float | None = None) -> Run:
         """Record it, then work it off in the background."""
         selection = await bounded(self.store, selection)
-        run = Run(secrets.token_hex(8), actor, matched, Replayed())
-        detail = {"run": run.run, "matched": matched, "selection": as_json(selection)}
-        await self.store.audit(actor, "replay_started", detail)
+        name = await begin_run(self.store, selection, actor, matched=matched)
+        run = Run(name, actor, matched, Replayed())
         self._runs[run.run] = run
         for old in [one.run for one in self._runs.values() if one.state != "running"][:-SHOWN]:
             del self._runs[old]
-        task = asyncio.create_task(self._work(run, selection))
+        task = asyncio.create_task(self._work(run, selection, rate))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return run
 
     async def get(self, run: str) -> Run | None:
         """A run of this process, or as the audit has it of another."""
-        return self._runs.get(run) or await self._audited(run)
+        found = self._runs.get(run) or await self._audited(run)
+        if found is not None:
+            found.outcomes = await outcomes(self.store, run)
+        return found
 
     async def stop(self) -> None:
         """End what runs: whole batches are done, and the audit says so."""
@@ -77,33 +85,28 @@ class Runs:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work(self, run: Run, selection: Selection) -> None:
+    async def _work(self, run: Run, selection: Selection, rate: float | None) -> None:
         def progress(done: Replayed) -> None:
             run.done = done
 
         try:
-            run.done = await replay(self.store, selection, actor=run.actor, progress=progress, run=run.run)
+            run.done = await replay(self.store, selection, actor=run.actor, progress=progress, run=run.run, rate=rate)
             run.state = "done"
         except OncehookError as error:
             run.state, run.error = "stopped", str(error)
         except asyncio.CancelledError:
             run.state, run.error = "stopped", "the service was stopped"
             raise
-        finally:
-            told = {"run": run.run, "state": run.state, **run.done.as_json()}
-            try:
-                await asyncio.shield(self.store.audit(run.actor, "replay_ended", told))
-            except OncehookError:
-                pass  # the batches have recorded themselves
 
     async def _audited(self, name: str) -> Run | None:
         rows = {row["action"]: row for row in await self.store.audited_run(name)}
         started = rows.get("replay_started")
         if started is None:
             return None
-        run = Run(name, started["actor"], json.loads(started["detail"])["matched"], Replayed())
-        run.started_at = started["at"]
         moved = rows["replay"]["number"] if "replay" in rows else 0
+        matched = json.loads(started["detail"])["matched"]
+        run = Run(name, started["actor"], moved if matched is None else matched, Replayed())
+        run.started_at = started["at"]
         run.done.replayed["replayed"] = run.done.matched = moved
         if "replay_ended" in rows:
             ended = json.loads(rows["replay_ended"]["detail"])

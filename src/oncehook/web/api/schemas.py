@@ -175,7 +175,10 @@ class RunState(Struct):
     state: Literal["running", "done", "stopped"]
     matched: int
     looked_at: int
-    replayed: int
+    replayed: Annotated[int, Meta(description="How many went back to the queue.")]
+    handled: int
+    failed: int
+    waiting: int
     left: dict[str, int]
     error: str | None
     started_at: str | None

@@ -58,9 +58,16 @@ RETURNING r.id
 -- name: audit
 INSERT INTO webhook_audit (actor, action, detail) VALUES (:actor, :action, :detail)
 
+-- name: run_outcomes
+SELECT r.status, count(*) AS receipts
+FROM webhook_audit a, json_array_elements_text(a.detail::json -> 'receipts') AS e (id)
+JOIN webhook_receipts r ON r.id = e.id::bigint
+WHERE (a.detail::json ->> 'run') = :run AND a.action IN ('replay', 'replay_batch')
+GROUP BY r.status
+
 -- name: audited_replays
 SELECT at, actor FROM webhook_audit
-WHERE action = 'replay'
+WHERE action IN ('replay', 'replay_batch')
   AND EXISTS (SELECT 1 FROM json_array_elements_text(detail::json -> 'receipts') AS e (id) WHERE e.id = (:receipt::bigint)::text)
 ORDER BY id
 

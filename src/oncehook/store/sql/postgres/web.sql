@@ -77,12 +77,12 @@ SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id D
 
 -- name: audited
 SELECT id, at, actor, action, detail FROM webhook_audit
-WHERE id > 0
+WHERE action NOT IN ('replay_batch', 'replay_ended')  -- people see one row a replay
   AND id < :before                                             --? before
 ORDER BY id DESC LIMIT :limit
 
 -- name: audited_run
-SELECT action, count(*) AS rows, sum((detail::json ->> 'count')::bigint)::bigint AS number, min(at) AS at, max(at) AS last_at,
-       min(actor) AS actor, max(CASE WHEN action <> 'replay' THEN detail END) AS detail
-FROM webhook_audit WHERE action IN ('replay', 'replay_started', 'replay_ended') AND detail::json ->> 'run' = :run
-GROUP BY action
+SELECT CASE WHEN action = 'replay_batch' THEN 'replay' ELSE action END AS action, count(*) AS rows, sum((detail::json ->> 'count')::bigint)::bigint AS number, min(at) AS at, max(at) AS last_at,
+       min(actor) AS actor, max(CASE WHEN action NOT IN ('replay', 'replay_batch') THEN detail END) AS detail
+FROM webhook_audit WHERE action IN ('replay', 'replay_batch', 'replay_started', 'replay_ended') AND detail::json ->> 'run' = :run
+GROUP BY 1

@@ -53,9 +53,15 @@ RETURNING id
 -- name: audit
 INSERT INTO webhook_audit (actor, action, detail) VALUES (:actor, :action, :detail)
 
+-- name: run_outcomes
+SELECT r.status, count(*) AS receipts
+FROM webhook_audit a, json_each(a.detail, '$.receipts') AS e JOIN webhook_receipts r ON r.id = e.value
+WHERE a.detail ->> 'run' = :run AND a.action IN ('replay', 'replay_batch')
+GROUP BY r.status
+
 -- name: audited_replays
 SELECT at, actor FROM webhook_audit
-WHERE action = 'replay' AND EXISTS (SELECT 1 FROM json_each(detail, '$.receipts') WHERE value = :receipt)
+WHERE action IN ('replay', 'replay_batch') AND EXISTS (SELECT 1 FROM json_each(detail, '$.receipts') WHERE value = :receipt)
 ORDER BY id
 
 -- name: dead

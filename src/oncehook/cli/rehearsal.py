@@ -1,0 +1,91 @@
+"""`oncehook replay --rehearse`: handlers run in transactions that are rolled back, and their statements are printed."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from oncehook.cli.options import print_json, printable
+from oncehook.receipt import Receipt
+from oncehook.rehearse import REALLY_MADE, Rehearsal, rehearse
+from oncehook.replay import pages
+from oncehook.store import Selection, Store
+
+if TYPE_CHECKING:
+    from oncehook.inbox import Inbox
+
+Rehearsing = Callable[[Receipt], Awaitable[Rehearsal]]
+
+
+async def rehearse_all(store: Store, inbox: "Inbox", selection: Selection, *, as_json: bool) -> int:
+    """Rehearse what can be replayed of the selection; the exit code."""
+    good = rehearsed = 0
+    async with _rehearsing(store, inbox) as rehearsing:
+        async for page in pages(store, selection):
+            for receipt in [receipt for receipt, why in page if why is None]:
+                rehearsal = await rehearsing(receipt)
+                rehearsed += 1
+                good += rehearsal.error is None
+                if as_json:
+                    print_json(rehearsal.as_json())
+                else:
+                    _print_rehearsal(receipt, rehearsal)
+    if not as_json:
+        click.echo(f"rehearsed {rehearsed:,}, {rehearsed - good:,} failed. All of it was rolled back. {REALLY_MADE}")
+    return 0 if rehearsed and good == rehearsed else 1
+
+
+@asynccontextmanager
+async def _rehearsing(store: Store, inbox: "Inbox") -> AsyncIterator[Rehearsing]:
+    """How the handlers of the inbox are rehearsed."""
+    rehearsing = partial(
+        rehearse, store, inbox.handlers, effects=inbox.effects, canonical=inbox.canonicals, transaction=None
+    )
+    if inbox.sessions is None:
+        yield rehearsing
+        return
+    from oncehook.inbox import make_sessions
+
+    sessions = make_sessions(inbox.sessions.engine, store)
+    sessions.check_handlers(inbox.handlers)
+    await sessions.check_database()
+    try:
+        yield partial(rehearsing, transaction=sessions.transaction)
+    finally:
+        await sessions.dispose()
+
+
+def _print_rehearsal(receipt: Receipt, rehearsal: Rehearsal) -> None:
+    handler = rehearsal.handler or "no handler: it would only be marked processed"
+    click.echo(f"{receipt.receipt}  {printable(receipt.source)}  {printable(receipt.type)}  → {handler}")
+    for statement in rehearsal.statements:
+        rows = "" if statement.rows is None else f"   {statement.rows:,} row{'s' * (statement.rows != 1)}"
+        undone = "   undone by the handler" if statement.undone else ""
+        click.echo(f"    {printable(' '.join(statement.sql.split()))}{rows}{undone}")
+        if statement.args:
+            click.echo(f"        {printable(', '.join(_short(value) for value in statement.args))}")
+        if statement.error:
+            click.echo(f"        ! {printable(statement.error)}")
+    if not rehearsal.statements and rehearsal.handler and not rehearsal.error:
+        click.echo("    no statement through tx")
+    _print_asked(rehearsal)
+    if rehearsal.error:
+        click.echo(f"    it failed: {printable(rehearsal.error)}")
+
+
+def _print_asked(rehearsal: Rehearsal) -> None:
+    """Which effects would be new, which are recorded already, and what came too late."""
+    for effect in rehearsal.effects:
+        known = "new" if effect["new"] else f"recorded before: {effect['status']}, and not repeated"
+        click.echo(f"    effect {printable(effect['key'])} → {printable(effect['target'])}   {known}")
+    for entity in rehearsal.stale:
+        click.echo(f"    stale: newer is known of {printable(entity)}")
+    if rehearsal.repeated:
+        click.echo("    not called: another event of the same identity was handled (once_per)")
+
+
+def _short(value: Any) -> str:
+    shown = repr(value)
+    return shown if len(shown) <= 80 else shown[:79] + "…"
