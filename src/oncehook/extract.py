@@ -1,10 +1,11 @@
 """Facts out of a body: id, type, object and time, found where a provider's definition says they are.
 
-A *locator* says where one fact is: a dotted path in the body (`data.object.id`), `header:NAME`, `literal:TEXT`,
-`key:A,B` (the first of these names that the body has), or, for senders without an id, `content:sha256` (the hash of the
-event) or `new:delivery` (made for each delivery). A path that goes into a text reads that text as JSON (SNS wraps SES
-so). A *template* composes several: `{RecordType}|{MessageID}`; `{a|b}` takes the first that is there. An expression is
-one template or a list of them, of which the first whose parts are all there counts.
+A *locator* says where one fact is: a dotted path in the body (`data.object.id`), `header:NAME`, `token:NAME` (a JWT in
+that header, without its signature, which has many spellings), `literal:TEXT`, `key:A,B` (the first of these names that
+the body has), or, for senders without an id, `content:sha256` (the hash of the event) or `new:delivery` (made for each
+delivery). A path that goes into a text reads that text as JSON (SNS wraps SES so). A *template* composes several:
+`{RecordType}|{MessageID}`; `{a|b}` takes the first that is there. An expression is one template or a list of them, of
+which the first whose parts are all there counts.
 
 Of a key that stands twice in one JSON object the last counts, as everywhere in Python, JavaScript and PostgreSQL; what
 `verify` reads before the signature is checked is read by the same rule, so the two cannot be told different things.
@@ -197,7 +198,7 @@ def compile_key(expression: str | Sequence[str]) -> Find:
 
 def headers_of(expression: str | Sequence[str]) -> set[bytes]:
     """The names of the headers that an expression may read."""
-    names = re.findall(r"header:([^{}|\n]+)", "\n".join(templates_of(expression)))
+    names = re.findall(r"(?:header|token):([^{}|\n]+)", "\n".join(templates_of(expression)))
     return {name.strip().lower().encode("latin-1") for name in names}
 
 
@@ -260,6 +261,9 @@ def _compile_locator(locator: str, names: bool) -> Find:
     if name.startswith("header:") or name in _MADE:
         key = _MADE.get(name) or name[len("header:") :].strip().lower().encode("latin-1")
         return lambda body, headers: _header_text(headers.get(key))
+    if name.startswith("token:"):
+        token = name[len("token:") :].strip().lower().encode("latin-1")
+        return lambda body, headers: _header_text(headers.get(token, b"").rpartition(b".")[0])
     if name.startswith("key:"):
         keys = [key.strip() for key in name[len("key:") :].split(",")]
         return lambda body, headers: next((key for key in keys if isinstance(body, dict) and key in body), None)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncehook import providers
 from oncehook.clock import SYSTEM
+from oncehook.content import content_of
 from oncehook.errors import ConfigurationError, Rejected, Unavailable
 from oncehook.extract import (
     CONTENT,
@@ -302,7 +303,10 @@ class Source:
         except NotReadable:
             if self.single and isinstance(parsed, dict):
                 return [self._claim(delivery.body, parsed, delivery, headers)]
-            return [self._unusable(delivery.body, headers, f"the body holds no array of events at {self.split!r}")]
+            content = self._content(delivery.body, delivery)
+            return [
+                self._unusable(delivery.body, content, headers, f"the body has no array of events at {self.split!r}")
+            ]
         if self.provider.sends_form(delivery.headers):  # the elements are JSON, whatever they came in
             headers = self._kept_headers(delivery, content_type=b"application/json")
         found = (self._element(element, delivery, headers) for element in elements)
@@ -326,13 +330,14 @@ class Source:
         try:
             parsed = parse(element)
         except (NotReadable, TooDeep) as error:
-            return self._unusable(element, headers, f"this element of the batch cannot be read: {error}")
+            return self._unusable(element, element, headers, f"this element of the batch cannot be read: {error}")
         if self.not_events and parsed in self.not_events:
             return None
         return self._claim(element, parsed, delivery, headers)
 
     def _claim(self, body: bytes, parsed: Any, delivery: Delivery, headers: str) -> Claim:
-        digest = fingerprint(body, parsed, self.volatile)
+        content = self._content(body, delivery)
+        digest = fingerprint(content, parsed, self.volatile)
         named = delivery.headers if not self.made else self._with_made(delivery.headers, digest)
         event_id = indexed(self.find_id(parsed, named))
         kind = self._kind(parsed, delivery.headers) if self.kinds else None
@@ -340,9 +345,8 @@ class Source:
         keys = self._unique(parsed, delivery.headers) if self.find_unique else ()
         if event_id is None or type_ is None:
             missing = "id" if event_id is None else "type"
-            return self._unusable(
-                body, headers, f"the body has no usable {missing} where {self.provider_name} has it", type_, keys
-            )
+            error = f"the body has no usable {missing} where {self.provider_name} has it"
+            return self._unusable(body, content, headers, error, type_, keys)
         return Claim(
             self.name,
             self.provider_name,
@@ -376,10 +380,20 @@ class Source:
                 return found
         return None
 
+    def _content(self, body: bytes, delivery: Delivery) -> bytes:
+        """What the hash of an event is made of."""
+        return body if self.only_json or body is not delivery.body else content_of(self.provider, delivery)
+
     def _unusable(
-        self, body: bytes, headers: str, error: str, type_: str | None = None, keys: tuple[str, ...] = ()
+        self,
+        body: bytes,
+        content: bytes,
+        headers: str,
+        error: str,
+        type_: str | None = None,
+        keys: tuple[str, ...] = (),
     ) -> Claim:
-        digest = hashlib.sha256(body).digest()
+        digest = hashlib.sha256(content).digest()
         return Claim(
             self.name, self.provider_name, "sha256:" + digest.hex(), type_, None, None, None, None,
             State.FAILED, error, digest, body, headers, keys=keys,

@@ -7,7 +7,7 @@ from oncehook.providers import braintree
 from oncehook.receipt import Delivery
 from oncehook.template import Body
 
-_SIGNATURE, _PAYLOAD = (("bt_signature",),), (("bt_payload",),)
+_SIGNATURE, PAYLOAD = (("bt_signature",),), (("bt_payload",),)
 
 
 class BraintreeCheck:
@@ -19,7 +19,7 @@ class BraintreeCheck:
         self.keys = keys
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
-        pairs, payload = body.at(_SIGNATURE), body.at(_PAYLOAD)
+        pairs, payload = body.at(_SIGNATURE), body.at(PAYLOAD)
         if pairs is None or payload is None:
             return None
         for index, (public, key) in self.keys:

@@ -59,11 +59,14 @@ class Token:
 
 
 def decode_part(part: bytes) -> bytes:
-    """A part of a token. Raises ValueError for what is not base64 as tokens have it."""
+    """A part of a token. Raises ValueError for any other spelling than the one that `encode` gives."""
     try:
-        return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
+        raw = base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except binascii.Error:
         raise ValueError("it is not base64") from None
+    if encode(raw) != part:
+        raise ValueError("it is not base64 as tokens have it")
+    return raw
 
 
 def encode(raw: bytes) -> bytes:
