@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from oncehook import Effect, Event, Fail, Inbox, StoreUnavailable
+from oncehook import Effect, Event, Fail, Inbox, RetryLater, StoreUnavailable
 from oncehook.alerts import watch
 from oncehook.alerts.rules import RULES, lasted
 from oncehook.incident import AlertTarget, SettledAlert
@@ -21,6 +21,7 @@ from oncehook.values import duration
 from tests.events import Rows, stripe_body
 from tests.targets import Receiver, receiving, said
 from tests.watching import SECRET, configured, look, names
+from tests.working import until
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +66,7 @@ async def test_dead_letters_above_the_threshold_fire_and_a_replay_that_works_rec
         assert (opened["rule"], opened["source"], opened["value"], opened["threshold"]) == (
             "dead_letters", "stripe", 2, 1
         )  # fmt: skip
-        assert opened["summary"] == "Dead letters of stripe: 2, more than 1."
+        assert opened["summary"] == "Dead letters of stripe: 2 (limit 1)."
         assert (await look(inbox)).opened == []
         broken = False
         assert (await replay(inbox.store, Selection(wanted=Filter(status="failed")), actor="the test")).count == 2
@@ -93,9 +94,102 @@ async def test_lag_above_the_threshold_fires_and_working_it_off_recovers(make_in
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert (await look(inbox, "4m")).opened == []
         (opened,) = (await look(inbox, "90s")).opened
-        assert opened["rule"] == "lag" and "has waited for 5m 30s, longer than 5m" in opened["summary"]
+        assert opened["rule"] == "lag" and "of stripe is 5m 30s old (limit 5m)" in opened["summary"]
         await drain(inbox)
         assert await recovered(inbox) == [("lag", "stripe")]
+
+
+async def test_a_hung_handler_is_seen_within_the_lag(make_inbox: Make, rows: Rows) -> None:
+    inbox = make_inbox(config=configured(lag="3s", every="500ms"), worker=True)
+    inbox.source("stripe", secrets=["whsec_test"])
+    let_go = asyncio.Event()
+
+    @inbox.on("stripe", "*")
+    async def hang(event: Event) -> None:
+        await let_go.wait()
+
+    async with inbox.lifespan():
+        for number in range(12):
+            await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
+        await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processing'") == [(12,)])
+        assert (await inbox.store.lags()) == {}  # nothing waits: the workers hold it all
+        await until(lambda: rows(INCIDENTS) == [("lag", "stripe", 0)])
+        let_go.set()
+    (value,) = rows("SELECT value FROM webhook_incidents")[0]
+    assert value > 3
+
+
+async def test_an_event_that_fails_again_and_again_is_seen_within_the_lag(make_inbox: Make) -> None:
+    inbox = make(make_inbox)
+
+    @inbox.on("stripe", "*")
+    async def handle(event: Event) -> None:
+        raise RetryLater(3600)
+
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        await drain(inbox)
+        (opened,) = (await look(inbox, "6m")).opened
+        assert opened["rule"] == "lag"
+
+
+async def test_a_replayed_event_is_as_old_as_its_replay(make_inbox: Make, rows: Rows) -> None:
+    inbox = make(make_inbox)
+
+    @inbox.on("stripe", "*")
+    async def handle(event: Event) -> None:
+        if not event.replays:
+            raise Fail("not today")
+        raise RetryLater(3600)
+
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        await drain(inbox)
+        await advance(inbox, "1d")
+        assert (await replay(inbox.store, Selection(wanted=Filter(status="failed")), actor="the test")).count == 1
+        assert names((await look(inbox, "4m")).opened) == []
+        lags = await inbox.store.lags()
+        assert 239 < lags["stripe"] < 300
+        await drain(inbox)  # it is retrying now, and still as old as its replay
+        assert rows("SELECT status FROM webhook_receipts") == [("retrying",)]
+        (row,) = await inbox.store.measure("unfinished", {})
+        assert 239 < row["value"] < 300
+        assert names((await look(inbox, "2m")).opened) == [("lag", "stripe")]
+
+
+async def test_an_inline_event_counts_only_while_its_handler_runs(make_inbox: Make) -> None:
+    inbox = make_inbox(config=configured(), worker=True)
+    inbox.source("stripe", secrets=["whsec_test"], mode="inline")
+    inside, let_go = asyncio.Event(), asyncio.Event()
+
+    @inbox.on("stripe", "*")
+    async def hang(event: Event) -> None:
+        inside.set()
+        await let_go.wait()
+        raise ValueError("not now")
+
+    async with inbox.lifespan():
+        first = asyncio.create_task(deliver(inbox, "stripe", stripe_body("evt_1")))
+        await asyncio.wait_for(inside.wait(), 20)
+        (row,) = await inbox.store.measure("unfinished", {})
+        assert row["source"] == "stripe" and 0 <= row["value"] < 60
+        let_go.set()
+        assert (await first).status == 500
+        assert await inbox.store.measure("unfinished", {}) == []
+
+
+async def test_a_paused_source_has_no_lag_alert_and_one_of_its_own_after_a_day(make_inbox: Make) -> None:
+    inbox = make(make_inbox)
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        await inbox.store.pause("stripe", "jane")
+        assert (await look(inbox, "23h")).opened == []
+        (row,) = await inbox.store.measure("unfinished", {})
+        assert row["value"] > 82000 and row["is_paused"]  # the gauge tells it all the same
+        (opened,) = (await look(inbox, "2h")).opened
+        assert opened["rule"] == "paused" and "stripe has been paused for 1d 1h (limit 1d)" in opened["summary"]
+        await inbox.store.resume("stripe", "jane")
+        assert names((await look(inbox)).opened) == [("lag", "stripe")]
 
 
 async def test_a_spike_of_refusals_in_all_processes_together_fires_and_passes(make_inbox: Make, rows: Rows) -> None:
@@ -106,7 +200,7 @@ async def test_a_spike_of_refusals_in_all_processes_together_fires_and_passes(ma
         assert (await look(inbox)).opened == []
         await refuse(other, 1)
         (opened,) = (await look(inbox)).opened
-        assert opened["summary"] == "Refused deliveries to stripe within 5 minutes: 5, more than 4."
+        assert opened["summary"] == "Rejected deliveries to stripe within 5 minutes: 5 (limit 4)."
         assert await recovered_after(inbox, "5m") == [("rejections", "stripe")]
         await refuse(inbox, 1)
         (reason,) = {row[0] for row in rows("SELECT reason FROM webhook_refusals")}
@@ -147,7 +241,7 @@ async def test_a_source_gone_silent_fires_and_one_delivery_recovers(make_inbox: 
         assert (await look(inbox, "119m")).opened == []
         (opened,) = (await look(inbox, "2m")).opened
         assert names([opened]) == [("silent", "shop")]
-        assert "nothing authentic for 2h 1m, longer than 2h" in opened["summary"]
+        assert "no authentic delivery for 2h 1m (limit 2h)" in opened["summary"]
         await deliver(inbox, "shop", stripe_body("evt_1"))  # a duplicate is a sign of life too
         await deliver(inbox, "shop", stripe_body("evt_2"))
         await inbox.secrets.write()
@@ -194,7 +288,7 @@ async def test_a_source_that_refuses_everything_fires_before_its_provider_stops_
         await refuse(inbox)
         (opened,) = (await look(inbox, "5h")).opened
         assert names([opened]) == [("refusing", "stripe")]
-        assert "refused for 2d 7h" in opened["summary"] and "stops retrying after 3d" in opened["summary"]
+        assert "rejected for 2d 7h" in opened["summary"] and "stops retrying after 3d" in opened["summary"]
         await deliver(inbox, "stripe", stripe_body("evt_2"))  # the secret is right again
         await inbox.secrets.write()
         assert await recovered(inbox) == [("refusing", "stripe")]
@@ -446,7 +540,7 @@ async def test_who_wants_to_be_reminded_is_once_in_so_long_while_it_is_open(
         types = [kind for kind, _ in said_to(receiver)]
         assert types == ["alert.opened", "alert.reminder", "alert.reminder"]
         assert len({request.headers["webhook-id"] for request in receiver.requests}) == 3
-        assert "has waited for 2h" in json.loads(receiver.requests[-1].body)["data"]["summary"]
+        assert "of stripe is 2h" in json.loads(receiver.requests[-1].body)["data"]["summary"]
         await look(inbox, "61m")
         await drain(inbox)
         await look(inbox)

@@ -51,14 +51,14 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
     ran = run("alerts")
     assert ran.code == 0
     first, telling, remedy, _, *table = ran.out.splitlines()
-    assert first.endswith("Z  Dead letters of stripe: 1, more than 0.")
+    assert first.endswith("Z  Dead letters of stripe: 1 (limit 0).")
     assert telling == "  page: opened, waiting: SendFailed: false exited with 1"
     assert "oncehook replay --failed --source stripe" in remedy
     assert [line.split()[0] for line in table[1:]] == [
-        "dead_letters", "lag", "rejections", "silent", "effects", "refusing", "failing",
+        "dead_letters", "lag", "paused", "rejections", "silent", "effects", "refusing", "failing",
     ]  # fmt: skip
     assert table[1].split() == ["dead_letters", "1", "0", "stripe", "firing"]
-    assert table[2].split()[-2:] == ["5m", "stripe"] and table[4].split()[-2:] == ["not", "watched"]
+    assert table[2].split()[-2:] == ["5m", "stripe"] and table[5].split()[-2:] == ["not", "watched"]
     incident, *rules = map(json.loads, run("alerts", "--json").out.splitlines())
     assert (incident["rule"], incident["source"], incident["value"]) == ("dead_letters", "stripe", 1.0)
     assert [(alert["target"], alert["status"]) for alert in incident["alerts"]] == [("page", "waiting")]
@@ -118,7 +118,7 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
         await inbox.alerts.tell()
         assert await inbox.store.pulse() != before
         page = (await browser.get("/")).text
-        assert "Open incidents" in page and "Dead letters of stripe: 1, more than 0." in page
+        assert "Open incidents" in page and "Dead letters of stripe: 1 (limit 0)." in page
         assert '<a href="/dead"><strong>' in page and "<code>oncehook dead</code>" in page
         state = (await program.get("/api/alerts")).json()
         (incident,) = state["incidents"]

@@ -283,10 +283,11 @@ def test_stats_tell_where_everything_stands(run: Run, filled: list[int]) -> None
     assert (stripe["source"], stripe["events"], stripe["failed"], stripe["processed"]) == ("stripe", 4, 3, 1)
     assert (live["source"], live["received"], live["retrying"], live["duplicates"]) == ("live", 1, 0, 0)
     assert live["lag_seconds"] > 0 and stripe["lag_seconds"] == 0
+    assert live["oldest_unfinished_seconds"] > 0 and stripe["oldest_unfinished_seconds"] == 0
     assert {state.value for state in State} < set(live)
     people = run("stats")
     head, *shown = people.out.splitlines()
-    assert people.code == 0 and head.split() == ["source", "events", *State, "duplicates", "lag"]
+    assert people.code == 0 and head.split() == ["source", "events", *State, "duplicates", "lag", "oldest"]
     assert [line.split()[:2] for line in shown] == [["live", "1"], ["stripe", "4"], ["all", "5"]]
 
 

@@ -22,6 +22,7 @@ from oncehook.cli import COMMANDS
 from oncehook.cli.serve import command as serve_command
 from oncehook.cli.worker import command as worker_command
 from oncehook.metrics import METRICS
+from oncehook.metrics import VALUES as OUTCOMES
 from oncehook.receipt import EffectState, State
 from oncehook.settings import Settings
 from oncehook.values import size
@@ -192,7 +193,7 @@ SERIES = {name + suffix: (name, labels) for name, (kind, labels, _) in METRICS.i
 VALUES = {
     "state": {*State, *EffectState},
     "reason": set(ERRORS),
-    "outcome": {"processed", "retrying", "failed", "no handler", "lease lost"},
+    "outcome": set(OUTCOMES["outcome"]),
 }
 
 

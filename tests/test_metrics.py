@@ -14,7 +14,8 @@ import httpx
 import pytest
 
 from oncehook import Event, Inbox, metrics
-from oncehook.metrics import BOUNDS, METRICS, Tally
+from oncehook.ack import ERRORS
+from oncehook.metrics import BOUNDS, METRICS, VALUES, Tally
 from oncehook.scrape import Scrape, render
 from oncehook.settings import Settings
 from oncehook.store import make_store
@@ -152,10 +153,29 @@ def test_the_names_and_labels_are_the_promised_ones() -> None:
     oncehook_received_total{source} oncehook_duplicates_total{source} oncehook_rejected_total{source,reason}
     oncehook_accept_seconds{source} oncehook_lag_seconds{source} oncehook_receipts{source,state}
     oncehook_processed_total{source,outcome} oncehook_handle_seconds{source,handler} oncehook_stale_total{source}
-    oncehook_effect_conflicts_total{source} oncehook_effects{state}
+    oncehook_effect_conflicts_total{source} oncehook_effects{state} oncehook_oldest_unfinished_seconds{source}
+    oncehook_paused{source}
     """
     names = {match[1]: tuple(match[2].split(",")) for match in re.finditer(r"(\w+)\{([\w,]+)\}", promised)}
     assert {name: labels for name, (_, labels, _) in METRICS.items()} == names
+
+
+def test_the_reasons_are_the_errors_that_a_configured_source_answers() -> None:
+    assert set(VALUES["reason"]) == set(ERRORS) - {"unknown_source", "handler_failed"}
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_every_series_of_a_configured_source_is_there_from_the_start(inbox: Inbox) -> None:
+    figures = read(await Scrape(inbox.store, inbox.sources).text())
+    for source in ("stripe", "github"):
+        assert figures[f'oncehook_received_total{{source="{source}"}}'] == 0
+        assert figures[f'oncehook_processed_total{{outcome="failed",source="{source}"}}'] == 0
+        assert figures[f'oncehook_rejected_total{{reason="bad_signature",source="{source}"}}'] == 0
+        assert figures[f'oncehook_accept_seconds_count{{source="{source}"}}'] == 0
+        assert figures[f'oncehook_receipts{{source="{source}",state="failed"}}'] == 0
+        assert figures[f'oncehook_oldest_unfinished_seconds{{source="{source}"}}'] == 0
+        assert figures[f'oncehook_paused{{source="{source}"}}'] == 0
+    assert figures['oncehook_effects{state="failed"}'] == 0
 
 
 # -- the service ----------------------------------------------------------------------------------------------------

@@ -22,11 +22,30 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "oncehook_handle_seconds": ("histogram", ("source", "handler"), "How long a handler took."),
     "oncehook_stale_total": ("counter", ("source",), "Old news that was kept from overwriting new."),
     "oncehook_effect_conflicts_total": ("counter", ("source",), "Effects that were asked for again and not repeated."),
-    "oncehook_lag_seconds": ("gauge", ("source",), "For how long the oldest event that is due has waited."),
+    "oncehook_oldest_unfinished_seconds": (
+        "gauge",
+        ("source",),
+        "Age of the oldest event that is not finished, whether it waits or a worker holds it; since its last replay.",
+    ),
+    "oncehook_lag_seconds": (
+        "gauge",
+        ("source",),
+        "For how long the oldest event that is due has waited for a worker; events that a worker holds do not count.",
+    ),
+    "oncehook_paused": ("gauge", ("source",), "1 while a source is paused, else 0."),
     "oncehook_receipts": ("gauge", ("source", "state"), "Receipts by state."),
     "oncehook_effects": ("gauge", ("state",), "Effects by state."),
 }
 """Name → (kind, labels, meaning). docs/metrics.md is made of this table. No label's value comes from a sender."""
+
+VALUES = {
+    "outcome": ("processed", "no handler", "retrying", "failed", "crashed", "lease lost"),
+    "reason": (
+        "bad_signature", "stale_timestamp", "malformed", "too_large", "timeout", "unsupported_media_type",
+        "head_too_large", "method_not_allowed", "unavailable",
+    ),
+}  # fmt: skip
+"""Label → its values, for series that exist before anything is counted."""
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 WRITE_EVERY = 1.0

@@ -5,22 +5,29 @@ first scrape.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from oncehook.clock import SYSTEM
 from oncehook.errors import Unavailable
-from oncehook.metrics import BOUNDS, METRICS, Histogram, Key, Tally, together
+from oncehook.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, together
+from oncehook.receipt import EffectState, State
 from oncehook.store import Store
+
+PER_SOURCE = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_paused")
 
 ASK_EVERY = 15.0
 
 
 class Scrape:
-    """Answers `/metrics`: what was counted, and what the database says, which is asked now and then."""
+    """Answers `/metrics`: what was counted, and what the database says, which is asked now and then.
 
-    def __init__(self, store: Store) -> None:
+    Every series of the configured `sources` exists from the start, with 0: `increase()` then sees the first event too.
+    """
+
+    def __init__(self, store: Store, sources: Collection[str] = ()) -> None:
         self.store = store
+        self.sources = sources
         self._gauges: dict[Key, float] = {}
         self._asked = -ASK_EVERY
         self._asking = asyncio.Lock()
@@ -31,25 +38,43 @@ class Scrape:
             if SYSTEM.monotonic() - self._asked >= ASK_EVERY:
                 self._gauges = await self._ask()
                 self._asked = SYSTEM.monotonic()
-        return render(together(), self._gauges)
+        return render(with_zeros(together(), self.sources), self._gauges)
 
     async def _ask(self) -> dict[Key, float]:
         try:
-            counts, lags, effects = (
-                await self.store.counts(), await self.store.lags(), await self.store.effect_counts()
-            )  # fmt: skip
+            counts, lags = await self.store.counts(), await self.store.lags()
+            effects, pauses = await self.store.effect_counts(), await self.store.pauses()
+            unfinished = await self.store.measure("unfinished", {})
         except Unavailable:
             return {}
-        gauges: dict[Key, float] = {}
+        gauges: dict[Key, float] = {("oncehook_effects", state.value): 0.0 for state in EffectState}
+        for source in {*self.sources, *(row["source"] for row in counts)}:
+            gauges |= {("oncehook_receipts", source, state.value): 0.0 for state in State}
+            gauges |= {(name, source): 0.0 for name in PER_SOURCE}
         for row in counts:
             if "status" in row:
                 gauges["oncehook_receipts", row["source"], row["status"]] = row["receipts"]
-                gauges["oncehook_lag_seconds", row["source"]] = 0.0
         for source, seconds in lags.items():
             gauges["oncehook_lag_seconds", source] = max(0.0, seconds)
-        for state, number in effects.items():
-            gauges["oncehook_effects", state] = number
+        for row in unfinished:
+            gauges["oncehook_oldest_unfinished_seconds", row["source"]] = max(0.0, row["value"])
+        for row in pauses:
+            gauges["oncehook_paused", row["source"]] = 1.0
+        for name, number in effects.items():
+            gauges["oncehook_effects", name] = number
         return gauges
+
+
+def with_zeros(tally: Tally, sources: Collection[str]) -> Tally:
+    """The tally with every counter and histogram of these sources, at 0 where nothing was counted yet."""
+    for name, (kind, labels, _) in METRICS.items():
+        for source in sources:
+            if kind == "counter":
+                for value in VALUES.get(labels[-1], ("",)):
+                    tally.counters[(name, source, value)[: len(labels) + 1]] += 0.0
+            elif kind == "histogram" and labels == ("source",):
+                tally.histograms[name, source].sum += 0.0
+    return tally
 
 
 def render(tally: Tally, gauges: Mapping[Key, float]) -> bytes:

@@ -41,48 +41,54 @@ class Rule:
 RULES = (
     Rule(
         "dead_letters", "dead_letters", "dead_letters",
-        "Dead letters of {source}: {value}, more than {threshold}.",
-        "See what went wrong with `oncehook dead`, mend it, then `oncehook replay --failed --source {source}`.",
+        "Dead letters of {source}: {value} (limit {threshold}).",
+        "See what went wrong with `oncehook dead`, fix it, then `oncehook replay --failed --source {source}`.",
         "/dead", column="number", given={"most": MOST_COUNTED},
     ),
     Rule(
-        "lag", "lag", "lags",
-        "The oldest event of {source} that is due has waited for {value}, longer than {threshold}.",
-        "See `oncehook stats`: is a worker running, and are its handlers quick enough? A dead letter may block a "
-        "serial key.",
-        "/events?source={source}", unit="seconds", column="lag",
+        "lag", "lag", "unfinished",
+        "The oldest unfinished event of {source} is {value} old (limit {threshold}).",
+        "See `oncehook stats`: is a worker running, and does a handler hang or fail? `oncehook events --source "
+        "{source} --status processing` lists what workers hold, `--status retrying` what failed.",
+        "/events?source={source}", unit="seconds",
+    ),
+    Rule(
+        "paused", "paused", "paused_for",
+        "{source} has been paused for {value} (limit {threshold}): its events are accepted and wait.",
+        "`oncehook resume {source}` continues it.",
+        "/sources", unit="seconds",
     ),
     Rule(
         "rejections", "rejections", "refused",
-        "Refused deliveries to {source} within 5 minutes: {value}, more than {threshold}.",
+        "Rejected deliveries to {source} within 5 minutes: {value} (limit {threshold}).",
         "See why with `oncehook doctor signature {source}`.",
         "/sources", given={"seconds": WINDOW},
     ),
     Rule(
         "silent", "silent", "silences",
-        "{source} has received nothing authentic for {value}, longer than {threshold}.",
+        "{source} has received no authentic delivery for {value} (limit {threshold}).",
         "See whether {provider} still has the webhook and shows failed deliveries, and whether its address leads here: "
         "`oncehook doctor`.",
         "/sources", unit="seconds", given={"most": NEWEST},
     ),
     Rule(
         "effects", "effects", "sources_of_failed_effects",
-        "Failed effects of {source}'s events: {value}, more than {threshold}.",
-        "See `oncehook effects --status failed --source {source}`, mend it, then `oncehook effects replay --failed`.",
+        "Failed effects of {source}'s events: {value} (limit {threshold}).",
+        "See `oncehook effects --status failed --source {source}`, fix it, then `oncehook effects replay --failed`.",
         "/effects?status=failed&source={source}",
     ),
     Rule(
         "refusing", "retries", "refusing",
-        "Every delivery to {source} has been refused for {value}. {provider} stops retrying after {horizon}, and the "
+        "Every delivery to {source} has been rejected for {value}. {provider} stops retrying after {horizon}, and the "
         "events that it gives up are lost.",
-        "See why with `oncehook doctor signature {source}`, and mend it before then.",
+        "See why with `oncehook doctor signature {source}`, and fix it before then.",
         "/sources", unit="seconds",
     ),
     Rule(
         "failing", "retries", "inline_failing",
         "An inline event of {source} has failed at every delivery for {value}. {provider} stops retrying after "
         "{horizon}, and then it is a dead letter.",
-        "See `oncehook events --source {source} --status retrying`, and mend its handler before then.",
+        "See `oncehook events --source {source} --status retrying`, and fix its handler before then.",
         "/events?status=retrying&source={source}", unit="seconds",
     ),
 )  # fmt: skip
@@ -138,6 +144,8 @@ def judge(
 def _threshold(rule: Rule, row: Row, settings: AlertSettings, source: Source | None) -> float | None:
     threshold: float | None = getattr(settings.of(row["source"]), rule.setting)
     if rule.name in ("silent", "rejections") and source is None:  # it is not expected to speak, or never was there
+        return None
+    if row.get("is_paused"):  # its events wait because a person wants them to; the rule `paused` watches that
         return None
     if rule.setting != "retries" or threshold is None:
         return None if threshold is None else float(threshold)

@@ -39,8 +39,11 @@ class Thresholds:
 
     dead_letters: int | None = setting(0, or_off(whole), "More dead letters of a source than this.")
     lag: float | None = setting(
-        300.0, or_off(some(duration)), "The oldest event of a source that is due has waited for longer."
+        300.0,
+        or_off(some(duration)),
+        "The oldest unfinished event of a source, waiting or held by a worker, is older. Paused sources do not count.",
     )
+    paused: float | None = setting(86400.0, or_off(some(duration)), "A source has been paused for longer.")
     rejections: int | None = setting(
         100, or_off(whole), "More deliveries to a source were refused within 5 minutes, in all processes together."
     )

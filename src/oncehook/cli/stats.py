@@ -21,6 +21,7 @@ NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
 OVERDUE = 60
 """Effects that are due for longer are told of: perhaps no process can perform them."""
 
+AGES = ("lag_seconds", "oldest_unfinished_seconds")
 STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
@@ -29,11 +30,14 @@ STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 @app_option
 @json_option
 def command(config: str | None, as_json: bool) -> None:
-    """How many events each source has in which state, how many duplicates came, and how long the oldest has waited.
+    """How many events each source has in which state, how many duplicates came, and how old the oldest are.
+
+    `lag` is for how long the oldest event that is due has waited for a worker; `oldest` is the age of the oldest event
+    that is not finished, whether it waits or a worker holds it.
 
     \b
     oncehook stats
-    oncehook stats --json | jq 'select(.lag_seconds > 60)'
+    oncehook stats --json | jq 'select(.oldest_unfinished_seconds > 60)'
     """
     sources, effects = run(_gather(config))
     if as_json:
@@ -54,6 +58,7 @@ async def _gather(config: str | None) -> tuple[list[dict[str, Any]], dict[str, A
         pauses = await store.pauses()
         counts, lags, noops = await store.counts(), await store.lags(), await store.noop_counts()
         states, waiting = await store.effect_counts(), await store.effects_waiting()
+        unfinished = await store.measure("unfinished", {})
     sources: dict[str, dict[str, Any]] = {}
     for row in counts:
         name = row["source"]
@@ -67,6 +72,9 @@ async def _gather(config: str | None) -> tuple[list[dict[str, Any]], dict[str, A
     for name, lag in lags.items():
         if name in sources:
             sources[name]["lag_seconds"] = round(max(0.0, lag), 3)
+    for row in unfinished:
+        if row["source"] in sources:
+            sources[row["source"]]["oldest_unfinished_seconds"] = round(max(0.0, row["value"]), 3)
     for row in noops:
         if row["source"] in sources:
             sources[row["source"]][NOOPS[row["reason"]]] = row["noops"]
@@ -92,6 +100,7 @@ def _nothing(source: str) -> dict[str, Any]:
         "effect_conflicts": 0,
         "stale": 0,
         "lag_seconds": 0.0,
+        "oldest_unfinished_seconds": 0.0,
         "last_received_at": None,
         "paused_at": None,
     }
@@ -104,12 +113,12 @@ def _print_table(sources: list[dict[str, Any]]) -> None:
 
     table = Table(box=None, header_style="bold", pad_edge=False)
     table.add_column("source", overflow="fold")
-    for title in ("events", *State, "duplicates", "lag"):
+    for title in ("events", *State, "duplicates", "lag", "oldest"):
         table.add_column(str(title), justify="right", no_wrap=True)
     for row in [*sources, _total(sources)] if len(sources) > 1 else sources:
         cells = [Text(f"{row[state]:,}", style=COLOURS[state] if row[state] else "bright_black") for state in State]
-        lag = Text(told(row["lag_seconds"]), style="yellow" if row["lag_seconds"] > 60 else "")
-        table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", lag)
+        ages = [Text(told(row[name]), style="yellow" if row[name] > 60 else "") for name in AGES]
+        table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", *ages)
     console().print(table)
 
 
@@ -140,7 +149,7 @@ def _print_effects(effects: dict[str, Any]) -> None:
 
 def _total(sources: list[dict[str, Any]]) -> dict[str, Any]:
     added = {name: sum(row[name] for row in sources) for name in ("events", *State, "duplicates")}
-    return {"source": "all", **added, "lag_seconds": max(row["lag_seconds"] for row in sources)}
+    return {"source": "all", **added} | {name: max(row[name] for row in sources) for name in AGES}
 
 
 def told(seconds: float) -> str:

@@ -33,7 +33,7 @@ class Service:
 
     def __init__(self, inbox: Inbox, dashboard: App | None = None) -> None:
         self.inbox = inbox
-        self.scrape = Scrape(inbox.store)
+        self.scrape = Scrape(inbox.store, inbox.sources)
         self.dashboard = dashboard
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:

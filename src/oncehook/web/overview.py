@@ -109,6 +109,7 @@ class Overview:
                 found = {
                     **await store.standing(MOST),
                     "lag": await store.lags(),
+                    "unfinished": {row["source"]: row["value"] for row in await store.measure("unfinished", {})},
                     "sources": await store.known_sources(),
                     "paused": {row["source"]: row for row in await store.pauses()},
                 }
@@ -135,6 +136,7 @@ class Overview:
             "waiting": standing["waiting"].get(name, 0),
             "dead_letters": standing["dead_letters"].get(name, 0),
             "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
+            "oldest_unfinished_seconds": round(max(0.0, standing["unfinished"].get(name, 0.0)), 3),
             "last_received_at": standing["last_received_at"].get(name),
             "accept_seconds": self.inbox.meter.percentiles(name),
             "is_paused": name in standing["paused"],
@@ -147,6 +149,7 @@ class Overview:
             "waiting": sum(standing["waiting"].values()),
             "dead_letters": sum(standing["dead_letters"].values()),
             "lag_seconds": round(max([0.0, *standing["lag"].values()]), 3),
+            "oldest_unfinished_seconds": round(max([0.0, *standing["unfinished"].values()]), 3),
             "accept_seconds": self.inbox.meter.percentiles(),
             "is_empty": not standing["sources"],
             "paused": sorted(standing["paused"]),

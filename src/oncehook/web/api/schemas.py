@@ -372,6 +372,7 @@ class SourceState(Struct):
     waiting: int
     dead_letters: int
     lag_seconds: float
+    oldest_unfinished_seconds: float
     last_received_at: str | None
     last_refused: Refused | None
     last_examined: Refused | None
@@ -407,6 +408,7 @@ class OverviewState(Struct):
     waiting: int
     dead_letters: int
     lag_seconds: float
+    oldest_unfinished_seconds: float
     accept_seconds: Percentiles | None
     paused: list[str]
 

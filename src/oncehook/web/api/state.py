@@ -52,6 +52,7 @@ def _source(context: Context, request: Request, standing: dict[str, Any], looked
         "waiting": standing["waiting"].get(name, 0),
         "dead_letters": standing["dead_letters"].get(name, 0),
         "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
+        "oldest_unfinished_seconds": round(max(0.0, standing["unfinished"].get(name, 0.0)), 3),
         "last_received_at": standing["last_received_at"].get(name),
         "last_refused": last,
         "last_examined": examined,

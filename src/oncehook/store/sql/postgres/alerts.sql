@@ -8,6 +8,36 @@ ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = r.refused + excl
 -- name: sources_of_failed_effects
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
+-- name: unfinished
+-- The age of each source's oldest event that is not finished, from its arrival or its last replay: events that wait, by one
+-- probe of the index a source, and events that a worker holds, which are few. Of an inline event only the attempt under
+-- way counts: between attempts its provider decides when the next delivery comes.
+WITH RECURSIVE waiting AS (
+    (
+        SELECT source, coalesce(replayed_at, received_at) AS since FROM webhook_receipts
+        WHERE status IN ('received', 'retrying') AND NOT is_inline
+        ORDER BY source, coalesce(replayed_at, received_at) LIMIT 1
+    )
+    UNION ALL
+    SELECT n.source, n.since FROM waiting w CROSS JOIN LATERAL (
+        SELECT r.source, coalesce(r.replayed_at, r.received_at) AS since FROM webhook_receipts r
+        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.source > w.source
+        ORDER BY r.source, coalesce(r.replayed_at, r.received_at) LIMIT 1
+    ) n
+)
+SELECT u.source, extract(epoch FROM now() - min(u.since))::double precision AS value,
+       u.source = ANY (ARRAY(SELECT source FROM webhook_pauses)) AS is_paused
+FROM (
+    SELECT source, since FROM waiting
+    UNION ALL
+    SELECT source, CASE WHEN is_inline THEN leased_at ELSE coalesce(replayed_at, received_at) END
+    FROM webhook_receipts WHERE status = 'processing'
+) u
+GROUP BY u.source ORDER BY u.source
+
+-- name: paused_for
+SELECT source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses
+
 -- name: refused
 SELECT source, sum(refused)::bigint AS value FROM webhook_refusals
 WHERE minute_at >= now() - CAST(:seconds AS double precision) * interval '1 second' GROUP BY source

@@ -7,6 +7,40 @@ ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = refused + exclud
 -- name: sources_of_failed_effects
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
+-- name: unfinished
+-- The age of each source's oldest event that is not finished, from its arrival or its last replay: events that wait, by one
+-- probe of the index a source, and events that a worker holds, which are few. Of an inline event only the attempt under
+-- way counts: between attempts its provider decides when the next delivery comes.
+WITH RECURSIVE sources (source) AS (
+    SELECT (
+        SELECT source FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
+        ORDER BY source LIMIT 1
+    )
+    UNION ALL
+    SELECT (
+        SELECT r.source FROM webhook_receipts r
+        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.source > s.source ORDER BY r.source LIMIT 1
+    )
+    FROM sources s WHERE s.source IS NOT NULL
+)
+SELECT u.source, (julianday('now') - julianday(min(u.since))) * 86400 AS value,
+       u.source IN (SELECT source FROM webhook_pauses) AS is_paused
+FROM (
+    SELECT s.source, (
+        SELECT coalesce(r.replayed_at, r.received_at) FROM webhook_receipts r
+        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.source = s.source
+        ORDER BY coalesce(r.replayed_at, r.received_at) LIMIT 1
+    ) AS since
+    FROM sources s WHERE s.source IS NOT NULL
+    UNION ALL
+    SELECT source, CASE WHEN is_inline THEN leased_at ELSE coalesce(replayed_at, received_at) END
+    FROM webhook_receipts WHERE status = 'processing'
+) u
+GROUP BY u.source ORDER BY u.source
+
+-- name: paused_for
+SELECT source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses
+
 -- name: refused
 SELECT source, sum(refused) AS value FROM webhook_refusals
 WHERE minute_at >= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds') GROUP BY source
