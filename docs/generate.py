@@ -170,6 +170,7 @@ WHEN = {
     "timeout": "The body was not complete within `receive_timeout`.",
     "unsupported_media_type": "A content type or content encoding that no provider here uses.",
     "method_not_allowed": "Any method but POST, and but those of the provider's handshakes.",
+    "foreign_origin": 'A web page sent it (`Origin` or `Sec-Fetch-Site`), and the source has `verify = "none"`.',
     "handler_failed": "The handler of an inline source failed; the next delivery is the next attempt.",
     "unavailable": "The database does not answer, the disk is full, the intake is full, or the commit took too long. "
     "`Retry-After` says when to try again.",

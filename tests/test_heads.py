@@ -224,6 +224,42 @@ async def test_endless_trailers_are_cut_off(served_port: int) -> None:
                     await asyncio.sleep(0)
 
 
+# -- hosts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", [DOOR, "/healthz", "/"])
+@pytest.mark.parametrize("hosts", ["", "Host: a\r\nHost: b\r\n", "Host: a\r\nHost: a\r\n"], ids=["none", "two", "same"])
+async def test_request_without_exactly_one_host_is_400(served_port: int, rows: Rows, path: str, hosts: str) -> None:
+    signed = "".join(f"{name}: {value}\r\n" for name, value in stripe_headers(BODY).items())
+    method = "POST" if path == DOOR else "GET"
+    body = BODY if path == DOOR else b""
+    head = f"{method} {path} HTTP/1.1\r\n{hosts}{signed}Content-Length: {len(body)}\r\n\r\n".encode()
+    assert (await tell(served_port, head + body)).outcome == (400, "malformed")
+    assert rows(COUNT) == [(0,)]
+
+
+async def test_http_1_0_needs_no_host(served_port: int) -> None:
+    assert (await tell(served_port, b"GET /healthz HTTP/1.0\r\n\r\n")).status == 200
+
+
+# -- pages of other sites -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Origin", "Sec-Fetch-Site"])
+async def test_web_page_cannot_deliver_to_a_source_that_verifies_nothing(
+    make_inbox: Callable[..., Inbox], rows: Rows, name: str
+) -> None:
+    inbox = make_inbox()
+    inbox.source("open", provider="stripe", verify="none")
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with served(inbox) as port:
+        answer = await tell(port, request("/webhooks/open", {name: "cross-site"}, BODY))
+        assert answer.outcome == (403, "foreign_origin")
+        assert (await tell(port, request("/webhooks/open", {}, BODY))).status == 202
+        assert (await tell(port, request(DOOR, {**stripe_headers(BODY), name: "x"}, BODY))).status == 202
+    assert rows(COUNT) == [(2,)]
+
+
 # -- two lengths ----------------------------------------------------------------------------------------------------
 
 

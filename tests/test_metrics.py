@@ -9,12 +9,14 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from oncehook import Event, Inbox, metrics
 from oncehook.ack import ERRORS
+from oncehook.clock import Clock
 from oncehook.metrics import BOUNDS, METRICS, VALUES, Tally
 from oncehook.scrape import Scrape, render
 from oncehook.settings import Settings
@@ -129,10 +131,38 @@ async def test_a_database_that_is_away_leaves_only_its_own_figures_out(inbox: In
     assert not [name for name in figures if name.startswith("oncehook_receipts")]
 
 
+class Moved(Clock):
+    """A clock that a test moves."""
+
+    seconds = 100.0
+
+    def monotonic(self) -> float:
+        return self.seconds
+
+
+async def test_the_text_is_rendered_once_a_second(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, count = Moved(), 0
+
+    def counted(*given: Any) -> bytes:
+        nonlocal count
+        count += 1
+        return render(*given)
+
+    monkeypatch.setattr("oncehook.scrape.render", counted)
+    scrape = Scrape(inbox.store, clock=clock)
+    texts = await asyncio.gather(*(scrape.text() for _ in range(20)))
+    assert count == 1 and len(set(texts)) == 1
+    clock.seconds += 1.0
+    await deliver(inbox, "stripe", stripe_body())
+    assert read(await scrape.text())['oncehook_received_total{source="stripe"}'] == 1 and count == 2
+
+
 async def test_the_database_is_not_asked_at_every_scrape(inbox: Inbox) -> None:
-    scrape = Scrape(inbox.store)
+    clock = Moved()
+    scrape = Scrape(inbox.store, clock=clock)
     await scrape.text()
     await deliver(inbox, "stripe", stripe_body())
+    clock.seconds += 2.0
     figures = read(await scrape.text())
     assert figures['oncehook_received_total{source="stripe"}'] == 1
     assert 'oncehook_receipts{source="stripe",state="received"}' not in figures

@@ -257,6 +257,14 @@ def test_a_secret_may_stand_in_the_environment_or_a_file(tmp_path: Path, monkeyp
     assert resolve("whsec_x", "x") == "whsec_x"
 
 
+@pytest.mark.parametrize("word", ["None", "null", "NULL", '""', "''", " None ", "\u200b", "\ufeff", "undefined"])
+def test_a_placeholder_is_no_secret(word: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_A_TEST", word)
+    for reference in (word, "env:OF_A_TEST"):
+        with pytest.raises(ConfigurationError, match=r"^sources\.here\.secrets\[0\] is a placeholder"):
+            make(secrets=[reference]).load_secrets()
+
+
 @pytest.mark.parametrize(
     "reference",
     [

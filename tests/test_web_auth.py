@@ -1,10 +1,12 @@
 """Who may come in: passwords, tokens, sessions, and requests that another site makes a browser send."""
 
 import asyncio
+import json
+import re
 import subprocess
 import time
 import tomllib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -12,7 +14,7 @@ import pytest
 
 from oncehook import ConfigurationError, Inbox
 from oncehook.clock import Clock
-from oncehook.web.auth import TRIES, Access, hash_password, hash_token, is_password
+from oncehook.web.auth import PACE, TRIES, Access, hash_password, hash_token, is_password
 from oncehook.web.settings import read_dashboard
 from tests.events import Rows
 from tests.serving import ONCEHOOK
@@ -153,7 +155,25 @@ async def test_behind_https_the_cookie_is_for_https_alone(site: Site) -> None:
     async with site.browser() as browser:
         fields = {"name": "vera", "password": PASSWORD}
         answer = await browser.submit("/sign-in", fields, headers={"x-forwarded-proto": "https"})
-        assert "Secure" in answer.headers["set-cookie"]
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Host-oncehook_session=") and "Secure" in cookie and "Path=/" in cookie
+        assert "Domain" not in cookie
+        name, _, value = cookie.partition(";")[0].partition("=")
+        browser.cookies.clear()
+        https = {"x-forwarded-proto": "https"}
+        for sent, status in ((name, 200), ("oncehook_session", 303)):  # another host of the domain could set the latter
+            answer = await browser.get("/", headers={**https, "cookie": f"{sent}={value}"})
+            assert answer.status_code == status
+        form_token = re.search(
+            r'name="csrf" value="([^"]+)"',
+            (await browser.get("/", headers={**https, "cookie": f"{name}={value}"})).text,
+        )
+        assert form_token is not None
+        headers = {**https, "cookie": f"{name}={value}", "origin": str(browser.base_url).rstrip("/")}
+        out = await browser.post("/sign-out", data={"csrf": form_token[1]}, headers=headers)
+        assert (
+            out.headers["set-cookie"].startswith('__Host-oncehook_session=""') and "Secure" in out.headers["set-cookie"]
+        )
 
 
 async def test_a_wrong_name_and_a_wrong_password_are_told_alike(site: Site, rows: Rows) -> None:
@@ -166,13 +186,66 @@ async def test_a_wrong_name_and_a_wrong_password_are_told_alike(site: Site, rows
 
 
 @only_sqlite
-async def test_after_some_failures_a_name_has_to_wait_and_others_need_not(site: Site) -> None:
+async def test_after_some_failures_a_name_is_slowed_down_and_others_are_not(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.web.auth.PACE", 1.0)
     async with site.browser() as browser:
         for _ in range(TRIES):
             assert (await browser.sign_in("vera", "wrong")).status_code == 401
-        answer = await browser.sign_in("vera")
-        assert answer.status_code == 429 and int(answer.headers["retry-after"]) > 0
+        started = time.monotonic()
         assert (await browser.sign_in("otto")).status_code == 303
+        assert (await browser.sign_in("vera")).status_code == 303  # the right password is read all the same
+        assert time.monotonic() - started > 0.5
+        assert (await browser.sign_in("vera")).status_code == 303
+
+
+@only_sqlite
+async def test_wrong_passwords_are_read_at_the_slow_pace_and_more_of_them_are_429(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oncehook.web.auth.PACE", 0.5)
+    async with site.browser() as browser:
+        for _ in range(TRIES):
+            assert (await browser.sign_in("vera", "wrong")).status_code == 401
+        started = time.monotonic()
+        answers = await asyncio.gather(*(browser.sign_in("vera", "wrong") for _ in range(10)))
+        statuses = sorted(answer.status_code for answer in answers)
+        assert statuses == [401] * 3 + [429] * 7 and time.monotonic() - started >= 1.4
+        assert all(int(one.headers["retry-after"]) >= 0 for one in answers if one.status_code == 429)
+
+
+async def proxied_inbox(make_inbox: Callable[..., Inbox]) -> Inbox:
+    inbox = make_inbox(trusted_proxies=["127.0.0.1"])
+    inbox.source("stripe", secrets=["whsec_test"])
+    return inbox
+
+
+@only_sqlite
+async def test_behind_a_listed_proxy_a_stranger_slows_down_nobody_else(
+    make_inbox: Callable[..., Inbox], rows: Rows, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    inbox = await proxied_inbox(make_inbox)
+    stranger, operator = {"X-Forwarded-For": "203.0.113.9"}, {"X-Forwarded-For": "10.1.1.1, 198.51.100.7"}
+    async with dashboard_of(inbox) as site, site.browser() as browser:
+        for _ in range(TRIES):
+            wrong = await browser.submit("/sign-in", {"name": "otto", "password": "wrong"}, headers=stranger)
+            assert wrong.status_code == 401
+        started = time.monotonic()
+        right = await browser.submit("/sign-in", {"name": "otto", "password": PASSWORD}, headers=operator)
+        assert right.status_code == 303 and time.monotonic() - started < PACE / 2
+    ((detail,),) = rows("SELECT detail FROM webhook_audit")
+    assert json.loads(detail)["address"] == "198.51.100.7"
+    assert {line["address"] for line in lines() if line["event"] == "sign_in_failed"} == {"203.0.113.9"}
+
+
+@only_sqlite
+async def test_nobody_but_a_listed_proxy_says_who_the_client_is(site: Site, rows: Rows) -> None:
+    async with site.browser() as browser:
+        fields = {"name": "vera", "password": PASSWORD}
+        await browser.submit("/sign-in", fields, headers={"X-Forwarded-For": "203.0.113.9"})
+    ((detail,),) = rows("SELECT detail FROM webhook_audit")
+    assert json.loads(detail)["address"] == "127.0.0.1"
 
 
 @only_sqlite
@@ -231,9 +304,35 @@ async def test_the_printed_token_becomes_a_session_and_leaves_the_address(inbox:
         assert api.status_code == 200
 
 
+async def test_signing_in_by_the_printed_address_is_in_the_audit_and_a_wrong_token_in_the_log(
+    inbox: Inbox, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    async with dashboard_of(inbox, {}) as site, site.browser() as browser:
+        token = site.dashboard.access.run_token or ""
+        await browser.get("/", params={"token": "wrong"})
+        assert [line["address"] for line in lines() if line["event"] == "sign_in_failed"] == ["127.0.0.1"]
+        assert rows("SELECT count(*) FROM webhook_audit") == [(0,)]
+        foreign = await browser.get("/", params={"token": token}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert foreign.status_code == 403 and "set-cookie" not in foreign.headers
+        for site_ in ("none", "same-origin"):
+            right = await browser.get("/", params={"token": token}, headers={"Sec-Fetch-Site": site_})
+            assert right.status_code == 303 and right.headers["location"] == "/"
+        assert "Nothing yet" not in (await browser.get("/audit")).text
+    assert rows("SELECT actor, action FROM webhook_audit") == [("run", "sign_in")] * 2
+
+
 @only_sqlite
 async def test_where_somebody_is_configured_no_token_is_printed(site: Site) -> None:
     assert site.dashboard.access.run_token is None
+
+
+@only_sqlite
+async def test_configured_token_in_the_address_signs_nobody_in(site: Site, rows: Rows) -> None:
+    async with site.browser() as browser:
+        answer = await browser.get("/", params={"token": "token-of-admin"})
+        assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?wrong=token")
+        assert "set-cookie" not in answer.headers
+    assert rows("SELECT count(*) FROM webhook_audit") == [(0,)]
 
 
 # -- requests that another site makes -------------------------------------------------------------------------------
@@ -290,6 +389,27 @@ async def test_a_form_that_is_too_large_or_cannot_be_read_is_refused(site: Site)
         assert (await browser.post("/sign-in", content=b"a=" + b"x" * 70_000, headers=headers)).status_code == 413
         assert (await browser.post("/sign-in", content=b"\xff\xfe", headers=headers)).status_code == 400
         assert (await browser.post("/sign-in", content=b"&".join([b"a=1"] * 500), headers=headers)).status_code == 400
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8000", "127.0.0.1.evil.example", "a b", "[::1].evil"])
+@only_sqlite
+async def test_page_whose_name_was_pointed_here_cannot_sign_in(site: Site, host: str) -> None:
+    """DNS rebinding: the name is the attacker's, and so is the origin."""
+    async with site.browser() as browser:
+        headers = {"host": host, "origin": f"http://{host}"}
+        answer = await browser.post("/sign-in", data={"name": "vera", "password": PASSWORD}, headers=headers)
+        assert answer.status_code == 403 and "set-cookie" not in answer.headers
+        assert (await browser.get("/metrics", headers={"host": host})).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "localhost:8000", "[::1]:8000", "inbox", "inbox:8000", "10.0.0.7"])
+@only_sqlite
+async def test_addresses_and_local_names_are_hosts_of_ours(site: Site, host: str) -> None:
+    async with site.browser() as browser:
+        headers = {"host": host, "origin": f"http://{host}"}
+        answer = await browser.post("/sign-in", data={"name": "vera", "password": PASSWORD}, headers=headers)
+        assert answer.status_code == 303
+        assert (await browser.get("/metrics", headers={"host": host})).status_code == 200
 
 
 @only_sqlite

@@ -31,6 +31,7 @@ ERRORS: dict[str, tuple[int, str]] = {
     "timeout": (408, "The body did not arrive in time."),
     "unsupported_media_type": (415, "This content type or encoding is not taken here."),
     "method_not_allowed": (405, "Deliver with POST."),
+    "foreign_origin": (403, "A web page sent this, and the source verifies nothing."),
     "handler_failed": (500, "The handler failed. Deliver again."),
     "unavailable": (503, "The event cannot be recorded now. Try again."),
 }

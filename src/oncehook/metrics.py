@@ -42,7 +42,7 @@ VALUES = {
     "outcome": ("processed", "no handler", "retrying", "failed", "crashed", "lease lost"),
     "reason": (
         "bad_signature", "stale_timestamp", "malformed", "too_large", "timeout", "unsupported_media_type",
-        "head_too_large", "method_not_allowed", "unavailable",
+        "head_too_large", "foreign_origin", "method_not_allowed", "unavailable",
     ),
 }  # fmt: skip
 """Label → its values, for series that exist before anything is counted."""

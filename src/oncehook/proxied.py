@@ -43,10 +43,26 @@ class Proxies:
         try:
             address = ip_address(peer)
         except ValueError:
-            return False
+            return False  # a socket in the file system
         if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped  # how a socket for both families names a peer of IPv4
         return any(address in network for network in self.networks)
+
+    def client(self, scope: Scope) -> str:
+        """The address of the client: the peer, or what listed proxies say in `X-Forwarded-For`."""
+        peer = scope.get("client")
+        if not peer:
+            return ""
+        chain = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        if peer[0] not in self or len(chain) != 1:
+            return str(peer[0])
+        for hop in reversed(chain[0].decode("latin-1").split(",")):
+            address: str = hop.strip()
+            if not _is_ip(address):
+                break
+            if address not in self:
+                return address
+        return str(peer[0])
 
     def address(self, scope: Scope, delivery: Delivery) -> str:
         """The address as the sender has it, without its query; empty if no listed peer says it."""
@@ -65,6 +81,14 @@ class Proxies:
         found = _build(scope, delivery, given)
         agree = not any(said.values()) or _build(scope, delivery, said) == found
         return found if agree else ""  # one of the two may be the sender's own
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _last(delivery: Delivery, name: str) -> str:

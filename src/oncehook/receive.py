@@ -314,6 +314,8 @@ def check_request(source: Source, delivery: Delivery) -> int | None:
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
         message = "Bodies are taken as they are signed: uncompressed."
         raise turned_away("unsupported_media_type", CLOSE, message=message)
+    if source.verifier is None and (b"origin" in headers or b"sec-fetch-site" in headers):
+        raise turned_away("foreign_origin", CLOSE)  # a page in a browser: no sender has these, and nothing is verified
     length = headers.get(b"content-length", b"")
     if b"transfer-encoding" in headers and (length or b"trailer" in headers):
         raise turned_away("malformed", CLOSE)  # two lengths, or trailers, which some servers take for headers

@@ -1,14 +1,14 @@
 """What a scrape of `/metrics` is given: what was counted, and what the database knows better.
 
-The database is asked at most once in fifteen seconds, however often it is scraped. prometheus-client is imported by the
-first scrape.
+The database is asked at most once in fifteen seconds, and the text is rendered at most once a second, however often it
+is scraped. prometheus-client is imported by the first scrape.
 """
 
 import asyncio
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from oncehook.clock import SYSTEM
+from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import Unavailable
 from oncehook.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, together
 from oncehook.receipt import EffectState, State
@@ -17,6 +17,7 @@ from oncehook.store import Store
 PER_SOURCE = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_paused")
 
 ASK_EVERY = 15.0
+RENDER_EVERY = 1.0
 
 
 class Scrape:
@@ -25,20 +26,26 @@ class Scrape:
     Every series of the configured `sources` exists from the start, with 0: `increase()` then sees the first event too.
     """
 
-    def __init__(self, store: Store, sources: Collection[str] = ()) -> None:
+    def __init__(self, store: Store, sources: Collection[str] = (), clock: Clock = SYSTEM) -> None:
         self.store = store
         self.sources = sources
+        self.clock = clock
         self._gauges: dict[Key, float] = {}
         self._asked = -ASK_EVERY
         self._asking = asyncio.Lock()
+        self._text = b""
+        self._rendered = -RENDER_EVERY
 
     async def text(self) -> bytes:
         """The whole in Prometheus' text format. A database that does not answer leaves only its own figures out."""
         async with self._asking:
-            if SYSTEM.monotonic() - self._asked >= ASK_EVERY:
+            if self.clock.monotonic() - self._asked >= ASK_EVERY:
                 self._gauges = await self._ask()
-                self._asked = SYSTEM.monotonic()
-        return render(with_zeros(together(), self.sources), self._gauges)
+                self._asked = self.clock.monotonic()
+            if self.clock.monotonic() - self._rendered >= RENDER_EVERY:
+                self._text = render(with_zeros(together(), self.sources), self._gauges)
+                self._rendered = self.clock.monotonic()
+            return self._text
 
     async def _ask(self) -> dict[Key, float]:
         try:

@@ -26,6 +26,10 @@ def mark(source: str, secret: str) -> str:
     return hashlib.sha256(f"oncehook secret\n{source}\n{secret}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
+PLACEHOLDERS = frozenset(("none", "null", "undefined", '""', "''"))
+_INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
+
+
 def resolve(secret: str, where: str, what: str = "source") -> str:
     """A secret's value out of `env:NAME`, `file:PATH` or the value itself. Errors name the place, never the value."""
     kind, _, name = secret.partition(":")
@@ -44,4 +48,7 @@ def resolve(secret: str, where: str, what: str = "source") -> str:
         value = secret
         if not value.strip():
             raise ConfigurationError(f"{where} is empty: give the secret, or remove the {what}")
+    bare = value.strip().strip(_INVISIBLE).strip()
+    if not bare or bare.lower() in PLACEHOLDERS:
+        raise ConfigurationError(f"{where} is a placeholder, not a secret: give the secret, or remove the {what}")
     return value

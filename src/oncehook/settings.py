@@ -85,7 +85,8 @@ class Settings:
         (),
         networks,
         "Addresses and networks of your proxies, such as `10.0.0.0/8`: what they say of the address that a sender used "
-        "is believed, for sources without a `public_url` whose provider signs it. Nobody else is.",
+        "is believed, for sources without a `public_url` whose provider signs it, and of the client's address, for "
+        "sign-ins and the audit. Nobody else is.",
     )
     migrate: str = setting(
         "auto",

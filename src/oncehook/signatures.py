@@ -50,6 +50,10 @@ def decode(text: bytes | str, encoding: str) -> bytes:
 _BLANK = re.compile(rb"[\x00\s]*(?:wh(?:sec|pk|sk)_)?[\x00\s]*")
 
 
+SHORTEST = 16
+"""Bytes of a key that is encoded: senders make them random, of 24 bytes and more. A text may be a person's own."""
+
+
 def load_secret(secret: str, form: str) -> bytes:
     """The bytes of a shared secret. Raises ValueError for one that is empty or not of its form."""
     if form == "text":
@@ -61,6 +65,8 @@ def load_secret(secret: str, form: str) -> bytes:
         key = decode(secret.strip(), form)
     if _BLANK.fullmatch(key):
         raise ValueError("it is empty")
+    if form != "text" and len(key) < SHORTEST:
+        raise ValueError(f"it is shorter than {SHORTEST} bytes: was it cut?")
     return key
 
 

@@ -6,8 +6,9 @@ from hmac import compare_digest
 from oncehook.ack import TEXT, Response, refused, unavailable
 from oncehook.errors import Unavailable
 from oncehook.inbox import Inbox
-from oncehook.receive import Receive, Scope, Send, respond
+from oncehook.receive import CLOSE, Receive, Scope, Send, respond
 from oncehook.scrape import Scrape
+from oncehook.web.hosts import is_known_host
 
 PREFIX = "/webhooks/"
 METRICS_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
@@ -39,6 +40,8 @@ class Service:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return self.inbox(scope, receive, send)
+        if scope["http_version"] == "1.1" and sum(name == b"host" for name, _ in scope["headers"]) != 1:
+            return respond(send, refused("malformed", CLOSE, message="Send one Host header."))
         path: str = scope["path"]
         if path.startswith(PREFIX):
             return self.inbox.enter(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
@@ -64,9 +67,13 @@ class Service:
 
     async def _metrics(self, scope: Scope) -> Response:
         token = self.inbox.settings.metrics_token
-        given = dict(scope["headers"]).get(b"authorization", b"")
+        headers = dict(scope["headers"])
+        given = headers.get(b"authorization", b"")
         if token is not None and not compare_digest(given, b"Bearer " + token.encode()):
             return 401, b"Give the token: Authorization: Bearer ...\n", (TEXT, (b"www-authenticate", b"Bearer"))
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        if token is None and not is_known_host(host, self.inbox.configuration.dashboard.get("public_url")):
+            return 403, b"This host name is not known: set metrics_token, or ask by address.\n", (TEXT,)
         return 200, await self.scrape.text(), (METRICS_TEXT,)
 
     async def _ready(self) -> Response:

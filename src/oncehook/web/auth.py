@@ -26,7 +26,13 @@ NOBODY = f"scrypt:{COST}:{'A' * 22}:{'A' * 43}"
 
 TRIES = 10
 TRIES_SECONDS = 300.0
-"""So many failed sign-ins of one name from one address within so many seconds; then it has to wait."""
+"""So many failed sign-ins of one name from one address within so many seconds; then the pace is slowed down."""
+
+PACE = 10.0
+"""Seconds from one sign-in to the next that is looked at, at the slow pace."""
+
+MOST_WAITING, MOST_WAITING_IN_ALL = 3, 50
+"""How many sign-ins of one name from one address, and of all, wait at the slow pace; more are told to come again."""
 
 GUESSES = 6
 """How many passwords may wait to be looked at."""
@@ -140,6 +146,10 @@ class Access:
                 found = Principal(name, scopes)
         return found
 
+    def is_run_token(self, token: str) -> bool:
+        """Whether this is the token that `serve` printed."""
+        return self.run_token is not None and hmac.compare_digest(hash_token(token), hash_token(self.run_token))
+
     # -- sessions -------------------------------------------------------------------------------------------------
 
     def start_session(self, name: str) -> str:
@@ -181,22 +191,54 @@ def _mac(key: bytes, text: str) -> bytes:
 Key = tuple[str, str]
 
 
+class Failures:
+    """The last failed sign-ins of one name from one address."""
+
+    __slots__ = ("next", "times")
+
+    def __init__(self) -> None:
+        self.times: deque[float] = deque(maxlen=TRIES)
+        self.next = 0.0  # when the next sign-in is looked at, at the slow pace
+
+
 class Throttle:
-    """Failed sign-ins by address and name: after TRIES within TRIES_SECONDS, none is looked at for a while."""
+    """Slows down sign-ins by address and name: after TRIES failures within TRIES_SECONDS, one each PACE seconds.
+
+    A right password is never rejected unread, or whoever knows a name could lock its owner out.
+    """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self.clock = clock
-        self._failed: OrderedDict[Key, deque[float]] = OrderedDict()
+        self._failed: OrderedDict[Key, Failures] = OrderedDict()
+        self._waiting = 0
 
-    def wait(self, key: Key) -> int:
-        """Seconds until the next try is looked at; 0: now."""
-        times = self._failed.get(key)
-        if times is None or len(times) < TRIES:
-            return 0
-        return max(0, int(times[0] + TRIES_SECONDS - self.clock.monotonic()) + 1)
+    async def wait(self, key: Key) -> None:
+        """Return when this sign-in may be looked at. Raises Busy when too many wait."""
+        seconds = self._reserve(key)
+        if seconds <= 0:
+            return
+        self._waiting += 1
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._waiting -= 1
+
+    def _reserve(self, key: Key) -> float:
+        """Seconds until this sign-in may be looked at."""
+        failures, now = self._failed.get(key), self.clock.monotonic()
+        if failures is None or len(failures.times) < TRIES or failures.times[0] + TRIES_SECONDS < now:
+            return 0.0
+        at = max(now, failures.next)
+        if at - now > PACE * MOST_WAITING or self._waiting >= MOST_WAITING_IN_ALL:
+            raise Busy
+        failures.next = at + PACE
+        return at - now
 
     def failed(self, key: Key) -> None:
-        self._failed.setdefault(key, deque(maxlen=TRIES)).append(self.clock.monotonic())
+        now = self.clock.monotonic()
+        failures = self._failed.setdefault(key, Failures())
+        failures.times.append(now)
+        failures.next = max(failures.next, now + PACE)
         self._failed.move_to_end(key)
         while len(self._failed) > REMEMBERED:
             self._failed.popitem(last=False)

@@ -19,10 +19,14 @@ from starlette.responses import RedirectResponse, Response
 from oncehook import signals
 from oncehook.errors import Unavailable
 from oncehook.receive import Message, Receive, Scope, Send
-from oncehook.web.auth import Access, Principal
+from oncehook.web.auth import RUN, Access, Principal
+from oncehook.web.hosts import is_known_host
 from oncehook.web.page import ROOT, Action, Context, Problem
 
 COOKIE = "oncehook_session"
+COOKIE_OVER_HTTPS = "__Host-oncehook_session"
+"""A browser takes this name only from this very host, over HTTPS: no other host of the domain can set it."""
+
 SAFE = ("GET", "HEAD")
 LARGEST = 64 * 1024
 """Bytes of a form or a JSON body."""
@@ -71,7 +75,7 @@ class Guard:
             await send(message)
 
         try:
-            refusal = self._admit(request)
+            refusal = await self._admit(request)
             if refusal is None:
                 await self.app(scope, receive, send_on)
                 return
@@ -83,7 +87,7 @@ class Guard:
             refusal = self._tell(request, as_problem(error))
         await refusal(scope, receive, send_on)
 
-    def _admit(self, request: Request) -> Response | None:
+    async def _admit(self, request: Request) -> Response | None:
         """Who asks is in the scope from here on; an answer for whom nothing is done."""
         principal = who(self.context.access, request)
         request.scope["principal"] = principal
@@ -92,7 +96,7 @@ class Guard:
         if is_known and request.method not in SAFE and not bearer(request):
             check_origin(request, self.context.access.settings.origin)
         if path == "/" and request.method in SAFE and request.query_params.get("token"):
-            return self._by_address(request)
+            return await self._by_address(request)
         if is_known:
             return None
         if is_api(path) or request.method not in SAFE:
@@ -108,12 +112,16 @@ class Guard:
         told = f"This is Oncehook's dashboard. Sign in first: {shown}\n"
         return Response(told, 303, {"location": to}, "text/plain")
 
-    def _by_address(self, request: Request) -> Response:
+    async def _by_address(self, request: Request) -> Response:
         """The printed address: its token becomes a session, and leaves the address bar."""
-        found = self.context.access.by_token(request.query_params["token"])
-        if found is None:
+        access, address = self.context.access, self.context.client(request)
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            raise Problem(403, "foreign_origin", "A page of another site led here. Paste the address instead.")
+        if not access.is_run_token(request.query_params["token"]):
+            signals.emit("sign_in_failed", address=address)
             return RedirectResponse("/sign-in?wrong=token", 303)
-        return signed_in(self.context.access, request, found.name, "/")
+        await self.context.store.audit(RUN, "sign_in", {"address": address})
+        return signed_in(access, request, RUN, "/")
 
     def _tell(self, request: Request, problem: Problem) -> Response:
         if is_api(request.scope["path"]):
@@ -129,7 +137,7 @@ def who(access: Access, request: Request) -> Principal | None:
     token = bearer(request)
     if token is not None:
         return access.by_token(token)
-    cookie = request.cookies.get(COOKIE)
+    cookie = request.cookies.get(cookie_name(request, access.settings.public_url))
     return access.by_session(cookie) if cookie else None
 
 
@@ -144,12 +152,15 @@ def check_origin(request: Request, public_origin: str | None) -> None:
     host = request.headers.get("host", "").lower()
     if origin not in (f"http://{host}", f"https://{host}", public_origin) or not host:
         raise Problem(403, "foreign_origin", "This request does not come from a page of this dashboard.")
+    if origin != public_origin and not is_known_host(host, public_origin):
+        told = f"Set dashboard.public_url to {origin}, or open the dashboard under the address of this machine."
+        raise Problem(403, "foreign_origin", f"{host} is not known to be a name of this dashboard. {told}")
 
 
 def signed_in(access: Access, request: Request, name: str, to: str) -> Response:
     response = RedirectResponse(to, 303)
     response.set_cookie(
-        COOKIE,
+        cookie_name(request, access.settings.public_url),
         access.start_session(name),
         max_age=int(access.settings.session_length),
         httponly=True,
@@ -157,6 +168,10 @@ def signed_in(access: Access, request: Request, name: str, to: str) -> Response:
         secure=is_https(request, access.settings.public_url),
     )
     return response
+
+
+def cookie_name(request: Request, public_url: str | None) -> str:
+    return COOKIE_OVER_HTTPS if is_https(request, public_url) else COOKIE
 
 
 def is_https(request: Request, public_url: str | None) -> bool:

@@ -55,6 +55,10 @@ class Context:
     def store(self) -> Store:
         return self.inbox.store
 
+    def client(self, request: Request) -> str:
+        """The address of whoever asks, as far as it is known: the peer's, or what the proxies in front say."""
+        return self.inbox.proxies.client(request.scope)
+
     def door_url(self, request: Request) -> str:
         """Where senders deliver, without the source: at the configured address, else where this request was sent to."""
         host = f"{request.scope['scheme']}://{request.headers.get('host', '127.0.0.1')}"

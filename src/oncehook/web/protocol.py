@@ -142,7 +142,9 @@ class Protocol(HttpToolsProtocol):
         taken = Taken(keep_alive, self.nobody)
         before, self.cycle = self.cycle, taken  # type: ignore[assignment]
         assert self.inbox is not None
-        if self.inbox.door.now(name, Delivery(body, self.headers, query=query), partial(self._answer, taken)):
+        delivery = Delivery(body, self.headers, query=query)
+        is_sound = b"host" in delivery.headers and not delivery.repeated  # else the service has a closer look
+        if is_sound and self.inbox.door.now(name, delivery, partial(self._answer, taken)):
             return True
         self.cycle = before
         return False

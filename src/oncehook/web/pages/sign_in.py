@@ -4,8 +4,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from oncehook import signals
-from oncehook.web.auth import Busy
-from oncehook.web.guard import COOKIE, signed_in
+from oncehook.web.auth import PACE, Busy
+from oncehook.web.guard import cookie_name, is_https, signed_in
 from oncehook.web.page import Action, Context, Page, Problem, form, principal
 
 LONGEST = 1024
@@ -27,13 +27,14 @@ def _form(context: Context, request: Request, wanted: str, *, wrong: bool = Fals
 async def sign_in(context: Context, request: Request) -> Response:
     """By name and password, or by a token. Which part was wrong is not told."""
     given, access = form(request), context.access
-    address = request.client.host if request.client else ""
+    address = context.client(request)
     key = (address, given.get("name", "")[:LONGEST] if not given.get("token") else "")
-    wait = access.throttle.wait(key)
-    if wait:
-        told = f"Too many failed sign-ins. Try again in {wait} seconds."
-        raise Problem(429, "too_many_tries", told, headers={"retry-after": str(wait)})
-    who = await _who(context, given)
+    try:
+        await access.throttle.wait(key)
+        who = await _who(context, given)
+    except Busy:
+        told = "Too many sign-ins at once. Try again in a moment."
+        raise Problem(429, "too_many_tries", told, headers={"retry-after": str(round(PACE))}) from None
     if who is None:
         access.throttle.failed(key)
         signals.emit("sign_in_failed", address=address)
@@ -47,11 +48,7 @@ async def _who(context: Context, given: dict[str, str]) -> str | None:
     if given.get("token"):
         found = context.access.by_token(given["token"].strip()[:LONGEST])
         return found.name if found else None
-    try:
-        return await context.access.by_password(given.get("name", "")[:LONGEST], given.get("password", "")[:LONGEST])
-    except Busy:
-        told = "Too many sign-ins at once. Try again in a moment."
-        raise Problem(429, "too_many_tries", told, headers={"retry-after": "5"}) from None
+    return await context.access.by_password(given.get("name", "")[:LONGEST], given.get("password", "")[:LONGEST])
 
 
 def _local(address: str) -> str:
@@ -63,7 +60,8 @@ def _local(address: str) -> str:
 async def sign_out(context: Context, request: Request) -> Response:
     context.access.end_session(principal(request))
     response = RedirectResponse("/sign-in", 303)
-    response.delete_cookie(COOKIE)
+    public_url = context.access.settings.public_url
+    response.delete_cookie(cookie_name(request, public_url), secure=is_https(request, public_url), httponly=True)
     return response
 
 

@@ -21,6 +21,7 @@ ADVICE = {
     "timeout": "Its body did not arrive in time.",
     "unsupported_media_type": "Its content type is none that this provider sends.",
     "method_not_allowed": "It was not a POST: somebody looked, or the address is used for something else.",
+    "foreign_origin": "A web page in somebody's browser sent it, and this source verifies nothing.",
     "unknown_source": "The address names no source: compare the path with the list here.",
 }
 
