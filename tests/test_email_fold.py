@@ -657,7 +657,7 @@ async def test_old_facts_go_by_themselves_in_steps(store: Store, rows: Rows, mon
     assert (
         rows("SELECT count(*) FROM webhook_email_events") == rows("SELECT count(*) FROM webhook_email_status") == [(0,)]
     )
-    assert [record.getMessage() for record in caplog.records] == ["email_pruned"]
+    assert [vars(record)["event"] for record in caplog.records] == ["email_pruned"]
 
 
 def test_a_reason_that_is_none_is_told_at_start() -> None:

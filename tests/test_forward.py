@@ -362,7 +362,8 @@ async def test_after_failures_in_a_row_a_target_is_left_alone_until_a_probe_succ
         assert at.state == "calling"
     assert ask(database, "SELECT count(*) FROM webhook_attempts WHERE outcome <> 'processed'") == [(target.FAILURES,)]
     assert ask(database, "SELECT sum(attempts) FROM webhook_receipts") == [(30 + target.FAILURES,)]
-    lines = [record.message for record in caplog.records if record.message.startswith("target_")]
+    events = [str(vars(record).get("event")) for record in caplog.records]
+    lines = [event for event in events if event.startswith("target_")]
     assert lines == ["target_paused", "target_back"]
 
 

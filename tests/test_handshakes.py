@@ -238,7 +238,7 @@ async def test_an_offered_secret_is_shown_and_never_adopted(
         answer = await OFFERS[name](client)
         assert answer.status_code == 200
         assert answer.headers.get("x-hook-secret") == (OFFERED if name == "asana" else None)
-        shown = [record for record in caplog.records if record.message == "secret_offered"]
+        shown = [record for record in caplog.records if vars(record).get("event") == "secret_offered"]
         assert [(record.source, record.secret) for record in shown] == [("here", OFFERED)]  # type: ignore[attr-defined]
         event = one.compose()
         headers, body = sign(one.provider, event.body, OFFERED, headers={"Content-Type": "application/json"}, now=NOW)
@@ -251,7 +251,7 @@ async def test_a_source_that_waits_for_its_secret_says_so_at_the_start(
 ) -> None:
     caplog.set_level(logging.WARNING, logger="oncehook")
     async with door(tmp_path, here=settings(name, secrets=[])):
-        assert [record.message for record in caplog.records] == ["waits_for_secret"]
+        assert [vars(record).get("event") for record in caplog.records] == ["waits_for_secret"]
 
 
 @pytest.mark.parametrize("name", OFFERS)
@@ -269,7 +269,7 @@ async def test_an_offer_that_is_no_word_is_neither_shown_nor_echoed(
     async with door(tmp_path, here=settings(name, secrets=[])) as client:
         for secret in ("<script>", "a b", "a" * 101, "a;b"):
             assert (await OFFERS[name](client, secret)).status_code == 400
-    assert not [record for record in caplog.records if record.message == "secret_offered"]
+    assert not [record for record in caplog.records if vars(record).get("event") == "secret_offered"]
 
 
 # -- acknowledged ---------------------------------------------------------------------------------------------------

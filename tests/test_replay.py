@@ -303,7 +303,7 @@ async def test_a_replay_is_a_line_in_the_log(inbox: Inbox, rows: Rows, caplog: p
     caplog.set_level(logging.INFO, "oncehook")
     await replay(inbox.store, all_of(status="failed"), actor="ann@desk", batch=1)
     await replay(inbox.store, all_of(status="failed"), actor="ann@desk")  # nothing to do, nothing to say
-    (line,) = [vars(record) for record in caplog.records if record.message == "replayed"]
+    (line,) = [vars(record) for record in caplog.records if vars(record).get("event") == "replayed"]
     assert (line["actor"], line["count"], line["selection"]) == ("ann@desk", 2, {"status": "failed"})
     assert {audit["run"] for audit in audits(rows)} == {line["run"]}
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import oncehook
-from oncehook import ConfigurationError, Inbox, signals
-from oncehook.testing import Answer, deliver, post
+from oncehook import ConfigurationError, Event, Inbox, Retry, signals
+from oncehook.testing import Answer, advance, deliver, drain, post
 from tests.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.servers import ask
 
@@ -94,11 +94,51 @@ async def test_in_another_app_the_same_fields_go_to_the_standard_logger(
     async with stripe_inbox.lifespan():
         await one_of_each(stripe_inbox)
     records = [record for record in caplog.records if record.name == "oncehook"][1:-1]
-    assert [(r.message, r.levelname.lower(), r.__dict__["status"]) for r in records] == [
+    assert [(r.__dict__["event"], r.levelname.lower(), r.__dict__["status"]) for r in records] == [
         (name, level, status) for name, level, _, status in EXPECTED
     ]
     for record in records:
         assert set(record.__dict__) >= EVERY_EVENT
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_in_another_app_the_message_says_which_event_failed_and_why(
+    make_inbox: Callable[..., Inbox], caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    @inbox.on("stripe", "*", retry=Retry(attempts=2, first=60, most=60))
+    async def handle(event: Event) -> None:
+        raise KeyError("x")
+
+    caplog.set_level(logging.WARNING, "oncehook")
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        await drain(inbox)
+        await advance(inbox, "2m")
+        await drain(inbox)
+        await deliver(inbox, "stripe", stripe_body("evt_2"), secret="whsec_wrong")
+    first, last, refused = [record for record in caplog.records if record.name == "oncehook"]
+    assert re.fullmatch(
+        r"retrying stripe invoice\.paid evt_1 attempt 1: KeyError: 'x' \(test_signals\.py:\d+\)", first.getMessage()
+    )
+    assert last.getMessage().startswith("dead stripe invoice.paid evt_1 attempt 2: KeyError: 'x' (test_signals.py:")
+    assert (last.msg, last.__dict__["event"]) == ("dead%s", "dead")  # tools group by what does not change
+    assert refused.getMessage().startswith("rejected stripe bad_signature: no signature in the request")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+async def test_in_another_app_what_a_sender_writes_stays_one_line(
+    stripe_inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "oncehook")
+    async with stripe_inbox.lifespan():
+        body = stripe_body("evt\n%s\x1b[2J", "invoice.%d\u202e")
+        await post(stripe_inbox, "stripe", body, stripe_headers(body))
+    messages = [record.getMessage() for record in caplog.records if record.name == "oncehook"]
+    assert messages[1] == r"accepted stripe invoice.%d\u202e evt\n%s\x1b[2J"
+    assert all(message.isprintable() for message in messages)
 
 
 async def test_the_correlation_id_is_the_configured_path_else_the_trace_else_the_receipt(

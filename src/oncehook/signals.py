@@ -2,29 +2,26 @@
 
 No line carries a secret of a source, a payload or an authorisation header: of an event, only its indexed columns go in.
 (`secret_offered` shows a secret that nothing uses yet: the operator has to see it somewhere.) Mounted in
-another app, lines go to the standard logger `oncehook` with their fields as `extra`, and the app decides. Where
-Oncehook is the process, `configure` writes them as JSON lines, or for people on a terminal.
+another app, lines go to its standard logging. Where Oncehook is the process, `configure` writes them as JSON lines, or
+for people on a terminal. `log.py` has how.
 """
 
 import io
 import logging
-import os
 import re
-import select
-import stat
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import msgspec
 
 from oncehook import metrics
 from oncehook.clock import SYSTEM
 from oncehook.errors import Unavailable
+from oncehook.log import STANDARD, AppLog, JsonLog, console, encode_lines, escape, standard_error
 from oncehook.receipt import (
     Claim,
     Claimed,
@@ -116,129 +113,27 @@ LINES: dict[str, tuple[str, str]] = {
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _NUMBERS = {line: _LEVELS[level] for line, (level, _) in LINES.items()}
-_standard = logging.getLogger("oncehook")
 _threshold: int | None = None  # None: the app's own logging decides
 _json_stream: TextIO | io.TextIOBase | None = None
 
 
-class AppLog:
-    """The app's own logging: a line's fields are attributes of its record."""
-
-    def __getattr__(self, level: str) -> Any:
-        method = getattr(_standard, level)
-        return lambda line, **fields: method(line, extra=fields)
-
-
 _log: Any = AppLog()
-
-
-class NeverWaits(io.TextIOBase):
-    """Standard error, written only while whoever reads it keeps up: a log that stands still holds up no delivery.
-
-    A pipe that says it is writable takes 4 kB without waiting. What it does not take is dropped, and the next line that
-    is written says how much that was.
-    """
-
-    AT_ONCE = 4096
-
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
-        self.dropped = 0
-        self._file = stream.fileno()
-        self._is_file = stat.S_ISREG(os.fstat(self._file).st_mode)  # a file has no reader to wait for
-        self._poll = select.poll()
-        self._poll.register(self._file, select.POLLOUT)
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-    def write(self, text: str) -> int:
-        if self.dropped and self._is_writable():
-            dropped, self.dropped = self.dropped, 0
-            told = {"event": "lines_dropped", "count": dropped, "level": "warning"}
-            os.write(self._file, _encode(told) + b"\n")
-        data = text.encode("utf-8", "backslashreplace")
-        if self._is_file:
-            os.write(self._file, data)
-            return len(text)
-        while data:
-            end = data.rfind(b"\n", 0, self.AT_ONCE) + 1 or self.AT_ONCE  # whole lines, where they are short enough
-            if not self._is_writable():
-                self.dropped += data.count(b"\n")
-                break
-            os.write(self._file, data[:end])
-            data = data[end:]
-        return len(text)
-
-    def _is_writable(self) -> bool:
-        return any(event & select.POLLOUT for _, event in self._poll.poll(0))
-
-
-def _standard_error() -> TextIO | io.TextIOBase:
-    try:
-        return NeverWaits(sys.stderr)
-    except (AttributeError, OSError, ValueError):  # no `poll` on Windows, or no file behind it
-        return sys.stderr
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | io.TextIOBase | None = None) -> None:
     """Write lines to `stream` (standard error), for a process that is Oncehook's own."""
     global _json_stream, _log, _threshold
     _threshold = _LEVELS[level]
-    stream = stream or _standard_error()
-    console = format == "console" or (format == "auto" and stream.isatty())
-    _json_stream = None if console else stream
-    _log = _console(stream, _threshold) if console else JsonLog(stream)
-
-
-def _console(stream: TextIO | io.TextIOBase, threshold: int) -> Any:
-    import structlog  # it takes long to import, and only a person at a terminal needs it
-
-    return structlog.wrap_logger(
-        structlog.WriteLogger(cast(TextIO, stream)),
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _escape,
-            structlog.dev.ConsoleRenderer(colors=stream.isatty()),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(threshold),
-        cache_logger_on_first_use=True,
-    )
-
-
-class JsonLog:
-    """A line is an object on a line of its own."""
-
-    def __init__(self, stream: TextIO | io.TextIOBase) -> None:
-        self.stream = stream
-
-    def __getattr__(self, level: str) -> Any:
-        return lambda line, **fields: self._write(level, line, fields)
-
-    def _write(self, level: str, line: str, fields: dict[str, Any]) -> None:
-        told = {**fields, "event": line, "level": level, "timestamp": rfc3339(SYSTEM.datetime())}
-        self.stream.write(_encode(_escape(None, "", told)).decode() + "\n")
-        self.stream.flush()
-
-
-_encoder = msgspec.json.Encoder(enc_hook=str)
-_encode = _encoder.encode
-_encode_lines = _encoder.encode_lines
-
-
-def _escape(logger: Any, method: str, event: Any) -> Any:
-    """Senders choose ids and types: what could break a line, or command a terminal, is escaped."""
-    for name, value in event.items():
-        if isinstance(value, str) and not value.isprintable():
-            event[name] = value.encode("unicode_escape").decode()
-    return event
+    stream = stream or standard_error()
+    is_for_people = format == "console" or (format == "auto" and stream.isatty())
+    _json_stream = None if is_for_people else stream
+    _log = console(stream, _threshold) if is_for_people else JsonLog(stream)
 
 
 def is_on(line: str) -> bool:
     """Whether a line would be written, so that the door need not gather what nobody reads."""
     number = _NUMBERS[line]
-    return _standard.isEnabledFor(number) if _threshold is None else number >= _threshold
+    return STANDARD.isEnabledFor(number) if _threshold is None else number >= _threshold
 
 
 def emit(line: str, **fields: Any) -> None:
@@ -287,9 +182,9 @@ def _write(lines: Sequence[EventLine]) -> None:
     now = rfc3339(SYSTEM.datetime()) or ""
     for line in lines:
         line.level, line.timestamp = LINES[line.event][0], now
-    encoded = _encode_lines(lines)
+    encoded = encode_lines(lines)
     if not encoded.isascii() or b"\x7f" in encoded:  # nearly always they are clean; else what is not is escaped
-        encoded = _encode_lines([_escape(None, "", msgspec.structs.asdict(line)) for line in lines])
+        encoded = encode_lines([escape(None, "", msgspec.structs.asdict(line)) for line in lines])
     with suppress(OSError, ValueError):
         _json_stream.write(encoded.decode())
         _json_stream.flush()
@@ -347,7 +242,19 @@ def settled(leased: Leased, done: Settled, landed: bool) -> None:
             done.status.value, leased.correlation_id or str(leased.receipt), leased.delivery_id, attempt=leased.attempt,
             outcome=done.outcome, handler=done.handler, error=done.error,
         )  # fmt: skip
-        _write([written])
+        if _json_stream is not None:
+            _write([written])
+        else:
+            emit(line, **_fields(written), **_where(done.traceback))
+
+
+_FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
+
+
+def _where(told: str | None) -> dict[str, str]:
+    """The file and line that raised, out of an attempt's traceback."""
+    frames = _FRAME.findall(told or "")
+    return {"where": f"{Path(frames[-1][0]).name}:{frames[-1][1]}"} if frames else {}
 
 
 def rescued(row: Mapping[str, Any], done: Settled) -> None:

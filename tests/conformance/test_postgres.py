@@ -76,7 +76,7 @@ async def test_torn_pages_are_a_risk_that_is_told(caplog: pytest.LogCaptureFixtu
         store = PostgresStore(Settings(database=cluster.database()))
         with caplog.at_level(logging.WARNING, "oncehook"):
             await store.open()
-        assert [record.message for record in caplog.records] == ["durability_risk"]
+        assert [vars(record).get("event") for record in caplog.records] == ["durability_risk"]
         assert "full_page_writes = off" in (await store.risks())[0]
         await store.close()
 

@@ -51,7 +51,7 @@ async def test_an_asynchronous_standby_is_told_of(
         with caplog.at_level(logging.WARNING, "oncehook"):
             async with make_receiver(database).lifespan():
                 pass
-        (line,) = [record for record in caplog.records if record.message == "durability_risk"]
+        (line,) = [record for record in caplog.records if vars(record).get("event") == "durability_risk"]
         assert "asynchronous standby" in str(line.__dict__)
         said = await asyncio.to_thread(doctor, write_config(tmp_path, database))
         assert [one["level"] for one in said if "asynchronous standby" in one["message"]] == ["note"]
