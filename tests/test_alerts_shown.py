@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from oncehook.alerts import watch
 from oncehook.testing import advance, deliver
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.running import Run
+from tests.servers import ask
 from tests.serving import Process, write_config
 from tests.targets import receiving, said, stall_after
 from tests.test_alerts import ALERTS, INCIDENTS
@@ -51,9 +53,10 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
     ran = run("alerts")
     assert ran.code == 0
     first, telling, remedy, _, *table = ran.out.splitlines()
-    assert first.endswith("Z  Dead letters of stripe: 1 (limit 0).")
+    assert re.fullmatch(r"Dead letters of stripe: 1 now, 1 at worst \(limit 0\), since \S+Z", first)
     assert telling == "  page: opened, waiting: SendFailed: false exited with 1"
-    assert "oncehook replay --failed --source stripe" in remedy
+    assert remedy.startswith("→ ") and "oncehook replay --failed --source stripe" in remedy
+    assert table[0].split() == ["rule", "now", "limit", "source"]
     assert [line.split()[0] for line in table[1:]] == [
         "dead_letters", "lag", "paused", "rejections", "silent", "effects", "refusing", "failing",
     ]  # fmt: skip
@@ -63,6 +66,58 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
     assert (incident["rule"], incident["source"], incident["value"]) == ("dead_letters", "stripe", 1.0)
     assert [(alert["target"], alert["status"]) for alert in incident["alerts"]] == [("page", "waiting")]
     assert [row["rule"] for row in rules if row["is_firing"]] == ["dead_letters"]
+
+
+@sqlite
+def test_what_fires_and_is_no_incident_yet_is_not_called_well(
+    run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
+) -> None:
+    write_config(in_folder, database)
+
+    async def fill() -> None:
+        inbox = make_inbox()
+        inbox.source("stripe", secrets=["whsec_test"])
+        async with inbox.lifespan():
+            await with_a_dead_letter(inbox)
+
+    asyncio.run(fill())
+    first, remedy, *_ = run("alerts").out.splitlines()
+    assert first == (
+        "Dead letters of stripe: 1 (limit 0). A running `oncehook serve` or worker opens an incident within 15s."
+    )
+    assert remedy.startswith("→ See what went wrong")
+
+
+@sqlite
+def test_an_incident_shows_its_value_now_at_worst_and_when_it_closes_and_advice_once(
+    run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
+) -> None:
+    write_config(in_folder, database)
+
+    async def fill() -> None:
+        inbox = make_inbox(config=configured())
+        for name in ("stripe", "shop"):
+            inbox.source(name, provider="stripe", secrets=["whsec_test"])
+        async with inbox.lifespan():
+            for number in range(3):
+                await deliver(inbox, "stripe", b'{"type": "invoice.paid", "n": %d}' % number)
+            await deliver(inbox, "shop", b'{"type": "invoice.paid"}')
+            await look(inbox)
+            await deliver(inbox, "stripe", b'{"type": "invoice.paid", "n": 3}')
+            await look(inbox)
+            ask(database, "UPDATE webhook_receipts SET status = 'processed' WHERE source = 'stripe'")
+            await look(inbox)
+
+    asyncio.run(fill())
+    shop, stripe = sorted(line for line in run("alerts").out.splitlines() if "at worst" in line)
+    assert shop.startswith("Dead letters of shop: 1 now, 1 at worst (limit 0), since ") and "closes" not in shop
+    assert stripe.startswith("Dead letters of stripe: 0 now, 4 at worst (limit 0), since ")
+    assert re.search(r"; closes at \d\d:\d\d:\d\dZ if it stays below$", stripe)
+    (remedy,) = [line for line in run("alerts").out.splitlines() if line.startswith("→")]
+    assert "oncehook replay --failed --source SOURCE" in remedy
+    of_stripe, *_ = [row for row in run("alerts", "--json").lines if row.get("worst") == 4]
+    assert (of_stripe["value"], of_stripe["now"], of_stripe["at_worst"]) == (0, "0", "4")
+    assert of_stripe["closes_at"] > of_stripe["below_at"] > of_stripe["opened_at"]
 
 
 @sqlite
@@ -118,8 +173,9 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
         await inbox.alerts.tell()
         assert await inbox.store.pulse() != before
         page = (await browser.get("/")).text
-        assert "Open incidents" in page and "Dead letters of stripe: 1 (limit 0)." in page
-        assert '<a href="/dead"><strong>' in page and "<code>oncehook dead</code>" in page
+        assert "Open incidents" in page
+        assert "Dead letters of stripe: 1 now</strong></a>, 1 at worst (limit 0)" in page
+        assert '<a href="/dead"><strong>' in page and ">oncehook dead</code>" in page
         state = (await program.get("/api/alerts")).json()
         (incident,) = state["incidents"]
         assert (incident["rule"], incident["source"], incident["page"]) == ("dead_letters", "stripe", "/dead")

@@ -27,6 +27,7 @@ class LeasedAlert:
     rule: str
     source: str
     value: float
+    worst: float
     threshold: float
     summary: str
     opened_at: str

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from oncehook.alerts.rules import BY_NAME, facts_of, lasted
+from oncehook.alerts.rules import BY_NAME, facts_of, lasted, told
 from oncehook.extract import moment
 from oncehook.incident import LeasedAlert
 from oncehook.source import Source
@@ -70,7 +70,8 @@ def compose(alert: LeasedAlert, source: Source | None, base: str | None) -> Mess
     summary, over = alert.summary, alert.word == "recovered"
     if over and alert.recovered_at is not None:
         seconds = (_time(alert.recovered_at) - _time(alert.opened_at)).total_seconds()
-        summary = f"It is over, after {lasted(seconds)}. It was: {alert.summary}"
+        worst = "" if rule is None else f" At worst: {told(rule, max(alert.worst, alert.value))}."
+        summary = f"It is over, after {lasted(seconds)}.{worst} It was: {alert.summary}"
     elif alert.word == "reminder" and rule is not None:
         summary = rule.sentence.format_map(facts)
     return Message(

@@ -34,6 +34,7 @@ class Rule:
     remedy: str
     page: str  # of the dashboard
     unit: str = "number"  # or seconds
+    title: str = ""  # what is measured, without a number
     column: str = "value"  # where the statement has it
     given: Mapping[str, Any] = field(default_factory=dict)
 
@@ -43,53 +44,53 @@ RULES = (
         "dead_letters", "dead_letters", "dead_letters",
         "Dead letters of {source}: {value} (limit {threshold}).",
         "See what went wrong with `oncehook dead`, fix it, then `oncehook replay --failed --source {source}`.",
-        "/dead", column="number", given={"most": MOST_COUNTED},
+        "/dead", title="Dead letters of {source}", column="number", given={"most": MOST_COUNTED},
     ),
     Rule(
         "lag", "lag", "unfinished",
         "The oldest unfinished event of {source} is {value} old (limit {threshold}).",
         "See `oncehook stats`: is a worker running, and does a handler hang or fail? `oncehook events --source "
         "{source} --status processing` lists what workers hold, `--status retrying` what failed.",
-        "/events?source={source}", unit="seconds",
+        "/events?source={source}", unit="seconds", title="Oldest unfinished event of {source}",
     ),
     Rule(
         "paused", "paused", "paused_for",
         "{source} has been paused for {value} (limit {threshold}): its events are accepted and wait.",
         "`oncehook resume {source}` continues it.",
-        "/sources", unit="seconds",
+        "/sources", unit="seconds", title="{source} is paused",
     ),
     Rule(
         "rejections", "rejections", "refused",
         "Rejected deliveries to {source} within 5 minutes: {value} (limit {threshold}).",
         "See why with `oncehook doctor signature {source}`.",
-        "/sources", given={"seconds": WINDOW},
+        "/sources", title="Rejected deliveries to {source} within 5 minutes", given={"seconds": WINDOW},
     ),
     Rule(
         "silent", "silent", "silences",
         "{source} has received no authentic delivery for {value} (limit {threshold}).",
         "See whether {provider} still has the webhook and shows failed deliveries, and whether its address leads here: "
         "`oncehook doctor`.",
-        "/sources", unit="seconds", given={"most": NEWEST},
+        "/sources", unit="seconds", title="No authentic delivery to {source}", given={"most": NEWEST},
     ),
     Rule(
         "effects", "effects", "sources_of_failed_effects",
         "Failed effects of {source}'s events: {value} (limit {threshold}).",
         "See `oncehook effects --status failed --source {source}`, fix it, then `oncehook effects replay --failed`.",
-        "/effects?status=failed&source={source}",
+        "/effects?status=failed&source={source}", title="Failed effects of {source}'s events",
     ),
     Rule(
         "refusing", "retries", "refusing",
         "Every delivery to {source} has been rejected for {value}. {provider} stops retrying after {horizon}, and the "
         "events that it gives up are lost.",
         "See why with `oncehook doctor signature {source}`, and fix it before then.",
-        "/sources", unit="seconds",
+        "/sources", unit="seconds", title="Every delivery to {source} is rejected",
     ),
     Rule(
         "failing", "retries", "inline_failing",
         "An inline event of {source} has failed at every delivery for {value}. {provider} stops retrying after "
         "{horizon}, and then it is a dead letter.",
         "See `oncehook events --source {source} --status retrying`, and fix its handler before then.",
-        "/events?status=retrying&source={source}", unit="seconds",
+        "/events?status=retrying&source={source}", unit="seconds", title="An inline event of {source} keeps failing",
     ),
 )  # fmt: skip
 """docs/alerts.md is made of this table."""
@@ -172,6 +173,11 @@ def facts_of(rule: Rule, name: str, value: float, threshold: float, source: Sour
         "provider": provider,
         "horizon": "?" if horizon is None else as_duration(horizon),
     }
+
+
+def title_of(rule: Rule, source: str) -> str:
+    """What a rule measures of a source, without a number."""
+    return rule.title.format_map({"source": source}) if rule.title else f"{rule.name} of {source}"
 
 
 def _title(source: Source) -> str:

@@ -11,18 +11,21 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import Any
 
 from oncehook import signals
 from oncehook.alerts.message import compose
-from oncehook.alerts.rules import BY_NAME, RULES, Reading, facts_of, judge, wanted
+from oncehook.alerts.rules import BY_NAME, RULES, Reading, facts_of, judge, title_of, told, wanted
 from oncehook.alerts.settings import AlertSettings
 from oncehook.alerts.targets import Target, make_targets
 from oncehook.calling import after_failure
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import ConfigurationError, Unavailable
+from oncehook.extract import moment
 from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
 from oncehook.outgoing import Outgoing
+from oncehook.receipt import rfc3339
 from oncehook.retry import Retry
 from oncehook.source import Source
 from oncehook.store import Store
@@ -120,7 +123,9 @@ class Alerts:
         number = await self.store.take_turn(TURN, self.settings.every * 0.9)
         if number is None:
             return None
-        firing = [reading for reading in await self.readings() if reading.is_firing]
+        readings = await self.readings()
+        self._standing = self.clock.monotonic(), readings
+        firing = [reading for reading in readings if reading.is_firing]
         done = await self.store.watch(
             (TURN, number),
             [_row(reading) for reading in firing],
@@ -178,22 +183,61 @@ class Alerts:
     # -- looking ----------------------------------------------------------------------------------------------------
 
     async def incidents(self) -> list[dict[str, Any]]:
-        """The open incidents, newest first, with what to do about each, and what each target was told."""
-        return [one | self._help(one) for one in await self.store.incidents(MOST_SHOWN)]
+        """The open incidents, newest first: the value now and at worst, what to do, and what each target was told."""
+        found = await self.store.incidents(MOST_SHOWN)
+        now = {(one.rule.name, one.source): one.value for one in await self._fresh_readings()} if found else {}
+        return [one | self._state(one, now.get((one["rule"], one["source"]), 0.0)) for one in found]
 
-    def _help(self, incident: dict[str, Any]) -> dict[str, str]:
-        """Empty for a rule of another version."""
+    def _state(self, incident: dict[str, Any], now: float) -> dict[str, Any]:
+        """How an incident stands. A rule of another version says only what its row says."""
         rule, name = BY_NAME.get(incident["rule"]), incident["source"]
         if rule is None:
-            return {"remedy": "", "page": "/"}
-        facts = facts_of(rule, name, incident["value"], incident["threshold"], self.sources.get(name))
-        return {"remedy": rule.remedy.format_map(facts), "page": rule.page.format_map(facts)}
+            known = {"title": incident["summary"], "remedy": "", "page": "/", "closes_at": None}
+            return known | {"now": f"{incident['value']:g}", "at_worst": f"{incident['worst']:g}", "limit": ""}
+        worst = max(incident["worst"], incident["value"], now)
+        facts = facts_of(rule, name, now, incident["threshold"], self.sources.get(name))
+        below = None if now > incident["threshold"] else moment(incident["below_at"] or "")
+        return {
+            "value": round(now, 3),
+            "worst": round(worst, 3),
+            "title": title_of(rule, name),
+            "now": told(rule, now),
+            "at_worst": told(rule, worst),
+            "limit": told(rule, incident["threshold"]),
+            "closes_at": None if below is None else rfc3339(below + timedelta(seconds=self.settings.recover_after)),
+            "remedy": rule.remedy.format_map(facts),
+            "page": rule.page.format_map(facts),
+        }
+
+    async def not_opened(self, incidents: list[dict[str, Any]]) -> list[Reading]:
+        """What is above its limit and no incident yet: the next turn of a running process opens one."""
+        known = {(one["rule"], one["source"]) for one in incidents}
+        found = await self._fresh_readings()
+        return [one for one in found if one.is_firing and (one.rule.name, one.source) not in known]
 
     async def standing(self) -> list[dict[str, Any]]:
         """A row for each rule: the reading that is nearest to its threshold; a few seconds old at most."""
+        readings = await self._fresh_readings()
+        return [_stands(rule.name, readings, self.settings) for rule in RULES]
+
+    async def _fresh_readings(self) -> list[Reading]:
         if self._standing is None or self.clock.monotonic() - self._standing[0] >= FRESH:
             self._standing = self.clock.monotonic(), await self.readings()
-        return [_stands(rule.name, self._standing[1], self.settings) for rule in RULES]
+        return self._standing[1]
+
+
+def advice(incidents: list[dict[str, Any]]) -> list[str]:
+    """What to do, once a rule: for SOURCE where a rule has incidents of several sources."""
+    remedies: dict[str, str] = {}
+    for one in incidents:
+        if one["rule"] not in remedies:
+            remedies[one["rule"]] = one["remedy"]
+        elif one["rule"] in BY_NAME:
+            remedies[one["rule"]] = BY_NAME[one["rule"]].remedy.format_map(ANY_SOURCE)
+    return [remedy for remedy in remedies.values() if remedy]
+
+
+ANY_SOURCE = {"source": "SOURCE", "provider": "the provider", "value": "", "threshold": "", "horizon": ""}
 
 
 def _row(reading: Reading) -> dict[str, Any]:

@@ -9,14 +9,16 @@ import click
 
 from oncehook.alerts import Alerts
 from oncehook.alerts.message import Message, trial
-from oncehook.alerts.rules import BY_NAME, told
+from oncehook.alerts.rules import BY_NAME, Reading, told
 from oncehook.alerts.targets import Command, Target
+from oncehook.alerts.watch import advice
 from oncehook.calling import said
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.clock import SYSTEM
 from oncehook.inbox import Inbox
 from oncehook.receipt import rfc3339
+from oncehook.values import as_duration
 
 
 @click.group("alerts", invoke_without_command=True)
@@ -27,7 +29,7 @@ from oncehook.receipt import rfc3339
 def command(context: click.Context, config: str | None, as_json: bool) -> None:
     """List the open incidents, and every rule with what it measures now.
 
-    Who is told, and from where on something is too much, stands under [alerts] in oncehook.toml.
+    Targets and limits are set under [alerts] in oncehook.toml. An incident opens when a value is above its limit.
 
     \b
     oncehook alerts
@@ -39,40 +41,53 @@ def command(context: click.Context, config: str | None, as_json: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     inbox = configured_inbox(config)
-    incidents, rules = run(_look(inbox))
+    incidents, not_opened, rules = run(_look(inbox))
     if as_json:
         for row in [*incidents, *rules]:
             print_json(row)
     else:
-        _print_incidents(incidents)
+        _print_incidents(incidents, not_opened, inbox.alerts.settings.every)
         _print_rules(rules)
 
 
-async def _look(inbox: Inbox) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+async def _look(inbox: Inbox) -> tuple[list[dict[str, Any]], list[Reading], list[dict[str, Any]]]:
     inbox.alerts.check()
     async with opened(replace(inbox.configuration, settings=inbox.settings)) as store:
         alerts = Alerts(store, inbox.alerts.settings, inbox.sources, inbox.outgoing)
-        return await alerts.incidents(), await alerts.standing()
+        incidents = await alerts.incidents()
+        return incidents, await alerts.not_opened(incidents), await alerts.standing()
 
 
-def _print_incidents(incidents: list[dict[str, Any]]) -> None:
-    if not incidents:
+def _print_incidents(incidents: list[dict[str, Any]], not_opened: list[Reading], every: float) -> None:
+    """A line for each incident, and what to do about each rule once."""
+    if not incidents and not not_opened:
         click.echo("no incident is open")
-        return
     for one in incidents:
-        click.echo(f"{one['opened_at'][:19]}Z  {printable(one['summary'])}")
+        click.echo(printable(_line(one)))
         for alert in one["alerts"]:
-            error = f": {printable(alert['last_error'])}" if alert["last_error"] else ""
-            click.echo(f"  {printable(alert['target'])}: {alert['word']}, {alert['status']}{error}")
-        click.echo(f"  {printable(one['remedy'])}")
+            if alert["status"] != "told":
+                error = f": {printable(alert['last_error'])}" if alert["last_error"] else ""
+                click.echo(f"  {printable(alert['target'])}: {alert['word']}, {alert['status']}{error}")
+    for reading in not_opened:
+        opens = f"A running `oncehook serve` or worker opens an incident within {as_duration(every)}."
+        click.echo(f"{printable(reading.summary)} {opens}")
+    remedies = [{"rule": one.rule.name, "source": one.source, "remedy": one.remedy} for one in not_opened]
+    for remedy in advice([*incidents, *remedies]):
+        click.echo(f"→ {printable(remedy)}")
+
+
+def _line(one: dict[str, Any]) -> str:
+    limit = f" (limit {one['limit']})" if one["limit"] else ""
+    line = f"{one['title']}: {one['now']} now, {one['at_worst']} at worst{limit}, since {one['opened_at'][:19]}Z"
+    return f"{line}; closes at {one['closes_at'][11:19]}Z if it stays below" if one["closes_at"] else line
 
 
 def _print_rules(rules: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("rule", "now", "too much above", "source", ""):
-        table.add_column(title, justify="right" if title in ("now", "too much above") else "left", no_wrap=True)
+    for title in ("rule", "now", "limit", "source", ""):
+        table.add_column(title, justify="right" if title in ("now", "limit") else "left", no_wrap=True)
     for row in rules:
         rule, state = BY_NAME[row["rule"]], "firing" if row["is_firing"] else "" if row["is_on"] else "not watched"
         now, most = ("–" if row[name] is None else told(rule, row[name]) for name in ("value", "threshold"))

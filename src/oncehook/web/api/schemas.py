@@ -425,18 +425,28 @@ class AlertState(Struct):
 
 
 class Incident(Struct):
-    """Something that is wrong now. `below_at` is since when it is below its threshold again."""
+    """Something that is wrong: the value now and at worst, and since when.
+
+    `below_at` is since when it is below its threshold again, and `closes_at` when it closes if it stays so. `now`,
+    `at_worst` and `limit` are `value`, `worst` and `threshold` as text; `summary` is what was told when it opened.
+    """
 
     incident: int
     rule: str
     source: str
     opened_at: str
+    title: str
     value: float
+    worst: float
     threshold: float
+    now: str
+    at_worst: str
+    limit: str
     summary: str
     remedy: str
     page: str
     below_at: str | None
+    closes_at: str | None
     alerts: list[AlertState]
 
 

@@ -3,6 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
+from oncehook.alerts.watch import advice
 from oncehook.errors import StoreUnavailable
 from oncehook.web.charts import chart
 from oncehook.web.overview import MOST, RANGES, SERIES
@@ -32,6 +33,7 @@ async def show(context: Context, request: Request) -> Response:
     return context.render(
         request, "overview.html", over=over, ranges=RANGES.values(), charts=charts, meaning=MEANING, rows=rows,
         total=total, is_slow=is_slow, most=MOST, since=context.inbox.meter.started, incidents=incidents,
+        advice=advice(incidents),
     )  # fmt: skip
 
 

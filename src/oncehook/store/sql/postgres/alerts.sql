@@ -76,8 +76,8 @@ RETURNING number
 SELECT number FROM webhook_turns WHERE name = :name AND number = CAST(:number AS bigint) FOR UPDATE
 
 -- name: open_incidents
-INSERT INTO webhook_incidents (key, rule, source, value, threshold, summary)
-SELECT key, rule, source, value, threshold, summary FROM json_to_recordset(CAST(:given AS json)) AS g (
+INSERT INTO webhook_incidents (key, rule, source, value, worst, threshold, summary)
+SELECT key, rule, source, value, value, threshold, summary FROM json_to_recordset(CAST(:given AS json)) AS g (
     key text, rule text, source text, value double precision, threshold double precision, summary text
 )
 ORDER BY rule COLLATE "C", source COLLATE "C"
@@ -85,7 +85,7 @@ ON CONFLICT (rule, source) WHERE recovered_at IS NULL DO NOTHING
 RETURNING id, rule, source, value, threshold, summary
 
 -- name: see_incidents
-UPDATE webhook_incidents i SET value = g.value, threshold = g.threshold, below_at = NULL
+UPDATE webhook_incidents i SET value = g.value, worst = greatest(i.worst, g.value), threshold = g.threshold, below_at = NULL
 FROM json_to_recordset(CAST(:given AS json)) AS g (rule text, source text, value double precision, threshold double precision)
 WHERE i.rule = g.rule AND i.source = g.source AND i.recovered_at IS NULL
 
@@ -143,7 +143,7 @@ RETURNING a.id
 
 -- name: leased_alerts
 SELECT a.id, a.lease, a.attempts AS attempt, a.target, a.word, a.number, i.id AS incident, i.key, i.rule, i.source, i.value,
-       i.threshold, i.summary, i.opened_at, i.recovered_at
+       i.worst, i.threshold, i.summary, i.opened_at, i.recovered_at
 FROM webhook_alerts a JOIN webhook_incidents i ON i.id = a.incident_id
 WHERE a.id = ANY(CAST(:ids AS text)::bigint[]) ORDER BY a.id
 
@@ -156,7 +156,7 @@ WHERE id = :id AND lease = :lease AND status = 'sending'
 RETURNING id
 
 -- name: incidents
-SELECT id AS incident, rule, source, opened_at, value, threshold, summary, below_at FROM webhook_incidents
+SELECT id AS incident, rule, source, opened_at, value, worst, threshold, summary, below_at FROM webhook_incidents
 WHERE recovered_at IS NULL ORDER BY id DESC LIMIT :limit
 
 -- name: alerts_of

@@ -79,14 +79,15 @@ RETURNING number
 SELECT number FROM webhook_turns WHERE name = :name AND number = :number
 
 -- name: open_incidents
-INSERT INTO webhook_incidents (key, rule, source, value, threshold, summary)
-SELECT value ->> 'key', value ->> 'rule', value ->> 'source', value ->> 'value', value ->> 'threshold', value ->> 'summary'
+INSERT INTO webhook_incidents (key, rule, source, value, worst, threshold, summary)
+SELECT value ->> 'key', value ->> 'rule', value ->> 'source', value ->> 'value', value ->> 'value', value ->> 'threshold',
+       value ->> 'summary'
 FROM json_each(:given) WHERE true
 ON CONFLICT (rule, source) WHERE recovered_at IS NULL DO NOTHING
 RETURNING id, rule, source, value, threshold, summary
 
 -- name: see_incidents
-UPDATE webhook_incidents SET value = g.value, threshold = g.threshold, below_at = NULL
+UPDATE webhook_incidents SET value = g.value, worst = max(worst, g.value), threshold = g.threshold, below_at = NULL
 FROM (
     SELECT value ->> 'rule' AS rule, value ->> 'source' AS source, value ->> 'value' AS value, value ->> 'threshold' AS threshold
     FROM json_each(:given)
@@ -147,7 +148,7 @@ RETURNING id
 
 -- name: leased_alerts
 SELECT a.id, a.lease, a.attempts AS attempt, a.target, a.word, a.number, i.id AS incident, i.key, i.rule, i.source, i.value,
-       i.threshold, i.summary, i.opened_at, i.recovered_at
+       i.worst, i.threshold, i.summary, i.opened_at, i.recovered_at
 FROM webhook_alerts a JOIN webhook_incidents i ON i.id = a.incident_id
 WHERE a.id IN (SELECT value FROM json_each(:ids)) ORDER BY a.id
 
@@ -160,7 +161,7 @@ WHERE id = :id AND lease = :lease AND status = 'sending'
 RETURNING id
 
 -- name: incidents
-SELECT id AS incident, rule, source, opened_at, value, threshold, summary, below_at FROM webhook_incidents
+SELECT id AS incident, rule, source, opened_at, value, worst, threshold, summary, below_at FROM webhook_incidents
 WHERE recovered_at IS NULL ORDER BY id DESC LIMIT :limit
 
 -- name: alerts_of
