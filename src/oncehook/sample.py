@@ -3,6 +3,7 @@
 import json
 import re
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -30,15 +31,21 @@ TOPIC = "arn:aws:sns:eu-west-1:123456789012:example"
 def compose(
     provider: Provider,
     type_: str,
-    secret: str,
+    secret: str | None,
     *,
     now: float,
     topic: str = TOPIC,
     public_url: str = "",
     webhook_id: str = "",
+    edit: Callable[[Sample], Sample] = lambda draft: draft,
 ) -> Sample:
-    """A new event of this type as the provider would send it. Raises ValueError if the secret cannot sign it."""
-    draft = unsigned(provider, type_, now=now, topic=topic)
+    """A new event of this type as the provider would send it, changed by `edit` before it is signed.
+
+    Without a secret it is not signed. Raises ValueError if the secret cannot sign it.
+    """
+    draft = edit(unsigned(provider, type_, now=now, topic=topic))
+    if secret is None:
+        return draft
     signed, body = sign(
         provider, draft.body, secret, headers=draft.headers, now=now, public_url=public_url, webhook_id=webhook_id
     )

@@ -1,12 +1,16 @@
 """`oncehook send`: signed, realistic events, posted."""
 
 import http.client
+import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
 from threading import local
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import click
@@ -15,11 +19,12 @@ from oncehook import providers
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, print_json
 from oncehook.clock import SYSTEM
+from oncehook.draft import with_field, with_id
 from oncehook.errors import ConfigurationError
 from oncehook.providers import Provider
 from oncehook.sample import Sample, compose, url_for
 from oncehook.secret import resolve
-from oncehook.settings import Configuration
+from oncehook.settings import Configuration, SourceSettings
 
 Answer = tuple[int, str]
 
@@ -30,6 +35,16 @@ Answer = tuple[int, str]
 @config_option
 @app_option
 @click.option("--to", help="Where to post.  [default: the source of an inbox on http://127.0.0.1:8000]")
+@click.option("--port", type=click.IntRange(1, 65535), help="The port of an inbox on this machine, in place of 8000.")
+@click.option("--data", metavar="FILE", help="The body to send, in place of a sample; - is standard input.")
+@click.option(
+    "--set",
+    "fields",
+    metavar="PATH=VALUE",
+    multiple=True,
+    help="A field of the event; JSON or a text. May be repeated.",
+)
+@click.option("--id", "id_", help="The id of the event; the same twice is a duplicate.")
 @click.option("--secret", help="What to sign with: env:NAME, file:PATH or the value.  [default: the source's]")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="How many events.")
 @click.option(
@@ -42,6 +57,10 @@ def command(
     type_: str,
     config: str | None,
     to: str | None,
+    port: int | None,
+    data: str | None,
+    fields: tuple[str, ...],
+    id_: str | None,
     secret: str | None,
     count: int,
     duplicate: int,
@@ -54,6 +73,8 @@ def command(
     oncehook send stripe invoice.paid
     oncehook send github pull_request.opened --duplicate 2
     oncehook send shopify orders/create --to https://example.com/webhooks/shopify --secret env:SHOPIFY_SECRET
+    oncehook send stripe invoice.paid --set data.object.metadata.user=7 --id evt_1
+    oncehook send stripe invoice.paid --data body.json --port 9000
     oncehook send stripe invoice.paid --count 1000 --concurrency 16
     """
     if not type_.isprintable():
@@ -63,10 +84,60 @@ def command(
     definition = providers.find(
         configuration.sources[source].provider or source if source else provider, configuration.providers
     )
-    url = _address(to or url_for(source or provider))
+    if to is not None and port is not None:
+        raise click.UsageError("--port is for an inbox on this machine; --to has the whole address")
+    if id_ is not None and count > 1:
+        raise click.UsageError("--id is for one event; deliver it again with --duplicate")
+    url = _address(to or url_for(source or provider, f"http://127.0.0.1:{port or 8000}"))
+    settings = configuration.sources[source] if source else SourceSettings()
+    edit = Edit(definition, settings, _read_data(data), tuple(map(_field, fields)), id_)
     key = _secret(definition, source, secret, configuration)
-    samples = _samples(definition, type_, key, count, duplicate, _signed_too(source, configuration, url.geturl()))
+    samples = _samples(edit, type_, key, count, duplicate, _signed_too(source, configuration, url.geturl()))
     sys.exit(_post_all(samples, url, count * (duplicate + 1), concurrency, as_json))
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """What is sent in place of a sample, or changed of one."""
+
+    provider: Provider
+    settings: SourceSettings
+    body: bytes | None
+    fields: tuple[tuple[str, Any], ...]
+    id: str | None
+
+    def apply(self, draft: Sample) -> Sample:
+        """The draft as it is wanted; a usage error where it has no place for a field."""
+        split = self.provider.event.split
+        draft = draft if self.body is None else Sample(draft.headers, self.body)
+        try:
+            for path, value in self.fields:
+                draft = with_field(self.provider, draft, path, value, split=split)
+            if self.id is not None:
+                draft = with_id(self.provider, draft, self.id, split=split, natural=self.settings.id)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        return draft
+
+
+def _read_data(file: str | None) -> bytes | None:
+    if file is None:
+        return None
+    try:
+        return sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    except OSError as error:
+        raise click.UsageError(f"--data {file} cannot be read: {error.strerror}") from None
+
+
+def _field(text: str) -> tuple[str, Any]:
+    """A path and its value: JSON where it is some, else the text."""
+    path, equals, value = text.partition("=")
+    if not equals or not all(path.split(".")):
+        raise click.UsageError(f"--set {text} is not PATH=VALUE, such as data.object.metadata.user=7")
+    try:
+        return path, json.loads(value)
+    except ValueError:
+        return path, value
 
 
 def _address(text: str) -> SplitResult:
@@ -89,9 +160,12 @@ def _source_for(name: str, configuration: Configuration) -> str | None:
     return of_provider[0] if len(of_provider) == 1 else None
 
 
-def _secret(provider: Provider, source: str | None, given: str | None, configuration: Configuration) -> str:
+def _secret(provider: Provider, source: str | None, given: str | None, configuration: Configuration) -> str | None:
+    """What to sign with; None for a source that takes unsigned deliveries."""
     if given is not None:
         return resolve(given, "--secret")
+    if source and configuration.sources[source].verify == "none":
+        return None
     secrets = configuration.sources[source].secrets if source else ()
     if not secrets:
         raise ConfigurationError(
@@ -111,11 +185,12 @@ def _signed_too(source: str | None, configuration: Configuration, url: str) -> d
 
 
 def _samples(
-    provider: Provider, type_: str, key: str, count: int, duplicate: int, extra: dict[str, str]
+    edit: Edit, type_: str, key: str | None, count: int, duplicate: int, extra: dict[str, str]
 ) -> Iterator[Sample]:
+    provider = edit.provider
     for _ in range(count):
         try:
-            sample = compose(provider, type_, key, now=SYSTEM.now(), **extra)
+            sample = compose(provider, type_, key, now=SYSTEM.now(), edit=edit.apply, **extra)
         except ValueError as error:
             raise ConfigurationError(
                 f"{provider.name} cannot be signed with this secret ({error}); to sign as an asymmetric sender, "
@@ -126,6 +201,7 @@ def _samples(
 
 
 _connections = local()
+_opened: list[http.client.HTTPConnection] = []
 
 
 def post(sample: Sample, url: SplitResult) -> Answer:
@@ -135,6 +211,7 @@ def post(sample: Sample, url: SplitResult) -> Answer:
         if connection is None:
             kind = http.client.HTTPSConnection if url.scheme == "https" else http.client.HTTPConnection
             connection = _connections.open = kind(url.hostname or "", url.port, timeout=30)
+            _opened.append(connection)
             fresh = True
         try:
             target = (url.path or "/") + (f"?{url.query}" if url.query else "")
@@ -143,6 +220,7 @@ def post(sample: Sample, url: SplitResult) -> Answer:
             return response.status, response.read().decode("utf-8", "replace")
         except (OSError, http.client.HTTPException) as error:
             connection.close()
+            _opened.remove(connection)
             _connections.open = None
             if fresh:
                 return 0, f"{type(error).__name__}: {error}"
@@ -172,6 +250,14 @@ def _post_all(samples: Iterator[Sample], url: SplitResult, total: int, concurren
             else:
                 answers[(status, _kind(text))] += 1
     seconds = time.monotonic() - started
+    while _opened:
+        _opened.pop().close()
+    if statuses[0]:
+        where = f"{url.scheme}://{url.netloc}"
+        click.echo(
+            f"oncehook: nothing answers at {where}: start `oncehook serve`, or name its address with --port or --to",
+            err=True,
+        )
     if not as_json and total >= 50:
         for (status, kind), number in sorted(answers.items()):
             click.echo(f"{number:>8}  {status or 'no answer'}  {kind}")

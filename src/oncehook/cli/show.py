@@ -53,7 +53,9 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
     async with opened_store(config) as store:
         receipt = await resolve(store, name)
         if receipt is None:
-            click.echo(f"oncehook: there is no event {name}", err=True)
+            click.echo(f"oncehook: there is no event {printable(name)}", err=True)
+            if await store.find(Filter(object=name), limit=1):
+                click.echo(f"It is the id of an object: `oncehook events --object {printable(name)}`", err=True)
             return 1
         payload = await store.payload(receipt.receipt)
         duplicates = await store.duplicates(receipt.receipt)
@@ -153,6 +155,17 @@ def _print_timeline(
     out = console()
     for at, text, style in sorted(moments, key=lambda moment: moment[0]):
         out.print(Text(f"{at}  {text}", style=style))
+    _print_traceback(attempts)
+
+
+def _print_traceback(attempts: Rows) -> None:
+    """Where the last attempt that failed went through."""
+    failed = next((row for row in reversed(attempts) if row["traceback"]), None)
+    if failed is not None:
+        click.echo(f"\nTraceback of attempt {failed['number']}:")
+        for line in failed["traceback"].splitlines():
+            click.echo(f"  {printable(line)}")
+        click.echo(f"  {printable(failed['error'])}\n")
 
 
 def _print_entities(receipt: Receipt, entities: Rows) -> None:

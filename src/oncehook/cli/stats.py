@@ -1,5 +1,7 @@
 """`oncehook stats`: where everything stands."""
 
+import asyncio
+import sys
 from typing import Any
 
 import click
@@ -7,6 +9,7 @@ import click
 from oncehook.cli.app import app_option
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import (
+    Parsed,
     config_option,
     console,
     json_option,
@@ -15,7 +18,9 @@ from oncehook.cli.options import (
     printable,
     run,
 )
-from oncehook.receipt import EffectState, State
+from oncehook.receipt import EffectState, State, rfc3339
+from oncehook.store import Store
+from oncehook.values import duration
 
 NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
 OVERDUE = 60
@@ -28,22 +33,58 @@ STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 @click.command("stats")
 @config_option
 @app_option
+@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option(
+    "--every", type=Parsed("duration", duration), default="2s", show_default=True, help="With --watch: how often."
+)
 @json_option
-def command(config: str | None, as_json: bool) -> None:
+def command(config: str | None, watch: bool, every: float, as_json: bool) -> None:
     """How many events each source has in which state, how many duplicates came, and how old the oldest are.
 
     `lag` is for how long the oldest event that is due has waited for a worker; `oldest` is the age of the oldest event
-    that is not finished, whether it waits or a worker holds it.
+    that is not finished, whether it waits or a worker holds it. With --watch and --json each look is one line, with the
+    time, the sources and the effects.
 
     \b
     oncehook stats
+    oncehook stats --watch --every 5s
     oncehook stats --json | jq 'select(.oldest_unfinished_seconds > 60)'
     """
-    sources, effects = run(_gather(config))
+    try:
+        run(_watch(config, every, as_json) if watch else _look_once(config, as_json))
+    except KeyboardInterrupt:
+        if not watch:
+            raise
+
+
+async def _look_once(config: str | None, as_json: bool) -> None:
+    async with opened_store(config) as store:
+        sources, effects = await _gather(store)
     if as_json:
         for row in [*sources, effects] if effects else sources:
             print_json(row)
-    elif sources:
+    else:
+        _print(sources, effects)
+
+
+async def _watch(config: str | None, every: float, as_json: bool) -> None:
+    """Each look takes the place of the last one on a terminal, and stands below it elsewhere."""
+    async with opened_store(config) as store:
+        while True:
+            sources, effects = await _gather(store)
+            at = rfc3339(await store.now()) or ""
+            if as_json:
+                print_json({"at": at, "sources": sources, **effects})
+            else:
+                click.clear()  # does nothing where there is no terminal
+                click.echo(f"{at[:19]}Z   every {every:g} s, until Ctrl-C")
+                _print(sources, effects)
+            sys.stdout.flush()
+            await asyncio.sleep(every)
+
+
+def _print(sources: list[dict[str, Any]], effects: dict[str, Any]) -> None:
+    if sources:
         _print_table(sources)
         _print_paused(sources)
         _print_noops(sources)
@@ -52,13 +93,12 @@ def command(config: str | None, as_json: bool) -> None:
         click.echo("nothing has arrived yet")
 
 
-async def _gather(config: str | None) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row for each source, and one about effects, empty if there are none."""
-    async with opened_store(config) as store:
-        pauses = await store.pauses()
-        counts, lags, noops = await store.counts(), await store.lags(), await store.noop_counts()
-        states, waiting = await store.effect_counts(), await store.effects_waiting()
-        unfinished = await store.measure("unfinished", {})
+    pauses = await store.pauses()
+    counts, lags, noops = await store.counts(), await store.lags(), await store.noop_counts()
+    states, waiting = await store.effect_counts(), await store.effects_waiting()
+    unfinished = await store.measure("unfinished", {})
     sources: dict[str, dict[str, Any]] = {}
     for row in counts:
         name = row["source"]

@@ -5,16 +5,14 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
-
-import msgspec
 
 from oncehook import sign as signing
 from oncehook.clock import SYSTEM
+from oncehook.draft import encoded, merged, with_id
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
 from oncehook.providers import Provider, find
-from oncehook.sample import TOPIC, Sample, locators, unsigned
+from oncehook.sample import TOPIC, Sample, unsigned
 from oncehook.source import Source
 from oncehook.testing.keys import shared_secret
 
@@ -185,11 +183,13 @@ def _draft(
     """The delivery before it is signed."""
     topics = source.settings.topics
     made = unsigned(source.provider, type_ or _a_type(source.provider), now=now, topic=topics[0] if topics else TOPIC)
-    merged, body = _merged(made.headers, headers), made.body
+    whole, body = merged(made.headers, headers), made.body
     if payload is not None:
-        body = payload if isinstance(payload, bytes) else _encoded(source.provider, merged, payload)
-    draft = Sample(merged, body)
-    return draft if id is None else _with_id(source, draft, id)
+        body = payload if isinstance(payload, bytes) else encoded(source.provider, whole, payload)
+    draft = Sample(whole, body)
+    if id is None:
+        return draft
+    return with_id(source.provider, draft, id, split=source.split, natural=source.settings.id)
 
 
 def _signed(
@@ -207,7 +207,7 @@ def _signed(
         public_url=source.settings.public_url or _public_url(source),
         webhook_id=source.settings.webhook_id or "",
     )
-    return Sample(_merged(signed, headers), body)
+    return Sample(merged(signed, headers), body)
 
 
 def _public_url(source: Source) -> str:
@@ -220,7 +220,7 @@ def _through_proxy(source: Source, headers: Mapping[str, str]) -> tuple[Mapping[
     if source.proxies is None:
         return headers, None
     said = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": PUBLIC_HOST}
-    return _merged(said, headers), str(source.proxies.networks[0].network_address)
+    return merged(said, headers), str(source.proxies.networks[0].network_address)
 
 
 def _signing_secret(inbox: Inbox, source: Source) -> str:
@@ -239,64 +239,6 @@ def _a_type(provider: Provider) -> str:
     """A type that the provider's examples have."""
     types = [example.type for example in provider.examples]
     return next((type_ for type_ in types if "*" not in type_), types[0] if types else "*").replace("*", "created")
-
-
-def _with_id(source: Source, draft: Sample, id: str) -> Sample:
-    """The draft with this id where the source finds it."""
-    own = source.settings.id
-    where = locators(list(own) if isinstance(own, tuple) else own or source.provider.event.id)
-    if len(where) != 1 or where[0].startswith(("literal:", "content:", "new:", "key:")):
-        raise ValueError(f"{source.provider_name} composes its ids of several facts: write those into the payload")
-    if where[0].startswith("header:"):
-        return Sample(_merged(draft.headers, {where[0].removeprefix("header:").strip(): id}), draft.body)
-    try:
-        parsed = inner = _decoded(source.provider, draft)
-        for step in _path_to_event(source.split):
-            inner = inner[step]
-        *steps, last = where[0].split(".")
-        for step in steps:
-            inner = inner[step]
-        inner[last] = id
-    except (msgspec.DecodeError, LookupError, TypeError):
-        raise ValueError(f"there is no place for an id at {where[0]!r}: write it into the payload") from None
-    return Sample(draft.headers, _encoded(source.provider, draft.headers, parsed))
-
-
-def _is_form(headers: Mapping[str, str]) -> bool:
-    return any(name.lower() == "content-type" and text.startswith(signing.FORM) for name, text in headers.items())
-
-
-def _encoded(provider: Provider, headers: Mapping[str, str], payload: Any) -> bytes:
-    """Plain data as this provider sends it: JSON, a form, or JSON in a field of a form."""
-    if provider.form_holds == "xml":
-        raise ValueError(f"the events of {provider.name} are XML: give the exact bytes as the payload")
-    if not _is_form(headers):
-        return msgspec.json.encode(payload)
-    if provider.form_field is not None:
-        payload = {provider.form_field: msgspec.json.encode(payload).decode()}
-    return urlencode(payload).encode()
-
-
-def _decoded(provider: Provider, draft: Sample) -> Any:
-    """The plain data of a draft. Raises LookupError where it is something else."""
-    if not _is_form(draft.headers):
-        return msgspec.json.decode(draft.body)
-    form = dict(parse_qsl(draft.body.decode(), keep_blank_values=True))
-    if provider.form_field is None:
-        return form
-    return msgspec.json.decode(form[provider.form_field])
-
-
-def _path_to_event(split: str | None) -> list[Any]:
-    """The steps to the first event of a body."""
-    if split is None:
-        return []
-    return [*(() if split == "*" else split.split(".")), 0]
-
-
-def _merged(headers: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    given = {name.lower() for name in over}
-    return {**{name: value for name, value in headers.items() if name.lower() not in given}, **over}
 
 
 def _latin(text: str | bytes) -> bytes:
