@@ -158,7 +158,7 @@ class Protocol(HttpToolsProtocol):
             super().on_body(part)
 
     def _answer(self, taken: Taken, response: Response) -> None:
-        if taken.disconnected or self.transport.is_closing():  # or there is a later request, which heard of it instead
+        if self.transport.is_closing():  # the client left
             return
         status, body, headers = response
         parts = [_head(status, headers)]
