@@ -353,6 +353,29 @@ async def test_a_rejection_suppresses_where_the_address_is_the_reason(store: Sto
     assert await email.can_send("jane@example.com")
 
 
+@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
+async def test_of_two_facts_of_one_moment_the_lesser_key_counts_in_either_order(
+    store: Store, order: tuple[int, int]
+) -> None:
+    for number in order:  # each in a transaction of its own, so that the database compares
+        await tell(store, [fact(number, "bounced", 1, bounce="hard")])
+    blocked = await Email(store, Settings()).can_send("jane@example.com")
+    assert isinstance(blocked, Blocked) and blocked.event == "k1"
+    assert (await Email(store, Settings()).verify()).differences == []
+
+
+async def test_soft_bounces_that_were_enough_still_are_when_the_first_ones_are_pruned(
+    store: Store, database: str
+) -> None:
+    email = Email(store, Settings(email_soft_bounces=3))
+    await tell(store, [fact(number, "bounced", number, bounce="soft") for number in (1, 2, 3)])
+    assert not await email.can_send("jane@example.com")
+    change(database, "DELETE FROM webhook_email_events WHERE key = 'k1'")
+    await email.rebuild()
+    blocked = await email.can_send("jane@example.com")
+    assert isinstance(blocked, Blocked) and blocked.reason == "soft_bounces"
+
+
 async def test_rejections_do_not_suppress_where_the_policy_leaves_them_out(store: Store) -> None:
     await tell(store, [fact(1, "rejected", 1, bounce="hard")], Policy.of(["hard_bounce"], 3))
     assert await Email(store, Settings()).can_send("jane@example.com")
