@@ -9,12 +9,27 @@ from pathlib import Path
 
 import pytest
 
+from oncehook.clock import Clock
 from oncehook.errors import Unavailable
 from oncehook.providers import certificates
 from oncehook.providers.certificates import MOST_BYTES, MOST_FETCHING, MOST_KEPT, Certificates, fetch
-from tests.senders import CERTIFICATE_URL, pem_of
+from tests.senders import CERTIFICATE_URL, NOW, pem_of
 from tests.servers import free_port
 from tests.tls import Behaviour, Issued, TlsServer, dripping, endless, issue, ok, pem, silent
+
+
+class Moving(Clock):
+    """A clock whose monotonic time the test moves."""
+
+    def __init__(self) -> None:
+        self.at = 1000.0
+
+    def now(self) -> float:
+        return NOW
+
+    def monotonic(self) -> float:
+        return self.at
+
 
 HOST = "sns.eu-west-1.amazonaws.com"
 
@@ -145,12 +160,14 @@ async def test_what_is_not_the_certificate_of_an_rsa_key_is_unavailable(content:
 
 async def assert_unavailable(fetching: Callable[[str], bytes]) -> None:
     """A failed fetch is no verdict: the sender is asked to try again, and the next one is fetched anew."""
-    known = Certificates(fetch=fetching)
+    clock = Moving()
+    known = Certificates(fetch=fetching, clock=clock)
     with pytest.raises(Unavailable) as caught:
         await known.ensure(CERTIFICATE_URL)
     assert caught.value.retry_after > 0
     assert known.get(CERTIFICATE_URL) is None
     known.fetch = lambda url: pem_of()
+    clock.at += 61  # one that was not found is not asked for again at once
     await known.ensure(CERTIFICATE_URL)
     assert known.get(CERTIFICATE_URL) is not None
 
@@ -242,8 +259,10 @@ async def test_only_a_few_certificates_are_fetched_at_once() -> None:
 
 @pytest.mark.anyio
 async def test_a_bounded_number_of_certificates_is_kept() -> None:
-    known = Certificates(fetch=lambda address: pem_of())
+    clock = Moving()
+    known = Certificates(fetch=lambda address: pem_of(), clock=clock)
     for number in range(MOST_KEPT + 3):
+        clock.at += 3
         await known.ensure(url(number))
     kept = [number for number in range(MOST_KEPT + 3) if known.get(url(number))]
     assert kept == list(range(3, MOST_KEPT + 3))

@@ -218,10 +218,12 @@ class Door:
         return source
 
     async def _fetch_keys(self, source: Source, verifier: Verifier, delivery: Delivery) -> None:
+        find = partial(verifier.certificate_wanted, now=self.clock.now())
         for _ in range(MOST_KEYS):
-            wanted = await self.verifying.run(delivery, verifier.certificate_wanted)
+            wanted = await self.verifying.run(delivery, find)
             if wanted is None or not await source.certificates.ensure(wanted):
                 break
+        source.certificates.renew()
 
     async def _shake_hands(
         self, source: Source, handshake: Handshake, delivery: Delivery, verified_by: int = 0

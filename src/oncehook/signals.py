@@ -49,6 +49,7 @@ LINES: dict[str, tuple[str, str]] = {
         "Somebody offered a secret in a handshake that nobody signs. It is not used: if you are creating this webhook "
         "now, put it into the source's `secrets`.",
     ),
+    "key_not_renewed": ("warning", "A signing key could not be renewed. The old one counts while its host is silent."),
     "waits_for_secret": ("warning", "A source has no secret yet: it answers its handshake and refuses every event."),
     "deliveries_dropped": ("warning", "Duplicates were acked, but too many came at once to note each."),
     "deliveries_lost": ("error", "Noting duplicates failed; the receipts themselves are untouched."),

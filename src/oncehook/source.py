@@ -90,7 +90,7 @@ class Source:
         self.settings = settings
         self.provider: Provider = providers.find(settings.provider or name, own_providers or {})
         self.provider_name = self.provider.name
-        self.certificates = certificates or Certificates()
+        self.certificates = (certificates or Certificates()).for_source()
         for option in self.provider.options:
             if not getattr(settings, option) and not (option == "public_url" and proxies):
                 other = ", or without your proxies in trusted_proxies" if option == "public_url" else ""

@@ -86,15 +86,20 @@ class Verifier:
             raise Rejected("bad_signature", NO_ADDRESS)
         raise Rejected("bad_signature", "no signature in the request matches a secret of the source")
 
-    def certificate_wanted(self, delivery: Delivery) -> Wanted | str | None:
+    def certificate_wanted(self, delivery: Delivery, now: float | None = None) -> Wanted | str | None:
         """The certificate or key that must be fetched before this delivery can be verified, if any.
 
-        Raises Rejected for a delivery that no certificate could make authentic.
+        Raises Rejected for a delivery that no certificate could make authentic; with `now`, for one that is too old
+        or from the future.
         """
         body = Body(delivery, self.provider.sends_form)
         for check in self.checks:
-            wanted = check.wanted(delivery, body) if isinstance(check, FETCHING) else None
+            if not isinstance(check, FETCHING):
+                continue
+            wanted = check.wanted(delivery, body)
             if wanted is not None:
+                if now is not None and self.window is not None and check.stamped:
+                    _check_window(check.stamp(delivery, body), self.window, now)
                 return wanted
         return None
 

@@ -43,6 +43,9 @@ class FetchingCheck(Check, Protocol):
     def wanted(self, delivery: Delivery, body: Body) -> "Wanted | str | None":
         """What must be fetched before this delivery can be verified; nothing is, for what could never verify."""
 
+    def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
+        """The time that the delivery claims, which is checked before anything is fetched for it."""
+
 
 @dataclass(frozen=True)
 class Surroundings:

@@ -41,6 +41,9 @@ class GraphCheck(EachCheck):
         missing = (graph.wanted(token.key_name) for token in self._tokens(body) or ())
         return next((one for one in missing if self.certificates.get(one.name) is None), None)
 
+    def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
+        return None
+
     def _tokens(self, body: Body) -> Sequence[graph.Token] | None:
         """The tokens beside the notifications; None if one of them is none for this application."""
         raw = body.raw(("validationTokens",))

@@ -39,6 +39,9 @@ class PayPalCheck:
             return None
         return paypal.certificate_url(delivery.headers, sandbox=self.sandbox)
 
+    def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
+        return delivery.headers.get(paypal.TIME)
+
     def _message(self, delivery: Delivery) -> bytes | None:
         named = delivery.headers.get(paypal.ALGORITHM, b"")
         if named != b"SHA256withRSA" or paypal.SIGNATURE not in delivery.headers:

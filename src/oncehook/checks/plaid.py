@@ -68,6 +68,10 @@ class PlaidCheck:
             return None
         return self._asked(token)[0]
 
+    def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
+        token = self._token(delivery)
+        return None if token is None else token.issued
+
     def _token(self, delivery: Delivery) -> plaid.Token | None:
         try:
             token = plaid.Token(delivery.headers.get(plaid.HEADER, b""))

@@ -40,6 +40,9 @@ class SnsCheck:
         fields = self._fields(body)
         return None if self.keys or signed_message(fields) is None else certificate_url(fields)
 
+    def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
+        return self._fields(body).get("Timestamp", "").encode("utf-8", "surrogatepass")
+
     def _fields(self, body: Body) -> Mapping[str, str]:
         """The fields of a message that could be for this source; none if it is no such message."""
         fields = body.texts(NAMES) or {}
