@@ -467,6 +467,8 @@ MEANING = {
         "source": "A source whose events are accepted and not worked on.",
         "paused_at": "Since when.",
         "actor": "Who paused it.",
+        "reason": "Why, if that was said.",
+        "ends_at": "When it is resumed by itself; null: never.",
     },
     "webhook_refusals": {
         "source": "The source, or `unknown`.",

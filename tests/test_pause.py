@@ -194,10 +194,78 @@ def test_pause_and_resume_by_command_and_stats_says_so(run: Run, in_folder: Path
     paused = run("pause", "stripe", "--actor", "jane")
     assert paused.code == 0 and "stripe is paused" in paused.out
     again = run("pause", "stripe", "--json")
-    assert again.code == 1 and json.loads(again.out) == {"source": "stripe", "paused": True, "changed": False}
+    assert again.code == 1 and json.loads(again.out)["changed"] is False
     assert "oncehook resume stripe" in run("stats").out
     told = [json.loads(line) for line in run("stats", "--json").out.splitlines()]
     assert [row["source"] for row in told if row["paused_at"]] == ["stripe"]
     assert run("resume", "stripe").code == 0 and run("resume", "stripe").code == 1
     done: list[Any] = rows("SELECT actor, action FROM webhook_audit ORDER BY id")
     assert done[0] == ("jane", "pause") and done[1][1] == "resume" and len(done) == 2
+
+
+# -- a pause that ends by itself ------------------------------------------------------------------------------------
+
+
+async def test_pause_ends_by_itself_by_the_time_of_the_database(database: str, rows: Rows) -> None:
+    async with opened(database) as store:
+        assert await store.pause("stripe", "jane", reason="moving", seconds=3600.0)
+        (pause,) = await store.pauses()
+        assert pause["reason"] == "moving" and pause["ends_at"] > pause["paused_at"]
+        await store.claim([make_claim("a"), make_claim("b", serial_key="k")])
+        assert await leased(store) == []
+        assert not await store.pause("stripe", "joe", seconds=1.0)
+        rows("UPDATE webhook_pauses SET ends_at = paused_at")  # the hour is over
+        assert await store.pauses() == []
+    async with opened(database) as later:
+        assert await leased(later) == ["a", "b"]
+    assert rows("SELECT count(*) FROM webhook_pauses") == [(0,)]
+    by_itself = rows("SELECT action, detail FROM webhook_audit WHERE actor = 'oncehook'")
+    assert [(action, json.loads(detail)["source"]) for action, detail in by_itself] == [("resume", "stripe")]
+
+
+async def test_pause_that_is_over_is_no_pause_before(database: str, rows: Rows) -> None:
+    async with opened(database) as store:
+        await store.pause("stripe", "jane", reason="moving", seconds=3600.0)
+        rows("UPDATE webhook_pauses SET ends_at = paused_at")
+        assert await store.pause("stripe", "joe")
+        (pause,) = await store.pauses()
+        assert (pause["actor"], pause["reason"], pause["ends_at"]) == ("joe", None, None)
+
+
+async def test_worker_goes_on_when_a_pause_ends(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    inbox = make_inbox(worker=True)
+    inbox.source("stripe", secrets=["whsec_test"])
+    handled: list[str] = []
+
+    @inbox.on("stripe", "*")
+    async def paid(event: Event) -> None:
+        handled.append(event.id)
+
+    async with inbox.lifespan():
+        await inbox.store.pause("stripe", "jane", seconds=1.0)
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        assert handled == []
+        async with asyncio.timeout(20):
+            while not handled:
+                await asyncio.sleep(0.02)
+    ((ended,),) = rows("SELECT count(*) FROM webhook_audit WHERE action = 'resume' AND actor = 'oncehook'")
+    assert ended == 1
+
+
+def test_command_says_until_when_and_why(run: Run, database: str, in_folder: Path) -> None:
+    write_config(in_folder, database)
+
+    async def make() -> None:
+        async with opened(database):
+            pass
+
+    asyncio.run(make())
+    told = run("pause", "stripe", "--for", "2h", "--reason", "moving house")
+    assert told.code == 0 and told.out.startswith("stripe is paused until 20") and "Z (moving house)" in told.out
+    assert "until 20" in run("stats").out and "(moving house)" in run("stats").out
+    row = run("stats", "--json").lines[0]
+    assert row["paused_until"] > row["paused_at"] and row["paused_reason"] == "moving house"
+    again = run("pause", "stripe", "--json")
+    assert again.code == 1 and again.lines[0]["changed"] is False and again.lines[0]["ends_at"] is not None
+    assert run("resume", "stripe").code == 0
+    assert run("pause", "stripe", "--for", "soon").code == 2

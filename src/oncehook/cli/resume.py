@@ -19,4 +19,4 @@ def command(source: str, actor: str | None, config: str | None, as_json: bool) -
     \b
     oncehook resume stripe
     """
-    change(source, actor, config, as_json, paused=False)
+    change(source, actor, config, as_json, lambda store, actor: store.resume(source, actor), paused=False)

@@ -18,6 +18,7 @@ from oncehook.cli.options import (
     printable,
     run,
 )
+from oncehook.cli.pause import pause_text
 from oncehook.receipt import EffectState, State, rfc3339
 from oncehook.store import Store
 from oncehook.values import duration
@@ -119,7 +120,9 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         if row["source"] in sources:
             sources[row["source"]][NOOPS[row["reason"]]] = row["noops"]
     for row in pauses:
-        sources.setdefault(row["source"], _nothing(row["source"]))["paused_at"] = row["paused_at"]
+        sources.setdefault(row["source"], _nothing(row["source"])).update(
+            paused_at=row["paused_at"], paused_until=row["ends_at"], paused_reason=row["reason"]
+        )
     return [sources[name] for name in sorted(sources)], _about_effects(states, waiting)
 
 
@@ -143,6 +146,8 @@ def _nothing(source: str) -> dict[str, Any]:
         "oldest_unfinished_seconds": 0.0,
         "last_received_at": None,
         "paused_at": None,
+        "paused_until": None,
+        "paused_reason": None,
     }
     return {"source": source, "events": 0, **states, **more}
 
@@ -166,7 +171,9 @@ def _print_paused(sources: list[dict[str, Any]]) -> None:
     for row in sources:
         if row["paused_at"]:
             name = printable(row["source"])
-            click.echo(f"{name} is paused since {row['paused_at'][:19]}: its events wait for `oncehook resume {name}`")
+            more = pause_text({"ends_at": row["paused_until"], "reason": row["paused_reason"]})
+            since = f"{name} is paused since {row['paused_at'][:19]}Z{more}"
+            click.echo(f"{since}: its events wait for `oncehook resume {name}`")
 
 
 def _print_noops(sources: list[dict[str, Any]]) -> None:

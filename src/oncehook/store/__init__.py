@@ -177,14 +177,17 @@ class Store(Protocol):
         is not finished, except in the sources of `skip_failed`, and where its payload is gone.
         """
 
-    async def pause(self, source: str, actor: str) -> bool:
-        """From here on lease nothing of a source, in any process, and record who asked; False if it was paused."""
+    async def pause(self, source: str, actor: str, *, reason: str | None = None, seconds: float | None = None) -> bool:
+        """From here on lease nothing of a source, in any process, and record who asked; False if it was paused.
+
+        With `seconds` it is resumed by itself, by the database's time, when a worker next looks after that.
+        """
 
     async def resume(self, source: str, actor: str) -> bool:
         """Lease it again, and record who asked; False if it was not paused."""
 
     async def pauses(self) -> list[dict[str, Any]]:
-        """The paused sources: `source`, `paused_at` and `actor`."""
+        """The paused sources: `source`, `paused_at`, `actor`, `reason` and `ends_at`."""
 
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         """Take one inline receipt that is `retrying`, or whose lease ran out; None if it is neither."""

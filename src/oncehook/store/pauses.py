@@ -20,7 +20,16 @@ WINDOW = 20_000
 LAST_KEY = chr(0x10FFFF) * 64
 """No serial key is greater: they are shorter than these 256 bytes."""
 
+ENDS_ITSELF = "oncehook"
+"""Who is recorded as having resumed a source whose pause had an end."""
+
 Window = Callable[[str], Awaitable[Any]]
+
+
+def pause_detail(source: str, reason: str | None, seconds: float | None) -> dict[str, Any]:
+    """What the audit keeps of a pause."""
+    detail = {"source": source, "reason": reason, "seconds": seconds}
+    return {name: value for name, value in detail.items() if value is not None}
 
 
 class Pauses:

@@ -341,10 +341,19 @@ class SecretUse(Struct):
 
 
 class Pause(Struct):
-    """Since when a source is paused, and who paused it."""
+    """Since when a source is paused, who paused it, why, and when it is resumed by itself."""
 
     at: str
     actor: str
+    reason: str | None = None
+    until: str | None = None
+
+
+class PauseFor(Struct):
+    """Why a source is paused, and for how long; without `seconds`, until somebody resumes it."""
+
+    reason: Annotated[str, Meta(max_length=500)] | None = None
+    seconds: Annotated[float, Meta(gt=0, le=366 * 86400)] | None = None
 
 
 class Paused(Struct):

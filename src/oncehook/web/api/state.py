@@ -9,7 +9,7 @@ from starlette.responses import Response
 from oncehook.dead import grouped
 from oncehook.receipt import rfc3339
 from oncehook.web.api import schemas
-from oncehook.web.api.endpoint import Endpoint, answer, read_query
+from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.overview import RANGES
 from oncehook.web.page import Context
 from oncehook.web.pages.audit import look
@@ -57,12 +57,18 @@ def _source(context: Context, request: Request, standing: dict[str, Any], looked
         "last_refused": last,
         "last_examined": examined,
         "secrets_used": [{key: value for key, value in row.items() if key != "source"} for row in secrets[name]],
-        "paused": {"at": pause["paused_at"], "actor": pause["actor"]} if pause else None,
+        "paused": _pause(pause) if pause else None,
     }
 
 
+def _pause(row: dict[str, Any]) -> dict[str, Any]:
+    return {"at": row["paused_at"], "actor": row["actor"], "reason": row["reason"], "until": row["ends_at"]}
+
+
 async def pause(context: Context, request: Request) -> Response:
-    return answer({"source": await change(context, request, paused=True), "paused": True})
+    body = read_body(request, schemas.PauseFor) if request.state.body else schemas.PauseFor()
+    source = await change(context, request, paused=True, reason=body.reason, seconds=body.seconds)
+    return answer({"source": source, "paused": True})
 
 
 async def resume(context: Context, request: Request) -> Response:
@@ -89,7 +95,7 @@ ENDPOINTS = (
     Endpoint("GET", "/api/sources", sources, summary="Every configured source.", answer=schemas.Sources),
     Endpoint(
         "POST", "/api/sources/{source}/pause", pause, scope="admin",
-        summary="Accept its events, and work on none of them.", answer=schemas.Paused,
+        summary="Accept its events, and work on none of them.", body=schemas.PauseFor, answer=schemas.Paused,
     ),
     Endpoint(
         "POST", "/api/sources/{source}/resume", resume, scope="admin", summary="Work off what waits of it.",

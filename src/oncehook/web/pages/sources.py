@@ -87,14 +87,17 @@ def last_refusals(context: Context, name: str, case: Refusal | None) -> tuple[Re
 # -- pausing ----------------------------------------------------------------------------------------------------------
 
 
-async def change(context: Context, request: Request, *, paused: bool) -> str:
+async def change(
+    context: Context, request: Request, *, paused: bool, reason: str | None = None, seconds: float | None = None
+) -> str:
     """Pause or resume a source that is there; one that is as it should be already is left so."""
     name: str = request.path_params["source"]
     standing = await context.overview.standing()
     if name not in {*context.inbox.sources, *standing["sources"], *standing["paused"]}:
         raise Problem(404, "not_found", "There is no such source.")
     store = context.store
-    await (store.pause if paused else store.resume)(name, principal(request).name)
+    actor = principal(request).name
+    await (store.pause(name, actor, reason=reason, seconds=seconds) if paused else store.resume(name, actor))
     context.overview.forget()
     await store.notify()
     if context.inbox.worker is not None:

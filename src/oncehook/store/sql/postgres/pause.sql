@@ -1,6 +1,9 @@
 -- name: pause
-INSERT INTO webhook_pauses (source, actor) VALUES (:source, :actor)
-ON CONFLICT (source) DO NOTHING
+INSERT INTO webhook_pauses (source, actor, reason, ends_at)
+VALUES (:source, :actor, :reason, now() + make_interval(secs => CAST(:seconds AS double precision)))
+ON CONFLICT (source) DO UPDATE
+SET paused_at = now(), actor = excluded.actor, reason = excluded.reason, ends_at = excluded.ends_at
+WHERE webhook_pauses.ends_at <= now()
 RETURNING source
 
 -- name: resume
@@ -8,7 +11,16 @@ DELETE FROM webhook_pauses WHERE source = :source
 RETURNING source
 
 -- name: pauses
-SELECT source, paused_at, actor FROM webhook_pauses ORDER BY source
+SELECT source, paused_at, actor, reason, ends_at FROM webhook_pauses
+WHERE ends_at IS NULL OR ends_at > now()
+ORDER BY source
+
+-- name: pauses_looked_at
+SELECT source, coalesce(ends_at <= now(), false) AS is_over FROM webhook_pauses
+
+-- name: end_pauses
+DELETE FROM webhook_pauses WHERE ends_at <= now()
+RETURNING source, ends_at
 
 -- name: due_window
 -- Of the next receipts that are due from `after` on: where those that are not paused begin, where all of them end, how many
