@@ -14,7 +14,7 @@ from oncehook.errors import SendFailed, SendRefused
 from oncehook.exchange import Answer
 from oncehook.outgoing import MOST_BODY, Address, Outgoing, parse_url
 from tests.servers import free_port
-from tests.targets import Answering, close_after, drip_after, endless, receiving, said, stall_after
+from tests.targets import Answering, Request, close_after, drip_after, endless, receiving, said, stall_after
 from tests.test_address import REFUSED
 from tests.tls import Canary, issue, pem
 
@@ -272,6 +272,7 @@ async def test_an_answer_may_come_in_any_way_that_http_has(how: str) -> None:
         assert "link" not in got.headers
 
 
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
 FAULTS: dict[str, tuple[Answering, str]] = {
     "closes at once": (close_after(), "without an answer"),
     "closes in its headers": (close_after(b"HTTP/1.1 200 OK\r\nX: "), "before its answer was whole"),
@@ -291,6 +292,8 @@ FAULTS: dict[str, tuple[Answering, str]] = {
         "did not answer in HTTP",
     ),
     "headers without end": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "headers that are too long"),
+    "trailers without end": (CHUNKED + b"X-Trailer: aaaaaaaa\r\n" * 30_000, "more than its body"),
+    "one trailer without end": (CHUNKED + b"X-Trailer: " + b"a" * 600_000, "more than its body"),
     "100 without end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 3000, "headers that are too long"),
     "says nothing": (stall_after(), "did not answer within 0.5 s"),
     "stalls in its headers": (stall_after(b"HTTP/1.1 200 OK\r\nContent-"), "did not answer within 0.5 s"),
@@ -309,6 +312,38 @@ async def test_a_target_that_gives_no_whole_answer_is_a_failure_and_soon(fault: 
         assert receiver.connections == 1
         assert str(caught.value).startswith(f"http://127.0.0.1:{receiver.port} ")
         assert "hidden" not in str(caught.value) and "hooks" not in str(caught.value)
+
+
+async def test_trailers_are_not_read_without_end() -> None:
+    sent = 0
+
+    async def trailers(request: Request, writer: asyncio.StreamWriter) -> None:
+        nonlocal sent
+        writer.write(CHUNKED)
+        while sent < 200 * 2**20:
+            writer.write(b"X-Trailer: aaaaaaaaaaaaaaaaaaaaa\r\n" * 1000)
+            sent += 34_000
+            await writer.drain()
+
+    async with receiving(trailers) as receiver, asyncio.timeout(30):
+        with pytest.raises(SendFailed, match="more than its body"):
+            await send(receiver.url, seconds=20)
+        while receiver.under_way:
+            await asyncio.sleep(0.001)
+    assert sent < 20 * 2**20, "as much as fits into the buffers of two sockets"
+
+
+async def test_trailers_are_not_headers() -> None:
+    async with receiving(CHUNKED + b"Retry-After: 5\r\nX-Trailer: a\r\n\r\n") as receiver:
+        answer = await send(receiver.url)
+        assert (answer.body, answer.whole, answer.headers) == (b"a", True, {"transfer-encoding": "chunked"})
+
+
+async def test_a_body_in_chunks_of_one_byte_is_read_whole() -> None:
+    chunks = b"1\r\na\r\n" * MOST_BODY + b"0\r\n\r\n"
+    async with receiving(CHUNKED.partition(b"1\r\n")[0] + chunks) as receiver:
+        answer = await send(receiver.url)
+        assert (len(answer.body), answer.whole) == (MOST_BODY, True)
 
 
 @pytest.mark.parametrize("behaviour", [endless, said(200, body=b"x" * (MOST_BODY + 1))], ids=["endless", "a byte more"])

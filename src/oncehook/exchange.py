@@ -12,6 +12,8 @@ import httptools
 from oncehook.errors import SendFailed
 
 MOST_HEAD = 64 * 1024
+MOST_FRAMING = 6
+"""A body in chunks of one byte takes six times its size. What comes beyond that is not needed: trailers, say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Exchange:
             self._fail("did not answer in HTTP")
         if not self._head_read and self._fed > MOST_HEAD:
             self._fail("answered with headers that are too long")
+        elif self._fed > MOST_HEAD + MOST_FRAMING * self._most:
+            self._fail("answered with more than its body")
 
     def end(self) -> None:
         """The connection is closed. That ends an answer whose length was not told, and cuts any other short."""
@@ -124,7 +128,8 @@ class Exchange:
             self.reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        if not self._head_read:  # else it is a trailer
+            self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
