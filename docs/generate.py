@@ -172,7 +172,8 @@ WHEN = {
     "method_not_allowed": "Any method but POST, and but those of the provider's handshakes.",
     "foreign_origin": 'A web page sent it (`Origin` or `Sec-Fetch-Site`), and the source has `verify = "none"`.',
     "handler_failed": "The handler of an inline source failed; the next delivery is the next attempt.",
-    "unavailable": "The database does not answer, the disk is full, the intake is full, or the commit took too long. "
+    "unavailable": "The database does not answer, the disk is full, the intake is full, or the commit took too long; "
+    "of an inline source also: its handler is running, or it is paused. "
     "`Retry-After` says when to try again.",
 }
 

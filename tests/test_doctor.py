@@ -3,6 +3,8 @@
 import asyncio
 import base64
 import json
+import os
+import sqlite3
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -381,6 +383,39 @@ def test_a_secret_that_was_replaced_is_only_a_note_until_a_delivery_is_refused(
     told = run("doctor", "--json")
     (note,) = [line for line in told.lines if "not configured any more" in line["message"]]
     assert told.code == 0 and note["level"] == "note" and "has not verified any yet" in note["message"]
+
+
+def test_a_new_database_is_for_its_owner_alone_and_doctor_says_where_others_can_read_it(
+    run: Run, in_folder: Path
+) -> None:
+    (in_folder / "oncehook.toml").write_text('database = "sqlite:///inbox.db"\n')
+    before = os.umask(0o022)
+    try:
+        assert run("migrate").code == 0
+        store = sqlite3.connect("inbox.db")
+        try:
+            store.execute("BEGIN IMMEDIATE")  # so that -wal and -shm are there
+            store.execute("ROLLBACK")
+            modes = {file.name: file.stat().st_mode & 0o777 for file in in_folder.glob("inbox.db*")}
+        finally:
+            store.close()
+    finally:
+        os.umask(before)
+    assert modes == {"inbox.db": 0o600, "inbox.db-wal": 0o600, "inbox.db-shm": 0o600}
+    assert "every user" not in run("doctor").out
+    (in_folder / "inbox.db").chmod(0o644)
+    told = run("doctor", "--json")
+    (line,) = [line for line in told.lines if "every user" in line["message"]]
+    assert told.code == 0 and line["level"] == "note" and "chmod o= inbox.db*" in line["message"]
+
+
+def test_init_writes_files_for_their_owner_alone(run: Run, in_folder: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        assert run("init").code == 0
+    finally:
+        os.umask(before)
+    assert {(in_folder / name).stat().st_mode & 0o777 for name in ("oncehook.toml", "hooks.py")} == {0o600}
 
 
 def test_doctor_says_when_the_database_is_not_there(run: Run, in_folder: Path) -> None:

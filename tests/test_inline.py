@@ -15,6 +15,7 @@ from tests.servers import ask
 
 pytestmark = pytest.mark.anyio
 
+BODY = stripe_body("evt_1")
 STATES = "SELECT event_id, status, attempts FROM webhook_receipts ORDER BY id"
 
 
@@ -96,7 +97,10 @@ async def test_a_redelivery_under_a_live_lease_is_asked_to_come_again(
     async with inbox.lifespan():
         first = asyncio.create_task(send(inbox))
         await asyncio.wait_for(inside.wait(), 10)
-        assert await send(inbox) == (503, "unavailable")
+        answer = await post(inbox, "stripe", BODY, stripe_headers(BODY))
+        assert answer.outcome == (503, "unavailable") and answer.headers["retry-after"] == "5"
+        message = answer.json["error"]["message"]
+        assert message == "The event is recorded, and its handler is running. Deliver it again later."
         go_on.set()
         assert await first == (200, "processed")
     assert ask(database, STATES) == [("evt_1", "processed", 1)]

@@ -163,6 +163,8 @@ async def test_an_inline_source_that_is_paused_answers_503_and_records_nothing(
         await inbox.store.pause("stripe", "me")
         answer = await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert answer.status == 503 and answer.headers["retry-after"] == "60"
+        message = answer.json["error"]["message"]
+        assert message == "The source is paused, and the event is not recorded. Deliver it again later."
         assert rows(LEDGER) == []
         await inbox.store.resume("stripe", "me")
         async with asyncio.timeout(20):

@@ -43,8 +43,8 @@ def refused(code: str, *headers: Header, message: str | None = None) -> Response
     return status, _encode({"error": {"code": code, "message": message or usual}}), (JSON, *headers)
 
 
-def unavailable(retry_after: int) -> Response:
-    return refused("unavailable", (b"retry-after", str(retry_after).encode()))
+def unavailable(retry_after: int, message: str | None = None) -> Response:
+    return refused("unavailable", (b"retry-after", str(retry_after).encode()), message=message)
 
 
 def accepted(claims: Sequence[Claim], claimed: Sequence[Claimed], answer: Answer, *, batch: bool) -> Response:

@@ -15,7 +15,7 @@ from oncehook.duplicates import DuplicateLog
 from oncehook.effect import EFFECT_TIMEOUT, HTTP, Target
 from oncehook.email import Email, Folding
 from oncehook.email.folding import BATCH, folded
-from oncehook.errors import ConfigurationError
+from oncehook.errors import ConfigurationError, Unavailable
 from oncehook.forward import POLICY, Forward, Posting
 from oncehook.handle import DEFAULT_TIMEOUT, Handler
 from oncehook.heartbeat import Heartbeat
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from oncehook.web.mounted import MountedDashboard
 
 F = TypeVar("F", bound=Callable[..., Any])
+READY_SECONDS = 1.8
 
 
 class Inbox(Registry):
@@ -117,6 +118,7 @@ class Inbox(Registry):
         self.processor: Processor | None = None
         self.worker: Worker | None = None
         self._rescuing: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self.horizons: dict[str, Horizon] = {}
         self.janitor: Janitor | None = None
@@ -217,6 +219,7 @@ class Inbox(Registry):
         self._running += 1
         if self._running > 1:
             return
+        self._checking = None  # one of an earlier loop never ends
         try:
             self.load_secrets()
             if self._dashboard is not None:
@@ -354,8 +357,14 @@ class Inbox(Registry):
                 raise
 
     async def ready(self) -> None:
-        """Return if an event could be accepted now, else raise Unavailable."""
-        await self.store.ping()
+        """Return if an event could be committed now, else raise Unavailable, within READY_SECONDS whatever happens."""
+        if self._checking is None or self._checking.done():  # requests that come meanwhile share one check
+            self._checking = asyncio.create_task(self.store.ping())
+            self._checking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        done, _ = await asyncio.wait([self._checking], timeout=READY_SECONDS)
+        if not done:
+            raise Unavailable("the database does not take a write in time")
+        self._checking.result()
 
     def _observe(self, pairs: Sequence[tuple[Claim, Claimed]]) -> None:
         for claim, outcome in pairs:

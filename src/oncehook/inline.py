@@ -27,6 +27,10 @@ from oncehook.store import Store
 PAUSED_SECONDS = 60
 """When a sender may come again while its source is paused."""
 
+PAUSED = "The source is paused, and the event is not recorded. Deliver it again later."
+BUSY = "The event is recorded, and its handler is running. Deliver it again later."
+STOPPED = "This process is stopping, and the handler did not finish. Deliver the event again."
+
 
 class Inline:
     """Takes deliveries of inline sources."""
@@ -45,7 +49,7 @@ class Inline:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         await asyncio.wait([task])
-        return unavailable(5) if task.cancelled() else task.result()
+        return unavailable(5, STOPPED) if task.cancelled() else task.result()
 
     async def stop(self, grace: float) -> None:
         """Let handlers end within `grace` seconds, then cancel them: their senders get 503 and deliver again."""
@@ -53,11 +57,11 @@ class Inline:
 
     async def _take(self, source: Source, claims: Sequence[Claim], batch: bool) -> Response:
         if source.name in await self._paused.sources():
-            return unavailable(PAUSED_SECONDS)  # nothing is recorded: the sender keeps the event
+            return unavailable(PAUSED_SECONDS, PAUSED)  # nothing is recorded: the sender keeps the event
         claimed = await self.claimer.claim(claims)
         words = [await self._one(source, claim, outcome) for claim, outcome in zip(claims, claimed, strict=True)]
         if "busy" in words:
-            return unavailable(5)
+            return unavailable(5, BUSY)
         if "retrying" in words:
             return inline_failed()
         return inline_processed(claims, claimed, words, source.provider.answer, batch=batch)

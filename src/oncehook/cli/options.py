@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -120,9 +121,10 @@ def console() -> Any:
 
 
 def write_new(path: Path, content: str) -> bool:
-    """Write a file that is not there yet; False if it is."""
+    """Write a file that is not there yet, for its owner alone: secrets may go into it. False if it is there."""
     try:
-        with path.open("x", encoding="utf-8") as file:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  # a path has no mode
             file.write(content)
     except FileExistsError:
         return False

@@ -22,6 +22,10 @@ ID_BLOCK = 512
 """How many receipt ids are drawn at once; a restart leaves a gap of at most as many."""
 
 
+PING_SECONDS = 1.4
+"""How long a check waits for a lock: one that is held longer would make deliveries wait."""
+
+
 class IdsTaken(Exception):
     """Other receipts have the ids of a claim: the sequence went back, in a failover or a restored backup."""
 
@@ -48,6 +52,13 @@ class PostgresClaim(PostgresPool):
     def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
         super().__init__(settings, clock)
         self._ids: list[int] = []
+
+    async def ping(self) -> None:
+        """Run the statements of a claim with no events in it: they wait for the same locks, and for the standby."""
+        await super().ping()
+        async with self._connection() as connection:
+            await connection.fetch(self.sql["claim"], "[]", b"", self.is_durable, timeout=PING_SECONDS)
+            await connection.fetch(self.sql["claimed_before"], [], [], self.is_durable, timeout=PING_SECONDS)
 
     async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
         deadline = self.clock.monotonic() + self.settings.claim_timeout

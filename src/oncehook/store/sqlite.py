@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from oncehook.errors import KeyTaken
+from oncehook.clock import SYSTEM
+from oncehook.errors import KeyTaken, StoreUnavailable
 from oncehook.extract import moment
 from oncehook.patterns import glob
 from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
@@ -27,7 +28,14 @@ class SqliteStore(SqliteAlerts):
     # -- the door -------------------------------------------------------------------------------------------------
 
     async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
-        return await self._write(lambda connection: self._claim(connection, claims))
+        latest = SYSTEM.monotonic() + self.settings.claim_timeout / 2
+        return await self._write(lambda connection: self._claim_in_time(connection, claims, latest))
+
+    def _claim_in_time(self, connection: sqlite3.Connection, claims: Sequence[Claim], latest: float) -> list[Claimed]:
+        """Claim, unless the writer took too long for what was before: its sender may have left."""
+        if SYSTEM.monotonic() > latest:
+            raise StoreUnavailable("SQLite: the writer was busy for too long")
+        return self._claim(connection, claims)
 
     def _claim(self, connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claimed]:
         """Few, large statements: `sqlite3` gives up the GIL at each, and the event loop is slow to give it back."""

@@ -8,9 +8,11 @@ import asyncio
 import os
 import queue
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +27,9 @@ Work = Callable[[sqlite3.Connection], Any]
 BUSY_MS = 5000
 """How long another process may hold the write lock before a claim is answered 503."""
 
+PING_SECONDS = 1.4
+"""How long a check waits for the write lock: one that is held longer would make deliveries wait."""
+
 
 class SqliteFile:
     """The file, its writer, and the schema in it."""
@@ -38,7 +43,7 @@ class SqliteFile:
     # -- opening and closing --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        self._writer = Writer(self.path)
+        self._writer = Writer(self.path, min(BUSY_MS / 1000, self.settings.claim_timeout / 2))
         try:
             await self._write(lambda connection: None)  # connecting is the first piece of work
             if self.settings.migrate == "auto":
@@ -53,10 +58,26 @@ class SqliteFile:
             await asyncio.to_thread(writer.stop)
 
     async def ping(self) -> None:
-        await self._write(lambda connection: connection.execute("BEGIN IMMEDIATE").connection.rollback())
+        """Take the write lock for a moment. Not by the writer: what waits there for the lock would make this wait."""
+        if self._writer is None:
+            raise StoreUnavailable("the store is not open")
+
+        def lock() -> None:
+            address = f"file:{_quoted(self.path)}?mode=rw"
+            connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=PING_SECONDS)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+            finally:
+                connection.close()
+
+        try:
+            await asyncio.to_thread(lock)
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"SQLite cannot write to {self.path}: {error}") from error
 
     async def risks(self) -> list[str]:
-        return []
+        return await asyncio.to_thread(_readable_by_others, self.path)
 
     # -- plumbing -------------------------------------------------------------------------------------------------
 
@@ -123,8 +144,9 @@ class SqliteFile:
 class Writer:
     """The one thread that writes. A piece of work that fails leaves no transaction open behind it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, busy_seconds: float) -> None:
         self.path = path
+        self.busy_seconds = busy_seconds
         self.pid = os.getpid()
         self.queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="oncehook-sqlite-writer", daemon=True)
@@ -150,7 +172,7 @@ class Writer:
             result: Any = None
             failure: BaseException | None = None
             try:
-                connection = connection or _connect(self.path)
+                connection = connection or _connect(self.path, self.busy_seconds)
                 result = work(connection)
             except BaseException as error:  # whatever it is, it belongs to the waiter, and the thread goes on
                 failure = error
@@ -202,10 +224,12 @@ def _use_wal(connection: sqlite3.Connection) -> str:
             return mode
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
     """A connection with the pragmas of a durable inbox."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_MS / 1000)
+    with suppress(FileExistsError):  # only a new file: closing one that SQLite has open would drop SQLite's locks
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite gives -wal and -shm the same mode
+    connection = sqlite3.connect(path, isolation_level=None, timeout=busy_seconds)
     try:
         # This counts only before the first table, so it comes first.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
@@ -218,6 +242,14 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.close()
         raise ConfigurationError(f"database: SQLite cannot use WAL here (it says {mode}); use a file on a local disk")
     return connection
+
+
+def _readable_by_others(path: Path) -> list[str]:
+    """A sentence, if any user of this machine may read the payloads."""
+    files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
+    if os.name == "nt" or not any(file.exists() and file.stat().st_mode & stat.S_IROTH for file in files):
+        return []
+    return [f"{path}: every user of this machine can read it, with all payloads: chmod o= {path}*"]
 
 
 def _statements(sql: str) -> list[str]:
