@@ -17,6 +17,7 @@ from oncehook.replay import replay
 from oncehook.settings import Horizon, Settings
 from oncehook.store import Selection, make_store
 from oncehook.testing import deliver
+from tests.conformance.test_postgres_session import FOUND, LEFT, OBJECTS
 from tests.events import make_claim, stripe_body
 from tests.serial import Note, check_order
 from tests.servers import PgBouncer, Postgres, ask, private_pgbouncer
@@ -109,6 +110,35 @@ async def test_batches_and_plain_functions_commit_with_their_mark(inbox: Inbox, 
     inbox.start_worker()
     await until(settled(database, "processed", 50))
     assert ask(database, "SELECT note, count(*) FROM ledger GROUP BY note ORDER BY 1") == [("batch", 40), ("plain", 10)]
+
+
+async def test_nothing_in_a_session_reaches_another_handler(inbox: Inbox, database: str) -> None:
+    """Each server of the pooler is used by many handlers: none may find what another one left there."""
+    for statement in OBJECTS:
+        ask(database, statement)
+    ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    found: list[dict[str, Any]] = []
+
+    @inbox.on("stripe", "invoice.paid")
+    async def probe(event: Event, tx: Any) -> None:
+        row = dict(await tx.fetchrow(FOUND))
+        del row["last_number"], row["settings"]  # on the same servers receipts get numbers, and the pooler has settings
+        found.append(row)
+
+    @inbox.on("stripe", "charge.paid", retry=Retry(attempts=2, first=0.01, most=0.02))
+    async def leave(event: Event, tx: Any) -> None:
+        await tx.execute(LEFT[event.id])
+        if event.attempt == 1:
+            raise ConnectionError("once more")
+
+    left = [make_claim(name, type="charge.paid") for name in LEFT]
+    probes = [make_claim(f"probe {number}") for number in range(3 * len(left))]
+    inbox.start_worker()
+    for start, claim in enumerate(left):
+        await inbox.store.claim([claim, *probes[3 * start : 3 * start + 3]])
+    await until(settled(database, "processed", len(left) + len(probes)), 60)
+    assert found == [found[0]] * len(probes)
+    assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
 
 
 async def test_serial_keys_hold_their_order(inbox: Inbox, database: str) -> None:

@@ -122,6 +122,12 @@ class Settings:
         "PostgreSQL: whether a pooler in transaction mode, such as PgBouncer, is between; `auto` finds out. `none` is "
         "also right for one in session mode.",
     )
+    clean_sessions: bool = setting(
+        True,
+        flag,
+        "PostgreSQL: whether a handler's session is cleaned before another handler gets its connection. `false` saves "
+        "time where no handler changes session state; see [transactions](transactions.md#the-session).",
+    )
     dedupe_window: float = setting(
         Default(30 * 86400.0),
         duration,

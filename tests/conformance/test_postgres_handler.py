@@ -9,10 +9,11 @@ import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
 from oncehook.clock import SYSTEM
-from oncehook.store import postgres_handler
+from oncehook.settings import Settings
 from oncehook.store.postgres import PostgresStore
 from oncehook.store.postgres_handler import FRESH, HandlerConnections
 from tests.events import make_claim
+from tests.faults.proxy import proxied
 from tests.servers import Postgres, ask
 
 pytestmark = pytest.mark.anyio
@@ -132,94 +133,73 @@ async def test_the_kind_of_transaction_that_a_handler_made_the_sessions_own_is_o
     assert set(found) == {(found[0][0], "read committed", "off")}
 
 
-async def test_a_session_is_cleaned_after_a_handler_that_may_have_left_something_and_after_no_other(
-    inbox: Inbox,
-) -> None:
-    assert isinstance(inbox.store, PostgresStore) and inbox.store.handling is not None
-    connections: HandlerConnections = inbox.store.handling
-    for begins in (False, True, True):
-        connection = await connections.take()
-        await connection.execute("INSERT INTO ledger VALUES (clock_timestamp()::text)")
-        assert connection.is_clean
-        await connections.commit(connection, [], and_begin=begins)
-        connections.give_back(connection)
-    connection = await connections.take()
-    await connection.execute("SET app.who = 'me'")
-    assert not connection.is_clean
-    await connections.roll_back(connection)
-    connections.give_back(connection)
-
-
-async def test_a_handler_may_have_a_search_path_in_which_the_mark_finds_the_ledger(inbox: Inbox, database: str) -> None:
-    ask(database, "CREATE SCHEMA tenant")
-    ask(database, "CREATE TABLE tenant.orders (id text)")
-
-    @inbox.on("stripe", "invoice.paid", retry=SLOW)
-    async def paid(event: Event, tx: Any) -> None:
-        await tx.execute(f"SET LOCAL search_path TO tenant{'' if event.id == 'evt_2' else ', public'}")
-        await tx.execute("INSERT INTO orders VALUES ($1)", event.id)
-
-    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(1, 4)])
-    inbox.start_worker()
-    await until(lambda: states(database) == ["processed", "retrying", "processed"])
-    assert ask(database, "SELECT id FROM tenant.orders ORDER BY id") == [("evt_1",), ("evt_3",)]
-    assert "webhook_receipts" in ask(database, "SELECT last_error FROM webhook_receipts WHERE event_id = 'evt_2'")[0][0]
-
-
-KEPT = {
-    "prepare": lambda tx: tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"),
-    "execute": lambda tx: tx.execute("SELECT 1; prepare mine AS SELECT 1"),
-    "fetch": lambda tx: tx.fetch("PREPARE mine AS SELECT 1"),
-    "fetchval": lambda tx: tx.fetchval("Prepare mine AS SELECT 1"),
-}
-
-
-@pytest.mark.parametrize("how", KEPT)
-async def test_a_statement_that_a_handler_prepared_ends_with_it(inbox: Inbox, database: str, how: str) -> None:
+async def test_a_statement_that_a_handler_prepared_through_the_driver_ends_with_it(inbox: Inbox, database: str) -> None:
     kept: list[Any] = []
-    found: list[tuple[int, int]] = []
+    backends: list[int] = []
 
     @inbox.on("stripe", "invoice.paid")
     async def prepare(event: Event, tx: Any) -> None:
-        named = await tx.fetchval(
-            "SELECT count(*) FROM pg_prepared_statements WHERE from_sql AND name <> 'oncehook_mark'"
-        )
-        found.append((await tx.fetchval("SELECT pg_backend_pid()"), named))
+        backends.append(await tx.fetchval("SELECT pg_backend_pid()"))
         if event.id == "evt_1":
-            kept.append(await KEPT[how](tx))
+            kept.append(await tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"))
 
     await inbox.store.claim([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3")])
     inbox.start_worker()
     await until(lambda: states(database) == ["processed"] * 3)
-    assert [named for _, named in found] == [0, 0, 0]
-    first, second, third = (backend for backend, _ in found)
-    assert first != second == third  # its connection is cut, and no other, whatever the handler is called
-    if how == "prepare":
-        with pytest.raises(Exception, match=r"closed|released"):
-            await kept[0].fetchval()
-        assert ask(database, "SELECT * FROM ledger") == []
+    first, second, third = backends
+    assert first != second == third  # its connection is cut, and no other
+    with pytest.raises(Exception, match=r"closed|released"):
+        await kept[0].fetchval()
+    assert ask(database, "SELECT * FROM ledger") == []
 
 
-async def test_the_mark_is_prepared_anew_now_and_then_and_where_a_handler_forgot_it(
-    inbox: Inbox, database: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_batch_that_lost_one_of_its_leases_keeps_nothing(
+    make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    monkeypatch.setattr(postgres_handler, "MARKS", 3)
-    prepared: list[tuple[int, Any]] = []
+    """It runs again one by one, and the event that is another worker's by now is left alone."""
+    inbox = make_inbox(worker=False)
+    inbox.source("stripe", secrets=["whsec_test"])
+    ran: list[int] = []
 
-    @inbox.on("stripe", "invoice.paid")
-    async def paid(event: Event, tx: Any) -> None:
-        mark = "SELECT pg_backend_pid(), (SELECT prepare_time FROM pg_prepared_statements WHERE name = 'oncehook_mark')"
-        prepared.append(tuple(await tx.fetchrow(mark)))
-        if event.id == "evt_07":
-            await tx.execute("DEALLOCATE ALL")
+    @inbox.on("stripe", "invoice.paid", batch=3)
+    async def paid(events: list[Event], tx: Any) -> None:
+        ran.append(len(events))
+        for event in events:
+            await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
+        if len(events) == 3:
+            taken = "UPDATE webhook_receipts SET lease = lease + 1 WHERE event_id = 'evt_2'"
+            await asyncio.to_thread(ask, database, taken)
 
-    await inbox.store.claim([make_claim(f"evt_{number:02d}") for number in range(12)])
-    inbox.start_worker()
-    await until(lambda: states(database) == ["processed"] * 12)
-    before, after = [at for _, at in prepared[:8]], [at for _, at in prepared[8:]]
-    assert [before.index(at) for at in before] == [0, 1, 1, 1, 4, 4, 4, 7]
-    assert [after.index(at) for at in after] == [0, 1, 1, 1]
-    assert len({backend for backend, _ in prepared}) == 2
+    async with inbox.lifespan():
+        ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
+        await inbox.store.claim([make_claim(f"evt_{number}") for number in range(1, 4)])
+        inbox.start_worker()
+        await until(lambda: len(ran) == 4 and states(database).count("processed") == 2)
+        assert inbox.worker is not None
+        await inbox.worker.stop()
+    assert states(database) == ["processed", "processing", "processed"]
+    assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_3",)]
+
+
+async def test_a_handler_that_is_cancelled_while_its_transaction_begins_leaves_room_for_the_next(
+    database: str,
+) -> None:
+    async with proxied(database) as (proxy, through):
+        store = PostgresStore(Settings(database=through, concurrency=1, claim_timeout=5.0))
+        await store.open()
+        assert store.handling is not None
+        for is_connected in (False, True):
+            proxy.stall()
+            taking = asyncio.create_task(store.handling.take())
+            await until(lambda task=taking: store.handling._free.locked())  # type: ignore[misc, union-attr]
+            taking.cancel()
+            await asyncio.gather(taking, return_exceptions=True)
+            assert taking.cancelled(), is_connected
+            proxy.flow()
+            connection = await asyncio.wait_for(store.handling.take(), 5)
+            await store.handling.roll_back(connection)
+            store.handling.give_back(connection)
+        await store.close()
 
 
 async def test_a_connection_whose_driver_a_handler_changed_is_not_used_again(inbox: Inbox, database: str) -> None:

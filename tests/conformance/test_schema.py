@@ -19,10 +19,15 @@ pytestmark = pytest.mark.anyio
 
 # What one dialect needs and the other has another way for; everything else is in both.
 POSTGRES_ONLY = {
-    "mark",
-    "mark_prepared",
-    "prepare_mark",
+    "begin_handling",
+    "before_finish",
+    "finish",
+    "finish_batch",
+    "after_finish",
+    "unlock_session",
+    "unlock_guarded_session",
     "clean_session",
+    "guard_session",
     "notify",
     "backend",
     "turn_to_prune",

@@ -1,12 +1,12 @@
 """A handler's transaction on PostgreSQL, and the connections of handlers.
 
 They are apart from those that claim and lease, and are kept from handler to handler without asyncpg's pool, whose reset
-costs a round trip. What a handler may have left in its session is cleaned away in the message that ends its
-transaction. Where handlers follow each other, that message also begins the next one's.
+costs a round trip. The message that ends a handler's transaction also cleans its session, whatever the handler sent.
+Where handlers follow each other, that message also begins the next one's transaction.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import asyncpg
@@ -18,20 +18,41 @@ from oncehook.store.postgres_pool import LOST
 from oncehook.store.postgres_session import HandlerConnection
 from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
+STATEMENTS = (
+    "begin_handling", "before_finish", "finish", "finish_batch", "after_finish", "unlock_session",
+    "unlock_guarded_session", "clean_session", "guard_session",
+)  # fmt: skip
+
 FRESH = 0.01
 """For how many seconds a transaction that was begun ahead may wait for its handler: `now()` in it is as old."""
 
 BUSY = 0.03
 """Handlers that begin within so many seconds of each other have their transactions begun ahead."""
 
-MARKS = 500
-"""So often a prepared mark is used, and then prepared anew: its plan was made for a table that was smaller."""
-
 
 class LeaseLost(asyncpg.PostgresError):
-    """What the marks raise in PostgreSQL; asyncpg finds it by its code."""
+    """What `webhook_finish` raises in PostgreSQL; asyncpg finds it by its code."""
 
     sqlstate = "OH001"
+
+
+class TransactionReplaced(asyncpg.PostgresError):
+    """The transaction is not the one that was begun for the handler."""
+
+    sqlstate = "OH002"
+
+
+class StatementsGone(asyncpg.PostgresError):
+    """The handler deallocated the driver's prepared statements."""
+
+    sqlstate = "OH003"
+
+
+ENDINGS: dict[type[asyncpg.PostgresError], str] = {
+    TransactionReplaced: f"{NOT_YOURS} (RESET ALL counts as such: reset settings by their names)",
+    StatementsGone: "the handler sent DEALLOCATE ALL: deallocate your own prepared statements by their names",
+}
+"""What a handler is told that left a session in which its work must not be committed."""
 
 
 class HandlerConnections:
@@ -45,17 +66,16 @@ class HandlerConnections:
         limit: int,
         timeout: float,
         statements: Callable[[], dict[str, Any]],
+        cleans: bool = True,
     ) -> None:
         self.database = database
         self.sql = sql
         self.statements = statements  # something else than usual behind a pooler, which is known once the store is open
         self.timeout = timeout
+        self.cleans = cleans
         self.taken = 0  # how many transactions were begun
         self._last_taken = (0.0, 0.0)  # when the last one was, and the one before
-        self._clean = _in_one_line(sql["clean_session"])
-        self._mark = _in_one_line(sql["mark"])
-        self._mark_prepared = _in_one_line(sql["mark_prepared"])
-        self._prepare_mark = _in_one_line(sql["prepare_mark"])
+        self._sql = {name: _in_one_line(sql[name]) for name in STATEMENTS}
         self._free = asyncio.Semaphore(limit)
         self._waiting: list[HandlerConnection] = []
         self._sweeping: asyncio.Task[None] | None = None
@@ -102,20 +122,32 @@ class HandlerConnections:
         return None
 
     async def _connect(self) -> HandlerConnection:
-        return await asyncpg.connect(
+        connection: HandlerConnection = await asyncpg.connect(
             self.database,
             timeout=self.timeout,
             connection_class=HandlerConnection,
             server_settings={"application_name": "oncehook"},
             **self.statements(),
         )
+        try:
+            if self._is_guarded:
+                await self._send(connection, self._sql["guard_session"])
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether sessions keep prepared statements of the driver's. Behind a pooler they keep none."""
+        return self.cleans and not self.statements()
 
     async def _begin(self, connection: HandlerConnection) -> None:
         begun_at, connection.begun_at = connection.begun_at, None
         if begun_at is None:
-            await self._send(connection, "BEGIN")
+            await self._send(connection, self._sql["begin_handling"])
         elif SYSTEM.monotonic() - begun_at > FRESH:
-            await self._send(connection, "ROLLBACK; BEGIN")
+            await self._send(connection, f"ROLLBACK; {self._sql['begin_handling']}")
 
     def give_back(self, connection: HandlerConnection) -> None:
         """For the next handler, unless it is of no more use."""
@@ -130,55 +162,59 @@ class HandlerConnections:
     # -- ending ---------------------------------------------------------------------------------------------------
 
     async def commit(self, connection: HandlerConnection, settled: Sequence[Settled], *, and_begin: bool) -> None:
-        """Mark what is settled, and COMMIT, in one message.
+        """Write what is settled, COMMIT and clean the session, in one message.
 
         Where a process is stopped here, PostgreSQL goes on to the end alone, and holds no lock. `and_begin` begins the
-        next handler's transaction in the same message; the cleaning is then one of its own, or it would be undone where
-        that handler fails. Nor is that one chained to it: it may be of a kind that the handler made the session's own,
-        such as READ ONLY.
+        next handler's transaction in the same message. It is not chained to another one, whose isolation level and
+        access mode it would inherit, and the cleaning is not part of it: a rollback would undo that.
         """
-        end = "COMMIT"
-        if not connection.is_clean:
-            end = f"COMMIT; BEGIN; {self._clean}; COMMIT{'; BEGIN' if and_begin else ''}"
-        elif and_begin:
-            end = "COMMIT AND CHAIN"
-        message = f"{self._marks(connection, settled)}; {end}" if settled else end
         try:
-            await self._send(connection, message)
+            await self._send(connection, "; ".join(self._ending(settled, and_begin=and_begin)))
         except BaseException:
             connection.is_used_up = True  # how far it came is not known
             raise
-        connection.is_clean = True
         if and_begin:
             connection.begun_at = SYSTEM.monotonic()
 
-    async def _send(self, connection: HandlerConnection, message: str) -> None:
-        """What we say ourselves is not looked at: a handler may be called `prepare`."""
-        await asyncpg.Connection.execute(connection, message, timeout=self.timeout)
+    def _ending(self, settled: Sequence[Settled], *, and_begin: bool) -> Iterator[str]:
+        if self.cleans:
+            yield self._sql["before_finish"]
+        if settled:
+            yield self._finish(settled)
+        if self.cleans:
+            yield self._sql["after_finish"]
+        if self.cleans:
+            unlock = self._sql["unlock_guarded_session" if self._is_guarded else "unlock_session"]
+            yield f"COMMIT AND CHAIN; {unlock}; COMMIT"
+        else:
+            yield "COMMIT"
+        if and_begin:
+            yield self._sql["begin_handling"]
 
-    def _marks(self, connection: HandlerConnection, settled: Sequence[Settled]) -> str:
-        """The statement that marks them as processed. They are of one handler, and ran together."""
+    async def _send(self, connection: HandlerConnection, message: str) -> None:
+        await connection.execute(message, timeout=self.timeout)
+
+    def _finish(self, settled: Sequence[Settled]) -> str:
+        """The statement that makes them processed. They are of one handler, and ran together."""
         first = settled[0]
-        said = {
+        values = {
             "handler": _literal(first.handler),
             "version": _literal(first.version),
             "seconds": "NULL" if first.seconds is None else first.seconds,
+            "cleans": self.cleans,
+            "guarded": self._is_guarded,
         }
-        if len(settled) > 1 or connection.is_used_up or self.statements():
-            held = sorted((one.receipt, one.lease) for one in settled)  # as everybody takes them
-            receipts, leases = (f"'{{{','.join(map(str, numbers))}}}'" for numbers in zip(*held, strict=True))
-            return self._mark.format(receipts=receipts, leases=leases, **said)
-        mark = self._mark_prepared.format(receipt=first.receipt, lease=first.lease, **said)
-        left, connection.marks_left = connection.marks_left, (connection.marks_left or MARKS) - 1
-        if left:
-            return mark
-        return f"{'' if left is None else 'DEALLOCATE oncehook_mark; '}{self._prepare_mark}; {mark}"
+        if len(settled) == 1:
+            return self._sql["finish"].format(receipt=first.receipt, lease=first.lease, **values)
+        held = sorted((one.receipt, one.lease) for one in settled)  # in the order in which every process locks them
+        receipts, leases = (f"'{{{','.join(map(str, numbers))}}}'" for numbers in zip(*held, strict=True))
+        return self._sql["finish_batch"].format(receipts=receipts, leases=leases, **values)
 
     async def roll_back(self, connection: HandlerConnection) -> None:
         """Undo everything, also what is left in the session. One that cannot be asked is cut."""
         try:
-            await self._send(connection, f"ROLLBACK; {self._clean}")
-            connection.is_clean = True
+            clean = self._sql["clean_session"].format(guarded=self._is_guarded)
+            await self._send(connection, f"ROLLBACK; {clean}")
         except (*LOST, asyncpg.PostgresError):
             connection.terminate()
 
@@ -262,10 +298,10 @@ class PostgresTransaction(Native):
     async def ask(self, pick: Pick, given: str) -> list[Any]:
         statement, _ = queries.numbered(pick(self._home.sql))
         connection = await self.connection()
-        return [tuple(row) for row in await asyncpg.Connection.fetch(connection, statement, given)]
+        return [tuple(row) for row in await connection.fetch(statement, given)]
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
-        """The mark, and the COMMIT of it and all the handler did; False, and nothing of it, if a lease was lost."""
+        """Write the processed status and COMMIT; False, with everything rolled back, if a lease was lost."""
         connection = self._connection
         assert connection is not None
         try:
@@ -276,6 +312,9 @@ class PostgresTransaction(Native):
         except LeaseLost:
             await self.rollback()
             return False
+        except (TransactionReplaced, StatementsGone) as error:
+            await asyncio.shield(self.rollback())
+            raise TransactionClosed(ENDINGS[type(error)]) from error
         except BaseException:
             await asyncio.shield(self.rollback())
             raise

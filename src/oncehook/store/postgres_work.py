@@ -34,7 +34,12 @@ class PostgresWork(PostgresLease):
     async def open(self) -> None:
         limit, timeout = self.settings.concurrency, self.settings.claim_timeout
         self.handling = HandlerConnections(
-            self.settings.database, self.sql, limit=limit, timeout=timeout, statements=self._statements
+            self.settings.database,
+            self.sql,
+            limit=limit,
+            timeout=timeout,
+            statements=self._statements,
+            cleans=self.settings.clean_sessions,
         )
         await super().open()
 

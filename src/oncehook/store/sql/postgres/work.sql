@@ -32,30 +32,44 @@ WHERE r.id = held.id
 -- name: settle
 SELECT receipt FROM webhook_settle(CAST(:given AS json)) AS receipt
 
--- name: mark
--- The marks of a handler's transaction. An error of its own, OH001, and so no COMMIT, unless every lease still held.
-CALL webhook_mark({receipts}, {leases}, {handler}, {version}, {seconds})
+-- name: begin_handling
+-- The setting ends with the transaction, however that ends: it tells whether the handler replaced it by another one.
+BEGIN; SET LOCAL oncehook.transaction = 'open'
 
--- name: mark_prepared
--- The same for one event, at less cost, where a session is ours for long enough to prepare it.
-EXECUTE oncehook_mark ({receipt}, {lease}, {handler}, {version}, {seconds})
+-- name: before_finish
+-- Deferred triggers run first, with the handler's own settings and role. Then nothing that the handler left may stand
+-- between us and our tables: a role, a timeout, a search_path, a temporary table of the same name. RESET ROLE comes after
+-- RESET SESSION AUTHORIZATION, which forgets a role that the address or ALTER ROLE had set. RESET ALL has to wait: it would
+-- also reset what the next statement looks for.
+SET CONSTRAINTS ALL IMMEDIATE; CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ROLE; RESET statement_timeout;
+RESET lock_timeout; RESET search_path; DISCARD TEMP
 
--- name: prepare_mark
-PREPARE oncehook_mark (bigint, bigint, text, text, double precision) AS
-WITH marked AS (
-    UPDATE webhook_receipts r
-    SET status = 'processed', outcome = 'processed', handler = $3, version = $4, last_error = NULL, lease_until = NULL,
-        crashes = 0, started_at = coalesce(statement_timestamp() - $5 * interval '1 second', r.leased_at),
-        processed_at = statement_timestamp(), next_attempt_at = NULL
-    WHERE r.id = $1 AND r.lease = $2 AND r.status IS NOT DISTINCT FROM 'processing'
-    RETURNING 1
-)
-SELECT coalesce((SELECT 1 FROM marked), webhook_lease_lost())
+-- name: finish
+-- The processed status in a handler's transaction. Errors of its own, and so no COMMIT: OH001 unless the lease still held,
+-- OH002 if this is not the transaction that was begun for the handler, OH003 after DEALLOCATE ALL.
+CALL webhook_finish({receipt}, {lease}, {handler}, {version}, {seconds}, {cleans}, {guarded})
+
+-- name: finish_batch
+CALL webhook_finish_batch({receipts}, {leases}, {handler}, {version}, {seconds}, {cleans}, {guarded})
+
+-- name: after_finish
+RESET ALL; UNLISTEN *; DISCARD SEQUENCES
+
+-- name: unlock_session
+-- Only after the COMMIT: whoever waits for an advisory lock expects to see what was done under it.
+SELECT pg_advisory_unlock_all()
+
+-- name: unlock_guarded_session
+EXECUTE oncehook
 
 -- name: clean_session
--- What a handler may have left in its session, as DISCARD ALL has it, without the plans and prepared statements.
-SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *; RESET ALL; SET SESSION AUTHORIZATION DEFAULT;
-DISCARD TEMP; DISCARD SEQUENCES
+-- After a ROLLBACK: all that a handler may have left, as DISCARD ALL has it, but for the driver's prepared statements.
+RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *;
+DISCARD TEMP; DISCARD SEQUENCES; SELECT webhook_deallocate({guarded})
+
+-- name: guard_session
+-- Saves planning it for every event, and is missed after DEALLOCATE ALL, which takes the driver's statements as well.
+PREPARE oncehook AS SELECT pg_advisory_unlock_all()
 
 -- name: release
 UPDATE webhook_receipts r
