@@ -513,7 +513,7 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
     await until(all_are(rows, "webhook_effects", "done", 1))
     told = [fields["loop"] for line, fields in emitted if line == "background_failed"]
     assert {"worker", "relay", "relay looking around", "listen"} <= set(told)
-    rescuing = asyncio.create_task(keep_rescuing(inbox.store, inbox.handlers, 0.05))
+    rescuing = asyncio.create_task(keep_rescuing(inbox.store, inbox.handlers, inbox.sources, 0.05))
     expired = inbox.store.expired
     await until(lambda: expired.times < 0)  # type: ignore[attr-defined]
     assert not rescuing.done()
@@ -570,7 +570,7 @@ def test_the_heartbeat_survives_whatever_its_store_raises(emitted: list[tuple[st
 async def test_a_lease_outlives_a_goodbye_at_the_wrong_moment(
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beat, calls = postgres_work.PostgresHeart._beat, 0
+    beat, calls = postgres_work.PostgresHeart._execute, 0
 
     async def once(self: Any, *args: Any) -> None:
         nonlocal calls
@@ -579,7 +579,7 @@ async def test_a_lease_outlives_a_goodbye_at_the_wrong_moment(
             raise asyncpg.exceptions.ProtocolError("the server said goodbye")
         await beat(self, *args)
 
-    monkeypatch.setattr(postgres_work.PostgresHeart, "_beat", once)
+    monkeypatch.setattr(postgres_work.PostgresHeart, "_execute", once)
 
     @inbox.on("stripe", "*")
     async def slow(event: Event) -> None:

@@ -1,7 +1,7 @@
 """Inbox: sources, and the door to them; start and stop. The only place that wires the steps together."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from oncehook.rescue import keep_rescuing
 from oncehook.retry import Retry, with_fields
 from oncehook.settings import Configuration, Horizon, Settings, load, read_source, read_table
 from oncehook.source import Source
+from oncehook.stopping import Deadline
 from oncehook.store import Store, make_store
 from oncehook.target import Target as ForwardTarget
 from oncehook.version import checked_out
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 READY_SECONDS = 1.8
+
+STOP_MARGIN = 3.0
+"""Seconds beyond `stop_grace` in which everything but handlers and effects has to end."""
 
 
 class Inbox(Registry):
@@ -124,6 +128,7 @@ class Inbox(Registry):
         self.janitor: Janitor | None = None
         self._dashboard: MountedDashboard | None = None
         self._running = 0
+        self._deadline = Deadline()
         if database is None or config is not None:
             for name, source in self.configuration.sources.items():
                 self._add(name, source, in_file=True)
@@ -265,8 +270,15 @@ class Inbox(Registry):
         async with AsyncExitStack() as last:
             last.push_async_callback(self.store.close)
             last.push_async_callback(self._stop_heart)
-            await self._finish()
+            await self._in_time(self._finish())
+        self._deadline.clear()
         signals.emit("stopped")
+
+    async def _in_time(self, *parts: Coroutine[Any, Any, None]) -> None:
+        """Await parts of stopping, until the one deadline of all of them: a database may not answer any more."""
+        seconds = self.settings.stop_grace + STOP_MARGIN
+        if not await self._deadline.keep(seconds, *parts):
+            signals.emit("stop_late", seconds=seconds)
 
     async def _finish(self) -> None:
         for task in (self._rescuing, self._listening):
@@ -298,8 +310,8 @@ class Inbox(Registry):
     async def end_work(self) -> None:
         """Lease no more, and let handlers and effects that are under way end, within `stop_grace` altogether."""
         worker, relay, self.worker, self.relay = self.worker, self.relay, None, None
-        ending = worker, relay, self.door.inline
-        await asyncio.gather(*(one.stop(self.settings.stop_grace) for one in ending if one is not None))
+        ending = [one for one in (worker, relay, self.door.inline) if one is not None]
+        await self._in_time(*(one.stop(self.settings.stop_grace) for one in ending))
 
     def start_processor(self) -> Processor:
         """Be able to run handlers in this process: for the worker, for inline sources, and for tests without either."""

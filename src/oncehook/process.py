@@ -201,8 +201,9 @@ class Processor:
             await self._call(handler, events if handler.batch else events[0], transaction, held)
 
     async def _call(self, handler: Handler, given: Any, transaction: Transaction, held: Sequence[Leased]) -> None:
-        for leased in held:
-            self.heartbeat.keep(leased.held, handler.longest(self.threads))
+        seconds = handler.longest(self.threads)
+        if not all(self.heartbeat.keep(leased.held, seconds) for leased in held):
+            raise NotNow("the event loop was blocked, and somebody else has the receipt", after=0.0)
         await handler.call(given, transaction, self.threads)
 
     def _done(self, leased: Leased, handler: Handler | None) -> Settled:

@@ -77,8 +77,9 @@ class Relay:
         self._attention.set()
         if self._looking is not None:
             self._looking.cancel()
+        began = SYSTEM.monotonic()
         await asyncio.gather(*filter(None, (self._feeding, self._looking)), return_exceptions=True)
-        await end(self._running, grace)
+        await end(self._running, max(0.0, grace - (SYSTEM.monotonic() - began)))
 
     async def drain(self, most: int | None = None) -> list[int]:
         """Perform what is due now and return when nothing of it is left, or after `most` calls; which were called."""

@@ -1,4 +1,4 @@
-"""Expired leases come back by themselves: a worker that crashed or hung holds nothing for longer than its lease."""
+"""Expired leases come back by themselves: a worker that crashed or hung keeps no receipt for longer than its lease."""
 
 import asyncio
 from collections.abc import Mapping

@@ -71,6 +71,11 @@ LINES: dict[str, tuple[str, str]] = {
     "settle_failed": ("error", "What came of an attempt could not be written; the lease will run out."),
     "release_failed": ("warning", "Receipts could not be given back; their leases will run out."),
     "heartbeat_failed": ("warning", "Leases could not be extended this time."),
+    "loop_blocked": (
+        "error",
+        "A handler blocks the event loop: receipts that this process has leased and not started are released. "
+        "Make it a plain `def`, or await what it waits for.",
+    ),
     "pruned": ("info", "Receipts and payloads that were past their horizon are gone."),
     "email_pruned": ("info", "Email facts that were past `email_retention` are gone; suppressions stay."),
     "prune_waits": ("warning", "The database does not answer; pruning goes on at its next turn."),
@@ -107,6 +112,8 @@ LINES: dict[str, tuple[str, str]] = {
     "dashboard_waits": ("warning", "The database did not answer the dashboard, or not in time."),
     "dashboard_failed": ("error", "A bug of Oncehook's own in the dashboard. Please report it."),
     "started": ("info", "The inbox is ready to accept."),
+    "stop_late": ("error", "Not everything ended in time, the database may not answer: what is left is cut off."),
+    "stop_forced": ("error", "The event loop is blocked, so stopping did not even begin: the process ends now."),
     "stopped": ("info", "The inbox has drained and closed."),
     "unverified_source": ("warning", "A source accepts unsigned deliveries from anyone who knows its address."),
 }

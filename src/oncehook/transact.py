@@ -71,9 +71,11 @@ class Native:
 
 
 class Heart(Protocol):
-    """A store's way to extend leases, used from one thread."""
+    """A store's way to extend leases and to release them, used from one thread."""
 
     def beat(self, held: Sequence[Held], seconds: float) -> None: ...
+
+    def release(self, held: Sequence[Held]) -> None: ...
 
     def close(self) -> None: ...
 

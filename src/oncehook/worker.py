@@ -67,12 +67,11 @@ class Worker:
         """Lease no more, let running handlers finish within `grace`, give back what was not started."""
         self._stop_asked.set()
         self._attention.set()
-        if self._feeder is not None:
-            await asyncio.gather(self._feeder, return_exceptions=True)
-        await self._give_back()
-        await end(self._running, grace)
+        await asyncio.gather(self._give_back(), end(self._running, grace))
 
     async def _give_back(self) -> None:
+        if self._feeder is not None:
+            await asyncio.gather(self._feeder, return_exceptions=True)
         leased = [*self._ready, *filter(None, [self._alone.put_off()])]
         self._ready.clear()
         await self._release([one.held for one in leased])
@@ -190,6 +189,9 @@ class Worker:
             return
         while self._ready and len(self._running) < self.concurrency:
             leased = self._ready.popleft()
+            if self.processor.heartbeat.is_released(leased.held):  # while the loop was blocked
+                self.processor.heartbeat.drop(leased.held)
+                continue
             handler = self.processor.handlers.find(leased.source, leased.type)
             if handler is not None and handler.batch:
                 work = self.processor.work_batch(handler, [leased, *self._take_same(handler, handler.batch - 1)])

@@ -17,6 +17,7 @@ import uvicorn
 
 from oncehook import metrics, signals
 from oncehook.cli.app import app_name, app_option, configured_inbox
+from oncehook.cli.ending import end_on_signals
 from oncehook.cli.options import config_option
 from oncehook.cli.processes import run_processes
 from oncehook.errors import ConfigurationError
@@ -169,11 +170,7 @@ class Server(uvicorn.Server):
 
     def end_on_signals(self) -> None:
         """From now on SIGINT and SIGTERM drain and end this server, also while it is still starting."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                asyncio.get_running_loop().add_signal_handler(number, self.handle_exit, number, None)
-            except NotImplementedError:  # Windows
-                signal.signal(number, self.handle_exit)
+        end_on_signals(lambda number: self.handle_exit(number, None), self.inbox.settings.stop_grace)
 
 
 def most_connections() -> int | None:

@@ -1,13 +1,13 @@
 """`oncehook worker`: the work, without the door."""
 
 import asyncio
-import signal
 import sys
 
 import click
 
 from oncehook import signals
 from oncehook.cli.app import app_name, app_option, configured_inbox
+from oncehook.cli.ending import end_on_signals
 from oncehook.cli.options import config_option
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
@@ -57,12 +57,7 @@ def work(inbox: Inbox) -> None:
 
     async def run() -> None:
         stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                loop.add_signal_handler(number, stop.set)
-            except NotImplementedError:  # Windows
-                signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
+        end_on_signals(lambda number: stop.set(), inbox.settings.stop_grace)
         async with inbox.lifespan():
             click.echo(f"Oncehook worker, {inbox.settings.concurrency} at once  (Ctrl-C stops it)")
             sys.stdout.flush()

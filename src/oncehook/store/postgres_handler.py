@@ -14,7 +14,7 @@ import asyncpg
 from oncehook.clock import SYSTEM
 from oncehook.receipt import Settled
 from oncehook.store import queries
-from oncehook.store.postgres_pool import LOST
+from oncehook.store.postgres_pool import CLOSE_SECONDS, LOST
 from oncehook.store.postgres_session import HandlerConnection
 from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
@@ -250,16 +250,18 @@ class HandlerConnections:
             self._sweeping.cancel()
             await asyncio.gather(self._sweeping, return_exceptions=True)
         try:
-            while self._waiting:
-                connection = self._waiting.pop()
-                try:
-                    await connection.close(timeout=self.timeout)
-                except (*LOST, asyncpg.PostgresError):
-                    connection.terminate()
+            await asyncio.gather(*map(_disconnect, self._waiting))
         finally:
             for connection in self._waiting:  # this was cancelled
                 connection.terminate()
             self._waiting.clear()
+
+
+async def _disconnect(connection: HandlerConnection) -> None:
+    try:
+        await connection.close(timeout=CLOSE_SECONDS)
+    except (*LOST, asyncpg.PostgresError):
+        connection.terminate()
 
 
 def _in_one_line(sql: str) -> str:

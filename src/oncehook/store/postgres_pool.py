@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 CONNECTIONS = 10
 DAYS_AHEAD = 7
+CLOSE_SECONDS = 2.0  # for a goodbye: a server that answers takes milliseconds
 MIGRATION_LOCK = 0x6F6E6365  # "once"
 MIGRATION_SECONDS = 3600.0
 
@@ -109,7 +110,7 @@ class PostgresPool:
         pool, self._pool = self._pool, None
         if pool is not None:
             try:
-                await asyncio.wait_for(pool.close(), self.settings.claim_timeout)
+                await asyncio.wait_for(pool.close(), min(self.settings.claim_timeout, CLOSE_SECONDS))
             except TimeoutError:
                 pool.terminate()
 

@@ -83,22 +83,28 @@ class PostgresWork(PostgresLease):
         return PostgresTransaction(self.handling)
 
     def heart(self) -> "PostgresHeart":
-        return PostgresHeart(self, self.sql["extend"])
+        return PostgresHeart(self)
 
 
 class PostgresHeart:
     """Extends leases from a thread of its own, on a connection of its own."""
 
-    def __init__(self, store: PostgresPool, sql: str) -> None:
+    def __init__(self, store: PostgresPool) -> None:
         self.store = store
-        self.sql, _ = queries.numbered(sql)
         self._loop = asyncio.new_event_loop()
         self._connection: Any = None
 
     def beat(self, held: Sequence[Held], seconds: float) -> None:
         """Hold these for so long from now. Raises StoreUnavailable if the database does not answer."""
+        self._send("extend", {"seconds": seconds, "held": held_json(held)}, seconds)
+
+    def release(self, held: Sequence[Held]) -> None:
+        """Give these back without an attempt. Raises StoreUnavailable if the database does not answer."""
+        self._send("release", {"held": held_json(held), "after": None}, self.store.settings.claim_timeout)
+
+    def _send(self, name: str, given: dict[str, Any], seconds: float) -> None:
         try:
-            self._loop.run_until_complete(self._beat(held, seconds))
+            self._loop.run_until_complete(self._execute(name, given, seconds))
         except (*LOST, asyncpg.PostgresError) as error:
             self._drop()
             raise StoreUnavailable(f"the heartbeat failed: {type(error).__name__}") from error
@@ -106,10 +112,11 @@ class PostgresHeart:
             self._drop()  # what state it is in is not known
             raise
 
-    async def _beat(self, held: Sequence[Held], seconds: float) -> None:
+    async def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self.store._connect("oncehook heartbeat", seconds)
-        await self._connection.execute(self.sql, seconds, held_json(held))
+        text, names = queries.numbered(self.store.sql[name])
+        await self._connection.execute(text, *(given[one] for one in names))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None

@@ -89,7 +89,7 @@ class SqliteWork(SqliteLease):
         return SqliteTransaction(self.handling)
 
     def heart(self) -> "SqliteHeart":
-        return SqliteHeart(self.path, self.sql["extend"])
+        return SqliteHeart(self.path, self.sql)
 
 
 def settle_in(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequence[Settled]) -> set[int]:
@@ -261,19 +261,25 @@ class SqliteConnection:
 class SqliteHeart:
     """Extends leases from a thread of its own, on a connection of its own."""
 
-    def __init__(self, path: Path, sql: str) -> None:
+    def __init__(self, path: Path, sql: dict[str, str]) -> None:
         self.path = path
         self.sql = sql
         self._connection: sqlite3.Connection | None = None
 
     def beat(self, held: Sequence[Held], seconds: float) -> None:
+        self._execute("extend", {"held": held_json(held), "seconds": seconds}, seconds / 3)
+
+    def release(self, held: Sequence[Held]) -> None:
+        self._execute("release", {"held": held_json(held), "after": None}, BUSY_MS / 1000)
+
+    def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
         try:
             if self._connection is None:
-                self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=seconds / 3)
+                self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=seconds)
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._connection.execute("PRAGMA wal_autocheckpoint = 0")
             self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.execute(self.sql, {"held": held_json(held), "seconds": seconds})
+            self._connection.execute(self.sql[name], given).fetchall()
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             if self._connection is not None and self._connection.in_transaction:

@@ -1,0 +1,110 @@
+"""A handler that blocks the event loop of its worker: its own receipt is its affair, those behind it go to others."""
+
+import asyncio
+import os
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from oncehook.settings import Settings
+from oncehook.store.postgres import PostgresStore
+from tests.events import STRIPE_SECRET, make_claim
+from tests.servers import Postgres, ask
+from tests.serving import ONCEHOOK
+
+HOOKS = """
+import os
+import time
+from pathlib import Path
+
+from oncehook import Inbox, heartbeat
+from oncehook.cli import ending
+
+heartbeat.STALLED, ending.LATE = 1.0, 1.0
+inbox = Inbox({database!r}, lease="1s", poll="100ms", concurrency=4, stop_grace="500ms", migrate="never")
+inbox.source("stripe", secrets=[{secret!r}])
+
+
+@inbox.on("stripe", "*", timeout=3)
+async def write(event, tx):
+    with open("starts", "a") as starts:
+        starts.write(event.id + "\\n")
+    until = time.monotonic() + float(os.environ.get("BLOCK", "0"))
+    if event.id == "evt_0":
+        Path("blocked").touch()
+        while time.monotonic() < until:
+            time.sleep(0.1)
+    await tx.execute("INSERT INTO ledger (event_id) VALUES ($1)", event.id)
+"""
+
+FINISHED = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND event_id <> 'evt_0'"
+
+
+@contextmanager
+def worker(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    command = [str(ONCEHOOK), "worker", "hooks:inbox"]
+    process = subprocess.Popen(
+        command, cwd=folder, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None and "Oncehook worker" in process.stdout.readline()
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def database(postgres: Postgres, tmp_path: Path) -> str:
+    """Twelve events, more than a worker starts at once, and the ledger of their handler."""
+    address = postgres.database()
+
+    async def claim() -> None:
+        store = PostgresStore(Settings(database=address))
+        await store.open()
+        await store.claim([make_claim(f"evt_{n}", object_id=f"in_{n}") for n in range(12)])
+        await store.close()
+
+    asyncio.run(claim())
+    ask(address, "CREATE TABLE ledger (event_id TEXT)")
+    (tmp_path / "hooks.py").write_text(HOOKS.format(database=address, secret=STRIPE_SECRET))
+    return address
+
+
+def test_receipts_behind_a_handler_that_blocks_the_loop_are_handled_by_another_worker(
+    tmp_path: Path, database: str
+) -> None:
+    with worker(tmp_path, BLOCK="600") as blocked:
+        until((tmp_path / "blocked").exists)
+        with worker(tmp_path):
+            until(lambda: ask(database, FINISHED) == [(11,)])
+        others = ask(database, "SELECT DISTINCT attempts, crashes FROM webhook_receipts WHERE event_id <> 'evt_0'")
+        assert others == [(1, 0)], "a receipt that was not started has used no attempt, and none of it crashed"
+        blocked.terminate()
+        assert blocked.wait(20) == 1, "SIGTERM ends a process whose loop is blocked"
+
+
+def test_a_worker_whose_loop_was_blocked_for_a_while_starts_nothing_that_it_has_released(
+    tmp_path: Path, database: str
+) -> None:
+    with worker(tmp_path, BLOCK="2.5") as blocked:
+        until((tmp_path / "blocked").exists)
+        with worker(tmp_path):
+            until(lambda: ask(database, "SELECT count(*) FROM ledger") == [(12,)])
+        blocked.terminate()
+        assert blocked.wait(20) == 0
+    starts = Counter((tmp_path / "starts").read_text().split())
+    assert starts == {f"evt_{n}": 1 for n in range(12)}
+    assert ask(database, "SELECT DISTINCT status, attempts FROM webhook_receipts") == [("processed", 1)]

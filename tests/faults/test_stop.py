@@ -1,0 +1,44 @@
+"""Stopping has one deadline for all of its parts, whatever does not answer."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from oncehook import Event, Inbox
+from oncehook.inbox import STOP_MARGIN
+from tests.events import STRIPE_SECRET, make_claim
+from tests.faults.proxy import proxied
+from tests.servers import Postgres
+
+pytestmark = pytest.mark.anyio
+
+SOME_SECONDS = 6.0
+"""For what follows the deadline: the goodbyes to the database, each within two seconds, side by side."""
+
+
+async def test_stopping_ends_in_time_though_the_database_does_not_answer(postgres: Postgres) -> None:
+    """Handlers hold transactions, others wait for theirs, effects and alerts look for work."""
+    async with proxied(postgres.database()) as (proxy, through):
+        inbox = Inbox(through, stop_grace="500ms", lease="10s", poll="50ms")
+        inbox.source("stripe", secrets=[STRIPE_SECRET])
+        inside = asyncio.Semaphore(0)
+
+        @inbox.on("stripe", "*")
+        async def write(event: Event, tx: Any) -> None:
+            await tx.execute("SELECT 1")
+            inside.release()
+            await asyncio.sleep(30)
+
+        await inbox.start()
+        await inbox.store.claim([make_claim(f"evt_{n}") for n in range(20)])
+        async with asyncio.timeout(10):
+            for _ in range(8):
+                await inside.acquire()
+        proxy.stall()
+        began = time.monotonic()
+        await asyncio.wait_for(inbox.stop(), 60)
+        took = time.monotonic() - began
+        proxy.flow()
+    assert took < 0.5 + STOP_MARGIN + SOME_SECONDS, f"stopping took {took:.1f} s"
