@@ -129,6 +129,11 @@ async def test_a_dry_run_counts_and_another_count_is_refused(inbox: Inbox, progr
     dry = (await program.post("/api/replays", json={"status": "failed", "dry_run": True})).json()
     assert dry == {"matched": 3, "replayed": 3, "left": {}, "run": None}
     assert (await program.post("/api/replays", json={"status": "failed", "count": 2})).status_code == 409
+    without = await program.post("/api/replays", json={"status": "failed"})
+    assert (without.status_code, without.json()["error"]["code"]) == (409, "count_missing")
+    assert "picks 3 events" in without.json()["error"]["message"]
+    one = await program.post("/api/replays", json={"status": "failed", "search": "evt_1"})
+    assert one.status_code == 202
     assert (await program.post("/api/replays", json={})).status_code == 422
 
 

@@ -418,10 +418,7 @@ class SessionTransaction(ABC):
 
     def _check_limit(self) -> None:
         if self._cutting is not None:
-            raise StoreUnavailable(
-                f"the handler held SQLite's write lock for more than {sqlite_work.MOST_SECONDS:g} s and was rolled "
-                f"back: do slow work before the first statement, or use PostgreSQL"
-            )
+            raise StoreUnavailable(sqlite_work.held_too_long(sqlite_work.MOST_SECONDS))
 
 
 class AsyncTransaction(SessionTransaction):

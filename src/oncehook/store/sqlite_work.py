@@ -22,6 +22,16 @@ from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 MOST_SECONDS = 2.0
 """How long a handler's transaction may keep the door from writing."""
 
+
+def held_too_long(seconds: float) -> str:
+    """What a handler is told whose transaction was rolled back because it took too long."""
+    return (
+        f"the handler held SQLite's write lock for more than {seconds:g} s and was rolled back. Do slow work before "
+        "its first statement. If it was waiting for the database, another session of yours waits for this one: use "
+        "`tx` for that too. Or use PostgreSQL"
+    )
+
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -177,10 +187,7 @@ class SqliteTransaction(Native):
 
     async def run(self, work: Any) -> Any:
         if self._undoing is not None:
-            raise StoreUnavailable(
-                f"the handler held SQLite's write lock for more than {MOST_SECONDS:g} s and was rolled back: "
-                f"do slow work before the first statement, or use PostgreSQL"
-            )
+            raise StoreUnavailable(held_too_long(MOST_SECONDS))
         if self._finished:
             raise TransactionClosed("the transaction could not be begun, or is over")
         return await self.handling.run(work)

@@ -102,6 +102,9 @@ async def replay_many(context: Context, request: Request) -> Response:
     told = {"matched": would.matched, "replayed": would.count, "left": dict(would.left), "run": None}
     if body.dry_run:
         return answer(told)
+    if body.count is None and would.count > 1:
+        told_count = f"The filter picks {would.count:,} events: to replay them, ask again with count {would.count}."
+        raise Problem(409, "count_missing", told_count)
     if body.count is not None and body.count != would.count:
         raise Problem(409, "count_changed", f"The filter now picks {would.count:,}: ask again with that count.")
     run = await context.runs.start(selection, principal(request).name, would.matched)

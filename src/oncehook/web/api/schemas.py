@@ -49,7 +49,12 @@ class Selected(Struct, frozen=True, forbid_unknown_fields=True):
     until: Time = ""
     search: Text = ""
     error: Annotated[str, Meta(max_length=2000, description="Dead letters whose error has the shape of this one.")] = ""
-    count: Annotated[int, Meta(ge=0, description="How many a dry run said. Another number now is 409.")] | None = None
+    count: (
+        Annotated[
+            int, Meta(ge=0, description="How many a dry run said: required for more than one. Another number is 409.")
+        ]
+        | None
+    ) = None
     dry_run: bool = False
 
 
