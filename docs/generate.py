@@ -477,6 +477,12 @@ MEANING = {
         "reason": "What the senders were told.",
         "refused": "How many deliveries, in all processes.",
     },
+    "webhook_acks": {
+        "source": "The source.",
+        "minute_at": "The minute in which it was written, at most ten seconds later. Kept for some hours.",
+        "bucket": "How long the ack took: bucket `n` is up to 0.1 ms × 1.2ⁿ.",
+        "acked": "How many deliveries, in all processes.",
+    },
     "webhook_incidents": {
         "id": "Grows.",
         "key": "Random; what targets are told is numbered by it.",

@@ -559,10 +559,10 @@ async def test_what_is_long_over_is_pruned(make_inbox: Make, receiver: Receiver,
         await look(inbox)
         await look(inbox, "6m")
         await advance(inbox, "40d")
-        await inbox.store.prune_incidents(watch.KEPT, watch.DAY)
+        await inbox.store.prune_incidents(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
         assert len(rows(INCIDENTS)) == 1 and rows("SELECT * FROM webhook_refusals") == []
         await advance(inbox, "60d")
-        await inbox.store.prune_incidents(watch.KEPT, watch.DAY)
+        await inbox.store.prune_incidents(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
         assert rows(INCIDENTS) == [] and rows(ALERTS) == []
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -10,10 +10,11 @@ import pytest
 from oncehook import Fail, Inbox, signals
 from oncehook.receipt import Filter
 from oncehook.store import Selection
-from oncehook.testing import deliver, post
+from oncehook.testing import advance, deliver, post
 from oncehook.web import listing
 from oncehook.web.overview import Overview
 from tests.events import Rows, github_headers, stripe_body
+from tests.servers import ask
 from tests.web import Browser, Site, dashboard_of
 
 pytestmark = pytest.mark.anyio
@@ -92,11 +93,47 @@ async def test_the_overview_counts_what_arrived_came_again_was_refused_and_faile
     await deliver(working, "stripe", stripe_body("evt_x"), secret="whsec_wrong")
     await working.duplicates.drain()
     await worked_off(working)
-    for over in ("1h", "24h", "7d"):
+    for over in ("15m", "1h", "24h", "7d"):
         page = (await browser.get("/", params={"range": over})).text
         totals = dict(re.findall(r"<h2><span>(\w+)</span><strong>([\d,]+)</strong>", page))
         assert totals == {"Received": "5", "Duplicate": "1", "Rejected": "1", "Failed": "1"}
-    assert "half" in page and re.search(r"Dead letters</dt><dd><a href=\"/dead\">1<", page)
+    assert re.search(r"p50 [\d.]+ · p95 [\d.]+ · p99 [\d.]+ ms", page) and re.search(
+        r"Dead letters</dt><dd><a href=\"/dead\">1<", page
+    )
+
+
+async def test_the_overview_has_the_rejections_and_latencies_of_all_processes(
+    working: Inbox, make_inbox: Callable[..., Inbox]
+) -> None:
+    other = make_inbox()
+    other.source("stripe", secrets=["whsec_test"])
+    async with other.lifespan():
+        for inbox, forged in ((working, 5), (other, 7)):
+            await deliver(inbox, "stripe", stripe_body(f"evt_{forged}"))
+            for _ in range(forged):
+                await deliver(inbox, "stripe", stripe_body("evt_x"), secret="whsec_wrong")
+        await other.refusals.write()
+        await other.acks.write()
+        before = Overview(working)
+        assert sum((await before.rates("1h"))[1]["rejected"]) == 12  # five of them are not written yet
+        assert (await before.sources("1h"))[-1]["rejected"] == 12
+        await working.refusals.write()
+        await working.acks.write()
+        for overview in (Overview(working), Overview(other)):
+            assert sum((await overview.rates("1h"))[1]["rejected"]) == 12
+            assert sum((await overview.rates("15m"))[1]["rejected"]) == 12
+            assert (await overview.total())["accept_seconds"] == (await Overview(working).total())["accept_seconds"]
+        rows = ask(working.settings.database, "SELECT sum(acked) FROM webhook_acks")
+        assert rows == [(2,)]
+    assert sum((await Overview(working).rates("7d"))[1]["rejected"]) == 12  # the other process is gone
+
+
+async def test_charts_begin_with_15_minutes_until_there_is_an_hour_to_show(working: Inbox, browser: Browser) -> None:
+    await send(working, "evt_1")
+    assert 'aria-current="true">Last 15 minutes' in (await browser.get("/")).text
+    await advance(working, "2h")
+    assert 'aria-current="true">Last hour' in (await browser.get("/")).text
+    assert 'aria-current="true">Last 15 minutes' in (await browser.get("/", params={"range": "15m"})).text
 
 
 async def test_buckets_that_are_over_are_not_counted_again_and_the_last_are(working: Inbox, site: Site) -> None:

@@ -31,7 +31,7 @@ from oncehook.receipt import Claim, Claimed, Receipt
 from oncehook.receive import Door, Reads, Receive, Scope, Send
 from oncehook.register import Registry
 from oncehook.rehearse import Rehearsal, rehearse
-from oncehook.rejections import RefusalLog, RejectionLog, SecretLog
+from oncehook.rejections import AckLog, RefusalLog, RejectionLog, SecretLog
 from oncehook.relay import Relay
 from oncehook.rescue import keep_rescuing
 from oncehook.retry import Retry, with_fields
@@ -98,6 +98,7 @@ class Inbox(Registry):
         self.secrets = SecretLog(self.store, self.sources)
         self.meter = Meter(clock)
         self.refusals = RefusalLog(self.store, self.meter)
+        self.acks = AckLog(self.store, self.meter)
         self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock, meter=self.meter)
         self.enter: tracing.Enter = self.door  # the way in: the door, or the door with a span around it
         super().__init__()
@@ -237,6 +238,7 @@ class Inbox(Registry):
             self.enter = tracing.around(self.door, self.sources)
             self.secrets.start()
             self.refusals.start()
+            self.acks.start()
         except BaseException:
             self._running = 0
             raise
@@ -299,6 +301,7 @@ class Inbox(Registry):
         await self.rejections.stop()
         await self.secrets.stop()
         await self.refusals.stop()
+        await self.acks.stop()
         await self.announcer.stop()
 
     async def _stop_heart(self) -> None:

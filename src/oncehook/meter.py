@@ -1,25 +1,25 @@
-"""What this process has seen at its door since it started: how long acks took, and what was refused.
+"""What this process has seen at its receiver and not written to the database yet: latencies of acks, and rejections.
 
-A delivery that is refused leaves no row: it is counted here, and how many there were is written from here now and then.
-Senders choose neither the sources nor the reasons here, so the memory is bounded.
+A rejected delivery leaves no row, and neither does the time that an ack took: both are counted here and written every
+few seconds, so that the database has the numbers of all processes. Senders choose neither the sources nor the reasons
+here, so the memory is bounded.
 """
 
-from collections import Counter, deque
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 from oncehook.clock import SYSTEM, Clock
 
-LATENCIES = 4096
-"""How many of the last acks percentiles are of."""
-
-MINUTES = 24 * 60
-"""How long refusals are counted by the minute."""
+BOUNDS = tuple(0.0001 * 1.2**number for number in range(73))
+"""The upper bounds of the buckets of latencies, in seconds: 0.1 ms to 50 s, each a fifth above the one before."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The last delivery of a source that was refused."""
+    """The last delivery of a source that was rejected."""
 
     at: datetime
     reason: str
@@ -27,40 +27,39 @@ class Refusal:
 
 
 class Meter:
-    """Counts of one process. `acked` is on the door's way: it appends, and nothing else."""
+    """Counts of one process. `acked` is on the receiver's hot path: it finds a bucket and adds one."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self.clock = clock
         self.started = clock.datetime()
-        self.acked: deque[tuple[str, float]] = deque(maxlen=LATENCIES)
         self.last_refused: dict[str, Refusal] = {}
-        self.unwritten: Counter[tuple[str, str]] = Counter()  # refusals that the database does not know of yet
-        self._minutes: dict[int, Counter[tuple[str, str]]] = {}
+        self.unwritten: Counter[tuple[str, str]] = Counter()  # rejections, by source and reason
+        self.unwritten_acks: Counter[tuple[str, int]] = Counter()  # by source and bucket
+
+    def acked(self, source: str, seconds: float) -> None:
+        self.unwritten_acks[source, bisect_left(BOUNDS, seconds)] += 1
 
     def refused(self, source: str, reason: str, detail: str) -> None:
-        """Count a refusal. `source` is a configured one, or "unknown"."""
-        now = self.clock.datetime()
-        self.last_refused[source] = Refusal(now, reason, detail)
-        minute = int(now.timestamp()) // 60
-        if minute not in self._minutes:
-            self._minutes[minute] = Counter()
-            for old in [one for one in self._minutes if one <= minute - MINUTES]:
-                del self._minutes[old]
-        self._minutes[minute][source, reason] += 1
+        """Count a rejection. `source` is a configured one, or "unknown"."""
+        self.last_refused[source] = Refusal(self.clock.datetime(), reason, detail)
         self.unwritten[source, reason] += 1
 
-    def refusals(self, since: float) -> list[tuple[int, str, str, int]]:
-        """(second of the minute's start, source, reason, count), of minutes that had any."""
-        return [
-            (minute * 60, source, reason, number)
-            for minute, counts in self._minutes.items()
-            if minute * 60 >= since - 60
-            for (source, reason), number in counts.items()
-        ]
 
-    def percentiles(self, source: str | None = None) -> dict[str, float] | None:
-        """Seconds within which 50, 95 and 99 of a hundred deliveries were acked; None before the first."""
-        seconds = sorted(took for name, took in list(self.acked) if source is None or name == source)
-        if not seconds:
-            return None
-        return {f"p{part}": seconds[min(len(seconds) - 1, len(seconds) * part // 100)] for part in (50, 95, 99)}
+def percentiles(counts: Mapping[int, int]) -> dict[str, float] | None:
+    """Seconds within which 50, 95 and 99 of a hundred deliveries were acked, from counts by bucket; None without any.
+
+    Inside a bucket the latencies count as evenly spread, as for Prometheus' `histogram_quantile`.
+    """
+    total = sum(counts.values())
+    return {f"p{part}": _quantile(counts, total * part / 100) for part in (50, 95, 99)} if total else None
+
+
+def _quantile(counts: Mapping[int, int], rank: float) -> float:
+    below = 0
+    for bucket, number in sorted(counts.items()):
+        if below + number >= rank:
+            lowest = BOUNDS[bucket - 1] if bucket else 0.0
+            highest = BOUNDS[min(bucket, len(BOUNDS) - 1)]
+            return lowest + (highest - lowest) * (rank - below) / number
+        below += number
+    return BOUNDS[-1]

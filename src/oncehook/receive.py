@@ -121,7 +121,7 @@ class Door:
     def acked(self, name: str, started: float) -> None:
         took = self.clock.monotonic() - started
         metrics.observe_key(("oncehook_accept_seconds", name), took)
-        self.meter.acked.append((name, took))
+        self.meter.acked(name, took)
 
     def refusal(self, name: str, error: Exception) -> Response:
         """The answer to a delivery that was not taken, which is counted and logged here unless it is already."""

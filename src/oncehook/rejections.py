@@ -197,3 +197,22 @@ class RefusalLog(NowAndThen):
         except Exception as error:
             self.meter.unwritten.update(taken)
             signals.emit("refusals_not_counted", detail=type(error).__name__)
+
+
+class AckLog(NowAndThen):
+    """Writes how long acks took, so that the overview of any process has the latencies of all."""
+
+    def __init__(self, store: Store, meter: Meter) -> None:
+        self.store = store
+        self.meter = meter
+
+    async def write(self) -> None:
+        """Add what was acked since the last time. If that fails, it is added to the next."""
+        taken, self.meter.unwritten_acks = self.meter.unwritten_acks, Counter()
+        if not taken:
+            return
+        try:
+            await self.store.note_acks(taken)
+        except Exception as error:
+            self.meter.unwritten_acks.update(taken)
+            signals.emit("acks_not_counted", detail=type(error).__name__)

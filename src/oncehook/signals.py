@@ -56,6 +56,7 @@ LINES: dict[str, tuple[str, str]] = {
     "samples_lost": ("warning", "A sample of a refused request could not be kept for the doctor."),
     "uses_not_counted": ("warning", "Which secrets verified could not be written; it is tried again."),
     "refusals_not_counted": ("warning", "How many deliveries were refused could not be written; it is tried again."),
+    "acks_not_counted": ("warning", "How long acks took could not be written; it is tried again."),
     "processed": ("info", "A handler's work and the mark are committed, or nothing had to be done."),
     "retrying": ("warning", "A handler failed; its event will be tried again."),
     "dead": ("error", "A handler failed for the last time; its event is a dead letter."),

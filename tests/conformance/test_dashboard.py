@@ -201,6 +201,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "what waits": ("waiting", {"most": 1000}),
     "how many are dead": ("dead_letters", {"most": 1000}),
     "the pulse": ("pulse", {}),
+    "the first event": ("history", {}),
     "the attempts at an event": ("attempts", {"receipt": 77}),
     "what is known of an object": ("entities_of", {"given": '{"scope": "stripe", "id": "in_77"}'}),
     "the rates of a minute": ("rates", {"seconds": 60, "since": "now"}),

@@ -208,6 +208,7 @@ async def test_both_dialects_have_the_same_columns(store: Store, database: str, 
         "webhook_secrets": "source secret verified first_used_at last_used_at",
         "webhook_pauses": "source paused_at actor reason ends_at",
         "webhook_refusals": "source minute_at reason refused",
+        "webhook_acks": "source minute_at bucket acked",
         "webhook_incidents": "id key rule source opened_at value threshold summary below_at recovered_at worst",
         "webhook_alerts": "id incident_id target word number status attempts next_attempt_at told_at last_error lease "
         "worker",

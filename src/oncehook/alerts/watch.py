@@ -46,7 +46,13 @@ MARGIN = 30.0
 KEPT = 90 * 86400.0
 """Seconds for which incidents that are over are kept."""
 
+ACKS_KEPT = 3 * 3600.0
+"""Seconds for which latencies are kept: the overview shows those of the last hour."""
+
 PRUNE_EVERY = 100  # turns
+CHARTED = 7 * 86400.0
+"""Seconds that the charts go back: rejections are kept for longer."""
+
 DAY = 86400.0
 MOST_SHOWN = 100
 FRESH = 5.0
@@ -136,7 +142,7 @@ class Alerts:
         if done is not None:
             _log(done)
         if number % PRUNE_EVERY == 1:
-            await self.store.prune_incidents(KEPT, self._longest_horizon() + DAY)
+            await self.store.prune_incidents(KEPT, self._longest_horizon() + DAY, ACKS_KEPT)
         return done
 
     async def readings(self) -> list[Reading]:
@@ -145,7 +151,7 @@ class Alerts:
         return judge(measured, self.settings, self.sources)
 
     def _longest_horizon(self) -> float:
-        return max([DAY, *(source.provider.horizon or 0.0 for source in self.sources.values())])
+        return max([CHARTED, *(source.provider.horizon or 0.0 for source in self.sources.values())])
 
     # -- telling ----------------------------------------------------------------------------------------------------
 

@@ -355,6 +355,9 @@ class Store(Protocol):
     async def note_refusals(self, refused: Mapping[tuple[str, str], int]) -> None:
         """Add how often deliveries of each (source, reason) were refused just now, to the minute that it is."""
 
+    async def note_acks(self, acked: Mapping[tuple[str, int], int]) -> None:
+        """Add how many deliveries of each (source, bucket of latencies) were acked, to the minute that it is."""
+
     async def measure(self, name: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The rows of one of the statements that rules measure by: a `source` and a `value` each."""
 
@@ -385,8 +388,8 @@ class Store(Protocol):
     async def incidents(self, limit: int) -> list[dict[str, Any]]:
         """The open incidents, newest first, each with its `alerts`."""
 
-    async def prune_incidents(self, incidents: float, refusals: float) -> None:
-        """Delete incidents that recovered so many seconds ago, and counts of refusals that are so old."""
+    async def prune_incidents(self, incidents: float, refusals: float, acks: float) -> None:
+        """Delete incidents that recovered so many seconds ago, and counts of rejections and acks that are so old."""
 
     async def look(self, name: str, given: Any) -> list[dict[str, Any]]:
         """The rows of a statement about email or entities that only reads; times are texts. `given` goes as JSON."""

@@ -20,6 +20,10 @@ class PostgresAlerts(PostgresWeb):
         ]
         await self._read(self.sql["note_refusals"], {"given": json.dumps(given)})
 
+    async def note_acks(self, acked: Mapping[tuple[str, int], int]) -> None:
+        given = [{"source": source, "bucket": bucket, "acked": number} for (source, bucket), number in acked.items()]
+        await self._read(self.sql["note_acks"], {"given": json.dumps(given)})
+
     async def measure(self, name: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql[name], dict(given))]
 
@@ -68,8 +72,9 @@ class PostgresAlerts(PostgresWeb):
         rows = [plain(row) for row in await self._read(self.sql["alerts_of"], {"ids": ids})] if found else []
         return with_alerts(found, rows)
 
-    async def prune_incidents(self, incidents: float, refusals: float) -> None:
+    async def prune_incidents(self, incidents: float, refusals: float, acks: float) -> None:
         async with self._connection() as connection, connection.transaction():
             await _run(connection, self.sql["prune_alerts"], {"seconds": incidents})
             await _run(connection, self.sql["prune_incidents"], {"seconds": incidents})
             await _run(connection, self.sql["prune_refusals"], {"seconds": refusals})
+            await _run(connection, self.sql["prune_acks"], {"seconds": acks})

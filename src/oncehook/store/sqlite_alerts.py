@@ -23,6 +23,14 @@ class SqliteAlerts(SqliteWeb):
 
         await self._write(note)
 
+    async def note_acks(self, acked: Mapping[tuple[str, int], int]) -> None:
+        given = [{"source": source, "bucket": bucket, "acked": number} for (source, bucket), number in acked.items()]
+
+        def note(connection: sqlite3.Connection) -> None:
+            connection.execute(self.sql["note_acks"], {"given": json.dumps(given)})
+
+        await self._write(note)
+
     async def measure(self, name: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql[name], dict(given))]
 
@@ -84,12 +92,13 @@ class SqliteAlerts(SqliteWeb):
         rows = [dict(row) for row in await self._read(self.sql["alerts_of"], {"ids": ids})] if found else []
         return with_alerts(found, rows)
 
-    async def prune_incidents(self, incidents: float, refusals: float) -> None:
+    async def prune_incidents(self, incidents: float, refusals: float, acks: float) -> None:
         def prune(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
             _run(connection, self.sql["prune_alerts"], {"seconds": incidents})
             _run(connection, self.sql["prune_incidents"], {"seconds": incidents})
             _run(connection, self.sql["prune_refusals"], {"seconds": refusals})
+            _run(connection, self.sql["prune_acks"], {"seconds": acks})
             connection.execute("COMMIT")
 
         await self._write(prune)

@@ -1,7 +1,8 @@
 """The numbers of the overview: rates over time, and where everything stands, each asked for no oftener than need be.
 
 Rates come from the rows themselves, through indexes by time. A bucket that is over does not change, so only the last
-ones are counted again. Refusals leave no row: they are what this process has counted since it started.
+ones are counted again. Rejections and latencies leave no row of their own: every process writes its counts to the
+database every few seconds. Those that this process has not written yet are added.
 """
 
 import asyncio
@@ -12,10 +13,14 @@ from typing import Any
 
 from oncehook.clock import SYSTEM, Clock
 from oncehook.inbox import Inbox
+from oncehook.meter import percentiles
 
 SERIES = ("received", "duplicate", "rejected", "failed")
 MOST = 10_000
 """Up to where receipts are counted one by one; beyond, it is “more than”."""
+
+ACKS_OF = 3600.0
+"""Over how many seconds latencies are shown."""
 
 LATE = 15
 """Seconds by which a row may be seen after its own time: a commit takes a while."""
@@ -33,6 +38,7 @@ class Range:
 
 
 RANGES = {
+    "15m": Range("15m", "15 minutes", 900, 60, 1.0),
     "1h": Range("1h", "hour", 3600, 60, 1.0),
     "24h": Range("24h", "day", 86400, 1800, 5.0),
     "7d": Range("7d", "week", 7 * 86400, 6 * 3600, 30.0),
@@ -61,7 +67,7 @@ class Rates:
             if self.clock.monotonic() - self._asked >= self.over.fresh:
                 await self._ask(max(first, self._known_from or first), now)
                 self._asked = self.clock.monotonic()
-            return buckets, self._with_refusals(first)
+            return buckets, self._with_unwritten(buckets[-1])
 
     async def _ask(self, since: int, now: int) -> None:
         rows = await self.inbox.store.rates(datetime.fromtimestamp(since, UTC), self.over.bucket)
@@ -74,11 +80,10 @@ class Rates:
             counts[row["bucket"]] = row["number"]
         self._known_from = (now - LATE) // self.over.bucket * self.over.bucket
 
-    def _with_refusals(self, first: int) -> Counts:
+    def _with_unwritten(self, last: int) -> Counts:
         counts = dict(self._counts)
-        for second, source, _, number in self.inbox.meter.refusals(first):
-            of_source = counts.setdefault(("rejected", source), Counter())
-            of_source[second // self.over.bucket * self.over.bucket] += number
+        for (source, _), number in self.inbox.meter.unwritten.items():
+            counts["rejected", source] = counts.get(("rejected", source), Counter()) + Counter({last: number})
         return counts
 
 
@@ -91,6 +96,14 @@ class Overview:
         self._rates = {name: Rates(inbox, over, clock) for name, over in RANGES.items()}
         self._standing: tuple[float, dict[str, Any]] | None = None
         self._asking = asyncio.Lock()
+        self._is_young = True
+
+    async def usual_range(self) -> Range:
+        """The range to begin with: an hour, or 15 minutes while the first event is younger than an hour."""
+        if self._is_young:
+            history = await self.inbox.store.measure("history", {})
+            self._is_young = not history or history[0]["value"] < RANGES["1h"].seconds
+        return RANGES["15m" if self._is_young else "1h"]
 
     async def rates(self, over: str, source: str | None = None) -> tuple[list[int], dict[str, list[int]]]:
         """Per series, one number a bucket; of one source, or of all."""
@@ -111,6 +124,7 @@ class Overview:
                     "lag": await store.lags(),
                     "unfinished": {row["source"]: row["value"] for row in await store.measure("unfinished", {})},
                     "sources": await store.known_sources(),
+                    "acks": await store.measure("acks", {"seconds": ACKS_OF}),
                     "paused": {row["source"]: row for row in await store.pauses()},
                 }
                 self._standing = self.clock.monotonic(), found
@@ -138,7 +152,7 @@ class Overview:
             "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
             "oldest_unfinished_seconds": round(max(0.0, standing["unfinished"].get(name, 0.0)), 3),
             "last_received_at": standing["last_received_at"].get(name),
-            "accept_seconds": self.inbox.meter.percentiles(name),
+            "accept_seconds": self._latencies(standing, name),
             "is_paused": name in standing["paused"],
         }
 
@@ -150,7 +164,18 @@ class Overview:
             "dead_letters": sum(standing["dead_letters"].values()),
             "lag_seconds": round(max([0.0, *standing["lag"].values()]), 3),
             "oldest_unfinished_seconds": round(max([0.0, *standing["unfinished"].values()]), 3),
-            "accept_seconds": self.inbox.meter.percentiles(),
+            "accept_seconds": self._latencies(standing),
             "is_empty": not standing["sources"],
             "paused": sorted(standing["paused"]),
         }
+
+    def _latencies(self, standing: dict[str, Any], name: str | None = None) -> dict[str, float] | None:
+        """Percentiles of the acks of a source, or of all, within the last hour, in all processes."""
+        counts: Counter[int] = Counter()
+        for row in standing["acks"]:
+            if name in (None, row["source"]):
+                counts[row["bucket"]] += row["value"]
+        for (source, bucket), number in self.inbox.meter.unwritten_acks.items():
+            if name in (None, source):
+                counts[bucket] += number
+        return percentiles(counts)

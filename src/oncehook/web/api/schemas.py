@@ -27,7 +27,7 @@ class EventsQuery(Struct, frozen=True):
 class OverviewQuery(Struct, frozen=True):
     """Over which time."""
 
-    range: Literal["1h", "24h", "7d"] = "1h"
+    range: Literal["15m", "1h", "24h", "7d"] = "1h"
     source: Text = ""
 
 
@@ -410,7 +410,7 @@ class Percentiles(Struct):
 
 
 class OverviewState(Struct):
-    """Rates per bucket, and where everything stands. Refusals and latencies are those of the process that answers."""
+    """Rates per bucket, and where everything stands, of all processes. Latencies are those of the last hour."""
 
     range: str
     bucket_seconds: int

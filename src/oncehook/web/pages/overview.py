@@ -12,13 +12,13 @@ from oncehook.web.page import Action, Context, Page
 MEANING = {
     "received": "Events that were accepted for the first time.",
     "duplicate": "Deliveries of events that were here before; acked, and nothing done again.",
-    "rejected": "Deliveries that were refused: forged, stale, malformed or to no source.",
+    "rejected": "Deliveries that were rejected: forged, stale, malformed or to no source.",
     "failed": "Attempts of handlers that failed, whether or not they will be tried again.",
 }
 
 
 async def show(context: Context, request: Request) -> Response:
-    over = RANGES.get(request.query_params.get("range", ""), RANGES["1h"])
+    over = RANGES.get(request.query_params.get("range", "")) or await context.overview.usual_range()
     total = await context.overview.total()
     if total["is_empty"]:
         return context.render(request, "start.html", base=context.door_url(request), sources=_sources(context))
@@ -32,7 +32,7 @@ async def show(context: Context, request: Request) -> Response:
         is_slow = True
     return context.render(
         request, "overview.html", over=over, ranges=RANGES.values(), charts=charts, meaning=MEANING, rows=rows,
-        total=total, is_slow=is_slow, most=MOST, since=context.inbox.meter.started, incidents=incidents,
+        total=total, is_slow=is_slow, most=MOST, incidents=incidents,
         advice=advice(incidents),
     )  # fmt: skip
 

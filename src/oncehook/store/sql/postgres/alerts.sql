@@ -5,6 +5,21 @@ FROM json_to_recordset(CAST(:given AS json)) AS g (source text, reason text, ref
 ORDER BY source COLLATE "C", reason COLLATE "C"
 ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = r.refused + excluded.refused
 
+-- name: note_acks
+INSERT INTO webhook_acks AS a (source, minute_at, bucket, acked)
+SELECT source, date_trunc('minute', now()), bucket, acked
+FROM json_to_recordset(CAST(:given AS json)) AS g (source text, bucket integer, acked bigint)
+ORDER BY source COLLATE "C", bucket
+ON CONFLICT (source, minute_at, bucket) DO UPDATE SET acked = a.acked + excluded.acked
+
+-- name: acks
+SELECT source, bucket, sum(acked)::bigint AS value FROM webhook_acks
+WHERE minute_at >= now() - CAST(:seconds AS double precision) * interval '1 second' GROUP BY source, bucket
+
+-- name: history
+SELECT extract(epoch FROM now() - received_at)::double precision AS value FROM webhook_receipts
+ORDER BY received_at, id LIMIT 1
+
 -- name: sources_of_failed_effects
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
@@ -173,3 +188,6 @@ DELETE FROM webhook_incidents WHERE recovered_at < now() - CAST(:seconds AS doub
 
 -- name: prune_refusals
 DELETE FROM webhook_refusals WHERE minute_at < now() - CAST(:seconds AS double precision) * interval '1 second'
+
+-- name: prune_acks
+DELETE FROM webhook_acks WHERE minute_at < now() - CAST(:seconds AS double precision) * interval '1 second'

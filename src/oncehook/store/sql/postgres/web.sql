@@ -30,6 +30,10 @@ SELECT 'failed', r.source, count(*),
        (floor(extract(epoch FROM a.ended_at) / :seconds::double precision) * :seconds::double precision)::bigint AS bucket
 FROM webhook_past_attempts a JOIN webhook_receipts r ON r.id = a.receipt_id
 WHERE a.outcome IN ('retrying', 'failed', 'crashed') AND a.ended_at >= :since GROUP BY r.source, bucket
+UNION ALL
+SELECT 'rejected', source, sum(refused)::bigint,
+       (floor(extract(epoch FROM minute_at) / :seconds::double precision) * :seconds::double precision)::bigint AS bucket
+FROM webhook_refusals WHERE minute_at >= :since GROUP BY source, bucket
 
 -- name: waiting
 SELECT source, count(*) AS number FROM (

@@ -4,6 +4,19 @@ SELECT value ->> 'source', strftime('%Y-%m-%dT%H:%M:00.000000Z', 'now'), value -
 FROM json_each(:given) WHERE true
 ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = refused + excluded.refused
 
+-- name: note_acks
+INSERT INTO webhook_acks (source, minute_at, bucket, acked)
+SELECT value ->> 'source', strftime('%Y-%m-%dT%H:%M:00.000000Z', 'now'), value ->> 'bucket', value ->> 'acked'
+FROM json_each(:given) WHERE true
+ON CONFLICT (source, minute_at, bucket) DO UPDATE SET acked = acked + excluded.acked
+
+-- name: acks
+SELECT source, bucket, sum(acked) AS value FROM webhook_acks
+WHERE minute_at >= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds') GROUP BY source, bucket
+
+-- name: history
+SELECT (julianday('now') - julianday(received_at)) * 86400 AS value FROM webhook_receipts ORDER BY received_at, id LIMIT 1
+
 -- name: sources_of_failed_effects
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
@@ -179,3 +192,6 @@ DELETE FROM webhook_incidents WHERE recovered_at < strftime('%Y-%m-%dT%H:%M:%f00
 
 -- name: prune_refusals
 DELETE FROM webhook_refusals WHERE minute_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
+
+-- name: prune_acks
+DELETE FROM webhook_acks WHERE minute_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')

@@ -28,6 +28,9 @@ UNION ALL
 SELECT 'failed', r.source, count(*), CAST(strftime('%s', a.ended_at) AS INTEGER) / :seconds * :seconds AS bucket
 FROM webhook_past_attempts a JOIN webhook_receipts r ON r.id = a.receipt_id
 WHERE a.outcome IN ('retrying', 'failed', 'crashed') AND a.ended_at >= :since GROUP BY r.source, bucket
+UNION ALL
+SELECT 'rejected', source, sum(refused), CAST(strftime('%s', minute_at) AS INTEGER) / :seconds * :seconds AS bucket
+FROM webhook_refusals WHERE minute_at >= :since GROUP BY source, bucket
 
 -- name: waiting
 SELECT source, count(*) AS number FROM (
