@@ -15,8 +15,8 @@ import msgspec
 
 from oncehook.errors import StoreUnavailable
 from oncehook.receipt import Held, Leased, Settled, State
-from oncehook.store.sqlite_file import BUSY_MS
 from oncehook.store.sqlite_lease import SqliteLease, leased_by
+from oncehook.store.sqlite_session import HandlerConnection, connect
 from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
 MOST_SECONDS = 2.0
@@ -118,7 +118,7 @@ class Handling:
         self.path = path
         self.sql = sql
         self.turn = asyncio.Lock()
-        self.connection: sqlite3.Connection | None = None
+        self.connection: HandlerConnection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="oncehook-sqlite-handler")
 
     async def run(self, work: Any) -> Any:
@@ -128,17 +128,32 @@ class Handling:
 
     def _work(self, work: Any) -> Any:
         if self.connection is None:
-            self.connection = sqlite3.connect(self.path, isolation_level=None, timeout=BUSY_MS / 1000)
-            self.connection.execute("PRAGMA synchronous = FULL")
-            self.connection.execute("PRAGMA wal_autocheckpoint = 0")  # only the writer checkpoints
+            self.connection = connect(self.path)
         return work(self.connection)
 
-    def close(self) -> None:
-        def close() -> None:
-            if self.connection is not None:
-                self.connection.close()
+    async def end(self, statement: str) -> None:
+        """End the handler's transaction with COMMIT or ROLLBACK. The next one finds nothing of it in the connection."""
+        await self.run(lambda connection: self._end(connection, statement))
 
-        self._thread.submit(close).result()
+    def _end(self, connection: HandlerConnection, statement: str) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute(statement)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if connection.is_clean:
+                connection.forget()
+            else:
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        self._thread.submit(self._disconnect).result()
         self._thread.shutdown()
 
 
@@ -151,6 +166,7 @@ class SqliteTransaction(Native):
         self._beginning = asyncio.Lock()
         self._limit: asyncio.TimerHandle | None = None
         self._undoing: asyncio.Future[None] | None = None  # its time was up
+        self._is_lost = False  # the handler ended it, or SQLite did after an error (INSERT OR ROLLBACK)
         self._finished = False
 
     async def connection(self) -> "SqliteConnection":
@@ -190,7 +206,19 @@ class SqliteTransaction(Native):
             raise StoreUnavailable(held_too_long(MOST_SECONDS))
         if self._finished:
             raise TransactionClosed("the transaction could not be begun, or is over")
-        return await self.handling.run(work)
+        if self._is_lost:
+            raise TransactionClosed(NOT_YOURS)
+        result = await self.handling.run(lambda connection: self._watched(connection, work))
+        if self._is_lost:
+            raise TransactionClosed(NOT_YOURS)
+        return result
+
+    def _watched(self, connection: sqlite3.Connection, work: Any) -> Any:
+        """Do `work`, which is one statement, and see whether it ended the transaction: no other one may follow it."""
+        try:
+            return work(connection)
+        finally:
+            self._is_lost = self._is_lost or not connection.in_transaction
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
         if self._limit is not None:
@@ -205,8 +233,6 @@ class SqliteTransaction(Native):
         return whole
 
     def _settle(self, connection: sqlite3.Connection, settled: Sequence[Settled]) -> set[int]:
-        if not connection.in_transaction:
-            raise TransactionClosed(NOT_YOURS)
         return settle_in(connection, self.handling.sql, settled)
 
     async def rollback(self) -> None:
@@ -222,19 +248,9 @@ class SqliteTransaction(Native):
             self._limit.cancel()
         if self.used:
             try:
-                await self.handling.run(lambda connection: _end(connection, statement))
+                await self.handling.end(statement)
             finally:
                 self.handling.turn.release()
-
-
-def _end(connection: sqlite3.Connection, statement: str) -> None:
-    """No transaction is open afterwards, whatever happens: the next handler has the same connection."""
-    try:
-        if connection.in_transaction:
-            connection.execute(statement)
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
 
 
 class SqliteConnection:

@@ -23,7 +23,8 @@ FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM jso
 WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
 
 -- name: settle
-UPDATE webhook_receipts
+-- In a handler's transaction too, where a temporary table may have any name: so it says main.
+UPDATE main.webhook_receipts
 SET status = g.status, outcome = g.outcome, handler = g.handler, version = g.version, last_error = g.error,
     lease_until = NULL,
     started_at = coalesce(strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || g.seconds || ' seconds'), leased_at),
@@ -43,11 +44,11 @@ WHERE id = g.receipt AND webhook_receipts.lease = g.lease AND webhook_receipts.s
 RETURNING id
 
 -- name: settle_attempts
-INSERT INTO webhook_past_attempts
+INSERT INTO main.webhook_past_attempts
     (receipt_id, number, started_at, ended_at, outcome, error, traceback, handler, version, worker)
 SELECT r.id, r.attempts, r.started_at, coalesce(r.failed_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')), r.outcome, r.last_error,
        value ->> 'traceback', r.handler, r.version, r.worker
-FROM json_each(:given) JOIN webhook_receipts r ON r.id = value ->> 'receipt'
+FROM json_each(:given) JOIN main.webhook_receipts r ON r.id = value ->> 'receipt'
 WHERE r.id IN (SELECT value FROM json_each(:settled)) AND r.status <> 'processed'
 
 -- name: release
