@@ -267,6 +267,9 @@ async def test_the_hot_queries_go_by_an_index(store: PostgresStore, address: str
     plans["webhook_receipts_received "] = await find_plan(
         address, before_time=datetime.now(UTC), before_receipt=99, limit=50
     )
+    lease, names = queries.numbered(store.sql["lease"])
+    given = {"seconds": 30.0, "worker": "w", "rescued": False, "floor": "-infinity", "limit": 16}
+    plans["webhook_receipts_due"] = await plan(address, lease, *(given[name] for name in names))
     for index, text in plans.items():
         assert index.strip() in text, text
         assert not re.search(r"Seq Scan on webhook_receipts", text), text

@@ -64,7 +64,10 @@ WITH targets AS (
 ), due AS (
     SELECT e.id, (SELECT max(t.seconds) FROM targets t WHERE t.kind = e.kind AND coalesce(t.target, e.target) = e.target) AS seconds
     FROM webhook_effects e
-    WHERE e.status IN ('waiting', 'retrying') AND coalesce(e.next_attempt_at, e.created_at) <= now()
+    WHERE e.status IN ('waiting', 'retrying')
+      AND coalesce(e.next_attempt_at, e.created_at) <= CASE  -- as for receipts
+          WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
+      AND (e.next_attempt_at IS NULL OR e.next_attempt_at <= now() OR e.leased_at > now())
       AND (e.crashes > 0) = :rescued
       AND EXISTS (SELECT 1 FROM targets t WHERE t.kind = e.kind AND coalesce(t.target, e.target) = e.target)
     ORDER BY coalesce(e.next_attempt_at, e.created_at), e.id

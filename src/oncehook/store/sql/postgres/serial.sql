@@ -25,12 +25,12 @@ SELECT source, serial_key AS key FROM keys LIMIT :most
 WITH head AS MATERIALIZED (
     SELECT h.id FROM json_to_recordset(CAST(:keys AS json)) AS k (source text, key text)
     CROSS JOIN LATERAL (
-        SELECT r.id, r.received_at, r.next_attempt_at, r.crashes FROM webhook_receipts r
+        SELECT r.id, r.received_at, r.next_attempt_at, r.leased_at, r.crashes FROM webhook_receipts r
         WHERE r.source = k.source AND r.serial_key = k.key
           AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying')
         ORDER BY r.received_at, r.id LIMIT 1
     ) h
-    WHERE coalesce(h.next_attempt_at, h.received_at) <= now() AND (h.crashes > 0) = :rescued
+    WHERE (h.next_attempt_at IS NULL OR h.next_attempt_at <= now() OR h.leased_at > now()) AND (h.crashes > 0) = :rescued
       AND k.source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
       AND (
           SELECT w.id FROM webhook_receipts w
@@ -50,7 +50,7 @@ WITH head AS MATERIALIZED (
 ), due AS MATERIALIZED (
     SELECT r.id FROM webhook_receipts r
     WHERE r.id = ANY (ARRAY(SELECT id FROM head)) AND r.status IN ('received', 'retrying')
-      AND greatest(r.next_attempt_at, r.received_at) <= now() AND (r.crashes > 0) = :rescued
+      AND (r.next_attempt_at IS NULL OR r.next_attempt_at <= now() OR r.leased_at > now()) AND (r.crashes > 0) = :rescued
     ORDER BY r.id FOR UPDATE SKIP LOCKED
 ), leased AS (
     UPDATE webhook_receipts r

@@ -1,8 +1,12 @@
 -- name: lease
--- The columns are in the order of `Leased`.
+-- The columns are in the order of `Leased`. A receipt without next_attempt_at is due, and so is one whose last attempt began in
+-- the future: the clock may have gone back. Whether it has is told by the newest receipt, and only then are all of them read.
 WITH due AS (
     SELECT id FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND coalesce(next_attempt_at, received_at) <= now()
+    WHERE status IN ('received', 'retrying') AND NOT is_inline
+      AND coalesce(next_attempt_at, received_at) <= CASE
+          WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
+      AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now())
       AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:floor AS text) AS timestamptz)
       AND (crashes > 0) = :rescued AND serial_key IS NULL AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
     ORDER BY coalesce(next_attempt_at, received_at), id

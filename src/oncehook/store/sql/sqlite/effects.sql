@@ -59,7 +59,11 @@ SET status = 'performing', attempts = attempts + 1, lease = lease + 1, worker = 
 WHERE id IN (
     SELECT e.id FROM webhook_effects e
     WHERE e.status IN ('waiting', 'retrying')
-      AND coalesce(e.next_attempt_at, e.created_at) <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+      AND coalesce(e.next_attempt_at, e.created_at) <= CASE  -- as for receipts
+          WHEN (SELECT max(received_at) FROM webhook_receipts) > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second')
+          THEN '9999' ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
+      AND (e.next_attempt_at IS NULL OR e.next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+           OR e.leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
       AND (e.crashes > 0) = :rescued
       AND EXISTS (SELECT 1 FROM json_each(:targets) t
                   WHERE t.value ->> 'kind' = e.kind AND coalesce(t.value ->> 'target', e.target) = e.target)

@@ -39,7 +39,8 @@ WHERE id IN (
         ORDER BY r.id LIMIT 1
     )
     WHERE NOT h.is_inline AND (h.crashes > 0) = :rescued AND h.source NOT IN (SELECT source FROM webhook_pauses)
-      AND coalesce(h.next_attempt_at, h.received_at) <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+      AND (h.next_attempt_at IS NULL OR h.next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+           OR h.leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
       AND NOT EXISTS (
           SELECT 1 FROM webhook_receipts w
           WHERE w.source = h.source AND w.serial_key = h.serial_key AND w.serial_key IS NOT NULL AND w.status = 'processing'

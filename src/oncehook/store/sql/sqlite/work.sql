@@ -1,4 +1,6 @@
 -- name: lease
+-- A receipt without next_attempt_at is due, and so is one whose last attempt began in the future: the clock may have gone back.
+-- Whether it has is told by the newest receipt, and only then are all of them read.
 UPDATE webhook_receipts
 SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
@@ -6,7 +8,11 @@ SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = 
 WHERE id IN (
     SELECT id FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline
-      AND coalesce(next_attempt_at, received_at) <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+      AND coalesce(next_attempt_at, received_at) <= CASE
+          WHEN (SELECT max(received_at) FROM webhook_receipts) > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second')
+          THEN '9999' ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
+      AND (next_attempt_at IS NULL OR next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
+           OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
       AND coalesce(next_attempt_at, received_at) >= :floor
       AND (crashes > 0) = :rescued AND serial_key IS NULL AND source NOT IN (SELECT source FROM webhook_pauses)
     ORDER BY coalesce(next_attempt_at, received_at), id
