@@ -15,6 +15,7 @@ import msgspec
 
 from oncehook.errors import StoreUnavailable
 from oncehook.receipt import Held, Leased, Settled, State
+from oncehook.store.sqlite_file import BUSY_MS
 from oncehook.store.sqlite_lease import SqliteLease, leased_by
 from oncehook.store.sqlite_session import HandlerConnection, connect
 from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
