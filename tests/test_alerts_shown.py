@@ -58,10 +58,10 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
     assert remedy.startswith("→ ") and "oncehook replay --failed --source stripe" in remedy
     assert table[0].split() == ["rule", "now", "limit", "source"]
     assert [line.split()[0] for line in table[1:]] == [
-        "dead_letters", "lag", "paused", "rejections", "silent", "effects", "refusing", "failing",
+        "dead_letters", "lag", "unhandled", "paused", "rejections", "silent", "effects", "refusing", "failing",
     ]  # fmt: skip
     assert table[1].split() == ["dead_letters", "1", "0", "stripe", "firing"]
-    assert table[2].split()[-2:] == ["5m", "stripe"] and table[5].split()[-2:] == ["not", "watched"]
+    assert table[2].split()[-2:] == ["5m", "stripe"] and table[6].split()[-2:] == ["not", "watched"]
     incident, *rules = map(json.loads, run("alerts", "--json").out.splitlines())
     assert (incident["rule"], incident["source"], incident["value"]) == ("dead_letters", "stripe", 1.0)
     assert [(alert["target"], alert["status"]) for alert in incident["alerts"]] == [("page", "waiting")]

@@ -14,6 +14,7 @@ from oncehook import Event, Inbox
 from oncehook.receipt import Filter
 from oncehook.settings import Settings
 from oncehook.store import Store, make_store, pauses, queries
+from oncehook.store.postgres_roster import handled_parameters
 from oncehook.testing import deliver, drain
 from tests.events import Rows, make_claim, stripe_body
 from tests.running import Run
@@ -104,6 +105,7 @@ async def test_a_paused_backlog_is_not_passed_over_by_every_lease(postgres: Post
         assert len(await store.lease(1, 30, "test")) == 1
         text, names = queries.numbered(store.sql["lease"])  # type: ignore[attr-defined]
         given = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store._pauses.floor}  # type: ignore[attr-defined]
+        given |= handled_parameters(None)
         connection = await asyncpg.connect(database)
         try:
             rows = await connection.fetch(f"EXPLAIN (ANALYZE) {text}", *(given[name] for name in names))
@@ -159,6 +161,7 @@ async def test_an_inline_source_that_is_paused_answers_503_and_records_nothing(
 ) -> None:
     inbox = make_inbox(worker=True)
     inbox.source("stripe", secrets=["whsec_test"], mode="inline")
+    inbox.on("stripe", "*")(lambda event: None)
     async with inbox.lifespan():
         await inbox.store.pause("stripe", "me")
         answer = await deliver(inbox, "stripe", stripe_body("evt_1"))

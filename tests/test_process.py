@@ -120,11 +120,13 @@ async def test_giving_up_is_at_once_and_asking_for_later_waits(inbox: Inbox, dat
     assert 3500 < due < 4000
 
 
-async def test_an_event_without_a_handler_is_processed_and_says_so(inbox: Inbox, database: str) -> None:
+async def test_a_receipt_that_is_leased_without_a_handler_goes_back_without_an_attempt(
+    inbox: Inbox, database: str
+) -> None:
     await claim(inbox, "evt_1")
-    inbox.start_worker()
-    await until(settled(database, "processed", 1))
-    assert ask(database, STATES) == [("evt_1", "processed", 1, "no handler", None)]
+    (leased,) = await inbox.store.lease(1, 30, "test")
+    assert await inbox.start_processor().work(leased) is None
+    assert ask(database, STATES) == [("evt_1", "received", 0, None, None)]
 
 
 async def test_a_plain_function_runs_in_a_thread_with_a_plain_tx(inbox: Inbox, database: str, insert: str) -> None:

@@ -34,6 +34,7 @@ FIRES: dict[str, tuple[dict[str, str], str]] = {
         {f"oncehook_oldest_unfinished_seconds{{{SOURCE}}}": "0+60x60", f"oncehook_paused{{{SOURCE}}}": "0x60"},
         "8m",
     ),
+    "OncehookUnhandled": ({f"oncehook_unhandled{{{SOURCE}}}": "3x60"}, "12m"),
     "OncehookPaused": ({f"oncehook_paused{{{SOURCE}}}": "1x1500"}, "1441m"),
     "OncehookSignatures": (
         {

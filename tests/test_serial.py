@@ -432,6 +432,7 @@ async def test_workers_that_see_another_first_cannot_both_have_it(postgres: Post
 GIVEN = {
     "source": "", "key": "", "most": 80, "keys": '[{"source": "stripe", "key": "in_1"}]', "skip_failed": [],
     "limit": 32, "rescued": False, "worker": "w", "seconds": 30.0, "floor": "-infinity",
+    "handled": ["stripe %"], "projected": [],
 }  # fmt: skip
 
 

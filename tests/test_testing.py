@@ -197,6 +197,7 @@ async def test_a_public_key_alone_cannot_sign(make_inbox: Callable[..., Inbox]) 
 async def test_an_inline_source_is_worked_on_before_the_answer(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"], mode="inline")
+    inbox.on("stripe", "*")(lambda event: None)
     async with inbox.lifespan():
         assert (await deliver(inbox, "stripe")).outcome == (200, "processed")
 

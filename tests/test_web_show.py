@@ -39,7 +39,7 @@ def receipt(**changes: object) -> Receipt:
         0,
         None,
     )
-    values = dict(zip(Receipt.__slots__, (*facts, None, 0), strict=True))
+    values = dict(zip(Receipt.__slots__, (*facts, None, None, None, 0), strict=True))
     return Receipt(**values | changes)  # type: ignore[arg-type]
 
 

@@ -15,7 +15,7 @@ from oncehook.errors import ConfigurationError
 from oncehook.event import Event
 from oncehook.extract import indexed
 from oncehook.outbox import Outbox
-from oncehook.patterns import compile_pattern, overlap
+from oncehook.patterns import Handled, compile_pattern, overlap
 from oncehook.retry import Fail, Retry
 from oncehook.transact import Transaction
 
@@ -112,6 +112,7 @@ class Handlers:
         self.ours: dict[str, Handler] = {}  # by source: the project's own, where the user has none
         self.first: First | None = None
         self._defaults: dict[str, dict[str, Any]] = {}
+        self._handled: Handled | None = None
 
     def set_defaults(self, source: str, *, retry: Retry, timeout: float) -> None:
         """What holds for the handlers of a source that do not say otherwise, whether or not they are here already."""
@@ -139,9 +140,24 @@ class Handlers:
                     f"{handler.name} and {other.name} tie for {handler.source}: {handler.pattern!r} and "
                     f"{other.pattern!r} are equally specific; make one more specific, or call both from one handler"
                 )
+        self._handled = None
         of_source.append(handler)
         of_source.sort(key=lambda h: h.rank, reverse=True)
         self._chosen.clear()
+
+    def add_projection(self, handler: Handler) -> None:
+        """Handle the events of a source that no handler of the user's takes."""
+        self.ours[handler.source] = handler
+        self._handled = None
+        self._chosen.clear()
+
+    @property
+    def handled(self) -> Handled:
+        """What this process handles."""
+        if self._handled is None:
+            patterns = tuple(sorted((handler.source, handler.pattern) for handler in self))
+            self._handled = Handled(patterns, frozenset(self.ours))
+        return self._handled
 
     @property
     def largest_batch(self) -> int:

@@ -35,6 +35,7 @@ from oncehook.rejections import AckLog, RefusalLog, RejectionLog, SecretLog
 from oncehook.relay import Relay
 from oncehook.rescue import keep_rescuing
 from oncehook.retry import Retry, with_fields
+from oncehook.roster import Roster
 from oncehook.settings import Configuration, Horizon, Settings, load, read_source, read_table
 from oncehook.source import Source
 from oncehook.stopping import Deadline
@@ -119,6 +120,7 @@ class Inbox(Registry):
         self.email = Email(self.store, self.settings)
         self.folding = self.handlers.first = Folding(self.email.policy)
         self.works = worker
+        self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
         self.heartbeat: Heartbeat | None = None
         self.processor: Processor | None = None
         self.worker: Worker | None = None
@@ -167,7 +169,7 @@ class Inbox(Registry):
         if settings.email:
             self.folding.add(name, source.provider_name, natural=settings.id is not None)
             if settings.forward is None:
-                self.handlers.ours[name] = Handler(name, "*", folded, retry, timeout, BATCH)
+                self.handlers.add_projection(Handler(name, "*", folded, retry, timeout, BATCH))
         return source
 
     @property
@@ -293,6 +295,7 @@ class Inbox(Registry):
         await self.alerts.stop()
         if self._dashboard is not None:
             await self._dashboard.stop()
+        await self.roster.stop()
         await self.end_work()
         await self._stop_heart()
         await self.outgoing.close()
@@ -332,7 +335,7 @@ class Inbox(Registry):
                 announce=self.announcer.announce,
                 threads=settings.concurrency,
             )
-            self.door.inline = Inline(self.store, self.claimer, self.processor, settings.lease)
+            self.door.inline = Inline(self.store, self.claimer, self.processor, self.roster, settings.lease)
         return self.processor
 
     def start_worker(self) -> None:
@@ -346,8 +349,10 @@ class Inbox(Registry):
             poll=settings.poll,
             skip_failed=[name for name, source in self.sources.items() if source.settings.serial_failed == "skip"],
             announce=self.announcer.announce,
+            handled=self.roster.handled,
         )
         self.worker.start()
+        self.roster.start()
         self._listening = asyncio.create_task(keep_listening(self.store, self.worker.wake))
         self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
         self.relay.start()
@@ -355,7 +360,9 @@ class Inbox(Registry):
         self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=self.email.prune)
         self.janitor.start()
         self.alerts.start()
-        self._rescuing = asyncio.create_task(keep_rescuing(self.store, self.handlers, self.sources, settings.lease / 3))
+        every, elsewhere = settings.lease / 3, self.roster.is_handled_elsewhere
+        rescuing = keep_rescuing(self.store, self.handlers, self.sources, every, elsewhere)
+        self._rescuing = asyncio.create_task(rescuing)
 
     @asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:
@@ -380,6 +387,12 @@ class Inbox(Registry):
         if not done:
             raise Unavailable("the database does not take a write in time")
         self._checking.result()
+
+    def _announce_work(self) -> None:
+        """Events wait that a worker of this or another process may lease."""
+        if self.worker is not None:
+            self.worker.wake()
+        self.announcer.announce()
 
     def _observe(self, pairs: Sequence[tuple[Claim, Claimed]]) -> None:
         for claim, outcome in pairs:

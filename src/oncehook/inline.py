@@ -13,6 +13,7 @@ for the redelivery until the provider stops retrying.
 import asyncio
 from collections.abc import Sequence
 
+from oncehook import signals
 from oncehook.ack import Response, inline_failed, inline_processed, unavailable
 from oncehook.claim import Claimer
 from oncehook.clock import SYSTEM
@@ -20,9 +21,13 @@ from oncehook.pause import Paused
 from oncehook.process import Processor
 from oncehook.receipt import Claim, Claimed, Leased, State
 from oncehook.retry import Retry
+from oncehook.roster import Roster, ignored_because
 from oncehook.source import Source
 from oncehook.stopping import end
 from oncehook.store import Store
+
+UNHANDLED_SECONDS = 60
+"""When a sender may come again with an event that this process has no handler for."""
 
 PAUSED_SECONDS = 60
 """When a sender may come again while its source is paused."""
@@ -35,10 +40,13 @@ STOPPED = "This process is stopping, and the handler did not finish. Deliver the
 class Inline:
     """Takes deliveries of inline sources."""
 
-    def __init__(self, store: Store, claimer: Claimer, processor: Processor, lease_seconds: float) -> None:
+    def __init__(
+        self, store: Store, claimer: Claimer, processor: Processor, roster: Roster, lease_seconds: float
+    ) -> None:
         self.store = store
         self.claimer = claimer
         self.processor = processor
+        self.roster = roster
         self.lease_seconds = lease_seconds
         self._paused = Paused(store)
         self._running: set[asyncio.Task[Response]] = set()
@@ -58,6 +66,8 @@ class Inline:
     async def _take(self, source: Source, claims: Sequence[Claim], batch: bool) -> Response:
         if source.name in await self._paused.sources():
             return unavailable(PAUSED_SECONDS, PAUSED)  # nothing is recorded: the sender keeps the event
+        if not all(self._handles(source, claim) or self._ignores(source, claim) for claim in claims):
+            return unavailable(UNHANDLED_SECONDS)  # as above; the next delivery may reach a process with a handler
         claimed = await self.claimer.claim(claims)
         words = [await self._one(source, claim, outcome) for claim, outcome in zip(claims, claimed, strict=True)]
         if "busy" in words:
@@ -65,6 +75,30 @@ class Inline:
         if "retrying" in words:
             return inline_failed()
         return inline_processed(claims, claimed, words, source.provider.answer, batch=batch)
+
+    def _handles(self, source: Source, claim: Claim) -> bool:
+        """Whether this process may finish an event. A projection leaves it to a handler elsewhere."""
+        if claim.status is not State.PROCESSING:
+            return True
+        handlers, type_ = self.processor.handlers, claim.type or ""
+        handler = handlers.find(source.name, type_)
+        if handler is not None and handler is handlers.ours.get(source.name):
+            return not self.roster.is_handled_elsewhere(source.name, type_, projections=False)
+        return handler is not None
+
+    def _ignores(self, source: Source, claim: Claim) -> bool:
+        """Whether an event is recorded as ignored, because no process handles it and its source says so."""
+        type_ = claim.type or ""
+        if (
+            source.settings.unhandled != "ignore"
+            or not self.roster.is_known
+            or self.roster.is_handled(source.name, type_)
+        ):
+            signals.emit("inline_unhandled", source=source.name, type=type_, event_id=claim.event_id)
+            return False
+        claim.status, claim.last_error = State.IGNORED, ignored_because(source.name, type_)
+        claim.inline_seconds = None
+        return True
 
     async def _one(self, source: Source, claim: Claim, claimed: Claimed) -> str:
         """What became of one event: a state's word, "duplicate", or "busy"."""

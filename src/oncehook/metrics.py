@@ -32,6 +32,7 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
         ("source",),
         "For how long the oldest event that is due has waited for a worker; events that a worker holds do not count.",
     ),
+    "oncehook_unhandled": ("gauge", ("source",), "Events that wait and that no process has a handler for."),
     "oncehook_paused": ("gauge", ("source",), "1 while a source is paused, else 0."),
     "oncehook_receipts": ("gauge", ("source", "state"), "Receipts by state."),
     "oncehook_effects": ("gauge", ("state",), "Effects by state."),
@@ -39,7 +40,7 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
 """Name → (kind, labels, meaning). docs/metrics.md is made of this table. No label's value comes from a sender."""
 
 VALUES = {
-    "outcome": ("processed", "no handler", "retrying", "failed", "crashed", "lease lost"),
+    "outcome": ("processed", "retrying", "failed", "crashed", "lease lost"),
     "reason": (
         "bad_signature", "stale_timestamp", "malformed", "too_large", "timeout", "unsupported_media_type",
         "head_too_large", "foreign_origin", "method_not_allowed", "unavailable",

@@ -6,8 +6,10 @@ Python, filters and leases in the database; all of them follow this module.
 """
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from fnmatch import translate
-from functools import cache
+from functools import cache, lru_cache
 
 
 @cache
@@ -43,3 +45,33 @@ def _meet(a: str, b: str) -> bool:
     if b[0] == "*":
         return _meet(a, b[1:]) or _meet(a[1:], b)
     return (a[0] == b[0] or "?" in (a[0], b[0])) and _meet(a[1:], b[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Handled:
+    """What a process handles: (source, type pattern) of its handlers and forwards, and the sources that it projects.
+
+    A projection, such as the email tables, handles an event only while no process has a handler for it.
+    """
+
+    patterns: tuple[tuple[str, str], ...] = ()
+    projected: frozenset[str] = frozenset()
+    is_shared: bool = False  # whether other processes handle what this one does not
+
+    @property
+    def sources(self) -> frozenset[str]:
+        return self.projected | {source for source, _ in self.patterns}
+
+    def __bool__(self) -> bool:
+        return bool(self.patterns or self.projected)
+
+
+@lru_cache(16)
+def matchers(handled: Handled, notation: Callable[[str], str]) -> list[str]:
+    """The patterns of `source type`, in the notation of `glob` or `like`; a dotted prefix is a pattern beside."""
+    found = []
+    for source, pattern in handled.patterns:
+        found.append(notation(f"{source} {pattern}"))
+        if not pattern.endswith("*"):
+            found.append(notation(f"{source} {pattern}.*"))
+    return found

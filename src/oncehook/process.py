@@ -23,6 +23,9 @@ from oncehook.stopping import is_stopping
 from oncehook.store import Store
 from oncehook.transact import Transaction
 
+NO_HANDLER_SECONDS = 5.0
+"""When an event that was leased without a handler is due again."""
+
 
 class Processor:
     """Runs handlers for receipts that are leased, and settles them."""
@@ -168,9 +171,8 @@ class Processor:
         if leased.body is None:
             settled.status, settled.outcome, settled.error = State.FAILED, "failed", "its payload was erased"
             return settled, None
-        if handler is None:
-            settled.outcome = "no handler"
-            return settled, None
+        if handler is None:  # no lease takes such an event; if one does, it is for another process
+            raise NotNow("this process has no handler for it", after=NO_HANDLER_SECONDS)
         transaction: Transaction | None = self.transaction()
         assert transaction is not None
         started = self.clock.monotonic()

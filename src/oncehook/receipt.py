@@ -22,14 +22,14 @@ class State(StrEnum):
     PROCESSED = "processed"  # the handler's work is committed; only a replay moves it
     RETRYING = "retrying"  # waits for its next attempt; a worker leases it
     FAILED = "failed"  # a dead letter; only a replay moves it
-    IGNORED = "ignored"  # not in the source's allow-list; only a replay moves it
+    IGNORED = "ignored"  # not in the source's allow-list, or without a handler anywhere; only a replay moves it
 
 
 TRANSITIONS: Mapping[State | None, frozenset[State]] = {
     None: frozenset({State.RECEIVED, State.PROCESSING, State.IGNORED, State.FAILED}),  # what the door may insert
-    State.RECEIVED: frozenset({State.PROCESSING}),
+    State.RECEIVED: frozenset({State.PROCESSING, State.IGNORED}),
     State.PROCESSING: frozenset({State.PROCESSED, State.RETRYING, State.FAILED, State.RECEIVED}),
-    State.RETRYING: frozenset({State.PROCESSING, State.FAILED}),
+    State.RETRYING: frozenset({State.PROCESSING, State.FAILED, State.IGNORED}),
     State.PROCESSED: frozenset({State.RECEIVED}),
     State.FAILED: frozenset({State.RECEIVED}),
     State.IGNORED: frozenset({State.RECEIVED}),
@@ -179,6 +179,10 @@ class Settled:
     crashed: bool = False
 
 
+UNHANDLED = "unhandled"
+"""In a filter, in place of a state: events that wait and that no process has a handler for."""
+
+
 class EffectState(StrEnum):
     """Where an effect stands. The comment says who moves it on."""
 
@@ -248,6 +252,7 @@ class Receipt:
     next_attempt_at: datetime | None
     processed_at: datetime | None
     failed_at: datetime | None
+    unhandled_at: datetime | None  # since when it waits and no process has a handler for it
     last_error: str | None
     duplicates: int
     correlation_id: str | None
@@ -256,7 +261,7 @@ class Receipt:
 
     def as_json(self) -> dict[str, Any]:
         """The event as the outside knows it: the same keys wherever an event is printed."""
-        row = {name: getattr(self, name) for name in self.__slots__}
+        row = {name: getattr(self, name) for name in self.__slots__ if name != "unhandled_at"}
         for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at"):
             row[name] = rfc3339(row[name])
         row["correlation_id"] = self.correlation_id or str(self.receipt)

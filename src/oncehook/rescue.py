@@ -1,7 +1,8 @@
 """Expired leases come back by themselves: a worker that crashed or hung keeps no receipt for longer than its lease."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from oncehook import signals
 from oncehook.errors import Unavailable
@@ -12,20 +13,32 @@ from oncehook.source import HORIZON, Source
 from oncehook.store import Store
 
 PAGE = 200
+UNKNOWN = Retry(attempts=2**31)
+"""The policy of a receipt that no process handles: it waits for one that does."""
 ABANDONED = "the provider stopped retrying"
 
 
 Sources = Mapping[str, Source]
 
 
-async def rescue(store: Store, handlers: Handlers, sources: Sources) -> int:
-    """Take back every receipt whose lease ran out; how many. One that used up its attempts becomes a dead letter."""
+Elsewhere = Callable[[str, str], bool]
+"""Whether another process handles a source's type."""
+
+
+async def rescue(
+    store: Store, handlers: Handlers, sources: Sources, elsewhere: Elsewhere = lambda source, type_: False
+) -> int:
+    """Take back every receipt whose lease ran out; how many. One that used up its attempts becomes a dead letter.
+
+    How many attempts there are is known where the handler is: receipts of handlers elsewhere are left to that process.
+    """
     rescued = after = 0
     while True:
         page = await store.expired(PAGE, after)
         if not page:
             return rescued
         after = page[-1]["receipt"]
+        page = [row for row in page if _is_ours(row, handlers, elsewhere)]
         settled = [_taken_back(row, handlers, sources) for row in page]
         landed = await store.settle(settled)
         rescued += len(landed)
@@ -34,10 +47,15 @@ async def rescue(store: Store, handlers: Handlers, sources: Sources) -> int:
                 signals.rescued(row, done)
 
 
+def _is_ours(row: Mapping[str, Any], handlers: Handlers, elsewhere: Elsewhere) -> bool:
+    source, type_ = str(row["source"]), str(row["type"])
+    return row["is_inline"] or handlers.find(source, type_) is not None or not elsewhere(source, type_)
+
+
 def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) -> Settled:
     handler = handlers.find(str(row["source"]), str(row["type"]))
     error = Crashed("the lease ran out: the worker crashed, or the handler hung")
-    policy, source = handler.retry if handler else Retry(), sources.get(str(row["source"]))
+    policy, source = handler.retry if handler else UNKNOWN, sources.get(str(row["source"]))
     if row["is_inline"]:  # its provider got no answer and delivers it again, whatever `on_failure` says
         policy = Retry(attempts=source.inline_attempts) if source else Retry()
     decision = decide(policy, int(str(row["attempt"])), error)
@@ -56,12 +74,12 @@ def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) ->
     )
 
 
-async def keep_rescuing(store: Store, handlers: Handlers, sources: Sources, every: float) -> None:
+async def keep_rescuing(store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere) -> None:
     """Look again and again, until cancelled."""
     while True:
         await asyncio.sleep(every)
         try:
-            await rescue(store, handlers, sources)
+            await rescue(store, handlers, sources, elsewhere)
             for row in await store.abandon_inline(ABANDONED):
                 signals.abandoned(row)
         except Unavailable as error:

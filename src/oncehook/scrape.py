@@ -14,7 +14,7 @@ from oncehook.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, tog
 from oncehook.receipt import EffectState, State
 from oncehook.store import Store
 
-PER_SOURCE = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_paused")
+PER_SOURCE = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_unhandled", "oncehook_paused")
 
 ASK_EVERY = 15.0
 RENDER_EVERY = 1.0
@@ -51,7 +51,7 @@ class Scrape:
         try:
             counts, lags = await self.store.counts(), await self.store.lags()
             effects, pauses = await self.store.effect_counts(), await self.store.pauses()
-            unfinished = await self.store.measure("unfinished", {})
+            unfinished, unhandled = await self.store.measure("unfinished", {}), await self.store.unhandled()
         except Unavailable:
             return {}
         gauges: dict[Key, float] = {("oncehook_effects", state.value): 0.0 for state in EffectState}
@@ -65,6 +65,8 @@ class Scrape:
             gauges["oncehook_lag_seconds", source] = max(0.0, seconds)
         for row in unfinished:
             gauges["oncehook_oldest_unfinished_seconds", row["source"]] = max(0.0, row["value"])
+        for source, row in unhandled.items():
+            gauges["oncehook_unhandled", source] = row["number"]
         for row in pauses:
             gauges["oncehook_paused", row["source"]] = 1.0
         for name, number in effects.items():

@@ -207,6 +207,12 @@ class SourceSettings:
         one_of("retry", "dead_letter"),
         "Inline: `retry` answers 5xx until `max_attempts`, `dead_letter` gives up at the first failure, with 2xx.",
     )
+    unhandled: str = setting(
+        "wait",
+        one_of("wait", "ignore"),
+        "Events that no process has a handler for: `wait` keeps them `received` until one has, `ignore` makes them "
+        "`ignored` after 5 minutes; see [handlers](handlers.md#events-without-a-handler).",
+    )
     max_attempts: int | None = setting(
         None,
         some(whole),

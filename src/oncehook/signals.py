@@ -65,6 +65,13 @@ LINES: dict[str, tuple[str, str]] = {
     "target_back": ("info", "A target that was paused took an event."),
     "source_paused": ("info", "A person has paused a source: its events are accepted, and wait."),
     "source_resumed": ("info", "A person has resumed a source: what waited is worked off."),
+    "unhandled": ("warning", "No process has a handler for this type: its events wait. Each type is logged once."),
+    "inline_unhandled": (
+        "warning",
+        "This process has no handler for an inline event: its sender gets 503 and keeps it.",
+    ),
+    "taken_up": ("info", "A process has a handler for a type that had none: the events that waited are worked off."),
+    "unhandled_ignored": ("info", 'Events that no process has a handler for are ignored, by `unhandled = "ignore"`.'),
     "abandoned": ("error", "The provider stopped retrying an inline event; it is a dead letter."),
     "replayed": ("info", "A person had finished events handled again; `selection` says which."),
     "retried_now": ("info", "A person made waiting retries due now; `selection` says which."),

@@ -12,6 +12,7 @@ from oncehook import signals
 from oncehook.alone import Alone
 from oncehook.errors import Unavailable
 from oncehook.handle import Handler
+from oncehook.patterns import Handled
 from oncehook.pause import Paused
 from oncehook.process import Processor, nobody
 from oncehook.receipt import Held, Leased
@@ -35,6 +36,7 @@ class Worker:
         poll: float = 1.0,
         skip_failed: Collection[str] = (),
         announce: Callable[[], None] | None = None,
+        handled: Callable[[], Handled] | None = None,
     ) -> None:
         self.store = store
         self.processor = processor
@@ -43,6 +45,7 @@ class Worker:
         self.poll = poll  # seconds between looks when nothing woke it: a wake-up is a hint, never the only way
         self.skip_failed = skip_failed  # sources whose dead letters do not block their serial keys
         self.announce = announce or nobody
+        self.handled = handled or (lambda: processor.handlers.handled)  # what this process handles: it leases no more
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._ready: deque[Leased] = deque()
         self._leased_at, self._was_full = 0.0, False  # the last lease, and whether it found as many as it asked for
@@ -167,8 +170,11 @@ class Worker:
         return taken
 
     async def _take(self, room: int, *, rescued: bool = False) -> list[Leased]:
+        handled = self.handled()
+        if not handled:
+            return []
         return await self.store.lease(
-            room, self.lease_seconds, self.name, rescued=rescued, skip_failed=self.skip_failed
+            room, self.lease_seconds, self.name, rescued=rescued, skip_failed=self.skip_failed, handled=handled
         )
 
     def _ahead(self) -> int:

@@ -189,7 +189,10 @@ async def test_both_dialects_have_the_same_columns(store: Store, database: str, 
         "webhook_receipts": "id source provider event_id type object_id delivery_id occurred_at received_at status "
         "attempts next_attempt_at processed_at last_error correlation_id replays fingerprint "
         "lease lease_until leased_at worker crashes is_inline serial_key outcome handler started_at version "
-        "failed_at replayed_at",
+        "failed_at replayed_at unhandled_at",
+        "webhook_workers": "name registered_at seen_at",
+        "webhook_handlers": "worker source pattern matcher is_projection",
+        "webhook_live_handlers": "worker source pattern matcher is_projection seen_at",
         "webhook_past_attempts": ATTEMPT_COLUMNS,
         "webhook_attempts": ATTEMPT_COLUMNS,
         "webhook_audit": "id at actor action detail",

@@ -15,6 +15,7 @@ from oncehook.settings import Settings
 from oncehook.store import queries
 from oncehook.store import sqlite_file as sqlite
 from oncehook.store.sqlite import SqliteStore
+from oncehook.store.sqlite_roster import handled_parameters
 from tests.events import make_claim
 from tests.servers import ask
 
@@ -186,6 +187,8 @@ async def test_the_hot_queries_go_by_an_index(store: SqliteStore, address: str) 
     await store.claim([make_claim()])
     given = {"object": "in_1", "limit": 50, "before_time": "2026", "before_receipt": 9, "receipt": 1}
     given |= {"worker": "w", "seconds": 30, "rescued": 0, "floor": "", "after": "", "size": 9}
+    given |= {"source": "", "key": "", "most": 9, "type": "", "types": "[]", "last": "", "reason": ""}
+    given |= {"last_source": "", "last_key": "", **handled_parameters(None)}
 
     def plan(sql: str) -> str:
         with sqlite3.connect(store.path) as connection:
@@ -202,3 +205,10 @@ async def test_the_hot_queries_go_by_an_index(store: SqliteStore, address: str) 
     assert "PRIMARY KEY" in plan(queries.with_given(find, {"receipt", "limit"}))
     for name in ("lease", "due_window"):
         assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])
+    for name in ("waiting_types", "set_apart"):
+        assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])
+    for name in ("waiting_serial_types", "set_apart_serial"):
+        assert "webhook_receipts_serial_waiting" in plan(store.sql[name])
+    for name in ("unhandled_types", "take_up", "ignore_unhandled", "unhandled"):
+        assert "webhook_receipts_unhandled" in plan(store.sql[name])
+        assert "SCAN webhook_receipts " not in plan(store.sql[name]).replace("SCAN webhook_receipts USING", "")

@@ -17,6 +17,9 @@ MOST_COUNTED = 100_000
 NEWEST = 10_000
 """Among how many receipts a source that verifies nothing is looked for, the newest first."""
 
+UNHANDLED_SECONDS = 600.0
+"""How long events may have no handler: a deploy takes minutes, and `unhandled = "ignore"` acts after five."""
+
 LEAST_REFUSED = 3
 """One stranger at the door is no provider that retries: fewer refusals say nothing about its horizon."""
 
@@ -52,6 +55,14 @@ RULES = (
         "See `oncehook stats`: is a worker running, and does a handler hang or fail? `oncehook events --source "
         "{source} --status processing` lists what workers hold, `--status retrying` what failed.",
         "/events?source={source}", unit="seconds", title="Oldest unfinished event of {source}",
+    ),
+    Rule(
+        "unhandled", "unhandled", "unhandled_for",
+        "Events of {source} without a handler in any process: {value} (limit {threshold}).",
+        "See `oncehook events --unhandled --source {source}`. Start the process that handles them, leave their types "
+        'out with `types`, or set `unhandled = "ignore"` on the source.',
+        "/events?status=unhandled&source={source}", title="Events of {source} without a handler anywhere",
+        given={"seconds": UNHANDLED_SECONDS},
     ),
     Rule(
         "paused", "paused", "paused_for",

@@ -80,6 +80,8 @@ async def _database(configuration: Configuration, inbox: Inbox) -> AsyncIterator
                 )
             for risk in await store.risks():
                 yield "note", risk
+            async for finding in _handlers(inbox, store):
+                yield finding
             removed = [finding async for finding in _removed_secrets(inbox, store)]
             for finding in removed:
                 yield finding
@@ -93,6 +95,21 @@ async def _database(configuration: Configuration, inbox: Inbox) -> AsyncIterator
                 )
     except OncehookError as error:
         yield "wrong", str(error)
+
+
+async def _handlers(inbox: Inbox, store: Store) -> AsyncIterator[Finding]:
+    """Sources whose events this app has no handler for, and events that no process has one for."""
+    elsewhere = {row["source"] for row in await store.live_handlers()}
+    for name in sorted(inbox.sources.keys() - inbox.handlers.handled.sources):
+        who = "another process does" if name in elsewhere else "no running process does either, and its events wait"
+        yield "note", f"source {name}: this app handles none of its events (no handler, forward or email); {who}"
+    for name, row in (await store.unhandled()).items():
+        yield (
+            "wrong",
+            f"source {name}: {row['number']:,} events have no handler anywhere since {row['since'][:19]}: start the "
+            f'process that handles them, leave their types out with `types`, or set unhandled = "ignore"; see '
+            f"`oncehook events --unhandled --source {name}`",
+        )
 
 
 async def _removed_secrets(inbox: Inbox, store: Store) -> AsyncIterator[Finding]:

@@ -15,7 +15,7 @@ from oncehook.cli.options import (
     print_json,
     run,
 )
-from oncehook.receipt import Filter, Receipt, State, rfc3339
+from oncehook.receipt import UNHANDLED, Filter, Receipt, State, rfc3339
 
 COLOURS = {
     State.RECEIVED: "cyan",
@@ -35,6 +35,7 @@ PAGE = 500
 @click.option("--type", "type_", help="Only of this type; a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only about the object of this id.")
 @click.option("--status", type=click.Choice([s.value for s in State]), help="Only in this state.")
+@click.option("--unhandled", is_flag=True, help="Only events that wait and that no process has a handler for.")
 @click.option("--since", type=Moment(), help="Only from then on: 2h, 7d or 2026-11-15T03:00:00Z.")
 @click.option("--until", type=Moment(), help="Only before then.")
 @click.option("--search", help="An id, an object's id, or a text in the payload.")
@@ -46,6 +47,7 @@ def command(
     type_: str | None,
     object_: str | None,
     status: str | None,
+    unhandled: bool,
     since: datetime | None,
     until: datetime | None,
     search: str | None,
@@ -58,8 +60,11 @@ def command(
     oncehook events --since 2h --status failed
     oncehook events --source stripe --type 'invoice.*' --json | jq .event_id
     oncehook events --search in_1042
+    oncehook events --unhandled
     """
-    wanted = Filter(source, type_, object_, status, since, until, search)
+    if unhandled and status is not None:
+        raise click.UsageError("--unhandled and --status exclude each other: unhandled events are received or retrying")
+    wanted = Filter(source, type_, object_, UNHANDLED if unhandled else status, since, until, search)
     if not run(_list(config, wanted, limit, as_json)):
         if not as_json:
             click.echo("no event matches", err=True)

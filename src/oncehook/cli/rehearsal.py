@@ -58,7 +58,7 @@ async def _rehearsing(store: Store, inbox: "Inbox") -> AsyncIterator[Rehearsing]
 
 
 def _print_rehearsal(receipt: Receipt, rehearsal: Rehearsal) -> None:
-    handler = rehearsal.handler or "no handler: it would only be marked processed"
+    handler = rehearsal.handler or "no handler in this app: it would wait for a process that has one"
     click.echo(f"{receipt.receipt}  {printable(receipt.source)}  {printable(receipt.type)}  → {handler}")
     for statement in rehearsal.statements:
         rows = "" if statement.rows is None else f"   {statement.rows:,} row{'s' * (statement.rows != 1)}"

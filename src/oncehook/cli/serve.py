@@ -131,7 +131,9 @@ def announce(inbox: Inbox, listener: socket.socket, token: str | None = None) ->
         doubtful = "   ! this scheme is not confirmed" if source.provider.support == "unconfirmed" else ""
         waits = "   ! waits for its secret" if source.waits_for_secret else ""
         title = source.provider.title or source.provider_name
-        notes = f"{_forwarding(source)}{unsigned}{doubtful}{waits}"
+        handled = name in inbox.handlers.handled.sources or not inbox.works
+        leaves = "" if handled else "   ! no handler in this process: it takes no work of this source"
+        notes = f"{_forwarding(source)}{unsigned}{doubtful}{waits}{leaves}"
         click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{notes}")
     if not inbox.sources:
         click.echo("  no sources yet: `oncehook init` writes a configuration to start from")

@@ -23,7 +23,7 @@ from oncehook.cli.options import (
 from oncehook.dead import failed_without_attempt
 from oncehook.effect import effect_json
 from oncehook.order import entities_of
-from oncehook.receipt import EffectFilter, Filter, Payload, Receipt
+from oncehook.receipt import EffectFilter, Filter, Payload, Receipt, rfc3339
 from oncehook.store import Store
 
 MOST_EFFECTS = 1000
@@ -133,6 +133,11 @@ def _print_facts(receipt: Receipt) -> None:
         if value not in (None, ""):
             style = COLOURS[receipt.status] if name == "status" else ""
             table.add_row(Text(name, style="bold"), Text(printable(value), style=style))
+    if receipt.unhandled_at is not None:
+        since = rfc3339(receipt.unhandled_at)
+        table.add_row(
+            Text("unhandled", style="bold"), Text(f"no handler anywhere since {since}: it waits", style="red")
+        )
     console().print(table)
 
 

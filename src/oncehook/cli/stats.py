@@ -87,6 +87,7 @@ async def _watch(config: str | None, every: float, as_json: bool) -> None:
 def _print(sources: list[dict[str, Any]], effects: dict[str, Any]) -> None:
     if sources:
         _print_table(sources)
+        _print_unhandled(sources)
         _print_paused(sources)
         _print_noops(sources)
         _print_effects(effects)
@@ -119,6 +120,9 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     for row in noops:
         if row["source"] in sources:
             sources[row["source"]][NOOPS[row["reason"]]] = row["noops"]
+    for name, row in (await store.unhandled()).items():
+        if name in sources:
+            sources[name]["unhandled"] = row["number"]
     for row in pauses:
         sources.setdefault(row["source"], _nothing(row["source"])).update(
             paused_at=row["paused_at"], paused_until=row["ends_at"], paused_reason=row["reason"]
@@ -145,6 +149,7 @@ def _nothing(source: str) -> dict[str, Any]:
         "lag_seconds": 0.0,
         "oldest_unfinished_seconds": 0.0,
         "last_received_at": None,
+        "unhandled": 0,
         "paused_at": None,
         "paused_until": None,
         "paused_reason": None,
@@ -165,6 +170,14 @@ def _print_table(sources: list[dict[str, Any]]) -> None:
         ages = [Text(told(row[name]), style="yellow" if row[name] > 60 else "") for name in AGES]
         table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", *ages)
     console().print(table)
+
+
+def _print_unhandled(sources: list[dict[str, Any]]) -> None:
+    for row in sources:
+        if row["unhandled"]:
+            name, number = printable(row["source"]), row["unhandled"]
+            told_number = f"{number:,} events have" if number > 1 else "1 event has"
+            click.echo(f"{name}: {told_number} no handler anywhere; see `oncehook events --unhandled --source {name}`")
 
 
 def _print_paused(sources: list[dict[str, Any]]) -> None:

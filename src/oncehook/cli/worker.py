@@ -39,7 +39,7 @@ def command(app: str | None, config: str | None, concurrency: int | None) -> Non
 
 
 def require_handlers(inbox: Inbox, app: str | None) -> None:
-    """Without a handler, a worker would mark every event as processed, and nothing would have been done for it.
+    """Without a handler, a worker would have nothing to do.
 
     Where every source has `email = true`, there is work without any.
     """

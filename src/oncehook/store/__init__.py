@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from oncehook.errors import ConfigurationError
 from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
+from oncehook.patterns import Handled
 from oncehook.receipt import (
     Claim,
     Claimed,
@@ -24,6 +25,7 @@ from oncehook.receipt import (
     SettledEffect,
 )
 from oncehook.settings import Settings
+from oncehook.store.roster import RosterStore
 from oncehook.transact import Heart, Transaction
 
 T = TypeVar("T")
@@ -96,7 +98,7 @@ class Pruning(Protocol):
         """Give some of the free space back to the disk; whether there is more."""
 
 
-class Store(Protocol):
+class Store(RosterStore, Protocol):
     """The verbs. Times are the database's own; every text that comes in is already capped and clean."""
 
     settings: Settings
@@ -168,10 +170,18 @@ class Store(Protocol):
         """Per source and status: how many receipts; per source: how many noted duplicates and changed bodies."""
 
     async def lease(
-        self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
+        self,
+        limit: int,
+        seconds: float,
+        worker: str,
+        *,
+        rescued: bool = False,
+        skip_failed: Collection[str] = (),
+        handled: Handled | None = None,
     ) -> list[Leased]:
         """Take up to `limit` due receipts of sources that are not paused: `processing`, attempt counted, fence raised.
 
+        Only what is `handled` is taken; None: everything. Receipts that no process handles (`set_apart`) are not taken.
         With `rescued`, only such whose last worker died; without, only others. Of receipts with a serial key only the
         first of its key that is not finished is taken, and only while none of that key is `processing`. A dead letter
         is not finished, except in the sources of `skip_failed`, and where its payload is gone.
@@ -213,8 +223,8 @@ class Store(Protocol):
     async def attempts(self, receipt: int) -> list[dict[str, Any]]:
         """Every attempt at a receipt, oldest first."""
 
-    async def next_due(self) -> float | None:
-        """Seconds until the next receipt is due (negative: overdue), or None if none waits."""
+    async def next_due(self, handled: Handled | None = None) -> float | None:
+        """Seconds until the next receipt that may be leased is due (negative: overdue), or None if none waits."""
 
     def transaction(self) -> Transaction:
         """A handler's transaction, not begun yet."""

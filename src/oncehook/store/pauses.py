@@ -1,15 +1,16 @@
-"""Paused sources, seen from whoever leases: which they are, and how to get past what waits of them.
+"""What a worker must not lease, paused sources and events that other processes handle, and how to get past it.
 
-The statements that lease leave them out by themselves, so once a pause is committed nothing of its source is leased.
-What is here keeps that cheap: a worker leases in the order of what is due, and a paused backlog would stand at the head
-of that order and be passed over by every lease. So the place where the others begin is looked for now and then, in
-windows, and leases start there. What comes to lie before it, such as a replay, waits for the next look.
+The statements that lease leave both out by themselves, so once a pause is committed nothing of its source is leased.
+This module keeps that cheap: a worker leases in the order of what is due, and a backlog that it must not touch would
+stand at the head of that order and be passed over by every lease. So the worker looks now and then, in windows, for the
+place where its own events begin, and leases from there. An event that comes to lie before it waits for the next look.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from oncehook.clock import Clock
+from oncehook.patterns import Handled
 from oncehook.store.serial import Key
 
 LOOK_SECONDS = 1.0
@@ -40,18 +41,23 @@ class Pauses:
         self.sources: frozenset[str] = frozenset()
         self.floor = self._lowest = lowest  # nothing that may be leased is due before
         self._next_look = self._next_floor = float("-inf")
+        self._handled: Handled | None = None
 
-    async def look(self, sources: Callable[[], Awaitable[list[str]]], window: Window) -> None:
-        """Bring it up to date, if it is time to."""
+    async def look(
+        self, sources: Callable[[], Awaitable[list[str]]], window: Window, handled: Handled | None = None
+    ) -> None:
+        """Bring it up to date, if it is time to. `handled` is what this process handles; None: everything."""
         began = self.clock.monotonic()
         if began < self._next_look:
             return
         found = frozenset(await sources())
-        if found != self.sources or (found and began >= self._next_floor):
-            self.floor = await self._find_floor(window) if found else self._lowest
+        passes_over = bool(found) or (handled is not None and handled.is_shared)
+        changed = (found, handled) != (self.sources, self._handled)
+        if changed or (passes_over and began >= self._next_floor):
+            self.floor = await self._find_floor(window) if passes_over else self._lowest
             took = self.clock.monotonic() - began
             self._next_floor = began + took * (1 + SHARE)
-        self.sources = found
+        self.sources, self._handled = found, handled
         self._next_look = self.clock.monotonic() + LOOK_SECONDS
 
     def forget(self) -> None:
@@ -73,5 +79,9 @@ class Pauses:
             after = row["last"]
 
     def past(self, after: Key) -> Key:
-        """Where to go on among serial keys: behind all of a paused source's."""
-        return (after[0], LAST_KEY) if after[0] in self.sources else after
+        """Where to go on among serial keys: behind all of a source that is paused or not handled here."""
+        return (after[0], LAST_KEY) if after[0] and not self.may_lease(after[0]) else after
+
+    def may_lease(self, source: str) -> bool:
+        """Whether this process may have something to do for a source."""
+        return source not in self.sources and (self._handled is None or source in self._handled.sources)

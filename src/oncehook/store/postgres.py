@@ -7,7 +7,7 @@ import msgspec
 
 from oncehook.extract import moment
 from oncehook.patterns import like
-from oncehook.receipt import Duplicate, Filter, Payload, Receipt, State
+from oncehook.receipt import UNHANDLED, Duplicate, Filter, Payload, Receipt, State
 from oncehook.store import DUPLICATES_KEPT, Place, queries
 from oncehook.store.postgres_alerts import PostgresAlerts
 from oncehook.store.postgres_claim import PostgresClaim
@@ -67,7 +67,8 @@ def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = No
         "source": wanted.source,
         "type": None if wanted.type is None else like(wanted.type),
         "object": wanted.object,
-        "status": wanted.status,
+        "status": None if wanted.status == UNHANDLED else wanted.status,
+        "unhandled": True if wanted.status == UNHANDLED else None,
         "since": wanted.since,
         "until": wanted.until,
         "search": wanted.search,

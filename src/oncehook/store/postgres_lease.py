@@ -8,9 +8,11 @@ import asyncpg
 
 from oncehook.clock import SYSTEM, Clock
 from oncehook.errors import StoreUnavailable
+from oncehook.patterns import Handled
 from oncehook.receipt import Leased
 from oncehook.settings import Settings
 from oncehook.store.postgres_pause import PostgresPause
+from oncehook.store.postgres_roster import handled_parameters
 from oncehook.store.serial import Key, Rounds, told_of
 
 
@@ -22,14 +24,23 @@ class PostgresLease(PostgresPause):
         self._rounds = Rounds(clock)
 
     async def lease(
-        self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
+        self,
+        limit: int,
+        seconds: float,
+        worker: str,
+        *,
+        rescued: bool = False,
+        skip_failed: Collection[str] = (),
+        handled: Handled | None = None,
     ) -> list[Leased]:
-        await self._look_at_pauses()
-        given = {"seconds": seconds, "worker": worker, "rescued": rescued, "floor": self._pauses.floor}
+        await self._look_at_pauses(handled)
+        given = {"seconds": seconds, "worker": worker, "rescued": rescued, **handled_parameters(handled)}
         share = self._rounds.share(limit)
         leased = await self._lease_serial(share, given, skip_failed) if share else []
         if len(leased) < limit:
-            rows = await self._read(self.sql["lease"], {**given, "limit": limit - len(leased)})
+            rows = await self._read(
+                self.sql["lease"], {**given, "limit": limit - len(leased), "floor": self._pauses.floor}
+            )
             leased += starmap(Leased, rows)
         if len(leased) < limit:
             leased += await self._lease_serial(limit - len(leased), given, skip_failed)
@@ -48,7 +59,7 @@ class PostgresLease(PostgresPause):
 
     async def _lease_heads(self, keys: list[Key], given: dict[str, Any]) -> list[Leased]:
         """What could be leased of these keys; nothing where somebody else was at one of them at the same moment."""
-        told = told_of(keys, self._pauses.sources)
+        told = told_of(keys, self._pauses.may_lease)
         try:
             rows = await self._read(self.sql["lease_serial"], {**given, "keys": told})
         except StoreUnavailable as error:

@@ -4,15 +4,16 @@ import json
 from typing import Any
 
 from oncehook.clock import SYSTEM, Clock
+from oncehook.patterns import Handled
 from oncehook.receipt import rfc3339
 from oncehook.settings import Settings
 from oncehook.store.pauses import ENDS_ITSELF, WINDOW, Pauses, pause_detail
 from oncehook.store.postgres_pool import plain
-from oncehook.store.postgres_wake import PostgresWake
+from oncehook.store.postgres_roster import PostgresRoster, handled_parameters
 from oncehook.store.queries import numbered
 
 
-class PostgresPause(PostgresWake):
+class PostgresPause(PostgresRoster):
     """The verbs of pausing."""
 
     def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
@@ -49,7 +50,7 @@ class PostgresPause(PostgresWake):
                 detail = json.dumps({"source": row["source"], "ended_at": rfc3339(row["ends_at"])})
                 await connection.execute(audit, ENDS_ITSELF, "resume", detail)
 
-    async def _look_at_pauses(self) -> None:
+    async def _look_at_pauses(self, handled: Handled | None) -> None:
         async def sources() -> list[str]:
             rows = await self._read(self.sql["pauses_looked_at"], {})
             if any(row["is_over"] for row in rows):
@@ -57,6 +58,12 @@ class PostgresPause(PostgresWake):
             return [row["source"] for row in rows if not row["is_over"]]
 
         async def window(after: str) -> dict[str, Any]:
-            return plain((await self._read(self.sql["due_window"], {"after": after, "size": WINDOW}))[0])
+            return plain(
+                (
+                    await self._read(
+                        self.sql["due_window"], {"after": after, "size": WINDOW, **handled_parameters(handled)}
+                    )
+                )[0]
+            )
 
-        await self._pauses.look(sources, window)
+        await self._pauses.look(sources, window, handled)

@@ -8,11 +8,13 @@ import asyncpg
 import msgspec
 
 from oncehook.errors import StoreUnavailable
+from oncehook.patterns import Handled
 from oncehook.receipt import Held, Leased, Settled
 from oncehook.store import queries
 from oncehook.store.postgres_handler import HandlerConnections, PostgresTransaction
 from oncehook.store.postgres_lease import PostgresLease
 from oncehook.store.postgres_pool import LOST, PostgresPool, plain
+from oncehook.store.postgres_roster import handled_parameters
 
 _encode = msgspec.json.Encoder().encode
 
@@ -72,8 +74,8 @@ class PostgresWork(PostgresLease):
     async def attempts(self, receipt: int) -> list[dict[str, Any]]:
         return [plain(row) for row in await self._read(self.sql["attempts"], {"receipt": receipt})]
 
-    async def next_due(self) -> float | None:
-        rows = await self._read(self.sql["next_due"], {})
+    async def next_due(self, handled: Handled | None = None) -> float | None:
+        rows = await self._read(self.sql["next_due"], handled_parameters(handled))
         due: float | None = rows[0][0]
         return due
 

@@ -1,7 +1,8 @@
 """SQL out of `store/sql/<dialect>/`: plain files, the same query names in every dialect.
 
 A query begins with `-- name: NAME`. Parameters are `:name`. A line that ends in `--? name` is in the query
-only when that parameter is given, so a filter is written where it is used.
+only when that parameter is given, so a filter is written where it is used. `{> NAME}`
+stands for the fragment of that name.
 """
 
 import re
@@ -10,6 +11,8 @@ from importlib import resources
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _OPTIONAL = re.compile(r"--\?\s*(\w+)\s*$")
+_INCLUDED = re.compile(r"\{> (\w+)\}")
+_COMMENT = re.compile(r"^--.*\n", re.MULTILINE)
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
 
 
@@ -23,7 +26,9 @@ def load(dialect: str) -> dict[str, str]:
             for name, body in zip(parts[::2], parts[1::2], strict=True):
                 assert name not in found, f"{file.name} names {name} again"
                 found[name] = body.strip()
-    return found
+    whole = {name: _INCLUDED.sub(lambda part: _COMMENT.sub("", found[part[1]]), body) for name, body in found.items()}
+    fragments = {name for body in found.values() for name in _INCLUDED.findall(body)}
+    return {name: body for name, body in whole.items() if name not in fragments}
 
 
 def with_given(sql: str, given: set[str]) -> str:

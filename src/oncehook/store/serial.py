@@ -5,7 +5,7 @@ blocked keys keep another from its turn. A look costs by the keys that it passes
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 
 from oncehook.clock import Clock
 from oncehook.receipt import Leased
@@ -72,6 +72,6 @@ class Look:
             self.rounds.after = keys[-1]
 
 
-def told_of(keys: Sequence[Key], without: Collection[str]) -> str:
-    """The keys as a statement takes them, without those of some sources."""
-    return json.dumps([{"source": source, "key": key} for source, key in keys if source not in without])
+def told_of(keys: Sequence[Key], may_lease: Callable[[str], bool]) -> str:
+    """The keys as a statement takes them, without those of sources that must not be leased."""
+    return json.dumps([{"source": source, "key": key} for source, key in keys if may_lease(source)])

@@ -12,7 +12,7 @@ from oncehook.clock import SYSTEM
 from oncehook.errors import KeyTaken, StoreUnavailable
 from oncehook.extract import moment
 from oncehook.patterns import glob
-from oncehook.receipt import Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
+from oncehook.receipt import UNHANDLED, Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
 from oncehook.store import DUPLICATES_KEPT, Place, queries
 from oncehook.store.sqlite_alerts import SqliteAlerts
 
@@ -166,7 +166,8 @@ def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = No
         "source": wanted.source,
         "type": None if wanted.type is None else glob(wanted.type),
         "object": wanted.object,
-        "status": wanted.status,
+        "status": None if wanted.status == UNHANDLED else wanted.status,
+        "unhandled": True if wanted.status == UNHANDLED else None,
         "since": rfc3339(wanted.since),
         "until": rfc3339(wanted.until),
         "search": wanted.search,
@@ -181,6 +182,6 @@ def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = No
 
 def _receipt(row: sqlite3.Row) -> Receipt:
     values = dict(row)
-    for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at"):
+    for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at", "unhandled_at"):
         values[name] = moment(values[name])
     return Receipt(**values | {"status": State(values["status"])})

@@ -10,10 +10,12 @@ from typing import Any
 
 from oncehook.clock import SYSTEM
 from oncehook.extract import moment
+from oncehook.patterns import Handled
 from oncehook.receipt import Leased
 from oncehook.settings import Settings
 from oncehook.store.serial import Rounds, told_of
 from oncehook.store.sqlite_pause import SqlitePause
+from oncehook.store.sqlite_roster import handled_parameters
 
 
 class SqliteLease(SqlitePause):
@@ -32,15 +34,23 @@ class SqliteLease(SqlitePause):
         """As above."""
 
     async def lease(
-        self, limit: int, seconds: float, worker: str, *, rescued: bool = False, skip_failed: Collection[str] = ()
+        self,
+        limit: int,
+        seconds: float,
+        worker: str,
+        *,
+        rescued: bool = False,
+        skip_failed: Collection[str] = (),
+        handled: Handled | None = None,
     ) -> list[Leased]:
-        await self._look_at_pauses()
+        await self._look_at_pauses(handled)
         given = {
             "seconds": seconds,
             "worker": worker,
             "rescued": rescued,
             "floor": self._pauses.floor,
             "skip_failed": json.dumps(sorted(skip_failed)),
+            **handled_parameters(handled),
         }
 
         def lease(connection: sqlite3.Connection) -> list[Leased]:
@@ -67,7 +77,7 @@ class SqliteLease(SqlitePause):
             wanted = look.keys_wanted(limit)
             found = {"source": source, "key": key, "most": wanted}
             keys = connection.execute(self.sql["serial_keys"], found).fetchall()
-            told = told_of(keys, self._pauses.sources)
+            told = told_of(keys, self._pauses.may_lease)
             room = {**given, "limit": limit - len(look.leased), "keys": told}
             look.passed(keys, wanted, leased_by(connection, self.sql["lease_serial"], room) if keys else [], limit)
         return look.leased

@@ -5,12 +5,13 @@ import sqlite3
 from typing import Any
 
 from oncehook.clock import SYSTEM
+from oncehook.patterns import Handled
 from oncehook.settings import Settings
 from oncehook.store.pauses import ENDS_ITSELF, WINDOW, Pauses, pause_detail
-from oncehook.store.sqlite_file import SqliteFile
+from oncehook.store.sqlite_roster import SqliteRoster, handled_parameters
 
 
-class SqlitePause(SqliteFile):
+class SqlitePause(SqliteRoster):
     """The verbs of pausing."""
 
     def __init__(self, settings: Settings) -> None:
@@ -52,7 +53,7 @@ class SqlitePause(SqliteFile):
             connection.execute(self.sql["audit"], {"actor": ENDS_ITSELF, "action": "resume", "detail": detail})
         connection.execute("COMMIT")
 
-    async def _look_at_pauses(self) -> None:
+    async def _look_at_pauses(self, handled: Handled | None) -> None:
         async def sources() -> list[str]:
             rows = await self._read(self.sql["pauses_looked_at"], {})
             if any(row["is_over"] for row in rows):
@@ -60,6 +61,10 @@ class SqlitePause(SqliteFile):
             return [row["source"] for row in rows if not row["is_over"]]
 
         async def window(after: str) -> Any:
-            return (await self._read(self.sql["due_window"], {"after": after, "size": WINDOW}))[0]
+            return (
+                await self._read(
+                    self.sql["due_window"], {"after": after, "size": WINDOW, **handled_parameters(handled)}
+                )
+            )[0]
 
-        await self._pauses.look(sources, window)
+        await self._pauses.look(sources, window, handled)

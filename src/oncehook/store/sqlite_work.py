@@ -14,9 +14,11 @@ from typing import Any
 import msgspec
 
 from oncehook.errors import StoreUnavailable
+from oncehook.patterns import Handled
 from oncehook.receipt import Held, Leased, Settled, State
 from oncehook.store.sqlite_file import BUSY_MS
 from oncehook.store.sqlite_lease import SqliteLease, leased_by
+from oncehook.store.sqlite_roster import handled_parameters
 from oncehook.store.sqlite_session import HandlerConnection, connect
 from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
@@ -90,8 +92,8 @@ class SqliteWork(SqliteLease):
     async def attempts(self, receipt: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["attempts"], {"receipt": receipt})]
 
-    async def next_due(self) -> float | None:
-        due: float | None = (await self._read(self.sql["next_due"], {}))[0][0]
+    async def next_due(self, handled: Handled | None = None) -> float | None:
+        due: float | None = (await self._read(self.sql["next_due"], handled_parameters(handled)))[0][0]
         return due
 
     def transaction(self) -> "SqliteTransaction":

@@ -181,7 +181,7 @@ class Draining:
 
     async def _next_due(self) -> float | None:
         store, effects = self.inbox.store, self.inbox.effects
-        due = [await store.next_due()]
+        due = [await store.next_due(self.inbox.handlers.handled)]
         if self.relay is not None:
             waiting = await store.effects_waiting()
             due += [-row["lag"] for row in waiting if effects.find(row["kind"], row["target"]) is not None]
@@ -204,9 +204,9 @@ def _performed(row: dict[str, Any]) -> Performed:
 
 async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
     """As a worker does it: one whose last worker died is taken alone."""
-    seconds = inbox.settings.lease
-    return await inbox.store.lease(most, seconds, "a test") or await inbox.store.lease(
-        1, seconds, "a test", rescued=True
+    seconds, handled = inbox.settings.lease, inbox.handlers.handled
+    return await inbox.store.lease(most, seconds, "a test", handled=handled) or await inbox.store.lease(
+        1, seconds, "a test", rescued=True, handled=handled
     )
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from oncehook.clock import SYSTEM
 from oncehook.extract import moment
-from oncehook.receipt import Filter, Receipt, State, rfc3339
+from oncehook.receipt import UNHANDLED, Filter, Receipt, State, rfc3339
 from oncehook.store import Place, Store
 from oncehook.values import duration
 from oncehook.web.page import Problem, check_texts
@@ -37,7 +37,7 @@ class Listing:
 
 async def list_events(store: Store, wanted: Filter, before: Place | None, limit: int = PAGE) -> Listing:
     """The next page after `before`."""
-    if wanted.object is not None or wanted.event_id is not None or wanted.status == State.FAILED.value:
+    if wanted.object is not None or wanted.event_id is not None or wanted.status in (State.FAILED.value, UNHANDLED):
         return _page(await store.find(wanted, limit=limit + 1, before=before), limit)
     if _by_time_alone(wanted):
         return _page(await store.find(wanted, limit=limit + 1, before=before), limit)
@@ -121,8 +121,8 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     def filter(self) -> Filter:
         """Raises Problem for what cannot be meant."""
         check_texts({name: getattr(self, name) for name in self.__struct_fields__})
-        if self.status and self.status not in set(State):
-            raise Problem(422, "bad_filter", f"status is not one of {', '.join(State)}.")
+        if self.status and self.status not in {*State, UNHANDLED}:
+            raise Problem(422, "bad_filter", f"status is not one of {', '.join(State)}, {UNHANDLED}.")
         since, until = read_moment(self.since, "since"), read_moment(self.until, "until")
         source, type_, about = self.source or None, self.type or None, self.object or None
         return Filter(source, type_, about, self.status or None, since, until, self.search or None)

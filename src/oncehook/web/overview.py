@@ -123,6 +123,7 @@ class Overview:
                     **await store.standing(MOST),
                     "lag": await store.lags(),
                     "unfinished": {row["source"]: row["value"] for row in await store.measure("unfinished", {})},
+                    "unhandled": {name: row["number"] for name, row in (await store.unhandled()).items()},
                     "sources": await store.known_sources(),
                     "acks": await store.measure("acks", {"seconds": ACKS_OF}),
                     "paused": {row["source"]: row for row in await store.pauses()},
@@ -148,6 +149,7 @@ class Overview:
         return {
             "source": name,
             "waiting": standing["waiting"].get(name, 0),
+            "unhandled": standing["unhandled"].get(name, 0),
             "dead_letters": standing["dead_letters"].get(name, 0),
             "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
             "oldest_unfinished_seconds": round(max(0.0, standing["unfinished"].get(name, 0.0)), 3),
@@ -161,6 +163,7 @@ class Overview:
         standing = await self.standing()
         return {
             "waiting": sum(standing["waiting"].values()),
+            "unhandled": sum(standing["unhandled"].values()),
             "dead_letters": sum(standing["dead_letters"].values()),
             "lag_seconds": round(max([0.0, *standing["lag"].values()]), 3),
             "oldest_unfinished_seconds": round(max([0.0, *standing["unfinished"].values()]), 3),

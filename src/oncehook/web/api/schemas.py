@@ -16,7 +16,7 @@ class EventsQuery(Struct, frozen=True):
     source: Text = ""
     type: Annotated[str, Meta(max_length=500, description="A pattern with * and ?, or a dotted prefix.")] = ""
     object: Text = ""
-    status: StateName | Literal[""] = ""
+    status: StateName | Literal["unhandled", ""] = ""
     since: Time = ""
     until: Time = ""
     search: Annotated[str, Meta(max_length=500, description="An id, an object, or a text in the payload.")] = ""
@@ -384,6 +384,7 @@ class SourceState(Struct):
     dedupe_window: str
     payload_retention: str
     waiting: int
+    unhandled: int
     dead_letters: int
     lag_seconds: float
     oldest_unfinished_seconds: float
@@ -420,6 +421,7 @@ class OverviewState(Struct):
     rejected: list[int]
     failed: list[int]
     waiting: int
+    unhandled: int
     dead_letters: int
     lag_seconds: float
     oldest_unfinished_seconds: float

@@ -50,6 +50,7 @@ def _source(context: Context, request: Request, standing: dict[str, Any], looked
         **{key: known[key] for key in TOLD},
         "address": f"{context.door_url(request)}/{name}",
         "waiting": standing["waiting"].get(name, 0),
+        "unhandled": standing["unhandled"].get(name, 0),
         "dead_letters": standing["dead_letters"].get(name, 0),
         "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
         "oldest_unfinished_seconds": round(max(0.0, standing["unfinished"].get(name, 0.0)), 3),

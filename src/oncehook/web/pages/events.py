@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from oncehook.dead import shape
-from oncehook.receipt import Filter, State
+from oncehook.receipt import UNHANDLED, Filter, State
 from oncehook.replay import Replayed, survey
 from oncehook.store import Selection
 from oncehook.web.listing import Asked, Listing, exactly, list_events, place, read_cursor, write_cursor
@@ -32,7 +32,7 @@ async def show(context: Context, request: Request) -> Response:
         problem = error.message
     return context.render(
         request, "events.html", status=422 if problem else 200, asked=asked, found=found, exact=exact,
-        problem=problem, states=list(State), sources=await _sources(context), is_first=not cursor,
+        problem=problem, states=[*State, UNHANDLED], sources=await _sources(context), is_first=not cursor,
         more=urlencode({**asked.given(), "cursor": write_cursor(found.next) or ""}), query=urlencode(asked.given()),
     )  # fmt: skip
 

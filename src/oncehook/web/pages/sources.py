@@ -30,11 +30,14 @@ async def show(context: Context, request: Request) -> Response:
     standing, meter = await context.overview.standing(), context.inbox.meter
     gone = sorted({*standing["sources"], *standing["paused"]} - set(context.inbox.sources))
     cases, secrets = await context.doctor.look()
+    handlers: dict[str, list[dict[str, Any]]] = {name: [] for name in context.inbox.sources}
+    for row in await context.store.live_handlers():
+        handlers.setdefault(row["source"], []).append(row)
     refused = {name: last_refusals(context, name, cases.get(name)) for name in context.inbox.sources}
     return context.render(
         request, "sources.html", sources=[about(context, name) for name in sorted(context.inbox.sources)], gone=gone,
         standing=standing, unknown=meter.last_refused.get("unknown"), advice=ADVICE, base=context.door_url(request),
-        since=meter.started, refused=refused, secrets=secrets, done=request.query_params.get("done"),
+        since=meter.started, refused=refused, secrets=secrets, handlers=handlers, done=request.query_params.get("done"),
     )  # fmt: skip
 
 

@@ -26,17 +26,18 @@ SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GR
 -- name: unfinished
 -- The age of each source's oldest event that is not finished, from its arrival or its last replay: events that wait, by one
 -- probe of the index a source, and events that a worker holds, which are few. Of an inline event only the attempt under
--- way counts: between attempts its provider decides when the next delivery comes.
+-- way counts: between attempts its provider decides when the next delivery comes. Events that no process has a handler
+-- for have a count of their own.
 WITH RECURSIVE waiting AS (
     (
         SELECT source, coalesce(replayed_at, received_at) AS since FROM webhook_receipts
-        WHERE status IN ('received', 'retrying') AND NOT is_inline
+        WHERE status IN ('received', 'retrying') AND NOT is_inline AND unhandled_at IS NULL
         ORDER BY source, coalesce(replayed_at, received_at) LIMIT 1
     )
     UNION ALL
     SELECT n.source, n.since FROM waiting w CROSS JOIN LATERAL (
         SELECT r.source, coalesce(r.replayed_at, r.received_at) AS since FROM webhook_receipts r
-        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.source > w.source
+        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL AND r.source > w.source
         ORDER BY r.source, coalesce(r.replayed_at, r.received_at) LIMIT 1
     ) n
 )
@@ -49,6 +50,11 @@ FROM (
     FROM webhook_receipts WHERE status = 'processing'
 ) u
 GROUP BY u.source ORDER BY u.source
+
+-- name: unhandled_for
+SELECT source, count(*) AS value FROM webhook_receipts
+WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at < now() - :seconds * interval '1 second'
+GROUP BY source
 
 -- name: paused_for
 SELECT source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses

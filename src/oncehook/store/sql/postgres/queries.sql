@@ -77,6 +77,7 @@ ORDER BY number
 -- name: find
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates
 FROM webhook_receipts r
 WHERE r.id > 0
@@ -87,6 +88,7 @@ WHERE r.id > 0
   AND (r.type LIKE :type OR r.type LIKE :type || '.%')         --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status
+  AND r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND CAST(:unhandled AS boolean)  --? unhandled
   AND r.received_at >= :since                                  --? since
   AND r.received_at < :until                                   --? until
   AND (r.received_at, r.id) < (:before_time::timestamptz, :before_receipt::bigint)  --? before_receipt

@@ -4,6 +4,7 @@ SELECT now()
 -- name: replay_page
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates,
        EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date) AS kept
 FROM webhook_receipts r
@@ -13,6 +14,7 @@ WHERE r.id > :after::bigint
   AND (r.type LIKE :type OR r.type LIKE :type || '.%')         --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status
+  AND r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND CAST(:unhandled AS boolean)  --? unhandled
   AND r.received_at >= :since                                  --? since
   AND r.received_at < :until                                   --? until
   AND r.received_at <= :horizon                                --? horizon
@@ -41,7 +43,8 @@ WITH chosen AS (
 )
 UPDATE webhook_receipts r
 SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = false, next_attempt_at = now(),
-    replayed_at = now(), processed_at = NULL, failed_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL, handler = NULL, version = NULL
+    replayed_at = now(), processed_at = NULL, failed_at = NULL, unhandled_at = NULL, started_at = NULL, last_error = NULL, outcome = NULL,
+    handler = NULL, version = NULL
 FROM chosen WHERE r.id = chosen.id AND r.status IN ('failed', 'processed', 'ignored')
 RETURNING r.id
 
@@ -82,9 +85,9 @@ GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT 
 SELECT source, extract(epoch FROM now() - min(due))::double precision AS lag
 FROM (
     SELECT source, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
     UNION ALL
     SELECT source, coalesce(next_attempt_at, received_at) FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
+    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
 ) waiting
 GROUP BY source ORDER BY source

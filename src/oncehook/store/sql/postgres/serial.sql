@@ -3,13 +3,14 @@
 WITH RECURSIVE keys AS (
     (
         SELECT source, serial_key FROM webhook_receipts
-        WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND (source, serial_key) > (:source, :key)
+        WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL
+          AND (source, serial_key) > (:source, :key)
         ORDER BY source, serial_key LIMIT 1
     )
     UNION ALL
     SELECT n.source, n.serial_key FROM keys k CROSS JOIN LATERAL (
         SELECT r.source, r.serial_key FROM webhook_receipts r
-        WHERE r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying')
+        WHERE r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
           AND (r.source, r.serial_key) > (k.source, k.serial_key)
         ORDER BY r.source, r.serial_key LIMIT 1
     ) n
@@ -25,13 +26,13 @@ SELECT source, serial_key AS key FROM keys LIMIT :most
 WITH head AS MATERIALIZED (
     SELECT h.id FROM json_to_recordset(CAST(:keys AS json)) AS k (source text, key text)
     CROSS JOIN LATERAL (
-        SELECT r.id, r.received_at, r.next_attempt_at, r.leased_at, r.crashes FROM webhook_receipts r
+        SELECT r.id, r.received_at, r.next_attempt_at, r.leased_at, r.crashes, r.source, r.type FROM webhook_receipts r
         WHERE r.source = k.source AND r.serial_key = k.key
-          AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying')
+          AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
         ORDER BY r.received_at, r.id LIMIT 1
     ) h
     WHERE (h.next_attempt_at IS NULL OR h.next_attempt_at <= now() OR h.leased_at > now()) AND (h.crashes > 0) = :rescued
-      AND k.source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
+      AND k.source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND {> handled_here}
       AND (
           SELECT w.id FROM webhook_receipts w
           WHERE w.source = k.source AND w.serial_key = k.key AND w.serial_key IS NOT NULL AND w.status = 'processing'
@@ -49,7 +50,7 @@ WITH head AS MATERIALIZED (
     ORDER BY k.source COLLATE "C", k.key COLLATE "C" LIMIT :limit
 ), due AS MATERIALIZED (
     SELECT r.id FROM webhook_receipts r
-    WHERE r.id = ANY (ARRAY(SELECT id FROM head)) AND r.status IN ('received', 'retrying')
+    WHERE r.id = ANY (ARRAY(SELECT id FROM head)) AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
       AND (r.next_attempt_at IS NULL OR r.next_attempt_at <= now() OR r.leased_at > now()) AND (r.crashes > 0) = :rescued
     ORDER BY r.id FOR UPDATE SKIP LOCKED
 ), leased AS (

@@ -38,10 +38,10 @@ FROM webhook_refusals WHERE minute_at >= :since GROUP BY source, bucket
 -- name: waiting
 SELECT source, count(*) AS number FROM (
     SELECT source FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
     UNION ALL
     SELECT source FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NOT NULL
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NOT NULL AND unhandled_at IS NULL
     LIMIT :most
 ) AS counted GROUP BY source
 
@@ -66,14 +66,19 @@ SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id D
        (SELECT sum(id) FROM webhook_receipts WHERE status = 'processing') AS processing,
        (SELECT count(*) FROM (
            SELECT 1 FROM webhook_receipts
-           WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL LIMIT 1000
+           WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL LIMIT 1000
        ) AS counted) AS waiting,
        (SELECT count(*) FROM (
-           SELECT 1 FROM webhook_receipts WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL LIMIT 1000
+           SELECT 1 FROM webhook_receipts
+           WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL LIMIT 1000
        ) AS counted) AS waiting_serial,
        (SELECT count(*) FROM (
            SELECT 1 FROM webhook_receipts WHERE is_inline AND status = 'retrying' LIMIT 1000
        ) AS counted) AS waiting_inline,
+       (SELECT count(*) FROM (
+           SELECT 1 FROM webhook_receipts
+           WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') LIMIT 1000
+       ) AS counted) AS unhandled,
        (SELECT max(id) FROM webhook_deliveries) AS deliveries,
        (SELECT max(id) FROM webhook_audit) AS audit,
        (SELECT max(id) FROM webhook_incidents) AS incidents,

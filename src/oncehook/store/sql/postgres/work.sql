@@ -1,14 +1,25 @@
+-- name: handled_here
+-- Whether this process handles the receipt `h`: by a handler or a forward, or by a projection where no other process has a
+-- handler. A fragment of the statements that lease.
+(
+    (h.source || ' ' || h.type) LIKE ANY (CAST(:handled AS text[]))
+    OR h.source = ANY (CAST(:projected AS text[])) AND NOT EXISTS (
+        SELECT 1 FROM webhook_live_handlers l
+        WHERE l.source = h.source AND NOT l.is_projection AND (h.type LIKE l.matcher OR h.type LIKE l.matcher || '.%')
+    )
+)
+
 -- name: lease
 -- The columns are in the order of `Leased`. A receipt without next_attempt_at is due, and so is one whose last attempt began in
 -- the future: the clock may have gone back. Whether it has is told by the newest receipt, and only then are all of them read.
 WITH due AS (
-    SELECT id FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline
+    SELECT id FROM webhook_receipts h
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND coalesce(next_attempt_at, received_at) <= CASE
           WHEN (SELECT max(received_at) FROM webhook_receipts) > now() + interval '1 second' THEN 'infinity' ELSE now() END
       AND (next_attempt_at IS NULL OR next_attempt_at <= now() OR leased_at > now())
       AND coalesce(next_attempt_at, received_at) >= CAST(CAST(:floor AS text) AS timestamptz)
-      AND (crashes > 0) = :rescued AND serial_key IS NULL AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
+      AND (crashes > 0) = :rescued AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND {> handled_here}
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :limit FOR UPDATE SKIP LOCKED
 ), leased AS (
@@ -97,13 +108,13 @@ FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
 -- name: next_due
 SELECT extract(epoch FROM min(due) - now())::double precision
 FROM (
-    SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
-      AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
+    SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts h
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
+      AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND {> handled_here}
     UNION ALL
-    SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
-      AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses))
+    SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts h
+    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
+      AND source <> ALL (ARRAY(SELECT source FROM webhook_pauses)) AND {> handled_here}
 ) waiting
 
 -- name: lease_one

@@ -23,16 +23,18 @@ SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GR
 -- name: unfinished
 -- The age of each source's oldest event that is not finished, from its arrival or its last replay: events that wait, by one
 -- probe of the index a source, and events that a worker holds, which are few. Of an inline event only the attempt under
--- way counts: between attempts its provider decides when the next delivery comes.
+-- way counts: between attempts its provider decides when the next delivery comes. Events that no process has a handler
+-- for have a count of their own.
 WITH RECURSIVE sources (source) AS (
     SELECT (
         SELECT source FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
-        ORDER BY source LIMIT 1
+          AND unhandled_at IS NULL ORDER BY source LIMIT 1
     )
     UNION ALL
     SELECT (
         SELECT r.source FROM webhook_receipts r
-        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.source > s.source ORDER BY r.source LIMIT 1
+        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL AND r.source > s.source
+        ORDER BY r.source LIMIT 1
     )
     FROM sources s WHERE s.source IS NOT NULL
 )
@@ -41,7 +43,7 @@ SELECT u.source, (julianday('now') - julianday(min(u.since))) * 86400 AS value,
 FROM (
     SELECT s.source, (
         SELECT coalesce(r.replayed_at, r.received_at) FROM webhook_receipts r
-        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.source = s.source
+        WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.unhandled_at IS NULL AND r.source = s.source
         ORDER BY coalesce(r.replayed_at, r.received_at) LIMIT 1
     ) AS since
     FROM sources s WHERE s.source IS NOT NULL
@@ -50,6 +52,11 @@ FROM (
     FROM webhook_receipts WHERE status = 'processing'
 ) u
 GROUP BY u.source ORDER BY u.source
+
+-- name: unhandled_for
+SELECT source, count(*) AS value FROM webhook_receipts
+WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
+GROUP BY source
 
 -- name: paused_for
 SELECT source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses

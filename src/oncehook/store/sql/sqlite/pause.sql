@@ -23,15 +23,15 @@ DELETE FROM webhook_pauses WHERE ends_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'n
 RETURNING source, ends_at
 
 -- name: due_window
--- Of the next receipts that are due from `after` on: where those that are not paused begin, where all of them end, how many
--- they are, and a moment ago: what commits late is due a little before what is seen already.
-SELECT min(due) FILTER (WHERE source NOT IN (SELECT source FROM webhook_pauses)) AS first, max(due) AS last,
-       count(*) AS number, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-1 second') AS lately
+-- Of the next receipts that are due from `after` on: where those that this process may lease begin, where all of them end,
+-- how many they are, and a moment ago: what commits late is due a little before what is seen already.
+SELECT min(due) FILTER (WHERE source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}) AS first,
+       max(due) AS last, count(*) AS number, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-1 second') AS lately
 FROM (
-    SELECT source, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
+    SELECT source, type, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND coalesce(next_attempt_at, received_at) <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
       AND coalesce(next_attempt_at, received_at) >= :after
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :size
-)
+) h

@@ -32,6 +32,7 @@ WHERE (SELECT count(*) FROM webhook_deliveries WHERE receipt_id = :receipt AND s
 -- name: find
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates
 FROM webhook_receipts r
 WHERE r.id > 0
@@ -42,6 +43,7 @@ WHERE r.id > 0
   AND (r.type GLOB :type OR r.type GLOB :type || '.*')         --? type
   AND r.object_id = :object                                    --? object
   AND r.status = :status                                       --? status
+  AND r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND :unhandled  --? unhandled
   AND r.received_at >= :since                                  --? since
   AND r.received_at < :until                                   --? until
   AND (r.received_at, r.id) < (:before_time, :before_receipt)  --? before_receipt

@@ -3,20 +3,22 @@
 WITH RECURSIVE keys (source, serial_key) AS (
     SELECT source, serial_key FROM (
         SELECT source, serial_key FROM webhook_receipts
-        WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND (source, serial_key) > (:source, :key)
+        WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL
+          AND (source, serial_key) > (:source, :key)
         ORDER BY source, serial_key LIMIT 1
     )
     UNION ALL
     SELECT r.source, r.serial_key FROM keys k JOIN webhook_receipts r ON r.id = coalesce(
         (
             SELECT n.id FROM webhook_receipts n
-            WHERE n.serial_key IS NOT NULL AND n.status IN ('received', 'retrying')
+            WHERE n.serial_key IS NOT NULL AND n.status IN ('received', 'retrying') AND n.unhandled_at IS NULL
               AND n.source = k.source AND n.serial_key > k.serial_key
             ORDER BY n.serial_key LIMIT 1
         ),
         (
             SELECT n.id FROM webhook_receipts n
-            WHERE n.serial_key IS NOT NULL AND n.status IN ('received', 'retrying') AND n.source > k.source
+            WHERE n.serial_key IS NOT NULL AND n.status IN ('received', 'retrying') AND n.unhandled_at IS NULL
+              AND n.source > k.source
             ORDER BY n.source, n.serial_key LIMIT 1
         )
     )
@@ -35,10 +37,11 @@ WHERE id IN (
     FROM json_each(:keys) k JOIN webhook_receipts h ON h.id = (
         SELECT r.id FROM webhook_receipts r
         WHERE r.source = k.value ->> 'source' AND r.serial_key = k.value ->> 'key'
-          AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying')
+          AND r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
         ORDER BY r.id LIMIT 1
     )
     WHERE NOT h.is_inline AND (h.crashes > 0) = :rescued AND h.source NOT IN (SELECT source FROM webhook_pauses)
+      AND {> handled_here}
       AND (h.next_attempt_at IS NULL OR h.next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
            OR h.leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
       AND NOT EXISTS (

@@ -1,3 +1,14 @@
+-- name: handled_here
+-- Whether this process handles the receipt `h`: by a handler or a forward, or by a projection where no other process has a
+-- handler. A fragment of the statements that lease.
+(
+    EXISTS (SELECT 1 FROM json_each(:handled) p WHERE h.source || ' ' || h.type GLOB p.value)
+    OR h.source IN (SELECT value FROM json_each(:projected)) AND NOT EXISTS (
+        SELECT 1 FROM webhook_live_handlers l
+        WHERE l.source = h.source AND NOT l.is_projection AND (h.type GLOB l.matcher OR h.type GLOB l.matcher || '.*')
+    )
+)
+
 -- name: lease
 -- A receipt without next_attempt_at is due, and so is one whose last attempt began in the future: the clock may have gone back.
 -- Whether it has is told by the newest receipt, and only then are all of them read.
@@ -6,15 +17,15 @@ SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = 
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
     lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || :seconds || ' seconds')
 WHERE id IN (
-    SELECT id FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline
+    SELECT id FROM webhook_receipts h
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
       AND coalesce(next_attempt_at, received_at) <= CASE
           WHEN (SELECT max(received_at) FROM webhook_receipts) > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+1 second')
           THEN '9999' ELSE strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
       AND (next_attempt_at IS NULL OR next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
            OR leased_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
       AND coalesce(next_attempt_at, received_at) >= :floor
-      AND (crashes > 0) = :rescued AND serial_key IS NULL AND source NOT IN (SELECT source FROM webhook_pauses)
+      AND (crashes > 0) = :rescued AND source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}
     ORDER BY coalesce(next_attempt_at, received_at), id
     LIMIT :limit
 )
@@ -79,13 +90,13 @@ FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
 -- name: next_due
 SELECT (julianday(min(due)) - julianday('now')) * 86400
 FROM (
-    SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL
-      AND source NOT IN (SELECT source FROM webhook_pauses)
+    SELECT min(coalesce(next_attempt_at, received_at)) AS due FROM webhook_receipts h
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
+      AND source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}
     UNION ALL
-    SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL
-      AND source NOT IN (SELECT source FROM webhook_pauses)
+    SELECT min(coalesce(next_attempt_at, received_at)) FROM webhook_receipts h
+    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
+      AND source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}
 )
 
 -- name: claim_inline
