@@ -1,16 +1,19 @@
 """A captured delivery that is sent again, spelled in any other way that its signature allows, is a duplicate."""
 
 import base64
+import re
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
+from oncehook.errors import Rejected
+from oncehook.extract import headers_of, templates_of
 from oncehook.providers import plaid
 from oncehook.receipt import Delivery
 from oncehook.sign import sign
 from tests.conformance.test_every_provider_at_the_door import door
-from tests.senders import NOW, Sender, changed, sender
+from tests.senders import NOW, SENDERS, Sender, changed, put, sender
 
 pytestmark = pytest.mark.anyio
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
@@ -145,3 +148,82 @@ async def test_mandrill_a_form_whose_events_are_cut_off_fails_once_however_it_is
     first = signed(one, urlencode({"mandrill_event": 's[{"event":"send"}]'}).encode())
     second = changed(first, body=urlencode({"mandrill_events[{": '"event":"send"}]'}).encode())
     await assert_duplicates(one, first, {"cut at another place": second}, tmp_path)
+
+
+# -- what is not signed ---------------------------------------------------------------------------------------------
+
+SIGNING = [one for one in SENDERS if one.signature.algorithm not in ("token", "basic")]
+
+
+def documented() -> dict[str, dict[str, str]]:
+    """The table of docs/verify.md: provider → fact → the header that it is in."""
+    page = (Path(__file__).parents[1] / "docs" / "verify.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.*) \|$", page.partition("## What is not signed")[2], re.MULTILINE)
+    return {
+        name: {fact: header.lower() for fact, header in re.findall(r"(id|type) \(`([^`]+)`", text)}
+        for name, text in rows
+    }
+
+
+def renamed(one: Sender, delivery: Delivery) -> dict[str, dict[str, Delivery]]:
+    """Deliveries that differ in one header, still verify, and have another id or type: fact → header → delivery."""
+    source, facts = one.source(), one.provider.event
+    assert source.verifier is not None
+    found: dict[str, dict[str, Delivery]] = {}
+    names = headers_of([*templates_of(facts.id), *templates_of(facts.type), *facts.kinds])
+    for name in names & delivery.headers.keys():
+        other = changed(delivery, {**delivery.headers, name: b"revocation"})
+        try:
+            source.verifier.verify(other, NOW)
+        except Rejected:
+            continue
+        before, after = (source.read(each, source.parse(each))[0] for each in (delivery, other))
+        if before.event_id != after.event_id:
+            found.setdefault("id", {})[name.decode()] = other
+        if before.type != after.type:
+            found.setdefault("type", {})[name.decode()] = other
+    return found
+
+
+@pytest.mark.parametrize("one", SIGNING, ids=str)
+def test_what_a_header_can_change_of_a_signed_delivery_is_documented(one: Sender) -> None:
+    changes = {fact: set(headers) for fact, headers in renamed(one, one.compose()).items()}
+    expected = documented().get(one.provider.name, {})
+    assert changes == {fact: {header} for fact, header in expected.items()}
+    if expected:
+        assert any("not the type" in note or "whoever captured a delivery" in note for note in one.provider.notes)
+
+
+@pytest.mark.parametrize("name", [name for name, facts in documented().items() if "id" in facts])
+async def test_with_the_hash_of_the_content_as_id_a_captured_delivery_is_a_duplicate(name: str, tmp_path: Path) -> None:
+    one = sender(name)
+    captured = one.compose()
+    variants = {
+        f"{fact} {header}": other for fact, by in renamed(one, captured).items() for header, other in by.items()
+    }
+    async with door(tmp_path, one, id="content:sha256") as here:
+        assert (await here.send(captured)).is_success
+        for what, variant in variants.items():
+            assert (await here.send(variant)).status_code == 200, what
+            assert await here.receipts() == 1, what
+
+
+@pytest.mark.parametrize(
+    ("status", "header", "type_"),
+    [
+        ("enabled", b"notification", "channel.follow"),
+        ("enabled", b"revocation", "channel.follow"),
+        ("authorization_revoked", b"revocation", "revocation"),
+        ("authorization_revoked", b"notification", "revocation"),
+        ("a_status_of_tomorrow", b"revocation", "revocation"),
+    ],
+)
+def test_twitch_the_signed_body_says_what_the_type_is(status: str, header: bytes, type_: str) -> None:
+    one = sender("twitch")
+    genuine = one.compose("channel.follow")
+    headers = {**genuine.headers, b"twitch-eventsub-message-type": header}
+    headers[b"twitch-eventsub-subscription-type"] = b"another.type"
+    delivery = changed(genuine, headers, body=put(genuine.body, "subscription.status", status))
+    source = one.source()
+    (claim,) = source.read(delivery, source.parse(delivery))
+    assert claim.type == type_

@@ -13,9 +13,10 @@ from oncehook.providers import plaid
 from oncehook.providers.braintree import read_xml
 from oncehook.providers.cloudevents import attribute
 from oncehook.receipt import Delivery
+from oncehook.sign import sign
 from oncehook.signatures import algorithm
 from oncehook.template import Body
-from tests.senders import NOW, Sender, changed, put, sender
+from tests.senders import NOW, Sender, at, changed, put, sender
 
 
 def is_accepted(one: Sender, delivery: Delivery) -> bool:
@@ -130,7 +131,6 @@ def test_hubspots_escapes_are_decoded_and_no_others() -> None:
 def test_hubspot_may_have_signed_either_spelling_of_the_query() -> None:
     one = sender("hubspot")
     for query in ("a=%3A", "a=:"):
-        from oncehook.sign import sign
         from tests.senders import PUBLIC_URL
 
         headers, body = sign(one.provider, b"[]", one.pair().signing, now=NOW, public_url=f"{PUBLIC_URL}?{query}")
@@ -182,6 +182,66 @@ def test_of_an_array_that_stands_twice_the_one_that_is_verified_is_the_one_that_
     assert is_accepted(one, first)
     source = one.source()
     assert "forged" not in [claim.event_id for claim in source.read(first, source.parse(first))]
+
+
+ABSENT = ("pspReference", "originalReference", "merchantReference", "amount.value", "amount.currency", "success")
+PRESENT = [999999.5, ["P0"], {"order": "42"}, True, False, 1e300, 10**400]
+
+
+def _adyen_without(path: str) -> Delivery:
+    """A delivery of one item, which is signed without the field."""
+    one = sender("adyen")
+    item = json.loads(one.compose().body)["notificationItems"][0]
+    inner = item["NotificationRequestItem"]
+    *around, name = path.split(".")
+    (inner[around[0]] if around else inner).pop(name, None)
+    _, body = sign(one.provider, json.dumps({"notificationItems": [item]}).encode(), one.pair().signing, now=NOW)
+    return Delivery.of(body, {"Content-Type": "application/json"})
+
+
+@pytest.mark.parametrize("path", ABSENT)
+def test_adyen_a_field_is_empty_only_where_it_is_absent_or_null(path: str) -> None:
+    one, delivery = sender("adyen"), _adyen_without(path)
+    where = f"notificationItems.0.NotificationRequestItem.{path}"
+    assert is_accepted(one, delivery)
+    assert is_accepted(one, changed(delivery, body=put(delivery.body, where, None)))
+    assert is_accepted(one, changed(delivery, body=put(delivery.body, where, "")))
+    for value in PRESENT:
+        parsed = json.loads(delivery.body)
+        inner = at(parsed, where.split(".")[:-1])
+        inner[where.rpartition(".")[2]] = value
+        assert not is_accepted(one, changed(delivery, body=json.dumps(parsed).encode())), value
+
+
+@pytest.mark.parametrize("amount", [b"null", b"{}", b'{"value":null,"currency":null}'])
+def test_adyen_an_amount_without_value_is_absent(amount: bytes) -> None:
+    delivery = _adyen_without("amount")
+    assert is_accepted(sender("adyen"), delivery)
+    assert is_accepted(sender("adyen"), changed(delivery, body=_with_amount(delivery, amount)))
+
+
+@pytest.mark.parametrize(
+    "amount",
+    [
+        b"[]",
+        b'"5"',
+        b"5",
+        b'{"\\ud800":1,"value":5}',
+        b'{"value":5,"value":[5]}',
+        b'{"value":"\\ud800"}',
+        b'{"v\\u0061lue":5}',
+    ],
+)
+def test_adyen_an_amount_that_cannot_be_read_is_not_absent(amount: bytes) -> None:
+    """What only a more patient parser reads would be read after the signature was checked without it."""
+    delivery = _adyen_without("amount")
+    for padding in (b"", b" " * 20_000):  # small and large bodies are read in two ways
+        body = _with_amount(delivery, amount + padding)
+        assert not is_accepted(sender("adyen"), changed(delivery, body=body))
+
+
+def _with_amount(delivery: Delivery, amount: bytes) -> bytes:
+    return delivery.body.replace(b'"eventCode"', b'"amount":' + amount + b',"eventCode"', 1)
 
 
 # -- CloudEvents ----------------------------------------------------------------------------------------------------

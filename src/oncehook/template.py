@@ -60,6 +60,17 @@ class Body:
                 return found
         return None
 
+    def is_absent(self, steps: tuple[str, ...]) -> bool:
+        """Whether a JSON body has nothing, or null, at a path. A value that cannot be read is there all the same."""
+        around = steps[:-1]
+        if around and self.is_absent(around):
+            return True
+        try:
+            found = _reader(steps[-1:])(self._value(around) or b"").field_0
+        except _UNREADABLE:
+            return False
+        return found is UNSET or bytes(found) == b"null"
+
     def form(self) -> bytes | None:
         """A form's fields as Twilio and Mandrill sign them; None for what is no form, or an empty one."""
         if not self._sends_form(self._delivery.headers):
@@ -232,9 +243,14 @@ def _part(name: str, url: bytes) -> Fill:
         return lambda delivery, body, timestamp: body.form()
     path = name.removeprefix("body:")
     paths = compile_paths(path.removesuffix("?"))
-    if path.endswith("?"):  # what is not there counts as empty
-        return lambda delivery, body, timestamp: body.at(paths) or b""
-    return lambda delivery, body, timestamp: body.at(paths)
+    if not path.endswith("?"):
+        return lambda delivery, body, timestamp: body.at(paths)
+
+    def optional(delivery: Delivery, body: Body, timestamp: bytes | None) -> bytes | None:
+        found = body.at(paths)
+        return b"" if found is None and all(map(body.is_absent, paths)) else found
+
+    return optional
 
 
 def _header(name: str) -> bytes:
