@@ -182,7 +182,7 @@ def test_the_names_and_labels_are_the_promised_ones() -> None:
     oncehook_accept_seconds{source} oncehook_lag_seconds{source} oncehook_receipts{source,state}
     oncehook_processed_total{source,outcome} oncehook_handle_seconds{source,handler} oncehook_stale_total{source}
     oncehook_effect_conflicts_total{source} oncehook_effects{state} oncehook_oldest_unfinished_seconds{source}
-    oncehook_paused{source}
+    oncehook_paused{source} oncehook_unhandled{source}
     """
     names = {match[1]: tuple(match[2].split(",")) for match in re.finditer(r"(\w+)\{([\w,]+)\}", promised)}
     assert {name: labels for name, (_, labels, _) in METRICS.items()} == names

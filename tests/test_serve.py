@@ -109,7 +109,7 @@ def test_lines_are_json_on_standard_error(config: Path) -> None:
         service.process.send_signal(signal.SIGTERM)
         lines = [json.loads(line) for line in service.process.stderr]
     events = [line["event"] for line in lines]
-    assert [event for event in events if event != "processed"] == ["started", "accepted", "stopped"]
+    assert [event for event in events if event != "unhandled"] == ["started", "accepted", "stopped"]
 
 
 def test_an_inbox_of_ones_own_is_served_with_what_the_file_adds(tmp_path: Path, rows: Rows, database: str) -> None:

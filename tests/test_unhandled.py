@@ -198,6 +198,25 @@ def test_a_receipt_whose_worker_died_is_left_to_a_process_with_its_handler(
     until(lambda: rows("SELECT status FROM webhook_receipts") == [("retrying",)])
 
 
+def test_a_process_finds_what_nobody_handles_behind_many_that_wait_for_the_same_moment(
+    config: Path, served: Callable[..., Process], release: Callable[..., str], rows: Rows
+) -> None:
+    """They fill whole windows, and are due at one time: the look goes on behind them all the same."""
+    service = served(release("shop", "invoice.*"))
+    assert run("pause", "stripe", "--config", str(config)).returncode == 0
+    deliver(service.port, ("evt_1", "invoice.paid"), ("evt_2", "customer.created"))
+    until(lambda: waiting_apart(rows) == 1)
+    rows("UPDATE webhook_receipts SET unhandled_at = NULL, received_at = '2026-02-01T00:00:00.000000Z'")
+    copied = "source, provider, 'copy_' || n, 'invoice.paid', '2026-01-01T00:00:00.000000Z', status, fingerprint"
+    rows(
+        f"INSERT INTO webhook_receipts (id, source, provider, event_id, type, received_at, status, fingerprint) "
+        f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 5000) "
+        f"SELECT 1000000 + n, {copied} FROM numbers, webhook_receipts WHERE event_id = 'evt_1'"
+    )
+    until(lambda: waiting_apart(rows) == 1)
+    assert rows("SELECT event_id FROM webhook_receipts WHERE unhandled_at IS NOT NULL") == [("evt_2",)]
+
+
 # -- where it is shown ----------------------------------------------------------------------------------------------
 
 

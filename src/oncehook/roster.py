@@ -26,8 +26,8 @@ from oncehook.store import Store
 from oncehook.store.roster import Position, Type
 
 LOOK_SECONDS = 1.0
-SHARE = 4
-"""A look is followed by this many times its duration without one."""
+SHARE = 20
+"""A look that changed nothing is followed by this many times its duration without one."""
 
 SEEN_SECONDS = 10.0
 """How often a process says that it is live; it counts as live for six times as long."""
@@ -39,8 +39,8 @@ IGNORE_SECONDS = 300.0
 """How long an event of a source with `unhandled = "ignore"` waits for a handler: a rolling deploy takes minutes."""
 
 WINDOW, MOST_TYPES = 2000, 10_000
-LONGEST = 2.0
-"""Seconds after which a look ends, whatever is left for the next one."""
+LONGEST = 0.25
+"""Seconds after which a part of a look ends; the rest is left for the next one."""
 
 
 class Roster:
@@ -68,6 +68,7 @@ class Roster:
         self._after: dict[bool, Position | None] = {False: None, True: None}  # with a serial key, or without
         self._size = WINDOW
         self._warned: set[Type] = set()
+        self._changed = 0  # how many events the look under way has set apart, taken up or ignored
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -113,14 +114,15 @@ class Roster:
 
     async def _run(self) -> None:
         while True:
-            began = self.clock.monotonic()
+            began, self._changed = self.clock.monotonic(), 0
             try:
                 await self.look()
             except Unavailable as error:
                 signals.emit("worker_waits", detail=error.detail)
             except Exception as error:
                 signals.background_failed("roster", error)
-            await asyncio.sleep(max(LOOK_SECONDS, SHARE * (self.clock.monotonic() - began)))
+            took = self.clock.monotonic() - began
+            await asyncio.sleep(max(LOOK_SECONDS, took if self._changed else SHARE * took))
 
     async def look(self) -> None:
         """Stay registered, read who handles what, and sort the events that wait."""
@@ -162,6 +164,7 @@ class Roster:
             unhandled = [type_ for type_ in types if not self.is_handled(*type_)]
             if unhandled and last is not None:
                 found = await self.store.set_apart(unhandled, after, last, self._size, serial=serial)
+                self._changed += found.total()
                 self._warn(found)
             self._after[serial] = self._next(after, last, serial) if is_full else None
             if not is_full:
@@ -198,7 +201,9 @@ class Roster:
     async def _until(self, deadline: float, change: Callable[[Type], Awaitable[int]], type_: Type) -> None:
         """Change window after window until none is full. What is left at the deadline is for the next look."""
         while self.clock.monotonic() < deadline:
-            if await change(type_) < WINDOW:
+            number = await change(type_)
+            self._changed += number
+            if number < WINDOW:
                 return
         self._next_take_up = float("-inf")
 
