@@ -59,6 +59,12 @@ class Heartbeat:
             self._held.pop(held, None)
             self._released.discard(held)
 
+    @property
+    def receipts(self) -> list[int]:
+        """Those whose leases are held."""
+        with self._lock:
+            return [receipt for receipt, _ in self._held]
+
     def is_released(self, held: Held) -> bool:
         """Whether the lease was released because the loop was blocked: then somebody else has the receipt."""
         return held in self._released

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import socket
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -46,9 +47,11 @@ class Worker:
         self.skip_failed = skip_failed  # sources whose dead letters do not block their serial keys
         self.announce = announce or nobody
         self.handled = handled or (lambda: processor.handlers.handled)  # what this process handles: it leases no more
-        self.name = f"{socket.gethostname()}:{os.getpid()}"
+        # Unique: a process that follows in a container can have the host name and process id of the one before.
+        self.name = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
         self._ready: deque[Leased] = deque()
         self._leased_at, self._was_full = 0.0, False  # the last lease, and whether it found as many as it asked for
+        self._stray_until = 0.0  # until then receipts may be leased to us whose lease we never heard of
         self._pace = 1  # how many are leased ahead for each place
         self._enough = 0  # with more than so many ready, no lease is needed
         self._alone: Alone[Leased] = Alone(processor.clock)
@@ -148,6 +151,7 @@ class Worker:
         room = ahead - len(self._ready) + free
         self._leased_at = self.processor.clock.monotonic()
         try:
+            await self._release_strays()
             leased = await self._take_rescued() if self._alone.is_due else []
             if not leased:
                 leased = await self._take(room)
@@ -155,6 +159,7 @@ class Worker:
                 leased = await self._take_rescued()
         except Unavailable as error:
             signals.emit("worker_waits", detail=error.detail)
+            self._stray_until = self._leased_at + self.lease_seconds
             return 0
         for one in leased:
             self.processor.heartbeat.keep(one.held)
@@ -162,6 +167,14 @@ class Worker:
             self._ready.extend(leased)
             self._was_full = len(leased) == room
         return len(leased)
+
+    async def _release_strays(self) -> None:
+        """A lease may have been committed and its reply lost: what it took is released, and no attempt is counted.
+
+        It is repeated until such a lease has expired: the statement may still have been under way.
+        """
+        if self._leased_at < self._stray_until:
+            await self.store.release_strays(self.name, self.processor.heartbeat.receipts)
 
     async def _take_rescued(self) -> list[Leased]:
         """A receipt whose last worker died."""

@@ -35,6 +35,10 @@ class Proxy:
         """Forward it, wait for the server's answer, and cut the connection instead of passing that on."""
         self._arm(marker, "reply")
 
+    def lose_answer(self, marker: bytes) -> None:
+        """Cut the connection instead of passing on an answer that holds the marker."""
+        self._arm(marker, "answer")
+
     def leave(self, marker: bytes) -> None:
         """Forward it and cut the client at once: the server goes on, and nobody hears of it."""
         self._arm(marker, "leave")
@@ -109,14 +113,14 @@ class Proxy:
     async def _down(self, reader: asyncio.StreamReader, to_client: asyncio.StreamWriter, losing: asyncio.Event) -> None:
         while chunk := await reader.read(CHUNK):
             await self._flowing.wait()
-            if losing.is_set():
+            if losing.is_set() or self._meets(chunk, answer=True):
                 self.lost.set()
                 return
             to_client.write(chunk)
             await to_client.drain()
 
-    def _meets(self, seen: bytes) -> str | None:
-        if self._fault is None or self._fault[0] not in seen:
+    def _meets(self, seen: bytes, *, answer: bool = False) -> str | None:
+        if self._fault is None or self._fault[0] not in seen or (self._fault[1] == "answer") != answer:
             return None
         (_, kind), self._fault = self._fault, None
         return kind

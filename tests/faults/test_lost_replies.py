@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from oncehook import Event, Inbox, Retry
 from oncehook.errors import StoreUnavailable
 from oncehook.settings import Settings
 from oncehook.store.postgres import PostgresStore
@@ -139,3 +140,27 @@ async def test_a_store_closes_in_time_though_its_database_does_not_answer(addres
         proxy.stall()
         await asyncio.wait([claiming])
         await asyncio.wait_for(store.close(), 3)
+
+
+async def test_a_lease_whose_reply_was_lost_uses_no_attempt_and_waits_for_no_lease(address: str) -> None:
+    async with proxied(address) as (proxy, through):
+        inbox = Inbox(through, worker=False, lease="60s", poll="50ms", claim_timeout="4s")
+        inbox.source("stripe", secrets=["whsec_test"])
+        handled: list[str] = []
+
+        @inbox.on("stripe", "*", retry=Retry(attempts=1))
+        async def handle(event: Event) -> None:
+            handled.append(event.id)
+
+        async with inbox.lifespan():
+            await inbox.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+            proxy.lose_answer(b"evt_1")
+            inbox.start_worker()
+            done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
+            async with asyncio.timeout(30):
+                while await asyncio.to_thread(ask, address, done) != [(2,)]:
+                    await asyncio.sleep(0.05)
+            assert proxy.lost.is_set()
+    assert sorted(handled) == ["evt_1", "evt_2"]
+    assert ask(address, "SELECT DISTINCT attempts, lease FROM webhook_receipts") == [(1, 2)]
+    assert ask(address, "SELECT count(*) FROM webhook_past_attempts") == [(0,)]

@@ -217,6 +217,9 @@ class Store(RosterStore, Protocol):
         With `after`, they are due again in so many seconds.
         """
 
+    async def release_strays(self, worker: str, held: Collection[int]) -> int:
+        """Give back what `worker` has leased beside the receipts `held`: it never heard of them. Returns how many."""
+
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
         """Receipts whose lease ran out, by id above `after`."""
 

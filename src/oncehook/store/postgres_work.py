@@ -1,7 +1,7 @@
 """PostgreSQL's side of the work: leases and the fence. The handler's own transaction is beside it."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import asyncpg
@@ -13,7 +13,7 @@ from oncehook.receipt import Held, Leased, Settled
 from oncehook.store import queries
 from oncehook.store.postgres_handler import HandlerConnections, PostgresTransaction
 from oncehook.store.postgres_lease import PostgresLease
-from oncehook.store.postgres_pool import LOST, PostgresPool, plain
+from oncehook.store.postgres_pool import LOST, PostgresPool, array, plain
 from oncehook.store.postgres_roster import handled_parameters
 
 _encode = msgspec.json.Encoder().encode
@@ -67,6 +67,9 @@ class PostgresWork(PostgresLease):
 
     async def release(self, held: Sequence[Held], after: float | None = None) -> int:
         return len(await self._read(self.sql["release"], {"held": held_json(held), "after": after}))
+
+    async def release_strays(self, worker: str, held: Collection[int]) -> int:
+        return len(await self._read(self.sql["release_strays"], {"worker": worker, "held": array(held)}))
 
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["expired"], {"limit": limit, "after": after})]

@@ -6,7 +6,7 @@ writer anyway. It never runs on the connection that claims, and it may hold the 
 
 import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,10 @@ class SqliteWork(SqliteLease):
             return len(connection.execute(self.sql["release"], given).fetchall())
 
         return await self._write(release)
+
+    async def release_strays(self, worker: str, held: Collection[int]) -> int:
+        given = {"worker": worker, "held": _encode(list(held)).decode()}
+        return await self._write(lambda one: len(one.execute(self.sql["release_strays"], given).fetchall()))
 
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["expired"], {"limit": limit, "after": after})]

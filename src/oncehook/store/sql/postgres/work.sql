@@ -94,6 +94,12 @@ FROM json_to_recordset(CAST(:held AS json)) AS h (receipt bigint, lease bigint)
 WHERE r.id = h.receipt AND r.lease = h.lease AND r.status = 'processing'
 RETURNING r.id
 
+-- name: release_strays
+UPDATE webhook_receipts
+SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
+WHERE status = 'processing' AND worker = :worker AND id <> ALL (CAST(CAST(:held AS text) AS bigint[]))
+RETURNING id
+
 -- name: expired
 SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id,
        is_inline

@@ -76,6 +76,12 @@ FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM jso
 WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
 RETURNING id
 
+-- name: release_strays
+UPDATE webhook_receipts
+SET status = CASE WHEN attempts > 1 THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL
+WHERE status = 'processing' AND worker = :worker AND id NOT IN (SELECT value FROM json_each(:held))
+RETURNING id
+
 -- name: expired
 SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id,
        is_inline
