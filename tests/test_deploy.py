@@ -15,6 +15,8 @@ import kubernetes_validate
 import promql_parser
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from oncehook import providers
 from oncehook.ack import ERRORS
@@ -176,11 +178,49 @@ def test_nothing_runs_as_root_and_no_secret_is_written_down() -> None:
     assert all(secret.startswith("env:") for source in table["sources"].values() for secret in source["secrets"])
 
 
+def test_memory_is_limited_wherever_it_runs() -> None:
+    for unit in UNITS:
+        assert read_unit(unit)["MemoryMax"] == "1G"
+    for name in ("migrate", "serve", "worker"):
+        assert COMPOSE[name]["mem_limit"] == "512m"
+
+
+def test_every_pod_has_a_network_policy_and_workers_take_no_connection() -> None:
+    policies = {
+        one.values[0]["metadata"]["name"]: one.values[0]["spec"] for one in resources() if "NetworkPolicy" in one.id
+    }
+    assert set(policies) == set(PODS)
+    assert policies["oncehook-worker"]["ingress"] == []
+    (allowed,) = policies["oncehook-serve"]["ingress"]
+    (container,) = PODS["oncehook-serve"]["containers"]
+    assert [port["port"] for port in allowed["ports"]] == [port["name"] for port in container["ports"]]
+    for spec in policies.values():
+        outward = [block["ipBlock"] for rule in spec["egress"] for block in rule.get("to", ())]
+        assert {"cidr": "0.0.0.0/0", "except": ["169.254.0.0/16"]} in outward
+
+
+def test_the_pinned_versions_are_allowed_by_the_bounds_of_the_package() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    bounds = {canonicalize_name((one := Requirement(text)).name): one for text in wanted}
+    for file in ("run.txt", "dev.txt"):
+        lines = (ROOT / "requirements" / file).read_text().splitlines()
+        pins = {canonicalize_name(pin.name): pin for line in lines if line and (pin := Requirement(line))}
+        for name in bounds.keys() & pins.keys():
+            (version,) = [one.version for one in pins[name].specifier]
+            assert bounds[name].specifier.contains(version), f"{file}: {name}"
+    image = (DEPLOY / "Dockerfile").read_text()
+    assert (
+        "--constraint requirements/dev.txt" in image and {"asyncpg", "opentelemetry-api"} <= bounds.keys() & pins.keys()
+    )
+
+
 def test_budgets_and_services_choose_pods_that_exist() -> None:
     labels = [one["spec"]["template"]["metadata"]["labels"].items() for one in DEPLOYMENTS]
     for one in resources():
         document = one.values[0]
-        chosen = document.get("spec", {}).get("selector")
+        spec = document.get("spec", {})
+        chosen = spec.get("podSelector") if document["kind"] == "NetworkPolicy" else spec.get("selector")
         if chosen is not None:
             wanted = chosen.get("matchLabels", chosen).items()
             assert any(wanted <= found for found in labels), one.id

@@ -99,6 +99,17 @@ async def test_cursors_meet_every_event_once(inbox: Inbox, program: httpx.AsyncC
     assert met == sent[::-1]
 
 
+@pytest.mark.parametrize("pattern", ["[]", "[z-a]", r"[a-\d]", "[", "[^", "(", "\\", "%", "*" * 1999, "*a" * 999])
+async def test_an_odd_type_pattern_is_no_trouble_of_the_database(
+    inbox: Inbox, program: httpx.AsyncClient, pattern: str
+) -> None:
+    for number in range(20):
+        await send(inbox, f"evt_{number}", "a" * 250)
+    for path in ("/api/events", "/events"):
+        answer = await program.get(path, params={"type": pattern})
+        assert answer.status_code in (200, 422), answer.text
+
+
 async def test_the_audit_pages_by_cursor(inbox: Inbox, program: httpx.AsyncClient) -> None:
     for n in range(5):
         await inbox.store.audit("me", "test", {"n": n})
