@@ -124,6 +124,7 @@ def spread(database: str) -> None:
             seconds = min(3500, int(abs(random.gauss(0, 1500))) + random.randint(0, 200))
             ask(database, SHIFT.format(table=table, column=column, seconds=seconds, id=id))
     ask(database, "UPDATE webhook_receipts SET occurred_at = received_at")
+    ask(database, "UPDATE webhook_receipts SET failed_at = received_at WHERE failed_at IS NOT NULL")
     for id, receipt in ask(database, "SELECT id, receipt_id FROM webhook_past_attempts"):
         ask(
             database,
@@ -148,7 +149,7 @@ def take(port: int) -> None:
             sign_in(page)
             page.goto(path if path.startswith("/") else "/events?status=failed")
             if not path.startswith("/"):
-                page.locator("td.grows a").nth(2).click()
+                page.locator("td.what a").nth(2).click()
                 page.wait_for_url("**/events/*")
             if name == "sources":
                 page.locator("#source-stripe").get_by_text("Pause its processing").click()

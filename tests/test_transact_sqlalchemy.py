@@ -13,12 +13,13 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-from oncehook import ConfigurationError, Event, Inbox, Retry
+from oncehook import ConfigurationError, Effect, Event, Inbox, Retry
 from oncehook.receipt import Filter
 from oncehook.rehearse import Rehearsal, rehearse
 from oncehook.store import sqlite_work
+from oncehook.testing import deliver
 from oncehook.transact import TransactionClosed
-from tests.events import Rows, make_claim
+from tests.events import Rows, make_claim, stripe_body
 from tests.servers import Postgres, ask
 
 pytestmark = pytest.mark.anyio
@@ -612,6 +613,28 @@ async def test_a_rehearsal_on_an_engine_shows_the_statements_and_leaves_nothing(
     assert shown == [("INSERT", 1, False, None), ("DELETE", 1, True, None), ("INSERT", 1, False, None)]
     assert rehearsal.statements[-1].args == ("evt_1", "only added")
     assert (rows(INVOICES), rows(RECEIPTS)) == ([], [("received", 0)])
+
+
+async def test_a_rehearsal_on_an_engine_shows_no_statement_of_oncehooks_own(
+    inbox: Inbox, rows: Rows, kind: str
+) -> None:
+    @inbox.effect
+    def mail(effect: Effect) -> None: ...
+
+    async def asynchronous(event: Event, tx: AsyncSession) -> None:
+        await event.effect("mail:in_1", mail)
+        await tx.execute(text("SELECT 1"))
+
+    def plain(event: Event, tx: Session) -> None:
+        event.effect("mail:in_1", mail)
+        tx.execute(text("SELECT 1"))
+
+    inbox.on("stripe", "invoice.paid")(asynchronous if kind == "async" else plain)
+    await deliver(inbox, "stripe", stripe_body("evt_1"))
+    (receipt,) = await inbox.store.find(Filter(), limit=1)
+    rehearsal = await inbox.rehearse(receipt)
+    assert rehearsal.error is None and [one.sql for one in rehearsal.statements] == ["SELECT 1"]
+    assert [(one["key"], one["new"]) for one in rehearsal.effects] == [("mail:in_1", True)]
 
 
 async def test_a_rehearsal_on_an_engine_tells_what_failed(inbox: Inbox, rows: Rows, on_paid: Any) -> None:

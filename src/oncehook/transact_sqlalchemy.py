@@ -274,7 +274,7 @@ class SessionTransaction(ABC):
             raise TransactionClosed(ENDED)
         if self.sessions.on_sqlite and self._turn is None:
             await self._take_turn()
-        statement = text(pick(self.sessions.store.sql))
+        statement = text(pick(self.sessions.store.sql)).execution_options(**{_KEY: "ours"})
         return await self._ask(lambda session: [tuple(row) for row in session.execute(statement, {"given": given})])
 
     async def _ask(self, work: Callable[[HandlerSession], T]) -> T:
@@ -335,13 +335,15 @@ class SessionTransaction(ABC):
     # -- for a rehearsal ------------------------------------------------------------------------------------------
 
     def watch(self, begins: Callable[[str, tuple[Any, ...]], Any], ends: Callable[[int | None], None]) -> None:
-        """Tell of every statement, with its parameters, and of how many rows it changed or returned."""
+        """Tell of every statement of the handler, with its parameters, and of how many rows it changed or returned."""
 
-        def before(_connection: Any, _cursor: Any, statement: str, parameters: Any, *_: Any) -> None:
-            begins(statement, tuple(parameters.values() if isinstance(parameters, Mapping) else parameters or ()))
+        def before(_connection: Any, _cursor: Any, sql: str, parameters: Any, run: Any, *_: Any) -> None:
+            if _KEY not in run.execution_options:
+                begins(sql, tuple(parameters.values() if isinstance(parameters, Mapping) else parameters or ()))
 
-        def after(_connection: Any, cursor: Any, *_: Any) -> None:
-            ends(cursor.rowcount if cursor.rowcount >= 0 else None)
+        def after(_connection: Any, cursor: Any, _sql: str, _parameters: Any, run: Any, *_: Any) -> None:
+            if _KEY not in run.execution_options:
+                ends(cursor.rowcount if cursor.rowcount >= 0 else None)
 
         self._watched = {"before_cursor_execute": before, "after_cursor_execute": after}
 

@@ -106,3 +106,46 @@ def test_nothing_jumps_while_a_page_loads_or_stays_current(filled: Service, open
     filled.send(f"evt_jump_{before}")
     expect(page.locator(".figure strong").first).not_to_have_text(before)
     assert shift_of(page) < 0.02
+
+
+def test_a_phone_shows_each_row_whole_and_the_navigation_in_one_line(filled: Service, open_page: Opened) -> None:
+    page = open_page(filled, path="/events?status=failed")
+    page.set_viewport_size({"width": 390, "height": 800})
+    row = page.locator(".rows tbody tr").first
+    for text in ("charge.failed", "stripe", "evt_look_dead_"):
+        box = row.get_by_text(text).first.bounding_box()
+        assert box is not None and box["x"] >= 0 and box["x"] + box["width"] <= 390, text
+    height = row.bounding_box()
+    assert height is not None and height["height"] < 80
+    for path in ("/dead", "/effects"):
+        page.goto(path)
+        assert page.evaluate("(s => s.scrollWidth <= s.clientWidth)(document.querySelector('.scroll'))"), path
+    replay = page.goto("/dead") and page.get_by_role("link", name="Replay these").first.bounding_box()
+    assert replay is not None and replay["x"] + replay["width"] <= 390
+    tops = page.evaluate("[...document.querySelectorAll('.top nav a')].map(a => a.getBoundingClientRect().top)")
+    assert len(tops) == 7 and len(set(tops)) == 1
+    last = page.get_by_role("link", name="Audit").bounding_box()
+    assert last is not None and last["x"] + last["width"] <= 390
+
+
+def test_brand_content_and_footer_start_at_one_edge(filled: Service, open_page: Opened) -> None:
+    page = open_page(filled)
+    for width in (390, 1280, 1900):
+        page.set_viewport_size({"width": width, "height": 900})
+        edges = page.evaluate(
+            """[...document.querySelectorAll(".brand, h1, footer")].map((e) =>
+            e.getBoundingClientRect().left + parseFloat(getComputedStyle(e).paddingLeft))"""
+        )
+        assert max(edges) - min(edges) < 1, (width, edges)
+
+
+def test_no_placeholder_is_cut(filled: Service, open_page: Opened) -> None:
+    page = open_page(filled)
+    for path, width in (("/events", 1280), ("/events", 390), ("/effects", 1280), ("/effects", 390)):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.goto(path)
+        cut = page.evaluate(
+            """[...document.querySelectorAll("input[placeholder]")].filter((e) => {
+            e.value = e.placeholder; return e.scrollWidth > e.clientWidth; }).map((e) => e.placeholder)"""
+        )
+        assert cut == [], (path, width)
