@@ -199,6 +199,7 @@ REFUSALS: dict[str, tuple[str, dict[str, str], int, str]] = {
     "no signature": ("stripe", {"Content-Type": "application/json"}, 401, "bad_signature"),
     "a compressed body": ("stripe", {"Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
     "a multipart body": ("stripe", {"Content-Type": "Multipart/form-data; b=x"}, 415, "unsupported_media_type"),
+    "a length that is no number": ("stripe", {"Content-Length": "5, 5"}, 400, "malformed"),
     "a length too large": ("stripe", {"Content-Length": str(2**20 + 1)}, 413, "too_large"),
     "a length that is not the body's": ("stripe", {"Content-Length": "7"}, 400, "malformed"),
 }

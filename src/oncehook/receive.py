@@ -322,6 +322,8 @@ def check_request(source: Source, delivery: Delivery) -> int | None:
     if b"transfer-encoding" in headers and (length or b"trailer" in headers):
         raise turned_away("malformed", CLOSE)  # two lengths, or trailers, which some servers take for headers
     if not length.isdigit():
+        if length:
+            raise turned_away("malformed", CLOSE)
         return None
     declared = int(length) if len(length) < 16 else LONGEST
     if declared > source.max_body:
