@@ -42,16 +42,18 @@ def oncehook_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def oncehook_app(request: pytest.FixtureRequest) -> Inbox:
-    """Your inbox, as `oncehook_inbox` in the configuration names it. Override this fixture to give it otherwise."""
+    """Your inbox: `oncehook_inbox` in pytest's configuration, or `app` in oncehook.toml. Override this fixture to give
+    it otherwise."""
     from importlib import import_module
 
     from oncehook import Inbox
+    from oncehook.settings import load
 
-    named: str = request.config.getini("oncehook_inbox")
+    named: str = request.config.getini("oncehook_inbox") or load().settings.app or ""
     module, _, name = named.partition(":")
     if not module or not name:
         pytest.fail(
-            'no inbox to test: set oncehook_inbox = "module:name" in pytest\'s configuration, '
+            'no inbox to test: set oncehook_inbox = "module:name" in pytest\'s configuration, or app in oncehook.toml, '
             "or define a fixture oncehook_app that returns your Inbox",
             pytrace=False,
         )

@@ -264,23 +264,23 @@ def test_show_of_what_is_not_there_or_not_clear(run: Run, config: str, filled: N
 
 def test_init_writes_what_serve_can_start_from_and_never_overwrites(run: Run, tmp_path: Path) -> None:
     target = tmp_path / "services" / "webhooks"
-    ran = run("init", str(target))
+    ran = run("init", "--folder", str(target))
     assert ran.code == 0 and "oncehook serve" in ran.out
     assert load(target / "oncehook.toml").settings.database == "sqlite:///oncehook.db"
     compile((target / "hooks.py").read_text(), "hooks.py", "exec")
     (target / "hooks.py").write_text("mine")
-    ran = run("init", str(target))
+    ran = run("init", "--folder", str(target))
     assert ran.code == 1 and "left as it is" in ran.error
     assert (target / "hooks.py").read_text() == "mine"
     (target / "oncehook.toml").unlink()
-    assert run("init", str(target)).code == 0
+    assert run("init", "--folder", str(target)).code == 0
     assert (target / "hooks.py").read_text() == "mine"
 
 
 def test_what_init_has_commented_out_is_a_configuration_that_works(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run("init", str(tmp_path))
+    run("init", "--folder", str(tmp_path))
     file = tmp_path / "oncehook.toml"
     lines = file.read_text().splitlines()
     code = [line[2:] if line.startswith("# ") and ("=" in line or line.startswith("# [")) else line for line in lines]

@@ -129,6 +129,12 @@ def _place(locator: str, value: str, body: dict[str, Any], headers: dict[str, st
     inner.setdefault(last, value)
 
 
+def a_type(provider: Provider) -> str:
+    """A type that the provider's examples have."""
+    types = [example.type for example in provider.examples]
+    return next((type_ for type_ in types if "*" not in type_), types[0] if types else "*").replace("*", "created")
+
+
 def url_for(source: str, base: str = "http://127.0.0.1:8000") -> str:
     """The address of a source of an inbox that runs here."""
     return f"{base}/webhooks/{source}"

@@ -11,7 +11,7 @@ COMMANDS = {
     "serve": "Run the inbox as a service.",
     "demo": "A tour: a few sources, and traffic that retries, duplicates, reorders and forges.",
     "worker": "Work off what was accepted, without a door.",
-    "init": "Write a commented oncehook.toml and a hooks.py.",
+    "init": "Write an oncehook.toml, a hooks.py with a handler, and its test.",
     "migrate": "Bring the database's schema up to date.",
     "events": "List what arrived, newest first.",
     "show": "Show one event: what arrived, and how often.",
@@ -57,10 +57,10 @@ def oncehook() -> None:
     """Every webhook, exactly once.
 
     \b
-    oncehook demo                        see it work
-    oncehook init && oncehook serve      start your own
-    oncehook send stripe invoice.paid    try it
-    oncehook events                      look at what arrived
+    oncehook demo                              see it work
+    oncehook init stripe && oncehook serve     start your own
+    oncehook send stripe invoice.paid          try it
+    oncehook events                            look at what arrived
     """
 
 

@@ -1,90 +1,98 @@
-"""`oncehook init`: a configuration and a first handler file to start from."""
+"""`oncehook init`: a source with its secret, a handler with an effect, and a test of it, to start from."""
 
+import os
 from pathlib import Path
+from secrets import token_hex
 
 import click
 
+from oncehook import providers
 from oncehook.cli.options import write_new
-
-CONFIGURATION = """\
-# Oncehook: every webhook, exactly once. Start with `oncehook serve`.
-# Every setting is explained in docs/settings.md; the environment wins over this file (ONCEHOOK_DATABASE …).
-
-database = "sqlite:///oncehook.db"      # or "postgresql://user@host/db"
-max_body = "1MiB"
-
-# A source is an address: POST /webhooks/<name>. `oncehook providers` lists who can send.
-# Secrets come from the environment or a file, so that this file can be committed.
-
-# [sources.stripe]
-# secrets = ["env:STRIPE_WEBHOOK_SECRET"]   # several while you rotate: all are tried
-# types = ["invoice.*", "customer.subscription.*"]   # the others are acked and kept as ignored
-
-# [sources.github]
-# secrets = ["env:GITHUB_WEBHOOK_SECRET"]
-# forward = "http://localhost:3000/hooks"      # this address handles its events: 2xx is done
-# forward_secret = "env:FORWARD_SECRET"        # whsec_…: signs what is forwarded
-
-# Test and live endpoints of one provider are two sources, with their own secrets:
-# [sources.stripe-test]
-# provider = "stripe"
-# secrets = ["env:STRIPE_TEST_WEBHOOK_SECRET"]
-
-# Who may use the dashboard: `oncehook access NAME` prints lines to append here. Without any, `serve` prints an address
-# with a token of its run.
-
-# Who is told when something is wrong; `oncehook alerts test` tries it.
-# [alerts.targets.chat]
-# slack = "env:SLACK_ALERTS_URL"
-
-# A sender that is not in the list, in the same words as the built-in ones:
-# [providers.acme]
-# title = "Acme"
-# [[providers.acme.signatures]]
-# algorithm = "hmac-sha256"
-# header = "X-Acme-Signature"
-# template = "{timestamp}.{body}"
-# [providers.acme.timestamp]
-# header = "X-Acme-Timestamp"
-# [providers.acme.event]
-# id = "id"
-# type = "type"
-"""
-
-HOOKS = '''\
-"""The inbox of this app. Run it with `oncehook serve hooks:inbox`, or mount it in yours:
-
-    app = FastAPI(lifespan=inbox.lifespan)
-    app.mount("/webhooks", inbox)
-"""
-
-from oncehook import Inbox
-
-inbox = Inbox()  # database and sources from oncehook.toml and the environment
-
-# Sources can be added here too:
-# inbox.source("shopify", secrets=["env:SHOPIFY_CLIENT_SECRET"])
-'''
+from oncehook.cli.starter import example_type, files, source_lines, variable
+from oncehook.errors import ConfigurationError
+from oncehook.providers import Provider
+from oncehook.secret import ENV_FILE, in_env_file
+from oncehook.testing.keys import make_pair
 
 
 @click.command("init")
-@click.argument("folder", default=".", type=click.Path(file_okay=False))
-def command(folder: str) -> None:
-    """Write a commented oncehook.toml and a hooks.py into FOLDER. What is there already is left as it is.
+@click.argument("provider", required=False)
+@click.option("--folder", default=".", type=click.Path(file_okay=False), help="Where to.  [default: here]")
+def command(provider: str | None, folder: str) -> None:
+    """Write an oncehook.toml and a hooks.py. For PROVIDER also its source, a secret in .env, a handler with an effect,
+    and a test of it. What is there already is left as it is.
+
+    The secret is made up, so that `oncehook send` can sign with it; put the provider's own in its place. `env:NAME`
+    reads the environment, and where it has no such variable, .env in the current directory.
 
     \b
+    oncehook init stripe && oncehook serve
     oncehook init
-    oncehook init services/webhooks
+    oncehook init github --folder services/webhooks
     """
+    definition = None if provider is None else _find(provider)
     target = Path(folder)
     target.mkdir(parents=True, exist_ok=True)
-    wrote = []
-    for name, content in (("oncehook.toml", CONFIGURATION), ("hooks.py", HOOKS)):
-        if write_new(target / name, content):
-            wrote.append(name)
-            click.echo(f"wrote {target / name}")
-        else:
-            click.echo(f"{target / name} is there already: left as it is", err=True)
-    if not wrote:
+    secrets, can_send = ({}, False) if definition is None else _secrets(definition)
+    source = "" if definition is None else source_lines(definition, secrets)
+    wrote = [_write(target / name, content) for name, content in files(definition, source).items()]
+    if definition is not None and not wrote[0]:
+        click.echo(f"Add to {target / 'oncehook.toml'}:\n\n{source}", err=True)
+    wrote += [_write_secret(target, name, value) for name, value in secrets.items()]
+    if not any(wrote):
         raise SystemExit(1)
-    click.echo("Next: uncomment a source in oncehook.toml, set its secret, and run `oncehook serve`.")
+    _say_what_next(definition, target, can_send)
+
+
+def _secrets(provider: Provider) -> tuple[dict[str, str], bool]:
+    """The lines of .env by their names, and whether `send` can sign with what is in them.
+
+    A provider whose key only the provider has gets an empty line, to be filled in.
+    """
+    found: dict[str, str] = {}
+    pair = None if provider.starts_without_secret else make_pair(provider)
+    if pair is not None:
+        found[variable(provider)] = pair.verifying if pair.signing == pair.verifying else ""
+    if "verify_token" in provider.options:
+        found[variable(provider, "VERIFY_TOKEN")] = token_hex(16)
+    return found, pair is not None and pair.signing == pair.verifying
+
+
+def _find(name: str) -> Provider:
+    try:
+        return providers.find(name, {})
+    except ConfigurationError as error:
+        raise click.UsageError(f"{error}. A folder is given with --folder") from None
+
+
+def _write(path: Path, content: str) -> bool:
+    is_new = write_new(path, content)
+    click.echo(f"wrote {path}" if is_new else f"{path} is there already: left as it is", err=not is_new)
+    return is_new
+
+
+def _write_secret(folder: Path, name: str, value: str) -> bool:
+    """Append a line to .env, which only its owner may read; False if there is one already."""
+    path = folder / ENV_FILE
+    if in_env_file(name, path) is not None:
+        click.echo(f"{path} has {name} already: left as it is", err=True)
+        return False
+    text = path.read_text("utf-8") if path.exists() else ""
+    line = f"{name}={value}\n" if not text or text.endswith("\n") else f"\n{name}={value}\n"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:  # noqa: PTH123
+        file.write(line)
+    click.echo(f"wrote {name} to {path}: keep it out of version control")
+    return True
+
+
+def _say_what_next(provider: Provider | None, folder: Path, can_send: bool) -> None:
+    here = "" if folder == Path() else f"cd {folder} && "
+    if provider is None:
+        click.echo(f"Next: uncomment a source in oncehook.toml, set its secret, and run `{here}oncehook serve`.")
+        return
+    click.echo(f"Next: {here}oncehook serve")
+    if can_send:
+        click.echo(f"      oncehook send {provider.name} {example_type(provider)}    in another terminal")
+    else:
+        click.echo(f"      {provider.title or provider.name} signs with a key that only it has: {provider.secret}")
+    click.echo("      pytest")

@@ -12,7 +12,7 @@ from oncehook.draft import encoded, merged, with_id
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
 from oncehook.providers import Provider, find
-from oncehook.sample import TOPIC, Sample, unsigned
+from oncehook.sample import TOPIC, Sample, a_type, unsigned
 from oncehook.source import Source
 from oncehook.testing.keys import shared_secret
 
@@ -182,7 +182,7 @@ def _draft(
 ) -> Sample:
     """The delivery before it is signed."""
     topics = source.settings.topics
-    made = unsigned(source.provider, type_ or _a_type(source.provider), now=now, topic=topics[0] if topics else TOPIC)
+    made = unsigned(source.provider, type_ or a_type(source.provider), now=now, topic=topics[0] if topics else TOPIC)
     whole, body = merged(made.headers, headers), made.body
     if payload is not None:
         body = payload if isinstance(payload, bytes) else encoded(source.provider, whole, payload)
@@ -233,12 +233,6 @@ def _signing_secret(inbox: Inbox, source: Source) -> str:
             f"give that as secret=…, or use isolated(inbox, …), which makes a pair of its own"
         )
     return found
-
-
-def _a_type(provider: Provider) -> str:
-    """A type that the provider's examples have."""
-    types = [example.type for example in provider.examples]
-    return next((type_ for type_ in types if "*" not in type_), types[0] if types else "*").replace("*", "created")
 
 
 def _latin(text: str | bytes) -> bytes:
