@@ -192,6 +192,15 @@ async def test_a_paused_source_has_no_lag_alert_and_one_of_its_own_after_a_day(m
         assert names((await look(inbox)).opened) == [("lag", "stripe")]
 
 
+async def test_a_pause_that_ends_by_itself_is_not_forgotten_and_its_end_needs_no_worker(make_inbox: Make) -> None:
+    inbox = make(make_inbox)
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        await inbox.store.pause("stripe", "jane", seconds=3 * 86400)
+        assert (await look(inbox, "2d")).opened == []
+        assert names((await look(inbox, "25h")).opened) == [("lag", "stripe")]  # nobody works, and nobody wants that
+
+
 async def test_a_spike_of_refusals_in_all_processes_together_fires_and_passes(make_inbox: Make, rows: Rows) -> None:
     inbox, other = make(make_inbox, rejections=4), make(make_inbox, rejections=4)
     async with inbox.lifespan(), other.lifespan():

@@ -46,7 +46,9 @@ class Thresholds:
     unhandled: int | None = setting(
         0, or_off(whole), "More events of a source had no handler in any process for 10 minutes."
     )
-    paused: float | None = setting(86400.0, or_off(some(duration)), "A source has been paused for longer.")
+    paused: float | None = setting(
+        86400.0, or_off(some(duration)), "A source has been paused for longer, without an end."
+    )
     rejections: int | None = setting(
         100, or_off(whole), "More deliveries to a source were refused within 5 minutes, in all processes together."
     )

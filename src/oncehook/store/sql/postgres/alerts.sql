@@ -42,7 +42,7 @@ WITH RECURSIVE waiting AS (
     ) n
 )
 SELECT u.source, extract(epoch FROM now() - min(u.since))::double precision AS value,
-       u.source = ANY (ARRAY(SELECT source FROM webhook_pauses)) AS is_paused
+       u.source = ANY (ARRAY(SELECT source FROM webhook_pauses WHERE ends_at IS NULL OR ends_at > now())) AS is_paused
 FROM (
     SELECT source, since FROM waiting
     UNION ALL
@@ -57,7 +57,8 @@ WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') AND unhand
 GROUP BY source
 
 -- name: paused_for
-SELECT source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses
+-- A pause that ends by itself is not forgotten.
+SELECT source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses WHERE ends_at IS NULL
 
 -- name: refused
 SELECT source, sum(refused)::bigint AS value FROM webhook_refusals

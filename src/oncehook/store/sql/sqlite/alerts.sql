@@ -39,7 +39,7 @@ WITH RECURSIVE sources (source) AS (
     FROM sources s WHERE s.source IS NOT NULL
 )
 SELECT u.source, (julianday('now') - julianday(min(u.since))) * 86400 AS value,
-       u.source IN (SELECT source FROM webhook_pauses) AS is_paused
+       u.source IN (SELECT source FROM webhook_pauses WHERE ends_at IS NULL OR ends_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')) AS is_paused
 FROM (
     SELECT s.source, (
         SELECT coalesce(r.replayed_at, r.received_at) FROM webhook_receipts r
@@ -59,7 +59,8 @@ WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') AND unhand
 GROUP BY source
 
 -- name: paused_for
-SELECT source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses
+-- A pause that ends by itself is not forgotten.
+SELECT source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses WHERE ends_at IS NULL
 
 -- name: refused
 SELECT source, sum(refused) AS value FROM webhook_refusals
