@@ -13,7 +13,7 @@ from oncehook import Effect, Event, Fail, Inbox, RetryLater, StoreUnavailable
 from oncehook.alerts import watch
 from oncehook.alerts.rules import RULES, lasted
 from oncehook.incident import AlertTarget, SettledAlert
-from oncehook.receipt import EffectFilter, Filter
+from oncehook.receipt import EffectFilter, Filter, State
 from oncehook.replay import replay
 from oncehook.store import Selection
 from oncehook.testing import advance, deliver, drain, post
@@ -44,6 +44,22 @@ async def refuse(inbox: Inbox, times: int = 1, source: str = "stripe") -> None:
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------
+
+
+async def test_events_that_no_process_handles_fire_after_ten_minutes_and_end_with_a_handler(make_inbox: Make) -> None:
+    inbox = make(make_inbox)
+    async with inbox.lifespan():
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        await inbox.roster.look()
+        await advance(inbox, "9m")
+        assert names((await look(inbox)).opened) == []  # and the event is no lag: no worker is to blame
+        await advance(inbox, "2m")
+        assert names((await look(inbox)).opened) == [("unhandled", "stripe")]
+        inbox.on("stripe", "invoice.*")(lambda event: None)
+        await inbox.roster.look()
+        (receipt,) = await drain(inbox)
+        assert receipt.status is State.PROCESSED
+        assert await recovered(inbox) == [("unhandled", "stripe")]
 
 
 async def test_dead_letters_above_the_threshold_fire_and_a_replay_that_works_recovers(

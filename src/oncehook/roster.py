@@ -126,18 +126,21 @@ class Roster:
 
     async def look(self) -> None:
         """Stay registered, read who handles what, and sort the events that wait."""
-        await self._register()
-        changed = self._know(await self.store.live_handlers())
+        is_registered = await self._register()
+        is_news = self._know(await self.store.live_handlers())
         for serial in (False, True):
             await self._set_apart(serial)
-        if changed or self.clock.monotonic() >= self._next_take_up:
+        if is_registered or is_news or self.clock.monotonic() >= self._next_take_up:
             await self._take_up()
 
-    async def _register(self) -> None:
+    async def _register(self) -> bool:
+        """Register what this process handles, if the roster does not have it; whether it was registered now."""
         own = self.handlers.handled
-        if own != self._registered or not await self._is_seen():
-            await self.store.register(self.name, own)
-            self._registered, self._next_seen = own, self.clock.monotonic() + SEEN_SECONDS
+        if own == self._registered and await self._is_seen():
+            return False
+        await self.store.register(self.name, own)
+        self._registered, self._next_seen = own, self.clock.monotonic() + SEEN_SECONDS
+        return True
 
     async def _is_seen(self) -> bool:
         if not self._registered or self.clock.monotonic() < self._next_seen:
