@@ -53,6 +53,10 @@ async def invoice_paid(event, tx):
                        invoice=event.object_id, amount={"value": 4200, "currency": "eur"})
     await event.publish("billing", {"invoice": event.object_id}, key=f"billing:in_{number}")
 
+@inbox.on("github", "*")
+@inbox.on("shopify", "*")
+async def note(event): ...
+
 @inbox.on("stripe", "charge.failed")
 async def charge_failed(event, tx):
     raise Fail(f"the ledger has no customer for {event.object_id}")
@@ -138,7 +142,7 @@ def take(port: int) -> None:
         programs.install_missing(["chromium"])
         browser = playwright.chromium.launch(executable_path=programs.find("chromium"), args=["--no-sandbox"])
         for name, path, scheme, size in [
-            ("overview", "/", "light", (1180, 880)),
+            ("overview", "/?range=1h", "light", (1180, 880)),
             ("event", "charge.failed", "dark", (1180, 760)),
             ("effects", "/effects", "light", (1180, 760)),
             ("email", "/email", "dark", (1180, 900)),
