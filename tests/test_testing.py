@@ -120,7 +120,8 @@ async def test_a_form_is_delivered_as_plain_data_too(make_inbox: Callable[..., I
     inbox.source("braintree", secrets=["public|private"])
     async with inbox.lifespan():
         sms = await deliver(inbox, "twilio", {"MessageSid": "SM1", "MessageStatus": "delivered"})
-        assert (await receipt(inbox, sms)).event_id == "SM1|delivered"
+        found = await receipt(inbox, sms)
+        assert (found.object_id, found.type) == ("SM1", "delivered")
         mail = await deliver(inbox, "mandrill", [{"event": "send", "_id": "m1", "ts": 1}])
         assert mail.status == 202 and mail.json["accepted"] == 1
         with pytest.raises(ValueError, match="the events of braintree are XML"):

@@ -22,12 +22,17 @@ Sources = Mapping[str, Source]
 
 
 Elsewhere = Callable[[str, str], bool]
+
+
+def nowhere(source: str, type_: str) -> bool:
+    """The default for `elsewhere`: no other process handles these events."""
+    return False
+
+
 """Whether another process handles a source's type."""
 
 
-async def rescue(
-    store: Store, handlers: Handlers, sources: Sources, elsewhere: Elsewhere = lambda source, type_: False
-) -> int:
+async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: Elsewhere = nowhere) -> int:
     """Take back every receipt whose lease ran out; how many. One that used up its attempts becomes a dead letter.
 
     How many attempts there are is known where the handler is: receipts of handlers elsewhere are left to that process.
@@ -74,7 +79,9 @@ def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) ->
     )
 
 
-async def keep_rescuing(store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere) -> None:
+async def keep_rescuing(
+    store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere = nowhere
+) -> None:
     """Look again and again, until cancelled."""
     while True:
         await asyncio.sleep(every)

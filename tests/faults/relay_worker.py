@@ -83,7 +83,7 @@ async def main(database: str, calls: str, point: str) -> None:
         relay.MARGIN = -19.5  # what it leases is free again half a second later
     async with inbox.lifespan():
         if point == HEIR:  # so that it finds at once what was left behind
-            looking = asyncio.create_task(keep_rescuing(inbox.store, inbox.handlers, 0.1))
+            looking = asyncio.create_task(keep_rescuing(inbox.store, inbox.handlers, inbox.sources, 0.1))
         print("ready", flush=True)
         await stop.wait()
         if point == HEIR:
