@@ -22,14 +22,12 @@ Sources = Mapping[str, Source]
 
 
 Elsewhere = Callable[[str, str], bool]
+"""Whether another process handles a source's type."""
 
 
 def nowhere(source: str, type_: str) -> bool:
     """The default for `elsewhere`: no other process handles these events."""
     return False
-
-
-"""Whether another process handles a source's type."""
 
 
 async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: Elsewhere = nowhere) -> int:
