@@ -459,3 +459,13 @@ def test_list_on_a_terminal_fits_its_width(
     lines = click.unstyle(run("events").out).splitlines()
     assert all(cell_len(line) <= 80 for line in lines) and "…" in lines[1] and "received" in lines[1]
     assert "invoice." in lines[1]
+
+
+def test_group_of_dead_letters_names_only_what_they_share() -> None:
+    times = {"first_received_at": "1", "last_received_at": "1", "receipts": 1, "source": "stripe", "handler": "paid"}
+    times |= {"first_failed_at": "1", "last_failed_at": "1"}
+    errors = [f"KeyError: 'customer' of in_{n}" for n in (1, 2, 3)]
+    (group,) = grouped([{**times, "last_error": error, "last_receipt": n} for n, error in enumerate(errors)])
+    assert (group["error"], group["last_error"], group["receipts"]) == ("KeyError: 'customer' of …", errors[2], 3)
+    (single,) = grouped([{**times, "last_error": errors[0], "last_receipt": 1}])
+    assert single["error"] == errors[0]

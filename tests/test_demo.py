@@ -24,6 +24,8 @@ from oncehook.cli.serve import listen
 from oncehook.cli.tally import Check, Tally
 from oncehook.cli.tour import Tour
 from oncehook.cli.traffic import BEHAVIOURS
+from oncehook.clock import SYSTEM
+from oncehook.receipt import Receipt, State
 from tests.servers import ask
 
 DEMO = [sys.executable, "-m", "oncehook", "demo"]
@@ -227,4 +229,25 @@ def test_the_table_fits_the_terminal(width: int, height: int) -> None:
     lines = console.export_text().splitlines()
     assert len(lines) <= 18
     assert all(len(line) <= width for line in lines)
-    assert "1,234,567 events acked = 1,234,567 receipts, each exactly once." in lines[-1]
+    assert "1,234,567 events acked = 1,234,567 receipts, each exactly once." in " ".join(lines[-2:])
+
+
+@pytest.mark.parametrize("width", [80, 120, 160])
+def test_no_state_and_no_word_of_the_proof_is_cut(width: int) -> None:
+    latest = [
+        Receipt(
+            receipt=n, source="sendgrid", provider="sendgrid", event_id=f"evt_{n:030d}", type="invoice.paid",
+            object_id=None, occurred_at=None, received_at=SYSTEM.datetime(), status=state, attempts=1,
+            next_attempt_at=None, processed_at=None, last_error=None, duplicates=12, correlation_id=None,
+            delivery_id=None, replays=0, failed_at=None, unhandled_at=None,
+        )
+        for n, state in enumerate(State)
+    ]  # fmt: skip
+    now = Snapshot(sorted(SOURCES), check=Check(123_456, 123_456), latest=latest)
+    now.counts.rejected["stripe"], now.counts.unavailable["stripe"] = 12_345, 678
+    console = Console(file=io.StringIO(), width=width)
+    console.print(render(now, events=len(latest)))
+    text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+    assert all(f" {state.value} " in text for state in State)
+    assert "123,456 events acked = 123,456 receipts, each exactly once." in text
+    assert "12,345 refused deliveries left nothing behind. 678 were asked to try again." in text

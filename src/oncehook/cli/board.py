@@ -18,14 +18,17 @@ from rich.text import Text
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import printable
 from oncehook.cli.tally import Check, Counts
-from oncehook.receipt import Receipt
+from oncehook.receipt import Receipt, State
 
 COLUMNS = ("deliveries", "accepted", "duplicate", "ignored", "rejected")
 QUIET = "bright_black"
 STYLES = {"accepted": "green", "duplicate": "cyan", "ignored": QUIET, "rejected": "yellow"}
 WIDEST = 110
-LEAST_HEIGHT = 27
+LEAST_HEIGHT = 28
 """Lines that the addresses, hints and the table need; a taller terminal shows more of the latest events."""
+
+STATUS = max(map(len, State))
+"""Columns of the longest state."""
 
 LINE_EVERY = 2.0
 """Seconds between two lines where there is no terminal."""
@@ -149,7 +152,7 @@ def _behaviours(now: Snapshot) -> Table:
 
 def _latest(receipts: Sequence[Receipt]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False, expand=True)
-    for width, ratio in ((8, None), (8, None), (None, 3), (None, 4), (8, None), (4, None)):
+    for width, ratio in ((8, None), (8, None), (None, 3), (None, 4), (STATUS, None), (4, None)):
         table.add_column(no_wrap=True, overflow="ellipsis", width=width, ratio=ratio)
     for receipt in receipts:
         times = f"×{receipt.duplicates + 1}" if receipt.duplicates else ""
@@ -164,7 +167,7 @@ def _latest(receipts: Sequence[Receipt]) -> Table:
 
 def _promise(now: Snapshot) -> Text:
     good, refused, later = now.check.holds, now.counts.rejected.total(), now.counts.unavailable.total()
-    line = Text(no_wrap=True, overflow="ellipsis")
+    line = Text()
     line.append(" ✓ " if good else " ✗ ", "bold black on green" if good else "bold white on red")
     line.append(f" {told(now.check)}.", "bold" if good else "bold red")
     if refused and good:

@@ -76,7 +76,7 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
             f"{group['receipts']:,}",
             Text(printable(group["source"])),
             Text(printable(group["handler"])),
-            Text(printable(group["last_error"])[:200], style="red"),
+            Text(printable(group["error"])[:200], style="red"),
             group["first_failed_at"][:19],
             group["last_failed_at"][:19],
             str(group["last_receipt"]),
