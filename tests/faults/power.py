@@ -1,0 +1,83 @@
+"""An SQLite file as a power cut leaves it: what was synced is there, of the rest anything may be."""
+
+import random
+import struct
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+RECORD = struct.Struct("<cBqq")
+SECTOR = 512
+LEFT = ("nothing", "some writes", "torn writes", "everything")
+"""What may be left of writes that no sync has covered."""
+
+
+def compile_recorder(folder: Path) -> Path:
+    """The library that writes down what a process does to its file."""
+    library = folder / "power.so"
+    source = Path(__file__).with_name("power.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl", "-lpthread"], check=True)
+    return library
+
+
+@dataclass
+class Step:
+    """A record of the journal; `end` is how long the journal is with it."""
+
+    end: int
+    action: str
+    file: int
+    at: int
+    data: bytes
+
+
+def read_journal(path: Path) -> Iterator[Step]:
+    journal, start = path.read_bytes(), 0
+    while start + RECORD.size <= len(journal):
+        action, file, at, size = RECORD.unpack_from(journal, start)
+        start += RECORD.size + (size if action == b"w" else 0)
+        yield Step(start, action.decode(), file, at, journal[start - size : start] if action == b"w" else b"")
+
+
+@dataclass
+class Disk:
+    """One file: what is on the disk for sure, and what was done to it since."""
+
+    kept: bytearray = field(default_factory=bytearray)
+    loose: list[Step] = field(default_factory=list)
+    syncing: list[int] = field(default_factory=list)
+
+    def do(self, step: Step) -> None:
+        if step.action == "b":
+            self.syncing.append(len(self.loose))
+        elif step.action == "e":
+            covered = self.syncing.pop(0)
+            for done in self.loose[:covered]:
+                apply(self.kept, done)
+            self.loose = self.loose[covered:]
+            self.syncing = [max(0, count - covered) for count in self.syncing]
+        else:
+            self.loose.append(step)
+
+    def after_a_cut(self, left: str, chance: random.Random) -> bytes:
+        found = bytearray(self.kept)
+        for step in self.loose if left != "nothing" else ():
+            if left == "torn writes" and step.action == "w":
+                for part in range(0, len(step.data), SECTOR):
+                    if chance.random() < 0.5:
+                        apply(found, Step(0, "w", 0, step.at + part, step.data[part : part + SECTOR]))
+            elif left != "some writes" or chance.random() < 0.5:
+                apply(found, step)
+        return bytes(found)
+
+
+def apply(file: bytearray, step: Step) -> None:
+    if step.action == "r":
+        file.clear()
+    elif step.action == "t":
+        del file[step.at :]
+        file.extend(bytes(step.at - len(file)))
+    else:
+        file.extend(bytes(max(0, step.at + len(step.data) - len(file))))
+        file[step.at : step.at + len(step.data)] = step.data

@@ -1,0 +1,121 @@
+"""The power is cut at any moment under load: on SQLite, what was acked is there, and work and its mark are one.
+
+A library between the service and the kernel writes down every write and sync; from that, the files are put together
+as a cut at a random moment leaves them. What no sync has covered is lost, kept, or torn.
+"""
+
+import asyncio
+import os
+import random
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.faults.power import LEFT, Disk, compile_recorder, read_journal
+from tests.faults.senders import Ledger, send
+from tests.servers import ask
+from tests.serving import ONCEHOOK, Process, write_config
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="the recorder needs a C compiler"),
+    pytest.mark.skipif(not Path("/proc").exists(), reason="the recorder is loaded by Linux's dynamic linker"),
+]
+
+HOOKS = """
+from oncehook import Inbox
+
+inbox = Inbox(config={config!r})
+
+
+@inbox.on("stripe", "*")
+async def write(event, tx):
+    await tx.execute("INSERT INTO ledger (event_id) VALUES (?)", event.id)
+"""
+UNFINISHED = "SELECT count(*) FROM webhook_receipts WHERE status <> 'processed'"
+
+
+class Witness(Ledger):
+    """Also remembers how long the journal was when an event's first ack was here."""
+
+    journal: Path
+    acked_at: dict[str, int]
+
+    async def told(self, event_id: str, status: int, body: bytes) -> None:
+        await super().told(event_id, status, body)
+        if event_id in self.acked:
+            self.acked_at.setdefault(event_id, self.journal.stat().st_size)
+
+
+async def record(folder: Path, events: int) -> Witness:
+    """Take and handle so many events with the recorder between service and kernel."""
+    library, file = compile_recorder(folder), folder / "inbox.db"
+    config = write_config(folder, f"sqlite:///{file}", 'log_level = "error"')
+    (folder / "hooks.py").write_text(HOOKS.format(config=str(config)))
+    ledger = Witness(random.randrange(2**32))
+    ledger.journal, ledger.acked_at = folder / "journal", {}
+    recorded = {"POWER_DATABASE": str(file), "POWER_JOURNAL": str(ledger.journal), "LD_PRELOAD": str(library)}
+    make = f"import sqlite3; sqlite3.connect({str(file)!r}).execute('CREATE TABLE ledger (event_id TEXT)')"
+    made = await asyncio.create_subprocess_exec(
+        str(ONCEHOOK.with_name("python")), "-c", make, env={**os.environ, **recorded}
+    )
+    assert await made.wait() == 0
+    service = Process(config, app="hooks:inbox", cwd=folder, **recorded)
+    try:
+        sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(8)]
+        await ledger.until_more(events)
+        async with asyncio.timeout(60):
+            while await asyncio.to_thread(ask, f"sqlite:///{file}", UNFINISHED + " AND id < 50") != [(0,)]:
+                await asyncio.sleep(0.05)
+    finally:
+        service.kill()
+    await asyncio.gather(*sending)
+    return ledger
+
+
+def cut(folder: Path, ledger: Witness, cuts: int) -> None:
+    chance = random.Random(ledger.seed)
+    steps = list(read_journal(ledger.journal))
+    assert any(step.action == "e" for step in steps), "the recorder saw no sync"
+    first = next(i for i, step in enumerate(steps) if step.end >= min(ledger.acked_at.values()))
+    moments = set(chance.sample(range(first, len(steps)), min(cuts, len(steps) - first)))
+    disks = {1: Disk(), 2: Disk()}
+    place = folder / "after"
+    place.mkdir()
+    for i, step in enumerate(steps):
+        disks[step.file].do(step)
+        if i in moments:
+            left = chance.choice(LEFT)
+            (place / "inbox.db-shm").unlink(missing_ok=True)
+            (place / "inbox.db").write_bytes(disks[1].after_a_cut(left, chance))
+            (place / "inbox.db-wal").write_bytes(disks[2].after_a_cut(left, chance))
+            check(place / "inbox.db", ledger, step.end, f"cut {i} with {left} left, seed {ledger.seed}")
+
+
+def check(file: Path, ledger: Witness, journal: int, said: str) -> None:
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], said
+        rows = connection.execute(
+            "SELECT event_id, body, status FROM webhook_receipts r JOIN webhook_payloads ON receipt_id = r.id"
+        ).fetchall()
+        worked = [row[0] for row in connection.execute("SELECT event_id FROM ledger")]
+    bodies = {event_id: body for event_id, body, _ in rows}
+    acked = [event_id for event_id, at in ledger.acked_at.items() if at <= journal]
+    lost = [event_id for event_id in acked if bodies.get(event_id) != ledger.bodies[event_id]]
+    assert not lost, f"{len(lost)} of {len(acked)} acked and lost, such as {lost[:3]}: {said}"
+    assert len(worked) == len(set(worked)), f"work that is there twice: {said}"
+    assert set(worked) == {event_id for event_id, _, status in rows if status == "processed"}, said
+
+
+async def test_power_cuts_under_load_lose_no_acked_event(tmp_path: Path) -> None:
+    ledger = await record(tmp_path, 200)
+    cut(tmp_path, ledger, 40)
+
+
+@pytest.mark.torture
+async def test_a_thousand_power_cuts_under_load_lose_no_acked_event(tmp_path: Path) -> None:
+    ledger = await record(tmp_path, 3000)
+    cut(tmp_path, ledger, 1000)
