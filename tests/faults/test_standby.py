@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import random
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from oncehook import Inbox
 from oncehook.testing import deliver
 from tests.events import STRIPE_SECRET, stripe_body
+from tests.faults.proxy import proxied
+from tests.faults.test_database_goes import check, under_load
 from tests.servers import Postgres, ask, private_postgres
 from tests.serving import ONCEHOOK, write_config
 from tests.standbys import following
@@ -90,6 +93,23 @@ async def check_a_promoted_standby_takes_over(promoted: str) -> None:
     async with inbox.lifespan():
         assert await send(inbox, "evt_late") == 200
         assert await send(inbox, "evt_new") == 202
+
+
+@pytest.mark.torture
+async def test_a_failover_to_the_synchronous_standby_under_load_loses_no_acked_event() -> None:
+    with private_postgres() as server:
+        database = server.database()
+        async with following(server) as standby, proxied(database) as (proxy, through):
+            await standby.make_synchronous()
+            async with under_load(through, random.randrange(2**32)) as load:
+                await load.until_more(500)
+                await asyncio.to_thread(server.stop, kill=True)
+                await asyncio.to_thread(standby.promote)
+                proxy.target = "127.0.0.1", standby.server.port
+                proxy.refuse()
+                proxy.accept()
+                await load.until_more(1000)
+            check(standby.server.url(database.rpartition("/")[2]), load)
 
 
 def doctor(config: Path) -> list[dict[str, str]]:

@@ -1,0 +1,50 @@
+"""A service that runs under load keeps its memory and its file descriptors."""
+
+import asyncio
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.faults.senders import Ledger, send
+from tests.faults.test_kill import check
+from tests.serving import Process, write_config
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.torture,
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="memory and descriptors are read in /proc"),
+]
+
+WARM_SECONDS, SECONDS = 60, 240
+MOST_MEGABYTES, MOST_DESCRIPTORS = 15.0, 15
+
+
+def megabytes(pid: int) -> float:
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) / 1024
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
+
+
+async def test_memory_and_descriptors_do_not_grow_under_load(database: str, tmp_path: Path) -> None:
+    ledger = Ledger(random.randrange(2**32))
+    service = Process(write_config(tmp_path, database, 'log_level = "error"'))
+    pid = service.process.pid
+    try:
+        senders = [asyncio.create_task(send(ledger, service.port)) for _ in range(4)]
+        await asyncio.sleep(WARM_SECONDS)
+        before = megabytes(pid), descriptors(pid)
+        await asyncio.sleep(SECONDS)
+        after = megabytes(pid), descriptors(pid)
+        assert service.end() == 0
+        await asyncio.wait_for(asyncio.gather(*senders), 30)
+    finally:
+        service.process.kill()
+    check(database, ledger)
+    assert after[0] - before[0] < MOST_MEGABYTES, f"{before[0]:.0f} MB, then {after[0]:.0f} MB"
+    assert after[1] - before[1] < MOST_DESCRIPTORS, f"{before[1]} descriptors, then {after[1]}"
