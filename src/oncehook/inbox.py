@@ -41,6 +41,7 @@ from oncehook.source import Source
 from oncehook.stopping import Deadline
 from oncehook.store import Store, make_store
 from oncehook.target import Target as ForwardTarget
+from oncehook.transact import django_writes_apart
 from oncehook.version import checked_out
 from oncehook.wake import Announcer, keep_listening
 from oncehook.worker import Worker
@@ -249,6 +250,8 @@ class Inbox(Registry):
                 signals.emit("unverified_source", source=source.name)
             elif source.waits_for_secret:
                 signals.emit("waits_for_secret", source=source.name)
+        if django_writes_apart() and any(not handler.forwards_to for handler in self.handlers):
+            signals.emit("django_apart", detail="use tx, or make what the ORM writes idempotent")
         if self.works:
             self.start_worker()
         signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])

@@ -119,6 +119,11 @@ LINES: dict[str, tuple[str, str]] = {
     "sign_in_failed": ("warning", "Somebody did not sign in to the dashboard: a wrong password or token."),
     "dashboard_waits": ("warning", "The database did not answer the dashboard, or not in time."),
     "dashboard_failed": ("error", "A bug of Oncehook's own in the dashboard. Please report it."),
+    "django_apart": (
+        "warning",
+        "Django has a database in this process: what its ORM writes is not in a handler's transaction. See "
+        "[Django](wsgi.md#django).",
+    ),
     "started": ("info", "The inbox is ready to accept."),
     "stop_late": ("error", "Not everything ended in time, the database may not answer: what is left is cut off."),
     "stop_forced": ("error", "The event loop is blocked, so stopping did not even begin: the process ends now."),

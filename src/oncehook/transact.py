@@ -5,6 +5,7 @@ that handler alone and is dead once its event is settled.
 """
 
 import asyncio
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -133,3 +134,12 @@ class Savepoint:
         if kind is not None:
             self._tx.execute(SAVEPOINT[1])
         self._tx.execute(SAVEPOINT[2])
+
+
+def django_writes_apart() -> bool:
+    """Whether Django is set up with a database here: its ORM has connections of its own, and knows nothing of `tx`."""
+    conf = sys.modules.get("django.conf")
+    if conf is None or not conf.settings.configured:
+        return False
+    engines = [database.get("ENGINE", "") for database in conf.settings.DATABASES.values()]
+    return any(engine and not engine.endswith(".dummy") for engine in engines)
