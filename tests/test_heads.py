@@ -13,7 +13,7 @@ from oncehook import Inbox, sign
 from oncehook.cli.serve import listen
 from oncehook.headers import _as_json
 from oncehook.providers import built_in
-from oncehook.receive import MOST_HEAD, MOST_HEADERS
+from oncehook.request import MOST_HEAD, MOST_HEADERS
 from oncehook.testing import Answer
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.serving import connected, request, served

@@ -28,11 +28,12 @@ from oncehook.providers.certificates import Certificates
 from oncehook.proxied import Proxies
 from oncehook.prune import Janitor, effect_horizon, horizon
 from oncehook.receipt import Claim, Claimed, Receipt
-from oncehook.receive import Door, Reads, Receive, Scope, Send
+from oncehook.receive import Door
 from oncehook.register import Registry
 from oncehook.rehearse import Rehearsal, rehearse
 from oncehook.rejections import AckLog, RefusalLog, RejectionLog, SecretLog
 from oncehook.relay import Relay
+from oncehook.request import Reads, Receive, Scope, Send
 from oncehook.rescue import keep_rescuing
 from oncehook.retry import Retry, with_fields
 from oncehook.roster import Roster

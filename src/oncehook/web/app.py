@@ -6,7 +6,7 @@ from hmac import compare_digest
 from oncehook.ack import TEXT, Response, refused, unavailable
 from oncehook.errors import Unavailable
 from oncehook.inbox import Inbox
-from oncehook.receive import CLOSE, Receive, Scope, Send, respond
+from oncehook.request import CLOSE, Receive, Scope, Send, respond
 from oncehook.scrape import Scrape
 from oncehook.web.hosts import is_known_host
 

@@ -10,7 +10,7 @@ from starlette.staticfiles import StaticFiles
 
 from oncehook import __version__
 from oncehook.inbox import Inbox
-from oncehook.receive import Receive, Scope, Send
+from oncehook.request import Receive, Scope, Send
 from oncehook.web import filters
 from oncehook.web.api import ENDPOINTS
 from oncehook.web.auth import Access

@@ -18,7 +18,7 @@ from starlette.responses import RedirectResponse, Response
 
 from oncehook import signals
 from oncehook.errors import Unavailable
-from oncehook.receive import Message, Receive, Scope, Send
+from oncehook.request import Message, Receive, Scope, Send
 from oncehook.web.auth import RUN, Access, Principal
 from oncehook.web.hosts import is_known_host
 from oncehook.web.page import ROOT, Action, Context, Problem

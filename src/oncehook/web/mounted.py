@@ -9,7 +9,7 @@ import secrets
 from oncehook.ack import unavailable
 from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox, path_below
-from oncehook.receive import Message, Receive, Scope, Send, respond
+from oncehook.request import Message, Receive, Scope, Send, respond
 from oncehook.web.dashboard import Dashboard
 from oncehook.web.page import DOOR, ROOT
 

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from oncehook import signals
 from oncehook.ack import Header, Response
 from oncehook.receipt import Delivery
-from oncehook.receive import CLOSE, MOST_HEAD, MOST_HEADERS, size_of_head, turned_away
+from oncehook.request import CLOSE, MOST_HEAD, MOST_HEADERS, size_of_head, turned_away
 from oncehook.web.app import PREFIX, Service
 
 DOOR = PREFIX.encode()
