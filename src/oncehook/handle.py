@@ -160,6 +160,11 @@ class Handlers:
         return self._handled
 
     @property
+    def longest(self) -> float:
+        """How many seconds a handler may take, at most."""
+        return max((handler.timeout for handler in [*self, *self.ours.values()]), default=DEFAULT_TIMEOUT)
+
+    @property
     def largest_batch(self) -> int:
         """The most events that one call of a handler takes beyond the first."""
         return max((handler.batch or 1 for handler in [*self, *self.ours.values()]), default=1) - 1

@@ -105,6 +105,7 @@ class Inbox(Registry):
         self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock, meter=self.meter)
         self.enter: tracing.Enter = self.door  # the way in: the door, or the door with a span around it
         super().__init__()
+        self.store.longest_handler = lambda: self.handlers.longest
         self.outgoing = Outgoing()
         self.targets: dict[str, ForwardTarget] = {}
         self.forwards: dict[str, Forward] = {}

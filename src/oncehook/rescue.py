@@ -1,4 +1,8 @@
-"""Expired leases come back by themselves: a worker that crashed or hung keeps no receipt for longer than its lease."""
+"""Expired leases come back by themselves: a worker that crashed or hung keeps no receipt for longer than its lease.
+
+One whose host vanished keeps its database sessions too, with the locks of its handlers: the database does not hear of
+it. What was taken back would wait for those locks and use up its attempts, so they are ended.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -48,6 +52,8 @@ async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: 
         for row, done in zip(page, settled, strict=True):
             if done.receipt in landed:
                 signals.rescued(row, done)
+        for worker in sorted({str(row["worker"]) for row in page if row["receipt"] in landed}):
+            await store.end_sessions(worker)
 
 
 def _is_ours(row: Mapping[str, Any], handlers: Handlers, elsewhere: Elsewhere) -> bool:

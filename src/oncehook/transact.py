@@ -22,6 +22,7 @@ Pick = Callable[[Mapping[str, str]], str]
 
 ENDED = "tx was used after its handler had ended: await everything inside the handler"
 NOT_YOURS = "the handler ended its transaction itself: COMMIT and ROLLBACK are not its to send"
+RESETS = "RESET ALL counts as such: reset settings by their names"
 
 
 class TransactionClosed(OncehookError):

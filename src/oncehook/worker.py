@@ -63,6 +63,7 @@ class Worker:
         self._feeder: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self.store.worker = self.name
         self._feeder = asyncio.create_task(self._feed())
 
     def wake(self) -> None:

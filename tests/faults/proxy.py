@@ -24,6 +24,7 @@ class Proxy:
         self._flowing = asyncio.Event()
         self._flowing.set()
         self._refusing = False
+        self._vanished = False
 
     # -- faults ---------------------------------------------------------------------------------------------------
 
@@ -49,6 +50,11 @@ class Proxy:
 
     def flow(self) -> None:
         self._flowing.set()
+
+    def vanish(self) -> None:
+        """From here on the server hears nothing of its clients, not even that they are gone, as after a power cut."""
+        self.stall()
+        self._vanished = True
 
     def refuse(self) -> None:
         """Cut every connection and accept none, until `accept`."""
@@ -78,6 +84,8 @@ class Proxy:
             tasks.append(asyncio.create_task(self._up(reader, to_server, writer, losing)))
             tasks.append(asyncio.create_task(self._down(from_server, writer, losing)))
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._vanished:
+                await asyncio.wait(tasks[1:])  # until the server ends it, or the test
         finally:
             for task in tasks:
                 task.cancel()
@@ -112,7 +120,8 @@ class Proxy:
 
     async def _down(self, reader: asyncio.StreamReader, to_client: asyncio.StreamWriter, losing: asyncio.Event) -> None:
         while chunk := await reader.read(CHUNK):
-            await self._flowing.wait()
+            if not self._vanished:
+                await self._flowing.wait()
             if losing.is_set() or self._meets(chunk, answer=True):
                 self.lost.set()
                 return

@@ -104,6 +104,12 @@ class Store(RosterStore, Protocol):
     settings: Settings
     """What it opens with."""
 
+    worker: str
+    """The name of the worker whose handlers use it, once there is one."""
+
+    longest_handler: Callable[[], float]
+    """How many seconds a handler may take, at most."""
+
     parallel_claims: int
     """How many `claim` calls may usefully be under way at once."""
 
@@ -222,6 +228,9 @@ class Store(RosterStore, Protocol):
 
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
         """Receipts whose lease ran out, by id above `after`."""
+
+    async def end_sessions(self, worker: str) -> int:
+        """End what handlers of a worker that lost all its leases still hold open in the database; how many sessions."""
 
     async def attempts(self, receipt: int) -> list[dict[str, Any]]:
         """Every attempt at a receipt, oldest first."""

@@ -15,8 +15,8 @@ from oncehook.clock import SYSTEM
 from oncehook.receipt import Settled
 from oncehook.store import queries
 from oncehook.store.postgres_pool import CLOSE_SECONDS, LOST
-from oncehook.store.postgres_session import HandlerConnection
-from oncehook.transact import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
+from oncehook.store.postgres_session import IDLE, HandlerConnection, session_limits, session_name
+from oncehook.transact import ENDED, NOT_YOURS, RESETS, Native, Pick, TransactionClosed
 
 STATEMENTS = (
     "begin_handling", "before_finish", "finish", "finish_batch", "after_finish", "unlock_session",
@@ -49,7 +49,7 @@ class StatementsGone(asyncpg.PostgresError):
 
 
 ENDINGS: dict[type[asyncpg.PostgresError], str] = {
-    TransactionReplaced: f"{NOT_YOURS} (RESET ALL counts as such: reset settings by their names)",
+    TransactionReplaced: f"{NOT_YOURS} ({RESETS})",
     StatementsGone: "the handler sent DEALLOCATE ALL: deallocate your own prepared statements by their names",
 }
 """What a handler is told that left a session in which its work must not be committed."""
@@ -67,12 +67,18 @@ class HandlerConnections:
         timeout: float,
         statements: Callable[[], dict[str, Any]],
         cleans: bool = True,
+        lease: float = 30.0,
+        longest: Callable[[], float] = lambda: 300.0,
+        worker: Callable[[], str] = lambda: "",
     ) -> None:
         self.database = database
         self.sql = sql
         self.statements = statements  # something else than usual behind a pooler, which is known once the store is open
         self.timeout = timeout
         self.cleans = cleans
+        self.lease = lease
+        self.longest = longest
+        self.worker = worker
         self.taken = 0  # how many transactions were begun
         self._last_taken = (0.0, 0.0)  # when the last one was, and the one before
         self._sql = {name: _in_one_line(sql[name]) for name in STATEMENTS}
@@ -122,11 +128,12 @@ class HandlerConnections:
         return None
 
     async def _connect(self) -> HandlerConnection:
+        limits = session_limits(self.database, self.lease, self.longest())
         connection: HandlerConnection = await asyncpg.connect(
             self.database,
             timeout=self.timeout,
             connection_class=HandlerConnection,
-            server_settings={"application_name": "oncehook"},
+            server_settings={"application_name": session_name(self.worker()), **({} if self.statements() else limits)},
             **self.statements(),
         )
         try:
@@ -145,9 +152,14 @@ class HandlerConnections:
     async def _begin(self, connection: HandlerConnection) -> None:
         begun_at, connection.begun_at = connection.begun_at, None
         if begun_at is None:
-            await self._send(connection, self._sql["begin_handling"])
+            await self._send(connection, self._beginning())
         elif SYSTEM.monotonic() - begun_at > FRESH:
-            await self._send(connection, f"ROLLBACK; {self._sql['begin_handling']}")
+            await self._send(connection, f"ROLLBACK; {self._beginning()}")
+
+    def _beginning(self) -> str:
+        """A pooler refuses settings of a session: there, the transaction has the one that matters."""
+        limits = session_limits(self.database, self.lease, self.longest()) if self.statements() else {}
+        return self._sql["begin_handling"] + (f"; SET LOCAL {IDLE} = {limits[IDLE]}" if IDLE in limits else "")
 
     def give_back(self, connection: HandlerConnection) -> None:
         """For the next handler, unless it is of no more use."""
@@ -189,7 +201,7 @@ class HandlerConnections:
         else:
             yield "COMMIT"
         if and_begin:
-            yield self._sql["begin_handling"]
+            yield self._beginning()
 
     async def _send(self, connection: HandlerConnection, message: str) -> None:
         await connection.execute(message, timeout=self.timeout)

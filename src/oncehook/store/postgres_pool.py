@@ -67,6 +67,8 @@ class PostgresPool:
         self._pool: asyncpg.Pool[Any] | None = None
         self._pid = os.getpid()
         self.pooled = settings.pooler == "transaction"
+        self.worker = ""
+        self.longest_handler: Callable[[], float] = lambda: 300.0
         self.is_durable = not settings.unsafe_durability
 
     # -- opening and closing --------------------------------------------------------------------------------------

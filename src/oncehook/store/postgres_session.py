@@ -3,9 +3,15 @@
 What SQL leaves in a session is cleaned in the session itself, after every handler, whatever the handler sent: no
 statement is judged by its text. What asyncpg keeps on its side of the connection (codecs, listeners, prepared
 statements and cursors that a handler may hold on to) ends with the connection.
+
+A worker whose host vanishes says no goodbye, and the server would keep its transactions and their locks for hours. So
+the server is told when to give a session up, and sessions have their worker's name, by which `end_sessions` finds them.
 """
 
+import hashlib
+from math import ceil
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import asyncpg
 
@@ -17,6 +23,35 @@ STATELESS = frozenset(
     }
 )  # fmt: skip
 """Methods that change nothing in the driver. After any other, also one that a later asyncpg adds, it is closed."""
+
+
+MARGIN = 10.0
+"""Seconds by which a session outlives the longest handler, whose worker ends it in time."""
+
+IDLE = "idle_in_transaction_session_timeout"
+
+
+def session_name(worker: str) -> str:
+    """The application_name of one worker's sessions, and of no other's, though PostgreSQL keeps only 63 bytes of it."""
+    name = f"oncehook {worker}".rstrip()
+    if name.isascii() and len(name) < 64:
+        return name
+    return f"oncehook {hashlib.sha256(worker.encode()).hexdigest()[:32]}"
+
+
+def session_limits(address: str, lease: float, longest: float) -> dict[str, str]:
+    """When the server gives up a session whose client is gone; without what the address itself says."""
+    seconds = ceil(lease)
+    limits = {
+        IDLE: str(ceil((longest + MARGIN) * 1000)),
+        "tcp_keepalives_idle": str(seconds),
+        "tcp_keepalives_interval": str(ceil(seconds / 3)),
+        "tcp_keepalives_count": "3",
+        "tcp_user_timeout": str(2 * seconds * 1000),
+    }
+    given = parse_qs(urlsplit(address).query)
+    options = " ".join(given.get("options", []))
+    return {name: value for name, value in limits.items() if name not in given and name not in options}
 
 
 class HandlerConnection(asyncpg.Connection):

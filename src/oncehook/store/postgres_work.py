@@ -15,6 +15,7 @@ from oncehook.store.postgres_handler import HandlerConnections, PostgresTransact
 from oncehook.store.postgres_lease import PostgresLease
 from oncehook.store.postgres_pool import LOST, PostgresPool, array, plain
 from oncehook.store.postgres_roster import handled_parameters
+from oncehook.store.postgres_session import session_name
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,6 +43,9 @@ class PostgresWork(PostgresLease):
             timeout=timeout,
             statements=self._statements,
             cleans=self.settings.clean_sessions,
+            lease=self.settings.lease,
+            longest=lambda: self.longest_handler(),
+            worker=lambda: self.worker,
         )
         await super().open()
 
@@ -73,6 +77,9 @@ class PostgresWork(PostgresLease):
 
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["expired"], {"limit": limit, "after": after})]
+
+    async def end_sessions(self, worker: str) -> int:
+        return len(await self._read(self.sql["end_sessions"], {"worker": worker, "session": session_name(worker)}))
 
     async def attempts(self, receipt: int) -> list[dict[str, Any]]:
         return [plain(row) for row in await self._read(self.sql["attempts"], {"receipt": receipt})]

@@ -39,6 +39,8 @@ class SqliteFile:
         self.settings = settings
         self.sql = queries.load("sqlite")
         self._writer: Writer | None = None
+        self.worker = ""
+        self.longest_handler: Callable[[], float] = lambda: 300.0  # not asked for: a handler's lock ends much sooner
 
     # -- opening and closing --------------------------------------------------------------------------------------
 

@@ -93,6 +93,9 @@ class SqliteWork(SqliteLease):
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["expired"], {"limit": limit, "after": after})]
 
+    async def end_sessions(self, worker: str) -> int:
+        return 0  # the lock of a process ends with it
+
     async def attempts(self, receipt: int) -> list[dict[str, Any]]:
         return [dict(row) for row in await self._read(self.sql["attempts"], {"receipt": receipt})]
 

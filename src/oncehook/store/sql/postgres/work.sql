@@ -51,6 +51,13 @@ SELECT receipt FROM webhook_settle(CAST(:given AS json)) AS receipt
 -- The setting ends with the transaction, however that ends: it tells whether the handler replaced it by another one.
 BEGIN; SET LOCAL oncehook.transaction = 'open'
 
+-- name: guard_transaction
+-- The same for a transaction that somebody else began.
+SET LOCAL oncehook.transaction = 'open'
+
+-- name: settle_in_session
+SELECT receipt, current_setting('oncehook.transaction', true) FROM webhook_settle(CAST(:given AS json)) AS receipt
+
 -- name: before_finish
 -- Deferred triggers run first, with the handler's own settings and role. Then nothing that the handler left may stand
 -- between us and our tables: a role, a timeout, a search_path, a temporary table of the same name. RESET ROLE comes after
@@ -102,10 +109,20 @@ RETURNING id
 
 -- name: expired
 SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id,
-       is_inline
+       is_inline, worker
 FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < now() AND id > :after
 ORDER BY id LIMIT :limit
+
+-- name: end_sessions
+-- Ends what a worker without a live lease left open: transactions of its handlers, idle for a while, with their locks. Its own
+-- sessions have its name, and one role's sessions may end each other.
+SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
+WHERE a.datname = current_database() AND a.usename = current_user AND a.application_name = :session
+  AND a.state LIKE 'idle in transaction%' AND a.state_change < now() - interval '1 second'
+  AND NOT EXISTS (
+      SELECT FROM webhook_receipts r WHERE r.status = 'processing' AND r.worker = :worker AND r.lease_until >= now()
+  )
 
 -- name: attempts
 SELECT number, started_at, ended_at, outcome, error, traceback, handler, version, worker

@@ -84,7 +84,7 @@ RETURNING id
 
 -- name: expired
 SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id,
-       is_inline
+       is_inline, worker
 FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
 ORDER BY id LIMIT :limit
