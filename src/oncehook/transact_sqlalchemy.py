@@ -32,7 +32,7 @@ from oncehook.handle import Handlers
 from oncehook.receipt import Settled
 from oncehook.store import sqlite_work
 from oncehook.store.sqlite_file import BUSY_MS
-from oncehook.transact import ENDED, Pick, TransactionClosed
+from oncehook.transact import ENDED, NOT_YOURS, RESETS, Pick, TransactionClosed
 
 T = TypeVar("T")
 
@@ -67,7 +67,7 @@ class Sessions:
         self.is_async = isinstance(engine, AsyncEngine)
         self.on_sqlite = engine.dialect.name == "sqlite"
         self._check_dialect()
-        self.settle = text(store.sql["settle"])
+        self.settle = text(store.sql["settle" if self.on_sqlite else "settle_in_session"])
         self.threads = ThreadPoolExecutor(SETTLING_THREADS, thread_name_prefix="oncehook-session")
         self.asking = ThreadPoolExecutor(ASKING_THREADS, thread_name_prefix="oncehook-session-asks")
         if isinstance(engine, AsyncEngine) and self.on_sqlite:
@@ -248,6 +248,7 @@ class SessionTransaction(ABC):
         self._limit: asyncio.TimerHandle | None = None
         self._cutting: asyncio.Task[None] | None = None
         self._ended = False
+        self._is_lost = False  # the handler ended it, or SQLite did after an error
         self._finished = False
         self._watched: dict[str, Callable[..., None]] = {}
 
@@ -309,10 +310,11 @@ class SessionTransaction(ABC):
 
     def _settle(self, session: HandlerSession, settled: Sequence[Settled]) -> bool:
         session.flush()
-        if self.sessions.on_sqlite and self._driver is not None and not self._driver.in_transaction:
-            raise TransactionClosed("the handler ended its transaction itself: COMMIT and ROLLBACK are not its to send")
+        self._check_transaction()
         given = _encode(settled).decode().replace("\\u0000", "\\ufffd")  # PostgreSQL's text holds no NUL
-        landed = session.execute(self.sessions.settle, {"given": given}).scalars().all()
+        landed = session.execute(self.sessions.settle, {"given": given}).all()
+        if not self.sessions.on_sqlite and any(transaction != "open" for _, transaction in landed):
+            raise TransactionClosed(f"{NOT_YOURS} ({RESETS})")
         if len(landed) != len(settled):
             return False
         session.commit()
@@ -374,12 +376,22 @@ class SessionTransaction(ABC):
                 raise
             event.listen(connection, "before_cursor_execute", self._before_statement)
             self._loop.call_soon_threadsafe(self._start_limit)
+        else:
+            connection.exec_driver_sql(self.sessions.store.sql["guard_transaction"])
         for name, listener in self._watched.items():
             event.listen(connection, name, listener)
 
     def _before_statement(self, *_: Any) -> None:
         """Also for what a handler sends through the session's connection, past the session."""
         self.check_open()
+        self._check_transaction()
+
+    def _check_transaction(self) -> None:
+        """SQLite tells after each statement whether a transaction is open; PostgreSQL is asked with the last one."""
+        if self.sessions.on_sqlite and self._driver is not None:
+            self._is_lost = self._is_lost or not self._driver.in_transaction
+        if self._is_lost:
+            raise TransactionClosed(NOT_YOURS)
 
     # -- SQLite: one writer, and not for long ---------------------------------------------------------------------
 
