@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import httpx
 import pytest
@@ -15,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from oncehook import Event, Inbox
 from oncehook.errors import ConfigurationError
 from tests.events import stripe_body, stripe_headers
+from tests.serving import process, write_config
 from tests.test_mounting import running
 from tests.web import CONFIGURED, PASSWORD
 
@@ -159,3 +161,32 @@ async def test_its_session_key_is_read_at_the_start(shop: Inbox, monkeypatch: py
     monkeypatch.setenv("SHOP_SESSION_KEY", "a long and random text")
     async with running(app) as client:
         assert (await sign_in(client)).status_code == 303
+
+
+async def test_it_may_be_asked_for_while_the_inbox_runs(shop: Inbox) -> None:
+    async with shop.lifespan():
+        transport = httpx.ASGITransport(shop.dashboard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.get("/sign-in")).status_code == 200
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/sign-in")).status_code == 503
+
+
+HOOKS = """
+from oncehook import Inbox
+
+inbox = Inbox()
+
+@inbox.on("stripe", "*")
+async def handle(event): ...
+
+mounted_elsewhere = inbox.dashboard
+"""
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_serve_needs_no_user_of_the_dashboard_that_an_app_mounts(tmp_path: Path, database: str) -> None:
+    config = write_config(tmp_path, database)
+    (tmp_path / "hooks.py").write_text(HOOKS)
+    with process(config, app="hooks:inbox", cwd=tmp_path) as service:
+        assert httpx.get(f"http://127.0.0.1:{service.port}/readyz", timeout=30).status_code == 200

@@ -133,6 +133,7 @@ class Inbox(Registry):
         self.horizons: dict[str, Horizon] = {}
         self.janitor: Janitor | None = None
         self._dashboard: MountedDashboard | None = None
+        self.is_mounted = True  # in another app; not where Oncehook's own command is the process
         self._running = 0
         self._deadline = Deadline()
         if database is None or config is not None:
@@ -233,7 +234,7 @@ class Inbox(Registry):
         self._checking = None  # one of an earlier loop never ends
         try:
             self.load_secrets()
-            if self._dashboard is not None:
+            if self._dashboard is not None and self.is_mounted:
                 self._dashboard.start()
             effect_horizon(self.settings, self.horizons.values())
             self.alerts.check()

@@ -219,6 +219,7 @@ def serve(inbox: Inbox, listener: socket.socket, dashboard: "Dashboard | None", 
         server.end_on_signals()
         if not announced:  # one of several: it ends with its parent, whose end of this pipe closes then
             asyncio.get_running_loop().add_reader(0, server.handle_exit, signal.SIGTERM, None)
+        inbox.is_mounted = False  # its own dashboard is served, if any
         async with inbox.lifespan():
             if announced:
                 announce(inbox, listener, dashboard.access.run_token if dashboard else None)

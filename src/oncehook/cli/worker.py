@@ -58,6 +58,7 @@ def work(inbox: Inbox) -> None:
     async def run() -> None:
         stop = asyncio.Event()
         end_on_signals(lambda number: stop.set(), inbox.settings.stop_grace)
+        inbox.is_mounted = False
         async with inbox.lifespan():
             click.echo(f"Oncehook worker, {inbox.settings.concurrency} at once  (Ctrl-C stops it)")
             sys.stdout.flush()
