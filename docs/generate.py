@@ -6,6 +6,7 @@ tables in the source that it describes.
 
 import importlib
 import inspect
+import json
 import re
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,7 @@ from oncehook.web import settings as dashboard
 from oncehook.web.api import ENDPOINTS
 
 ROOT = Path(__file__).parent.parent
+COLUMNS = ROOT / "src" / "oncehook" / "store" / "sql" / "columns.json"
 _BLOCK = re.compile(r"(<!-- generated: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -39,6 +41,9 @@ def main() -> None:
         if made != text:
             page.write_text(made, "utf-8")
             print(f"wrote {page.relative_to(ROOT)}")
+    if COLUMNS.read_text("utf-8") != (made := columns()):
+        COLUMNS.write_text(made, "utf-8")
+        print(f"wrote {COLUMNS.relative_to(ROOT)}")
 
 
 def pages() -> list[Path]:
@@ -539,6 +544,24 @@ MEANING = {
 }
 
 
+def columns() -> str:
+    """The same for `oncehook schema --json`."""
+    sqlite, postgres = _sqlite_columns(), _postgres_columns()
+    in_views = postgres["webhook_receipts"] | {"receipt": "bigint", "payload": "bytea"}
+    found = {
+        name: {
+            column: {
+                "postgres": postgres.get(name, in_views).get(column, ""),
+                "sqlite": sqlite[name].get(column, "").lower(),
+                "meaning": meaning[column],
+            }
+            for column in dict.fromkeys([*postgres.get(name, {}), *sqlite[name]])
+        }
+        for name, meaning in MEANING.items()
+    }
+    return json.dumps(found, indent=1, ensure_ascii=False) + "\n"
+
+
 def schema() -> str:
     sqlite, postgres = _sqlite_columns(), _postgres_columns()
     parts = []
@@ -569,7 +592,7 @@ def _postgres_columns() -> dict[str, dict[str, str]]:
     for _, _, sql in queries.migrations("postgres"):
         for name, body in re.findall(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", sql, re.DOTALL):
             found[name] = dict(re.findall(r"^    ([a-z_]+) +([a-z]+)", body, re.MULTILINE))
-        for name, body in re.findall(r"ALTER TABLE (\w+)\n(.*?);\n", sql, re.DOTALL):
+        for name, body in re.findall(r"ALTER TABLE (\w+)\s+(.*?);\n", sql, re.DOTALL):
             found[name] |= dict(re.findall(r"ADD COLUMN ([a-z_]+) +([a-z]+)", body))
     return found
 

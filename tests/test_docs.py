@@ -330,3 +330,7 @@ def test_no_committed_requirement_names_a_registry() -> None:
 def test_help_is_the_same_in_every_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "COLUMNS", "40")
     assert generate.commands().strip() in TEXTS["docs/cli.md"]
+
+
+def test_columns_of_the_schema_command_are_current() -> None:
+    assert generate.COLUMNS.read_text("utf-8") == generate.columns(), "run `make docs`"

@@ -13,6 +13,7 @@ COMMANDS = {
     "worker": "Work off what was accepted, without a door.",
     "init": "Write an oncehook.toml, a hooks.py with a handler, and its test.",
     "migrate": "Bring the database's schema up to date.",
+    "schema": "Print the SQL of the tables, or their columns with what they mean.",
     "events": "List what arrived, newest first.",
     "show": "Show one event: what arrived, and how often.",
     "dead": "List the dead letters, grouped by what went wrong.",

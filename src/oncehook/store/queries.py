@@ -5,6 +5,7 @@ only when that parameter is given, so a filter is written where it is used. `{> 
 stands for the fragment of that name.
 """
 
+import json
 import re
 from functools import cache
 from importlib import resources
@@ -54,6 +55,15 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
         return f"${names.index(match[1]) + 1}"
 
     return _PARAMETER.sub(number, sql), tuple(names)
+
+
+@cache
+def columns() -> dict[str, dict[str, dict[str, str]]]:
+    """Of every table and view: its columns, each with its type in both dialects and its meaning."""
+    found: dict[str, dict[str, dict[str, str]]] = json.loads(
+        (resources.files("oncehook.store") / "sql" / "columns.json").read_text("utf-8")
+    )
+    return found
 
 
 @cache

@@ -1,0 +1,47 @@
+"""`oncehook schema`: the tables, as SQL or as a list of their columns."""
+
+import click
+
+from oncehook.cli.app import app_option, configured
+from oncehook.cli.options import config_option, json_option, print_json
+from oncehook.store import queries
+
+DIALECTS = ("sqlite", "postgres")
+
+
+@click.command("schema")
+@click.argument("table", required=False)
+@config_option
+@app_option
+@click.option("--dialect", type=click.Choice(DIALECTS), help="Of which database.  [default: of the configured one]")
+@json_option
+def command(table: str | None, config: str | None, dialect: str | None, as_json: bool) -> None:
+    """Print the SQL that makes the tables: every migration in order, as `migrate` runs them on an empty database.
+
+    With --json, one object for each column that you may read in SQL: its table, name, type and meaning. TABLE picks the
+    columns of one table. No database is opened.
+
+    \b
+    oncehook schema > schema.sql
+    oncehook schema --dialect postgres
+    oncehook schema webhook_receipts --json | jq -r '.column + ": " + .meaning'
+    """
+    dialect = dialect or ("sqlite" if configured(config)[0].settings.database.startswith("sqlite:") else "postgres")
+    if as_json:
+        _print_columns(table, dialect)
+    elif table is not None:
+        raise click.UsageError("TABLE is for --json: the SQL of a table is spread over several migrations")
+    else:
+        for number, name, text in queries.migrations(dialect):
+            click.echo(f"-- {number:03d}_{name}\n{text}")
+
+
+def _print_columns(table: str | None, dialect: str) -> None:
+    tables = queries.columns()
+    if table is not None and table not in tables:
+        raise click.UsageError(f"there is no table {table}; known are {', '.join(tables)}")
+    for name in tables if table is None else [table]:
+        for column, about in tables[name].items():
+            if about[dialect]:
+                row = {"table": name, "column": column, "type": about[dialect], "meaning": about["meaning"]}
+                print_json(row)
