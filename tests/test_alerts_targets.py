@@ -256,7 +256,7 @@ def test_a_wrong_setting_is_told_by_its_name(alerts: dict[str, Any], sentence: s
         (MAIL | {"user": "x", "password": "p-secret", "tls": "none"}, "would be sent in the clear"),
         (MAIL | {"smtp": "mail.example.com:smtp"}, "expected a mail server, such as"),
         (MAIL | {"timeout": "0s"}, "alerts.targets.ops.timeout is '0s': expected more than 0"),
-        ({"slack": "env:NOT_SET_ANYWHERE"}, "set NOT_SET_ANYWHERE in the environment, or remove the target"),
+        ({"slack": "env:NOT_SET_ANYWHERE"}, "set NOT_SET_ANYWHERE in the environment or in .env, or remove the target"),
         ({"slack": "ftp://p-secret@x"}, "alerts.targets.ops.slack is not usable: expected an address"),
         ({"slack": 7}, "alerts.targets.ops.slack is not usable: expected a text"),
         ({"webhook": "https://x", "secret": "p-secret"}, "alerts.targets.ops.secret cannot sign"),
