@@ -165,3 +165,30 @@ async def test_replay_of_many_is_one_row_of_the_audit(make_inbox: Callable[..., 
         page = (await browser.get(f"/replays/{done.run}")).text
         assert "<strong>700</strong> handled" in page and "data-poll" in page
         assert len(await inbox.store.replays(receipts[0].receipt)) == 1  # batches are still found by receipt
+
+
+@pytest.mark.anyio
+async def test_page_and_api_replay_at_a_rate(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with dashboard_of(inbox) as site, site.program("admin") as program, site.signed_in() as browser:
+        await inbox.store.claim([make_claim(f"evt_{n:05d}") for n in range(8)])
+        rows("UPDATE webhook_receipts SET status = 'failed', failed_at = received_at")
+
+        async def moved() -> int:
+            return int(rows("SELECT count(*) FROM webhook_receipts WHERE status = 'received'")[0][0])
+
+        asked = {"status": "failed", "count": 8, "rate": 0.01}  # the second batch would wait for minutes
+        run = (await program.post("/api/replays", json=asked)).json()["run"]
+        async with asyncio.timeout(20):
+            while not await moved():
+                await asyncio.sleep(0.02)
+        state = (await program.get(f"/api/replays/{run}")).json()
+        assert (state["state"], await moved(), state["waiting"]) == ("running", 1, 1)
+        assert "a second" in (await browser.get("/replay?status=failed")).text
+        bad = await browser.submit("/replay", {"status": "failed", "count": "7", "rate": "fast"})
+        assert bad.status_code == 422
+        assert (await browser.submit("/replay", {"status": "failed", "count": "7", "rate": "0.01"})).status_code == 303
+        async with asyncio.timeout(20):
+            while await moved() < 2:
+                await asyncio.sleep(0.02)

@@ -32,7 +32,8 @@ from oncehook.values import as_duration
 def command(app: str | None, config: str | None, dry_run: bool, removed_sources: bool, as_json: bool) -> None:
     """Remove finished receipts that are older than their source's dedupe window, and payloads older than its retention.
 
-    `serve` does so by itself, once an hour. Unfinished events and dead letters never go. Sources that code adds are in
+    `serve` does so by itself, once an hour. Exits 0 also when there is nothing to remove, and 1 if another process is
+    pruning. Unfinished events and dead letters never go. Sources that code adds are in
     APP, module:inbox, which is `app` in oncehook.toml by default; without it the configuration's alone are pruned.
 
     \b

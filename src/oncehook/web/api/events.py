@@ -107,7 +107,7 @@ async def replay_many(context: Context, request: Request) -> Response:
         raise Problem(409, "count_missing", told_count)
     if body.count is not None and body.count != would.count:
         raise Problem(409, "count_changed", f"The filter now picks {would.count:,}: ask again with that count.")
-    run = await context.runs.start(selection, principal(request).name, would.matched)
+    run = await context.runs.start(selection, principal(request).name, would.matched, body.rate)
     return answer({**told, "replayed": 0, "run": run.run}, 202)
 
 

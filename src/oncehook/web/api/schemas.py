@@ -49,6 +49,7 @@ class Selected(Struct, frozen=True, forbid_unknown_fields=True):
     until: Time = ""
     search: Text = ""
     error: Annotated[str, Meta(max_length=2000, description="Dead letters whose error has the shape of this one.")] = ""
+    rate: Annotated[float, Meta(gt=0, description="How many return to the queue a second, at most.")] | None = None
     count: (
         Annotated[
             int, Meta(ge=0, description="How many a dry run said: required for more than one. Another number is 409.")

@@ -11,6 +11,7 @@ from oncehook.dead import shape
 from oncehook.receipt import UNHANDLED, Filter, State
 from oncehook.replay import Replayed, survey
 from oncehook.store import Selection
+from oncehook.values import rate as parse_rate
 from oncehook.web.listing import Asked, Listing, exactly, list_events, place, read_cursor, write_cursor
 from oncehook.web.page import Action, Context, Page, Problem, form, principal
 
@@ -83,16 +84,25 @@ async def ask(context: Context, request: Request) -> Response:
     return context.render(request, "replay.html", asked=asked, would=would, query=urlencode(asked.given()))
 
 
+def _rate(text: str) -> float | None:
+    """How many a second; nothing: as fast as they go."""
+    try:
+        return parse_rate(f"{text.strip()}/s") if text.strip() else None
+    except ValueError:
+        raise Problem(422, "bad_rate", "The rate is how many events a second, such as 50.") from None
+
+
 async def start(context: Context, request: Request) -> Response:
     """Replay what was shown. More than that is asked again: what arrived since was not agreed to."""
     asked = Asked.of(form(request))
     selection = await selected(context, asked)
+    rate = _rate(form(request).get("rate", ""))
     would = await count(context, selection)
     if str(would.count) != form(request).get("count") or not would.count:
         return context.render(
             request, "replay.html", status=409, asked=asked, would=would, query=urlencode(asked.given()), changed=True
         )
-    run = await context.runs.start(selection, principal(request).name, would.matched)
+    run = await context.runs.start(selection, principal(request).name, would.matched, rate)
     return RedirectResponse(f"/replays/{run.run}", 303)
 
 
