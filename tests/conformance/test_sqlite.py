@@ -183,6 +183,21 @@ async def test_a_place_that_cannot_hold_the_inbox_is_unavailable(tmp_path: Path,
         await store.ping()
 
 
+async def test_claims_and_handlers_of_one_process_take_turns_and_do_not_poll_the_file(store: SqliteStore) -> None:
+    """SQLite's own waiting is turned off: whoever met a lock on the file would fail at once."""
+    await store._write(lambda connection: connection.execute("PRAGMA busy_timeout = 0"))
+    for number in range(20):
+        handler = store.transaction()
+        await (await handler.connection()).execute("CREATE TABLE IF NOT EXISTS ledger (event_id TEXT)")
+        claiming = asyncio.create_task(store.claim([make_claim(f"evt_{number}")]))
+        await asyncio.sleep(0)  # it is queued
+        assert store._writer is not None
+        while not store._writer.queue.empty():
+            await asyncio.sleep(0.001)
+        await handler.rollback()
+        assert (await claiming)[0].fresh
+
+
 async def test_the_hot_queries_go_by_an_index(store: SqliteStore, address: str) -> None:
     await store.claim([make_claim()])
     given = {"object": "in_1", "limit": 50, "before_time": "2026", "before_receipt": 9, "receipt": 1}

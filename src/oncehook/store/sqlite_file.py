@@ -1,7 +1,8 @@
 """SQLite: the standard `sqlite3`, one writer thread, WAL, `synchronous=FULL`, `BEGIN IMMEDIATE`.
 
-Every write of the process but a handler's own goes through one connection in one thread, so nothing here waits for a
-lock of its own process. Reads use connections of their own and never block the writer. Only the writer checkpoints.
+Every write of the process but a handler's own goes through one connection in one thread. The writer and the handlers'
+transactions take turns (`SqliteFile.turn`), so that neither polls a file that its own process has locked. Reads use
+connections of their own and never block the writer. Only the writer checkpoints.
 """
 
 import asyncio
@@ -30,6 +31,8 @@ BUSY_MS = 5000
 PING_SECONDS = 1.4
 """How long a check waits for the write lock: one that is held longer would make deliveries wait."""
 
+LOCKED = "database is locked"
+
 
 class SqliteFile:
     """The file, its writer, and the schema in it."""
@@ -38,6 +41,9 @@ class SqliteFile:
         self.path = database_path(settings.database)
         self.settings = settings
         self.sql = queries.load("sqlite")
+        self.turn = threading.Lock()
+        """Held by the thread of this process that writes: a thread that waits for it is woken, where SQLite would sleep
+        for up to 100 ms and look again. A handler's transaction has it for its length."""
         self._writer: Writer | None = None
         self.worker = ""
         self.longest_handler: Callable[[], float] = lambda: 300.0  # not asked for: a handler's lock ends much sooner
@@ -45,7 +51,7 @@ class SqliteFile:
     # -- opening and closing --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        self._writer = Writer(self.path, min(BUSY_MS / 1000, self.settings.claim_timeout / 2))
+        self._writer = Writer(self.path, min(BUSY_MS / 1000, self.settings.claim_timeout / 2), self.turn)
         try:
             await self._write(lambda connection: None)  # connecting is the first piece of work
             if self.settings.migrate == "auto":
@@ -146,9 +152,10 @@ class SqliteFile:
 class Writer:
     """The one thread that writes. A piece of work that fails leaves no transaction open behind it."""
 
-    def __init__(self, path: Path, busy_seconds: float) -> None:
+    def __init__(self, path: Path, busy_seconds: float, turn: threading.Lock) -> None:
         self.path = path
         self.busy_seconds = busy_seconds
+        self.turn = turn
         self.pid = os.getpid()
         self.queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="oncehook-sqlite-writer", daemon=True)
@@ -173,12 +180,18 @@ class Writer:
             work, future = item
             result: Any = None
             failure: BaseException | None = None
+            is_ours = self.turn.acquire(timeout=self.busy_seconds)
             try:
+                if not is_ours:
+                    raise sqlite3.OperationalError(LOCKED)
                 connection = connection or _connect(self.path, self.busy_seconds)
                 result = work(connection)
             except BaseException as error:  # whatever it is, it belongs to the waiter, and the thread goes on
                 failure = error
                 connection = _rolled_back(connection)
+            finally:
+                if is_ours:
+                    self.turn.release()
             _deliver(future, result, failure)
         if connection is not None:
             connection.close()

@@ -6,6 +6,7 @@ writer anyway. It never runs on the connection that claims, and it may hold the 
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 from oncehook.errors import StoreUnavailable
 from oncehook.patterns import Handled
 from oncehook.receipt import Held, Leased, Settled, State
-from oncehook.store.sqlite_file import BUSY_MS
+from oncehook.store.sqlite_file import BUSY_MS, LOCKED
 from oncehook.store.sqlite_lease import SqliteLease, leased_by
 from oncehook.store.sqlite_roster import handled_parameters
 from oncehook.store.sqlite_session import HandlerConnection, connect
@@ -48,7 +49,7 @@ class SqliteWork(SqliteLease):
     handling: "Handling | None" = None
 
     async def open(self) -> None:
-        self.handling = Handling(self.path, self.sql)
+        self.handling = Handling(self.path, self.sql, self.turn)
         await super().open()
 
     async def close(self) -> None:
@@ -124,10 +125,12 @@ def settle_in(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequ
 class Handling:
     """The connection and the thread of handlers' transactions, and whose turn it is."""
 
-    def __init__(self, path: Path, sql: dict[str, str]) -> None:
+    def __init__(self, path: Path, sql: dict[str, str], writing: threading.Lock) -> None:
         self.path = path
         self.sql = sql
         self.turn = asyncio.Lock()
+        self._writing = writing
+        self._is_writing = False
         self.connection: HandlerConnection | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="oncehook-sqlite-handler")
 
@@ -141,11 +144,28 @@ class Handling:
             self.connection = connect(self.path)
         return work(self.connection)
 
+    async def begin(self) -> None:
+        await self.run(self._begin)
+
+    def _begin(self, connection: HandlerConnection) -> None:
+        if not self._writing.acquire(timeout=BUSY_MS / 1000):
+            raise sqlite3.OperationalError(LOCKED)
+        self._is_writing = True
+        connection.execute("BEGIN IMMEDIATE")
+
     async def end(self, statement: str) -> None:
         """End the handler's transaction with COMMIT or ROLLBACK. The next one finds nothing of it in the connection."""
         await self.run(lambda connection: self._end(connection, statement))
 
     def _end(self, connection: HandlerConnection, statement: str) -> None:
+        try:
+            self._leave_transaction(connection, statement)
+        finally:
+            if self._is_writing:
+                self._is_writing = False
+                self._writing.release()
+
+    def _leave_transaction(self, connection: HandlerConnection, statement: str) -> None:
         try:
             if connection.in_transaction:
                 connection.execute(statement)
@@ -198,7 +218,7 @@ class SqliteTransaction(Native):
             raise TransactionClosed(ENDED)
         self.used = True
         try:
-            await self.handling.run(lambda connection: connection.execute("BEGIN IMMEDIATE"))
+            await self.handling.begin()
         except BaseException:
             await asyncio.shield(self._finish("ROLLBACK"))  # a BEGIN whose waiter was cancelled still happens
             raise
