@@ -156,7 +156,8 @@ async def test_replay_of_many_is_one_row_of_the_audit(make_inbox: Callable[..., 
         assert [(row["action"], row["detail"]["count"], row["detail"]["state"]) for row in by_ann] == [
             ("replay", 1200, "done")
         ]
-        assert (await browser.get("/audit")).text.count(">ann<") == 1
+        audit = (await browser.get("/audit")).text
+        assert audit.count(">ann<") == 1 and f'href="/replays/{done.run}"' in audit
         rows(f"UPDATE webhook_receipts SET status = 'processed' WHERE id <= {receipts[699].receipt}")
         rows(f"UPDATE webhook_receipts SET status = 'failed' WHERE id = {receipts[800].receipt}")
         assert await outcomes(inbox.store, done.run) == Outcomes(handled=700, failed=1, waiting=499)
