@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import signal
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from tests.faults.test_kill import check
 from tests.servers import Postgres, children_of
 from tests.serving import Process, write_config
 
-pytestmark = [pytest.mark.anyio, pytest.mark.torture]
+pytestmark = pytest.mark.anyio
 
 
 async def keep_sending(ledger: Ledger, port: int, stop: asyncio.Event) -> None:
@@ -27,6 +28,7 @@ async def until_other(parent: int, gone: int) -> None:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.torture
 async def test_every_child_is_replaced_under_load_and_no_delivery_is_refused(
     postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -47,4 +49,47 @@ async def test_every_child_is_replaced_under_load_and_no_delivery_is_refused(
         await asyncio.wait_for(asyncio.gather(*senders), 30)
     finally:
         service.process.kill()
+    check(database, ledger)
+
+
+async def count_refused(port: int, stop: asyncio.Event) -> int:
+    """Connect again and again; how often nobody listened."""
+    refused = 0
+    while not stop.is_set():
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.transport.abort()
+        except ConnectionRefusedError:
+            refused += 1
+        except OSError:
+            pass  # it was accepted, and cut
+        await asyncio.sleep(0.005)
+    return refused
+
+
+@pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="a port cannot be shared here")
+async def test_a_service_is_replaced_on_its_port_and_no_connection_is_refused(
+    postgres: Postgres, tmp_path: Path
+) -> None:
+    database = postgres.database()
+    config = write_config(tmp_path, database, 'log_level = "error"')
+    ledger, stop = Ledger(random.randrange(2**32)), asyncio.Event()
+    old = Process(config, "--reuse-port")
+    tasks = [asyncio.create_task(keep_sending(ledger, old.port, stop)) for _ in range(4)]
+    counting = asyncio.create_task(count_refused(old.port, stop))
+    try:
+        await ledger.until_more(30)
+        new = await asyncio.to_thread(Process, config, "--reuse-port", "--port", str(old.port))
+        try:
+            assert await asyncio.to_thread(old.end) == 0
+            await ledger.until_more(100)
+            stop.set()
+            assert await counting == 0
+            assert await asyncio.to_thread(new.end) == 0
+        finally:
+            new.process.kill()
+    finally:
+        stop.set()
+        old.process.kill()
+    await asyncio.wait_for(asyncio.gather(*tasks), 30)
     check(database, ledger)

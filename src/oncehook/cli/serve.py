@@ -42,6 +42,7 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
 )
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
 @click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="How many, on PostgreSQL.")
+@click.option("--reuse-port", is_flag=True, help="Let another `serve --reuse-port` take over this port without a gap.")
 @click.option("--no-worker", is_flag=True, help="Only take deliveries; `oncehook worker` does the work elsewhere.")
 @click.option("--no-dashboard", is_flag=True, help="Only the door and the probes: no dashboard and no API.")
 @click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers at once.  [default: 16]")
@@ -52,6 +53,7 @@ def command(
     host: str,
     port: int,
     processes: int,
+    reuse_port: bool,
     no_worker: bool,
     no_dashboard: bool,
     concurrency: int | None,
@@ -80,7 +82,7 @@ def command(
         )
     signals.configure(inbox.settings.log_level, inbox.settings.log_format)
     dashboard = None if no_dashboard else make_dashboard(inbox)
-    listener = socket.socket(fileno=fd) if fd is not None else listen(host, port)
+    listener = socket.socket(fileno=fd) if fd is not None else listen(host, port, reuse_port=reuse_port)
     if processes > 1 and fd is None:
         options = _passed_on(config, no_worker, no_dashboard, concurrency)
         token = None
@@ -105,10 +107,14 @@ def _passed_on(config: str | None, no_worker: bool, no_dashboard: bool, concurre
     return options if concurrency is None else [*options, "--concurrency", str(concurrency)]
 
 
-def listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY only if told so
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if reuse_port:
+        if not hasattr(socket, "SO_REUSEPORT"):
+            raise ConfigurationError("--reuse-port needs Linux or macOS: this system cannot share a port")
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         listener.bind((host, port))
         listener.listen(2048)
