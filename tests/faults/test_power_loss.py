@@ -66,7 +66,8 @@ async def record(folder: Path, events: int) -> Witness:
     service = Process(config, app="hooks:inbox", cwd=folder, **recorded)
     try:
         sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(8)]
-        await ledger.until_more(events)
+        for _ in range(events // 100):
+            await ledger.until_more(100)
         async with asyncio.timeout(60):
             while await asyncio.to_thread(ask, f"sqlite:///{file}", UNFINISHED + " AND id < 50") != [(0,)]:
                 await asyncio.sleep(0.05)
