@@ -13,11 +13,11 @@ LEFT = ("nothing", "some writes", "torn writes", "everything")
 """What may be left of writes that no sync has covered."""
 
 
-def compile_recorder(folder: Path) -> Path:
-    """The library that writes down what a process does to its file."""
-    library = folder / "power.so"
-    source = Path(__file__).with_name("power.c")
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, source, "-ldl", "-lpthread"], check=True)
+def compile_library(source: str, folder: Path) -> Path:
+    """A library of this folder, to be loaded before all others (LD_PRELOAD)."""
+    library = folder / f"{source}.so"
+    code = Path(__file__).with_name(source)
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, code, "-ldl", "-lpthread"], check=True)
     return library
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.power import LEFT, Disk, compile_recorder, read_journal
+from tests.faults.power import LEFT, Disk, compile_library, read_journal
 from tests.faults.senders import Ledger, send
 from tests.servers import ask
 from tests.serving import ONCEHOOK, Process, write_config
@@ -52,7 +52,7 @@ class Witness(Ledger):
 
 async def record(folder: Path, events: int) -> Witness:
     """Take and handle so many events with the recorder between service and kernel."""
-    library, file = compile_recorder(folder), folder / "inbox.db"
+    library, file = compile_library("power.c", folder), folder / "inbox.db"
     config = write_config(folder, f"sqlite:///{file}", 'log_level = "error"')
     (folder / "hooks.py").write_text(HOOKS.format(config=str(config)))
     ledger = Witness(random.randrange(2**32))

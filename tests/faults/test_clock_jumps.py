@@ -1,0 +1,62 @@
+"""The clock of the one host jumps ahead and back while events wait: none waits for the hour to pass."""
+
+import asyncio
+import shutil
+import struct
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.events import stripe_body, stripe_headers
+from tests.faults.power import compile_library
+from tests.servers import ask
+from tests.serving import process, write_config
+
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="the clock needs a C compiler"),
+    pytest.mark.skipif(not Path("/proc").exists(), reason="the clock is loaded by Linux's dynamic linker"),
+]
+
+HOOKS = """
+import asyncio
+
+from oncehook import Inbox
+
+inbox = Inbox(config={config!r})
+
+
+@inbox.on("stripe", "*")
+async def write(event, tx):
+    await asyncio.sleep(0.05)
+    await tx.execute("INSERT INTO ledger (event_id) VALUES (?)", event.id)
+"""
+HOUR, EVENTS = 3600, 20
+
+
+async def test_events_that_wait_while_the_clock_goes_back_are_handled_once_and_at_once(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'inbox.db'}"
+    config = write_config(tmp_path, database, "concurrency = 1")
+    (tmp_path / "hooks.py").write_text(HOOKS.format(config=str(config)))
+    offset = tmp_path / "offset"
+    offset.write_bytes(struct.pack("<q", 0))
+    clock = {"LD_PRELOAD": str(compile_library("clock.c", tmp_path)), "CLOCK_OFFSET": str(offset)}
+    with process(config, app="hooks:inbox", cwd=tmp_path, **clock) as service:
+        ask(database, "CREATE TABLE ledger (event_id TEXT)")
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.port}", verify=False, timeout=30) as client:
+            for jump in (HOUR, 0, -HOUR, 0):
+                with offset.open("r+b") as file:
+                    file.write(struct.pack("<q", jump))
+                for number in range(EVENTS):
+                    body = stripe_body(f"evt_{jump}_{number}_{time.monotonic()}")
+                    headers = stripe_headers(body, now=time.time() + jump)
+                    assert (await client.post("/webhooks/stripe", content=body, headers=headers)).status_code == 202
+        assert ask(database, "SELECT count(*) > 10 FROM webhook_receipts WHERE status = 'received'") == [(1,)]
+        async with asyncio.timeout(60):
+            while ask(database, "SELECT count(*) FROM webhook_receipts WHERE status <> 'processed'") != [(0,)]:
+                await asyncio.sleep(0.1)
+        assert service.end() == 0
+    assert ask(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger") == [(4 * EVENTS, 4 * EVENTS)]
+    assert ask(database, "SELECT max(attempts) FROM webhook_receipts") == [(1,)]
