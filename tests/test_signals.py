@@ -4,6 +4,8 @@ import io
 import json
 import logging
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -327,3 +329,13 @@ async def test_a_log_that_cannot_be_written_changes_no_answer(
     assert [answer.status for answer in answers] == [202, 200, 200, 200, 202, 401, 404, 503]
     assert rows("SELECT count(*) FROM webhook_receipts") == [(3,)]
     assert rows("SELECT count(*) FROM webhook_deliveries") == [(2,)]
+
+
+def test_the_driver_writes_no_traceback_into_the_log_of_a_service() -> None:
+    """Its pool does so again and again while the database is away."""
+    code = (
+        "import logging; from oncehook import signals; signals.configure('info', 'json'); "
+        "logging.getLogger('asyncpg.pool').warning('no database', exc_info=ValueError()); signals.emit('stopped')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert [json.loads(line)["event"] for line in done.stderr.splitlines()] == ["stopped"]

@@ -149,6 +149,8 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | io.Tex
     is_for_people = format == "console" or (format == "auto" and stream.isatty())
     _json_stream = None if is_for_people else stream
     _log = console(stream, _threshold) if is_for_people else JsonLog(stream)
+    # Its pool writes tracebacks while the database is away: `unavailable` and `worker_waits` say so, in one line.
+    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
 
 
 def is_on(line: str) -> bool:
