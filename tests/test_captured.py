@@ -1,6 +1,8 @@
 """A captured delivery that is sent again, spelled in any other way that its signature allows, is a duplicate."""
 
 import base64
+import hashlib
+import hmac
 import re
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
@@ -34,8 +36,11 @@ async def assert_refused(one: Sender, variants: dict[str, Delivery], folder: Pat
             assert (await here.send(variant)).status_code == 401, name
 
 
-def signed(one: Sender, body: bytes) -> Delivery:
-    headers, content = sign(one.provider, body, one.pair().signing, headers=FORM, now=NOW, **one.signed_too())
+def signed(one: Sender, body: bytes, query: str = "") -> Delivery:
+    given = one.signed_too()
+    if query:
+        given["public_url"] += f"?{query}"
+    headers, content = sign(one.provider, body, one.pair().signing, headers=FORM, now=NOW, **given)
     return Delivery.of(content, headers)
 
 
@@ -102,6 +107,48 @@ async def test_twilio_fields_that_are_cut_elsewhere_are_the_same_event(tmp_path:
         "a longer status": changed(captured, body=urlencode(longer).encode()),
     }
     await assert_duplicates(one, captured, variants, tmp_path)
+
+
+async def test_twilio_fields_that_are_moved_into_the_query_are_the_same_event(tmp_path: Path) -> None:
+    one = sender("twilio")
+    captured = signed(one, b"AccountSid=AC1&CallSid=CA1&CallStatus=ringing", query="tenant=5")
+    variants = {
+        "the same bytes": ("?tenant=5", captured.body),
+        "a field": ("?tenant=5AccountSidAC1", b"CallSid=CA1&CallStatus=ringing"),
+        "a part of a name": ("?tenant=5Acc", b"ountSid=AC1&CallStatus=ringing&CallSid=CA1"),
+        "the query into a field": ("", b"%3Ftenant=%3D5&" + captured.body),
+    }
+    async with door(tmp_path, one) as here:
+        assert (await here.send(captured, "?tenant=5")).status_code == 202
+        for name, (query, body) in variants.items():
+            assert (await here.send(changed(captured, body=body), query)).status_code == 200, name
+        assert await here.receipts() == 1
+
+
+async def test_twilio_the_text_of_a_message_cannot_vouch_for_another_body(tmp_path: Path) -> None:
+    """Whoever sends an SMS, and sees it delivered, has a signature over an address with the text in it."""
+    one = sender("twilio")
+    forged = b'{"EventType":"paid","AccountSid":"AC1"}'
+    text = f"hi&bodySHA256={hashlib.sha256(forged).hexdigest()}&"
+    captured = signed(one, urlencode({"AccountSid": "AC1", "Body": text, "To": "+18005551212"}).encode(), "tenant=5")
+    query = f"?tenant=5AccountSidAC1Body{text}To+18005551212"
+    other = {**captured.headers, b"content-type": b"application/json"}
+    async with door(tmp_path, one) as here:
+        assert (await here.send(captured, "?tenant=5")).status_code == 202
+        assert (await here.send(changed(captured, other, body=forged), query)).status_code == 401
+
+
+async def test_twilio_a_json_body_that_is_sent_again_as_a_form_is_rejected(tmp_path: Path) -> None:
+    one = sender("twilio")
+    body = b'{"EventType":"onMessageAdded","Body":"a=b"}'
+    query = f"tenant=5&bodySHA256={hashlib.sha256(body).hexdigest()}"
+    address = f"{one.signed_too()['public_url']}?{query}".encode()
+    signature = base64.b64encode(hmac.digest(one.pair().signing.encode(), address, "sha1")).decode()
+    captured = Delivery.of(body, {"X-Twilio-Signature": signature, "Content-Type": "application/json"})
+    async with door(tmp_path, one) as here:
+        assert (await here.send(captured, f"?{query}")).status_code == 202
+        as_form = {**captured.headers, b"content-type": b"application/x-www-form-urlencoded"}
+        assert (await here.send(changed(captured, as_form), f"?{query}")).status_code == 401
 
 
 async def test_twilio_what_a_caller_enters_twice_in_one_call_are_two_events(tmp_path: Path) -> None:

@@ -53,12 +53,15 @@ class Body:
 
     def at(self, paths: Paths) -> bytes | None:
         """The text at the first of several paths that is there."""
-        find = self._in_form if self._sends_form(self._delivery.headers) else self._in_json
+        find = self._in_form if self.is_form() else self._in_json
         for steps in paths:
             found = find(steps)
             if found is not None:
                 return found
         return None
+
+    def is_form(self) -> bool:
+        return self._sends_form(self._delivery.headers)
 
     def is_absent(self, steps: tuple[str, ...]) -> bool:
         """Whether a JSON body has nothing, or null, at a path. A value that cannot be read is there all the same."""
@@ -73,7 +76,7 @@ class Body:
 
     def form(self) -> bytes | None:
         """A form's fields as Twilio and Mandrill sign them; None for what is no form, or an empty one."""
-        if not self._sends_form(self._delivery.headers):
+        if not self.is_form():
             return None
         if self._canonical is None:
             self._canonical = canonical(self._form_fields())

@@ -1,7 +1,7 @@
 """A signature that covers the public address, which senders spell in more than one way.
 
 Twilio signs the address with or without its port. HubSpot decodes some of its escapes first. A JSON body is covered by
-Twilio through a parameter of the address that is its SHA-256.
+Twilio through the last parameter of the address, which is its SHA-256.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ class AddressCheck(TemplateCheck):
         if delivery.repeated and not self.guarded.isdisjoint(delivery.repeated):
             raise Rejected("malformed", "a header of the signature came twice")
         given, stamp = self.find(delivery, body)
-        if not given or not self._body_is_covered(delivery):
+        if not given or not self._body_is_covered(delivery, body):
             return None
         for message in self._messages(delivery, body, stamp):
             for index, key in self.keys:
@@ -65,13 +65,20 @@ class AddressCheck(TemplateCheck):
             found += [fill(decoded, body, stamp) for fill in fills]
         return [message for message in found if message is not None]
 
-    def _body_is_covered(self, delivery: Delivery) -> bool:
-        """Where the address must hold the body's hash: that it does, once, and that it is this body's."""
+    def _body_is_covered(self, delivery: Delivery, body: Body) -> bool:
+        """Where the address must end with the body's hash: that it does, and that it is this body's.
+
+        Twilio signs a form without anything between address and fields. So the signature of a form is also that of an
+        address into which its fields were moved, and a field may hold a parameter: not the last one, though.
+        """
         if self.hashed_in is None:
             return True
-        hashes = [value for name, value in parameters(delivery.query) if name == self.hashed_in]
+        given = parameters(delivery.query)
+        if body.is_form() or [name for name, _ in given].count(self.hashed_in) != 1:
+            return False
+        name, value = given[-1]
         found = hashlib.sha256(delivery.body).hexdigest()
-        return len(hashes) == 1 and hashes[0].isascii() and hmac.compare_digest(found, hashes[0].lower())
+        return name == self.hashed_in and value.isascii() and hmac.compare_digest(found, value.lower())
 
 
 def parameters(query: bytes) -> list[tuple[str, str]]:
