@@ -148,6 +148,21 @@ async def test_a_handler_that_replaces_its_transaction_fails(
     assert rows(INVOICES) == ([("evt_1", "paid")] if ending == "COMMIT" else [])
 
 
+@pytest.mark.parametrize("ending", ["COMMIT", "ROLLBACK"])
+async def test_a_handler_that_ends_its_transaction_fails(inbox: Inbox, rows: Rows, on_paid: Any, ending: str) -> None:
+    """Without a transaction some drivers commit each statement by itself, and so the processed status."""
+
+    def end(event: Event, session: Session) -> None:
+        session.add(Invoice(id=event.id, status="paid"))
+        session.flush()
+        session.connection().exec_driver_sql(ending)
+
+    on_paid(end, retry=Retry(attempts=1))
+    await worked_off(inbox, rows, "failed")
+    assert "the handler ended its transaction itself" in last_error(rows)
+    assert rows(INVOICES) == ([("evt_1", "paid")] if ending == "COMMIT" else [])
+
+
 async def test_with_a_pool_that_keeps_no_connection_nothing_in_a_session_reaches_the_next_handler(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows, is_sqlite: bool
 ) -> None:

@@ -312,10 +312,10 @@ class SessionTransaction(ABC):
         session.flush()
         self._check_transaction()
         given = _encode(settled).decode().replace("\\u0000", "\\ufffd")  # PostgreSQL's text holds no NUL
-        landed = session.execute(self.sessions.settle, {"given": given}).all()
-        if not self.sessions.on_sqlite and any(transaction != "open" for _, transaction in landed):
+        rows = session.execute(self.sessions.settle, {"given": given}).all()
+        if not self.sessions.on_sqlite and not all(is_ours for _, is_ours in rows):
             raise TransactionClosed(f"{NOT_YOURS} ({RESETS})")
-        if len(landed) != len(settled):
+        if len([row for row in rows if row[0] is not None]) != len(settled):
             return False
         session.commit()
         session.close()

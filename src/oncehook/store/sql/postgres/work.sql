@@ -56,7 +56,11 @@ BEGIN; SET LOCAL oncehook.transaction = 'open'
 SET LOCAL oncehook.transaction = 'open'
 
 -- name: settle_in_session
-SELECT receipt, current_setting('oncehook.transaction', true) FROM webhook_settle(CAST(:given AS json)) AS receipt
+-- Settles nothing in another transaction than the one that was begun for the handler: where the handler ended that one, some
+-- drivers would commit the processed status by itself. At least one row, also if no receipt was settled.
+SELECT receipt, is_ours
+FROM (SELECT current_setting('oncehook.transaction', true) IS NOT DISTINCT FROM 'open' AS is_ours) AS begun
+LEFT JOIN webhook_settle(CASE WHEN is_ours THEN CAST(:given AS json) ELSE '[]' END) AS receipt ON true
 
 -- name: before_finish
 -- Deferred triggers run first, with the handler's own settings and role. Then nothing that the handler left may stand
