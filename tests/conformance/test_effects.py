@@ -22,8 +22,7 @@ async def record(store: Store, *keys: str, **changes: Any) -> None:
     given = json.dumps([{**facts, "key": key, **changes} for key in keys])
     rows = await transaction.ask(lambda sql: sql["record_effects"], given)
     assert len(rows) == len(keys)
-    await (await transaction.connection()).execute("COMMIT")
-    await transaction.rollback()
+    assert await transaction.settle([])
 
 
 async def finish(store: Store, status: EffectState = EffectState.DONE, **more: Any) -> None:
@@ -166,8 +165,7 @@ async def test_two_transactions_that_record_many_keys_in_any_order_do_not_deadlo
         transaction = store.transaction()
         given = json.dumps([{**facts, "key": key} for key in keys])
         new = await transaction.ask(lambda sql: sql["record_effects"], given)
-        await (await transaction.connection()).execute("COMMIT")
-        await transaction.rollback()
+        assert await transaction.settle([])
         return len(new)
 
     for round_ in range(20):
