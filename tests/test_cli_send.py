@@ -152,3 +152,21 @@ def test_show_has_the_traceback_and_knows_an_object(
     ran = run("show", "in_668621")
     assert ran.code == 1 and "`oncehook events --object in_668621`" in ran.error
     assert "--object" not in run("show", "in_0").error
+
+
+def test_field_of_a_payload_that_is_not_json_and_an_empty_id_are_usage_errors(run: Run, in_folder: Path) -> None:
+    write_config(in_folder, f"sqlite:///{in_folder}/inbox.db")
+    (in_folder / "body.txt").write_text("not JSON")
+    field = run("send", "stripe", "invoice.paid", "--data", "body.txt", "--set", "a=1")
+    assert field.code == 2 and "'a' cannot be set: the payload is not JSON" in field.error
+    empty = run("send", "stripe", "invoice.paid", "--id", "")
+    assert empty.code == 2 and "--id is empty" in empty.error
+
+
+@pytest.mark.parametrize(
+    "words", [("stats", "--watch", "--every", "0s"), ("replay", "--failed", "--wait", "--timeout", "0")]
+)
+def test_waiting_for_no_time_is_a_usage_error(words: tuple[str, ...], run: Run, in_folder: Path) -> None:
+    write_config(in_folder, f"sqlite:///{in_folder}/inbox.db")
+    refused = run(*words)
+    assert refused.code == 2 and "expected more than 0" in refused.error

@@ -54,6 +54,13 @@ def test_other_providers_are_loaded_and_checked(provider: str, tmp_path: Path) -
     assert known.returncode == 0, known.stderr
 
 
+@pytest.mark.parametrize("provider", ["mailgun", "twilio", "shopify"])
+def test_handler_takes_every_type_where_no_type_of_the_provider_is_known(provider: str, tmp_path: Path) -> None:
+    assert oncehook(tmp_path, "init", provider).returncode == 0
+    hooks = (tmp_path / "hooks.py").read_text()
+    assert f'@inbox.on("{provider}", "*")\nasync def on_event(' in hooks
+
+
 def test_secret_is_private_and_what_is_there_is_left(tmp_path: Path, run: Run) -> None:
     (tmp_path / ".env").write_text("OTHER=1")
     assert run("init", "stripe", "--folder", str(tmp_path / "new")).code == 0

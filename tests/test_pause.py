@@ -274,3 +274,13 @@ def test_command_says_until_when_and_why(run: Run, database: str, in_folder: Pat
     assert again.code == 1 and again.lines[0]["changed"] is False and again.lines[0]["ends_at"] is not None
     assert run("resume", "stripe").code == 0
     assert run("pause", "stripe", "--for", "soon").code == 2
+
+
+@pytest.mark.parametrize("length", ["0s", "0", "99999999d"])
+def test_pause_without_a_time_that_a_database_can_keep_is_a_usage_error(
+    length: str, run: Run, database: str, in_folder: Path
+) -> None:
+    write_config(in_folder, database)
+    refused = run("pause", "stripe", "--for", length)
+    assert refused.code == 2 and "expected more than 0 and at most 366d" in refused.error
+    assert "is paused" not in run("stats").out

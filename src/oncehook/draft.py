@@ -34,6 +34,10 @@ def with_field(provider: Provider, draft: Sample, path: str, value: Any, *, spli
     """The draft with this value at a dotted path of its event; what is missing on the way is made."""
     try:
         parsed = inner = _decoded(provider, draft)
+    except (msgspec.DecodeError, LookupError, UnicodeDecodeError):
+        form = "a form" if _is_form(draft.headers) else "JSON"
+        raise ValueError(f"{path!r} cannot be set: the payload is not {form}") from None
+    try:
         for step in _path_to_event(split):
             inner = inner[step]
         *steps, last = path.split(".")

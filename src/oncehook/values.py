@@ -67,6 +67,10 @@ def rate(value: Any) -> float:
     return float(match[1]) / _DURATION[match[2]]
 
 
+LONGEST = 366 * 86400.0
+"""Seconds that a pause may take, or a command wait."""
+
+
 def duration(value: Any) -> float:
     """Seconds out of "30d", "2h", "90s", "250ms" or a plain number of seconds."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
@@ -75,6 +79,14 @@ def duration(value: Any) -> float:
     if not match:
         raise ValueError('expected a duration such as "30d", "2h", "90s" or "250ms"')
     return float(match[1]) * _DURATION[match[2] or "s"]
+
+
+def positive_duration(value: Any) -> float:
+    """A duration of more than nothing and at most a year: a time that long from now exists in every database."""
+    seconds = duration(value)
+    if not 0 < seconds <= LONGEST:
+        raise ValueError(f"expected more than 0 and at most {as_duration(LONGEST)}")
+    return seconds
 
 
 def as_duration(seconds: float) -> str:

@@ -12,13 +12,13 @@ from oncehook.errors import ConfigurationError
 from oncehook.replay import whoami
 from oncehook.settings import Configuration
 from oncehook.store import Store
-from oncehook.values import duration
+from oncehook.values import positive_duration
 
 
 @click.command("pause")
 @click.argument("source")
 @click.option(
-    "--for", "seconds", type=Parsed("duration", duration), metavar="2h", help="Resume it by itself after this."
+    "--for", "seconds", type=Parsed("duration", positive_duration), metavar="2h", help="Resume it by itself after this."
 )
 @click.option("--reason", help="Why, for whoever looks.")
 @click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")

@@ -22,7 +22,7 @@ from oncehook.rehearse import REALLY_MADE
 from oncehook.replay import REPLAYABLE, Outcomes, Replayed, bounded, pages, replay, survey
 from oncehook.settings import Configuration
 from oncehook.store import Selection, Store
-from oncehook.values import duration, rate
+from oncehook.values import positive_duration, rate
 
 if TYPE_CHECKING:
     from oncehook.inbox import Inbox
@@ -63,7 +63,9 @@ class How:
     "--rate", type=Parsed("rate", rate), metavar="N/s", help="Return at most so many to the queue: 50/s, 100/m."
 )
 @click.option("--wait", is_flag=True, help="Wait until they are handled, and say how many failed again.")
-@click.option("--timeout", type=Parsed("duration", duration), metavar="10m", help="With --wait: wait no longer.")
+@click.option(
+    "--timeout", type=Parsed("duration", positive_duration), metavar="10m", help="With --wait: wait no longer."
+)
 @click.option("--dry-run", is_flag=True, help="Say what would be replayed, and write nothing.")
 @click.option("--rehearse", "rehearsed", is_flag=True, help="Run the handlers of --app in transactions rolled back.")
 @app_option

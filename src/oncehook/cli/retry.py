@@ -20,7 +20,7 @@ from oncehook.store import Selection, Store
 @app_option
 @click.option("--all", "everything", is_flag=True, help="Every waiting retry.")
 @click.option("--source", help="Only of this source.")
-@click.option("--type", "type_", help="Only of this type; a shell pattern, which also matches as a dotted prefix.")
+@click.option("--type", "type_", help="Only of this type; a pattern with * and ?, or a dotted prefix.")
 @click.option("--object", "object_", help="Only about the object of this id.")
 @click.option("--since", type=Moment(), help="Only received from then on: 2h, 7d or 2026-11-15T03:00:00Z.")
 @click.option("--until", type=Moment(), help="Only received before then.")

@@ -86,6 +86,8 @@ def command(
     )
     if to is not None and port is not None:
         raise click.UsageError("--port is for an inbox on this machine; --to has the whole address")
+    if id_ == "":
+        raise click.UsageError("--id is empty; leave it out for a new id")
     if id_ is not None and count > 1:
         raise click.UsageError("--id is for one event; deliver it again with --duplicate")
     url = _address(to or url_for(source or provider, f"http://127.0.0.1:{port or 8000}"))

@@ -129,6 +129,12 @@ def example_type(provider: Provider) -> str:
     return "invoice.paid" if provider.name == "stripe" else a_type(provider)
 
 
+def _is_sent(provider: Provider, type_: str) -> bool:
+    """Whether a handler for this type alone would run: most samples take any type, and some hold several events."""
+    known = type_ == "invoice.paid" or any(example.type == type_ for example in provider.examples)
+    return known and not provider.event.split
+
+
 def source_lines(provider: Provider, secrets: Container[str]) -> str:
     """The table of its source in oncehook.toml."""
     lines = [f"[sources.{provider.name}]"]
@@ -146,8 +152,8 @@ def files(provider: Provider | None, source: str) -> dict[str, str]:
         hooks = HOOKS.replace("{handler}", COMMENTED)
         return {"oncehook.toml": CONFIGURATION.replace("{sources}", EXAMPLES), "hooks.py": hooks}
     type_ = example_type(provider)
-    pattern = "*" if provider.event.split else type_  # a sample of many events has several types
-    name = "on_" + re.sub(r"\W+", "_", type_, flags=re.ASCII).strip("_").lower()
+    pattern = type_ if _is_sent(provider, type_) else "*"
+    name = "on_" + (re.sub(r"\W+", "_", pattern, flags=re.ASCII).strip("_").lower() or "event")
     handler = HANDLER.format(source=provider.name, type=pattern, name=name)
     return {
         "oncehook.toml": CONFIGURATION.replace("{sources}", source),

@@ -21,7 +21,7 @@ from oncehook.cli.options import (
 from oncehook.cli.pause import pause_text
 from oncehook.receipt import EffectState, State, rfc3339
 from oncehook.store import Store
-from oncehook.values import duration
+from oncehook.values import positive_duration
 
 NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
 OVERDUE = 60
@@ -36,7 +36,11 @@ STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 @app_option
 @click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
 @click.option(
-    "--every", type=Parsed("duration", duration), default="2s", show_default=True, help="With --watch: how often."
+    "--every",
+    type=Parsed("duration", positive_duration),
+    default="2s",
+    show_default=True,
+    help="With --watch: how often.",
 )
 @json_option
 def command(config: str | None, watch: bool, every: float, as_json: bool) -> None:

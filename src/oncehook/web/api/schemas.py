@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
+from oncehook.values import LONGEST
+
 StateName = Literal["received", "processing", "processed", "retrying", "failed", "ignored"]
 Text = Annotated[str, Meta(max_length=500)]
 Cursor = Annotated[str, Meta(max_length=200, description="`next` of the page before.")]
@@ -359,7 +361,7 @@ class PauseFor(Struct):
     """Why a source is paused, and for how long; without `seconds`, until somebody resumes it."""
 
     reason: Annotated[str, Meta(max_length=500)] | None = None
-    seconds: Annotated[float, Meta(gt=0, le=366 * 86400)] | None = None
+    seconds: Annotated[float, Meta(gt=0, le=LONGEST)] | None = None
 
 
 class Paused(Struct):
