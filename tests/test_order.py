@@ -108,7 +108,6 @@ async def test_every_order_of_a_history_of_seven_events_ends_in_the_same_state(s
         if number % 50 == 49:  # a handler's transaction has a limit
             await end(transaction)
             transaction = store.transaction()
-    await end(transaction)
     assert rows("SELECT state, event_id, count(*) FROM webhook_entities GROUP BY state, event_id") == [
         ("deleted", "evt_f", 5040)
     ]

@@ -122,12 +122,10 @@ async def test_what_signs_a_forward_and_where_alerts_go_are_read_at_the_start_to
 ) -> None:
     (tmp_path / "oncehook.toml").write_text(f'database = "sqlite:///{tmp_path}/a.db"\n{FILE}')
     inbox = Inbox(config=str(tmp_path / "oncehook.toml"))
-    with pytest.raises(
-        ConfigurationError, match="set FORWARD_SECRET in the environment or in .env, or remove the source"
-    ):
+    with pytest.raises(ConfigurationError, match="set FORWARD_SECRET in the environment"):
         await inbox.start()
     monkeypatch.setenv("FORWARD_SECRET", "whsec_" + "QUJD" * 8)
-    with pytest.raises(ConfigurationError, match="set SLACK_URL in the environment or in .env, or remove the target"):
+    with pytest.raises(ConfigurationError, match="set SLACK_URL in the environment"):
         await inbox.start()
     monkeypatch.setenv("SLACK_URL", "https://example.com/services/x")
     async with inbox.lifespan():
