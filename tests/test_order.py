@@ -108,6 +108,7 @@ async def test_every_order_of_a_history_of_seven_events_ends_in_the_same_state(s
         if number % 50 == 49:  # a handler's transaction has a limit
             await end(transaction)
             transaction = store.transaction()
+    await end(transaction)
     assert rows("SELECT state, event_id, count(*) FROM webhook_entities GROUP BY state, event_id") == [
         ("deleted", "evt_f", 5040)
     ]
@@ -131,7 +132,6 @@ async def test_the_database_and_the_look_agree_on_what_is_newer(store: Store) ->
         if number % 50 == 49:
             await end(transaction)
             transaction = store.transaction()
-    await end(transaction)
 
 
 async def test_a_late_update_after_the_end_changes_nothing(inbox: Inbox, rows: Rows) -> None:
