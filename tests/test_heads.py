@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import pytest
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from oncehook import Inbox, sign
 from oncehook.cli.serve import listen
@@ -165,6 +166,39 @@ async def test_large_header_sets_are_not_cached(make_inbox: Callable[..., Inbox]
             body = stripe_body(f"evt_{number}")
             assert (await tell(port, request(DOOR, head(0, 3000 + number, body), body))).status == 202
     assert not any(len(text) > 2048 for text in _as_json.values())
+
+
+async def test_long_header_names_are_not_cached(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    source = inbox.source("stripe", secrets=["whsec_test"])
+    async with served(inbox) as port:
+        for number in range(3):
+            body = stripe_body(f"evt_{number}")
+            head = {**stripe_headers(body), "Content-Length": str(len(body)), f"X-{number}-{'n' * 60_000}": "a"}
+            assert (await tell(port, request(DOOR, head, None) + body)).status == 202
+    assert source.kept_names and max(map(len, source.kept_names)) < 1000
+
+
+# -- tiny chunks ----------------------------------------------------------------------------------------------------
+
+
+async def test_body_of_tiny_chunks_is_put_together_once_for_each_read(
+    served_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn copies all that it has of a body for each part that is added to it."""
+    added: list[int] = []
+    add = HttpToolsProtocol.on_body
+
+    def counted(self: HttpToolsProtocol, body: bytes) -> None:
+        added.append(len(body))
+        add(self, body)
+
+    monkeypatch.setattr(HttpToolsProtocol, "on_body", counted)
+    body = stripe_body("evt_1", note="x" * 50_000)
+    said = request(DOOR, {**stripe_headers(body), "Transfer-Encoding": "chunked"}, None)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    assert (await tell(served_port, said, chunks + b"0\r\n\r\n")).outcome == (202, "accepted")
+    assert sum(added) == len(body) and len(added) < 500
 
 
 # -- trailers -------------------------------------------------------------------------------------------------------

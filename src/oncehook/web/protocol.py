@@ -41,7 +41,7 @@ class Protocol(HttpToolsProtocol):
     answer is written in one piece when it is committed: no task, no ASGI message. Everything else goes uvicorn's way.
     """
 
-    held: list[bytes] | None = None  # the body of a request that may go the short way, as far as it is here
+    is_short = False  # the request may go the short way
     in_head = False  # a request has begun, and its head is not complete
     room = MOST_HEAD  # bytes that may follow before a head is complete, or a body goes on
     is_rejected = False
@@ -50,6 +50,7 @@ class Protocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.inbox = self.app.inbox if isinstance(self.app, Service) else None
         self.nobody = asyncio.Event()
+        self.parts: list[bytes] = []  # of the body, out of the data that is being fed
 
     def data_received(self, data: bytes) -> None:
         while len(data) > self.room:
@@ -59,8 +60,10 @@ class Protocol(HttpToolsProtocol):
                 return
         room, self.room = self.room, 0  # a request that begins, a head that ends and a body that goes on reset it
         super().data_received(data)
-        if self.held is not None:  # the rest is still to come, and has a deadline, a cap and a client that may leave
+        if self.is_short:  # the rest is still to come, and has a deadline, a cap and a client that may leave
             self._go_the_long_way()
+        if self.parts:
+            self._pass_on()
         if not self.room:  # more of a head or of trailers, or what stands between chunks
             self.room = room - len(data)
         elif self.in_head:
@@ -88,23 +91,22 @@ class Protocol(HttpToolsProtocol):
             raise HeadTooLarge
         self.in_head = False
         if self._may_be_short():
-            self.held = []
+            self.is_short = True
         else:
             super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         self.room = MOST_HEAD
-        if self.held is None:
-            super().on_body(body)
-        else:
-            self.held.append(body)
+        self.parts.append(body)
 
     def on_message_complete(self) -> None:
-        if self.held is not None:
-            if self._take(b"".join(self.held)):
-                self.held = None
+        if self.is_short:
+            if self._take(b"".join(self.parts)):
+                self.is_short, self.parts = False, []
                 return
             self._go_the_long_way()
+        if self.parts:
+            self._pass_on()
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -150,12 +152,15 @@ class Protocol(HttpToolsProtocol):
         return False
 
     def _go_the_long_way(self) -> None:
-        held, self.held = self.held, None
-        if self.transport.is_closing():
-            return
-        super().on_headers_complete()
-        for part in held or ():
-            super().on_body(part)
+        self.is_short = False
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def _pass_on(self) -> None:
+        """Give uvicorn the parts as one: it adds each to what it has, and a body may be thousands of tiny chunks."""
+        body, self.parts = b"".join(self.parts), []
+        if not self.transport.is_closing():
+            super().on_body(body)
 
     def _answer(self, taken: Taken, response: Response) -> None:
         if self.transport.is_closing():  # the client left
