@@ -73,6 +73,7 @@ async def test_no_credential_is_kept(make_inbox: Callable[..., Inbox], rows: Row
 FOREIGN = [
     "X-Telegram-Bot-Api-Secret-Token", "X-Goog-Channel-Token", "X-Vault-Token", "Api-Key", "X-Auth-Key", "X-Secret",
     "Authentication", "X-Gitlab-Token", "X-Session-Id", "Proxy-Authorization", "X-Password",
+    "Cf-Access-Jwt-Assertion", "X-Goog-Iap-Jwt-Assertion", "X-Amzn-Oidc-Data", "DPoP", "X-Forwarded-Client-Cert",
 ]  # fmt: skip
 
 

@@ -16,17 +16,17 @@ NEVER_KEPT = frozenset(
     b"forwarded x-forwarded-for x-forwarded-proto x-forwarded-host x-forwarded-port x-forwarded-prefix x-real-ip "
     b"paypal-transmission-sig plaid-verification x-trello-webhook".split()
 )
-_CREDENTIAL = re.compile(rb"token|secret|auth|key|session|cookie|signature|hmac|passw|credential")
+_CREDENTIAL = re.compile(rb"token|secret|auth|key|session|cookie|signature|hmac|passw|credential|jwt|oidc|bearer|dpop|client-cert")
 _NO_CREDENTIALS = frozenset((b"idempotency-key", b"paypal-auth-algo"))
 
-_MOST_NAMES = 1000
+_MOST_NAMES, _LONGEST_NAME = 1000, 100
 _MOST_CACHED, _LONGEST_CACHED = 256, 2048
 _encode = msgspec.json.Encoder().encode
 _as_json: dict[tuple[Pair, ...], str] = {}
 
 
 class KeptNames(dict[bytes, bool]):
-    """Whether the header of a name is kept. Verdicts are cached: a header costs one look-up."""
+    """Whether the header of a name is kept. Verdicts are cached, but for names longer than any sender's."""
 
     def __init__(self, *, dropped: Iterable[bytes] = (), needed: Iterable[bytes] = ()) -> None:
         names = set(dropped)  # a name that ends in * stands for all that begin so
@@ -37,7 +37,7 @@ class KeptNames(dict[bytes, bool]):
     def __missing__(self, name: bytes) -> bool:
         is_kept = name not in self._dropped and not name.startswith(self._dropped_like)
         is_kept = is_kept and (name in self._needed or _CREDENTIAL.search(name) is None)
-        if len(self) < _MOST_NAMES:
+        if len(self) < _MOST_NAMES and len(name) <= _LONGEST_NAME:
             self[name] = is_kept
         return is_kept
 
