@@ -16,7 +16,9 @@ NEVER_KEPT = frozenset(
     b"forwarded x-forwarded-for x-forwarded-proto x-forwarded-host x-forwarded-port x-forwarded-prefix x-real-ip "
     b"paypal-transmission-sig plaid-verification x-trello-webhook".split()
 )
-_CREDENTIAL = re.compile(rb"token|secret|auth|key|session|cookie|signature|hmac|passw|credential|jwt|oidc|bearer|dpop|client-cert")
+_CREDENTIAL = re.compile(
+    rb"token|secret|auth|key|session|cookie|signature|hmac|passw|credential|jwt|oidc|bearer|dpop|client-cert"
+)
 _NO_CREDENTIALS = frozenset((b"idempotency-key", b"paypal-auth-algo"))
 
 _MOST_NAMES, _LONGEST_NAME = 1000, 100
