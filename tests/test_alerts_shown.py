@@ -161,6 +161,20 @@ def test_alerts_test_says_what_each_target_answered_and_exits_1_if_one_failed(
 # -- API and dashboard ----------------------------------------------------------------------------------------------
 
 
+async def test_overview_tells_of_events_without_a_handler_once(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    inbox = make_inbox(config=configured())
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with dashboard_of(inbox) as site, site.signed_in("vera") as browser:
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        rows("UPDATE webhook_receipts SET unhandled_at = '2026-02-01T00:00:00.000000Z'")
+        before = (await browser.get("/")).text
+        assert "No running process handles their type" in before
+        await look(inbox)
+        page = (await browser.get("/")).text
+        assert "Events of stripe without a handler anywhere: 1 now" in page
+        assert "No running process handles their type" not in page
+
+
 async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox(config=configured(targets={"page": {"command": ["true"]}}))
     inbox.source("stripe", secrets=["whsec_test"])

@@ -97,6 +97,7 @@ def test_environment_overrides_the_app_of_the_file(
         ("hooks:inbox", "import json\n\ninbox = json.loads('{')\n", "JSONDecodeError"),
         ("hooks:inbox", "import json\n\ninbox = json.loads('{')\n", "(hooks.py:3)"),
         ("hooks:inbox", "import no_such_package\n", "No module named 'no_such_package' (hooks.py:1)"),
+        ("hooks:inbox", "1 / 0\n", 'can do without it: --app ""'),
         ("hooks:inbox", "\ninbox = (\n", "SyntaxError"),
         ("hooks:inbox", "\ninbox = (\n", "(hooks.py:2)"),
     ],

@@ -133,14 +133,16 @@ def test_wait_says_what_was_handled_and_what_failed_again(
 def test_dry_run_of_many_is_a_summary(run: Run, folder: Path, make_inbox: Callable[..., Inbox]) -> None:
     claims = [make_claim(f"evt_{n:05d}") for n in range(30)]
     on_store(make_inbox, *claims, **FAILED)
-    on_store(make_inbox, make_claim("evt_void", type="invoice.voided"), **{**FAILED, "error": "LookupError: in_7"})
+    for name in ("in_7", "in_8"):
+        voided = make_claim(f"evt_{name}", type="invoice.voided")
+        on_store(make_inbox, voided, **{**FAILED, "error": f"LookupError: {name}"})
     ran = run("replay", "--failed", "--dry-run")
     lines = ran.out.splitlines()
-    assert ran.code == 0 and re.match(r" +30  stripe  invoice.paid    failed  KeyError: …", lines[1])
-    assert re.match(r" +1  stripe  invoice.voided  failed  LookupError: …", lines[2])
+    assert ran.code == 0 and re.match(r" +30  stripe  invoice.paid    failed  KeyError: 'in_1'", lines[1])
+    assert re.match(r" +2  stripe  invoice.voided  failed  LookupError: …", lines[2])
     assert len([line for line in lines if "evt_" in line]) == 10
-    assert lines[-1] == "would replay 31 events (31 failed); nothing was written"
-    assert len(run("replay", "--failed", "--dry-run", "--json").lines) == 31
+    assert lines[-1] == "would replay 32 events (32 failed); nothing was written"
+    assert len(run("replay", "--failed", "--dry-run", "--json").lines) == 32
 
 
 @pytest.mark.anyio

@@ -241,7 +241,7 @@ def test_events_without_a_handler_are_shown_wherever_one_looks(
     assert "stripe: 1 event has no handler anywhere" in oncehook("stats")[1]
     assert json.loads(oncehook("stats", "--json")[1].splitlines()[0])["unhandled"] == 1
     code, out = oncehook("doctor", "--app", "shop:inbox")
-    assert code == 1 and "source stripe: 1 events have no handler anywhere since" in out
+    assert code == 1 and "source stripe: 1 event has no handler anywhere since" in out
     base = f"http://127.0.0.1:{service.port}"
     until(lambda: 'oncehook_unhandled{source="stripe"} 1.0' in httpx.get(f"{base}/metrics", verify=False).text)
     with httpx.Client(base_url=base, verify=False, timeout=30) as client:

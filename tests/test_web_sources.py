@@ -60,7 +60,7 @@ async def test_the_doctors_word_stands_with_the_delivery_it_is_about(
     inbox.meter.refused("stripe", "too_large", "refused before it was read and verified")
     page = (await browser.get("/sources")).text
     of_stripe = page[page.index('id="source-stripe"') :]
-    last, before = of_stripe.index("Last refused"), of_stripe.index("Refused before")
+    last, before = of_stripe.index("Last rejected"), of_stripe.index("Rejected before")
     assert last < of_stripe.index("too_large") < before < of_stripe.index("bad_signature")
     assert before < of_stripe.index("other source") < of_stripe.index("Signed by")
     async with site.program("reader") as program:

@@ -2,10 +2,11 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from difflib import get_close_matches
 from functools import wraps
 from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 Parse = Callable[[Any], Any]
 Network = IPv4Network | IPv6Network
@@ -143,3 +144,27 @@ def _network(name: str) -> Network:
     if network.prefixlen == 0:
         raise ValueError(f"{name!r} is everybody: name the machines that are meant")
     return network
+
+
+_NOT_ALLOWED = re.compile(r"Invalid enum value '(.*)' - at `\$\.(?P<path>.*?(?P<key>\w+)(?:\[[\d.]+\])?)`")
+
+
+def with_allowed(message: str, *tables: type) -> str:
+    """msgspec's message about a word that a field of these tables does not take, with the words that it takes."""
+    found = _NOT_ALLOWED.fullmatch(message)
+    if found is None:
+        return message
+    allowed = sorted({word for table in tables for word in _words(table, found["key"]) if word})
+    near = get_close_matches(found[1], allowed, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"{found['path']} is {found[1]!r}: {hint}allowed are {', '.join(allowed)}"
+
+
+def _words(table: type, key: str) -> Iterator[str]:
+    kinds = [get_type_hints(table).get(key)]
+    while kinds:
+        kind = kinds.pop()
+        if get_origin(kind) is Literal:
+            yield from get_args(kind)
+        else:
+            kinds += [one for one in get_args(kind) if one is not ...]

@@ -115,7 +115,7 @@ def _import(app: str, name: str) -> Any:
         summary = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
         raise ConfigurationError(
             f"the app {app} cannot be loaded: {summary} ({_place(error)}). "
-            f'`python -c "import {name}"` shows the traceback'
+            f'`python -c "import {name}"` shows the traceback. Commands that run no handler can do without it: --app ""'
         ) from None
 
 

@@ -104,9 +104,10 @@ async def _handlers(inbox: Inbox, store: Store) -> AsyncIterator[Finding]:
         who = "another process does" if name in elsewhere else "no running process does either, and its events wait"
         yield "note", f"source {name}: this app handles none of its events (no handler, forward or email); {who}"
     for name, row in (await store.unhandled()).items():
+        events = "1 event has" if row["number"] == 1 else f"{row['number']:,} events have"
         yield (
             "wrong",
-            f"source {name}: {row['number']:,} events have no handler anywhere since {row['since'][:19]}: start the "
+            f"source {name}: {events} no handler anywhere since {row['since'][:19]}: start the "
             f'process that handles them, leave their types out with `types`, or set unhandled = "ignore"; see '
             f"`oncehook events --unhandled --source {name}`",
         )

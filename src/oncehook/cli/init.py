@@ -94,5 +94,7 @@ def _say_what_next(provider: Provider | None, folder: Path, can_send: bool) -> N
     if can_send:
         click.echo(f"      oncehook send {provider.name} {example_type(provider)}    in another terminal")
     else:
-        click.echo(f"      {provider.title or provider.name} signs with a key that only it has: {provider.secret}")
+        why = provider.secret.removeprefix("None: ")
+        click.echo(f"      {provider.title or provider.name} signs with a key that only it has, so `send` cannot sign.")
+        click.echo(f"      {why[:1].upper()}{why[1:]}")
     click.echo("      pytest")

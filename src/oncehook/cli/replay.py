@@ -16,7 +16,7 @@ from oncehook.cli.options import Moment, Parsed, config_option, json_option, ope
 from oncehook.cli.progress import outcomes_text, replay_bar, wait_until_handled
 from oncehook.cli.rehearsal import rehearse_all
 from oncehook.cli.show import resolve_all
-from oncehook.dead import shape
+from oncehook.dead import common, shape
 from oncehook.receipt import Filter, Receipt, State
 from oncehook.rehearse import REALLY_MADE
 from oncehook.replay import REPLAYABLE, Outcomes, Replayed, bounded, pages, replay, survey
@@ -212,14 +212,15 @@ def _tell_left(done: Replayed) -> None:
 
 
 async def _list(store: Store, selection: Selection, would: Replayed, how: How) -> int:
-    kinds: Counter[tuple[str, ...]] = Counter()
+    kinds: dict[tuple[str, ...], Counter[str]] = {}
     first: list[Receipt] = []
     async for page in pages(store, selection):
         for receipt in [receipt for receipt, why in page if why is None]:
             if how.as_json:
                 print_json(receipt.as_json())
             else:
-                kinds[receipt.source, receipt.type or "", receipt.status.value, shape(receipt.last_error)] += 1
+                kind = receipt.source, receipt.type or "", receipt.status.value, shape(receipt.last_error)
+                kinds.setdefault(kind, Counter())[receipt.last_error or ""] += 1
                 first += [receipt] if len(first) < EXAMPLES else []
     if not how.as_json:
         _print_kinds(kinds, first)
@@ -238,11 +239,12 @@ KINDS = (
 )
 
 
-def _print_kinds(kinds: Counter[tuple[str, ...]], first: list[Receipt]) -> None:
+def _print_kinds(kinds: dict[tuple[str, ...], Counter[str]], first: list[Receipt]) -> None:
     """How many of which kind, and the first few; all of them where they are few."""
-    total = kinds.total()
+    total = sum(errors.total() for errors in kinds.values())
     if total > EXAMPLES:
-        print_table(KINDS, [(f"{number:,}", *kind) for kind, number in kinds.most_common()])
+        largest = sorted(kinds.items(), key=lambda kind: -kind[1].total())
+        print_table(KINDS, [(f"{errors.total():,}", *kind[:-1], common(errors)) for kind, errors in largest])
         click.echo(f"\nThe first {len(first)} of {total:,} (--json lists all of them):")
     if first:
         print_events(first)

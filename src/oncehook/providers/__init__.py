@@ -7,11 +7,11 @@ what a definition can name is a closed set of algorithms, canonical forms and ha
 
 import datetime
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import resources
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -19,7 +19,7 @@ from oncehook.errors import ConfigurationError
 from oncehook.extract import Headers, compile_expression, compile_key
 from oncehook.settings import SourceSettings
 from oncehook.template import Template
-from oncehook.values import duration, size
+from oncehook.values import duration, size, with_allowed
 
 Expression = str | list[str]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -213,32 +213,8 @@ def read_provider(name: str, table: Mapping[str, Any], where: str) -> Provider:
         provider = msgspec.convert({**table, "name": name}, Provider)
         _check(provider)
     except (msgspec.ValidationError, ValueError) as error:
-        raise ConfigurationError(f"{where}: {_with_allowed(str(error))}") from None
+        raise ConfigurationError(f"{where}: {with_allowed(str(error), *Definition.__subclasses__())}") from None
     return provider
-
-
-_NOT_ALLOWED = re.compile(r"Invalid enum value '(.*)' - at `\$\.(?P<path>.*?(?P<key>\w+)(?:\[[\d.]+\])?)`")
-
-
-def _with_allowed(message: str) -> str:
-    """The message about a word that the format does not have, with those that it has."""
-    found = _NOT_ALLOWED.fullmatch(message)
-    if found is None:
-        return message
-    allowed = sorted({word for table in Definition.__subclasses__() for word in _words(table, found["key"])})
-    near = get_close_matches(found[1], allowed, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{found['path']} is {found[1]!r}: {hint}allowed are {', '.join(allowed)}"
-
-
-def _words(table: type[Definition], key: str) -> Iterator[str]:
-    kinds = [get_type_hints(table).get(key)]
-    while kinds:
-        kind = kinds.pop()
-        if get_origin(kind) is Literal:
-            yield from get_args(kind)
-        else:
-            kinds += [one for one in get_args(kind) if one is not ...]
 
 
 def _check(provider: Provider) -> None:

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oncehook.receipt import State
+from oncehook.values import with_allowed
 from oncehook.web.page import Action, Handler, Problem
 
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def read_body(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(request.state.body, type=kind)
     except msgspec.ValidationError as error:
-        raise Problem(422, "bad_body", f"The body is not as expected: {error}.") from None
+        raise Problem(422, "bad_body", f"The body is not as expected: {with_allowed(str(error), kind)}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Problem(400, "malformed", "The body is not JSON.") from None
 
@@ -55,7 +56,7 @@ def _convert(given: Mapping[str, str], kind: type[T], *, strict: bool) -> T:
     try:
         return msgspec.convert(given, kind, strict=strict)
     except msgspec.ValidationError as error:
-        raise Problem(422, "bad_query", f"A parameter is not as expected: {error}.") from None
+        raise Problem(422, "bad_query", f"A parameter is not as expected: {with_allowed(str(error), kind)}.") from None
 
 
 __all__ = ["Endpoint", "Handler", "State", "answer", "read_body", "read_query"]
