@@ -240,6 +240,20 @@ async def test_behind_a_listed_proxy_a_stranger_slows_down_nobody_else(
 
 
 @only_sqlite
+async def test_guesses_of_one_address_do_not_fill_the_queue_of_all(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = await proxied_inbox(make_inbox)
+    slow = {"users": {"vera": {"password": hash_password(PASSWORD)}}}
+    stranger, owner = {"X-Forwarded-For": "203.0.113.9"}, {"X-Forwarded-For": "198.51.100.7"}
+    async with dashboard_of(inbox, slow) as site, site.browser() as browser:
+        guesses = [
+            browser.submit("/sign-in", {"name": f"name{n}", "password": "wrong"}, headers=stranger) for n in range(30)
+        ]
+        sign_in = browser.submit("/sign-in", {"name": "vera", "password": PASSWORD}, headers=owner)
+        *wrong, right = await asyncio.gather(*guesses, sign_in)
+    assert {answer.status_code for answer in wrong} == {401, 429} and right.status_code == 303
+
+
+@only_sqlite
 async def test_nobody_but_a_listed_proxy_says_who_the_client_is(site: Site, rows: Rows) -> None:
     async with site.browser() as browser:
         fields = {"name": "vera", "password": PASSWORD}

@@ -9,7 +9,7 @@ import base64
 import hashlib
 import hmac
 import secrets
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import dataclass
 
 import msgspec
@@ -34,8 +34,8 @@ PACE = 10.0
 MOST_WAITING, MOST_WAITING_IN_ALL = 3, 50
 """How many sign-ins of one name from one address, and of all, wait at the slow pace; more are told to come again."""
 
-GUESSES = 6
-"""How many passwords may wait to be looked at."""
+GUESSES, GUESSES_OF_ONE = 20, 3
+"""How many passwords may wait to be looked at: of all addresses, and of one, so that nobody fills the queue alone."""
 
 REMEMBERED = 10_000
 RUN = "run"
@@ -118,7 +118,7 @@ class Access:
         if self.run_token is not None:
             self._tokens[RUN] = hash_token(self.run_token), frozenset(SCOPES)
         self._hashing = asyncio.Semaphore(1)  # guesses wait for each other, and the door for none of them
-        self._guesses = 0
+        self._guesses: Counter[str] = Counter()  # how many wait, by address
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.throttle = Throttle(clock)
 
@@ -126,17 +126,18 @@ class Access:
     def has_users(self) -> bool:
         return bool(self._users)
 
-    async def by_password(self, name: str, password: str) -> str | None:
-        """Who signed in, or None. Raises Busy when too many are being looked at."""
+    async def by_password(self, name: str, password: str, address: str = "") -> str | None:
+        """Who signed in, or None. Raises Busy when too many wait, of all or of this address."""
         known = self._users.get(f"user:{name}")
-        if self._guesses >= GUESSES:
+        if self._guesses.total() >= GUESSES or self._guesses[address] >= GUESSES_OF_ONE:
             raise Busy
-        self._guesses += 1
+        self._guesses[address] += 1
         try:
             async with self._hashing:
                 right = await asyncio.to_thread(is_password, password, known[0] if known else NOBODY)
         finally:
-            self._guesses -= 1
+            self._guesses[address] -= 1
+            self._guesses += Counter()  # without those that are 0
         return f"user:{name}" if right and known else None
 
     def by_token(self, token: str) -> Principal | None:

@@ -31,7 +31,7 @@ async def sign_in(context: Context, request: Request) -> Response:
     key = (address, given.get("name", "")[:LONGEST] if not given.get("token") else "")
     try:
         await access.throttle.wait(key)
-        who = await _who(context, given)
+        who = await _who(context, given, address)
     except Busy:
         told = "Too many sign-ins at once. Try again in a moment."
         raise Problem(429, "too_many_tries", told, headers={"retry-after": str(round(PACE))}) from None
@@ -44,11 +44,12 @@ async def sign_in(context: Context, request: Request) -> Response:
     return signed_in(access, request, who, _local(given.get("next", "")))
 
 
-async def _who(context: Context, given: dict[str, str]) -> str | None:
+async def _who(context: Context, given: dict[str, str], address: str) -> str | None:
     if given.get("token"):
         found = context.access.by_token(given["token"].strip()[:LONGEST])
         return found.name if found else None
-    return await context.access.by_password(given.get("name", "")[:LONGEST], given.get("password", "")[:LONGEST])
+    name, password = (given.get(field, "")[:LONGEST] for field in ("name", "password"))
+    return await context.access.by_password(name, password, address)
 
 
 def _local(address: str) -> str:
