@@ -146,16 +146,29 @@ async def test_pipelined_heads_are_each_measured(served_port: int, rows: Rows) -
     assert rows(COUNT) == [(4,)]
 
 
-async def test_large_head_behind_an_unanswered_request_is_not_taken_for_its_answer(
-    make_inbox: Callable[..., Inbox],
+@pytest.mark.parametrize("second", ["large head", "no HTTP"])
+async def test_bad_request_behind_an_unanswered_one_is_not_taken_for_its_answer(
+    make_inbox: Callable[..., Inbox], second: str
 ) -> None:
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])
     async with served(inbox) as port, connected(port) as wire:
         first = request(DOOR, {**stripe_headers(BODY), "Content-Length": str(len(BODY))}, None) + BODY
-        await wire.say(first + request(DOOR, head(MOST_HEADERS), BODY))
+        await wire.say(first + (b"\0\r\n" if second == "no HTTP" else request(DOOR, head(MOST_HEADERS), BODY)))
         answer = await asyncio.wait_for(wire.reader.read(), 5)
-    assert b" 431 " not in answer
+    assert b" 431 " not in answer and b" 400 " not in answer
+
+
+async def test_broken_chunk_is_answered_with_400(served_port: int) -> None:
+    given = {**stripe_headers(BODY), "Transfer-Encoding": "chunked"}
+    for expect in ({}, {"Expect": "100-continue"}):  # with its head, and while its body is being read
+        async with connected(served_port) as wire:
+            await wire.say(request(DOOR, {**given, **expect}, None) + (b"" if expect else b"zz\r\n"))
+            if expect:
+                assert (await wire.answer()).status == 100
+                await wire.say(b"zz\r\n")
+            assert (await wire.answer()).status == 400
+            assert await wire.is_closed()
 
 
 async def test_large_header_sets_are_not_cached(make_inbox: Callable[..., Inbox]) -> None:

@@ -26,6 +26,8 @@ class HeadTooLarge(Exception):
 class Taken:
     """A delivery that is being taken, where uvicorn keeps the request that a connection is at."""
 
+    more_body = False
+
     __slots__ = ("disconnected", "keep_alive", "message_event", "response_complete")
 
     def __init__(self, keep_alive: bool, message_event: asyncio.Event) -> None:
@@ -113,6 +115,8 @@ class Protocol(HttpToolsProtocol):
         """Called where the parser stops: the request is not HTTP, or its head is too large."""
         if self.is_rejected:
             self._reject_head()
+        elif not self._is_answered() and (self.pipeline or not self.cycle.more_body):
+            self.transport.close()  # an earlier request would take the 400 for its own answer
         elif not self.transport.is_closing():
             super().send_400_response(msg)
 
@@ -120,17 +124,21 @@ class Protocol(HttpToolsProtocol):
         """Answer 431 and close. An earlier request that is not answered yet would take the 431 for its own answer."""
         if self.transport.is_closing():
             return
-        if self.inbox is not None and (self.cycle is None or self.cycle.response_complete):
+        if self.inbox is not None and self._is_answered():
             self.cycle = taken = Taken(False, self.nobody)  # type: ignore[assignment]
             self._answer(taken, self.inbox.door.refusal("unknown", turned_away("head_too_large", CLOSE)))
         self.transport.close()
+
+    def _is_answered(self) -> bool:
+        """Whether no request waits for its answer."""
+        return self.cycle is None or self.cycle.response_complete
 
     def _may_be_short(self) -> bool:
         return (
             self.url.startswith(DOOR)
             and self.inbox is not None
             and self.inbox.enter is self.inbox.door  # else there is a span around it
-            and (self.cycle is None or self.cycle.response_complete)
+            and self._is_answered()
             and not self.expect_100_continue
             and self.parser.get_method() == b"POST"
             and not self.parser.should_upgrade()
