@@ -10,7 +10,7 @@ from oncehook.errors import ConfigurationError, OncehookError
 COMMANDS = {
     "serve": "Run the inbox as a service.",
     "demo": "A tour: a few sources, and traffic that retries, duplicates, reorders and forges.",
-    "worker": "Work off what was accepted, without a door.",
+    "worker": "Handle accepted events, and receive none.",
     "init": "Write an oncehook.toml, a hooks.py with a handler, and its test.",
     "migrate": "Bring the database's schema up to date.",
     "schema": "Print the SQL of the tables, or their columns with what they mean.",
@@ -25,7 +25,7 @@ COMMANDS = {
     "stats": "How many events each source has, in which state, and how long the oldest waits.",
     "alerts": "What is wrong now, what is watched, and whether the targets can be told.",
     "prune": "Remove what is past its window and its retention, or say what would go.",
-    "forget": "Erase the payloads about an object or an address; dedupe goes on.",
+    "forget": "Erase the payloads about an object or an address; duplicates are still recognised.",
     "email": "What follows from email events: status, suppressions, counts.",
     "access": "Let somebody use the dashboard: the lines for oncehook.toml.",
     "send": "Sign and post realistic events of a provider.",

@@ -20,7 +20,7 @@ from oncehook.values import positive_duration
 @click.option(
     "--for", "seconds", type=Parsed("duration", positive_duration), metavar="2h", help="Resume it by itself after this."
 )
-@click.option("--reason", help="Why, for whoever looks.")
+@click.option("--reason", help="Why: shown by `stats` and on the dashboard.")
 @click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
 @config_option
 @app_option

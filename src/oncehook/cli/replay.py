@@ -60,7 +60,10 @@ class How:
 @click.option("--handled-by", metavar="VERSION", help="Only what this version of your code has attempted.")
 @click.option("--after", type=int, default=0, metavar="RECEIPT", help="Only receipts with a greater number.")
 @click.option(
-    "--rate", type=Parsed("rate", rate), metavar="N/s", help="Return at most so many to the queue: 50/s, 100/m."
+    "--rate",
+    type=Parsed("rate", rate),
+    metavar="N/s",
+    help="Return events to the queue no faster than this: 50/s, 100/m.",
 )
 @click.option("--wait", is_flag=True, help="Wait until they are handled, and say how many failed again.")
 @click.option(
@@ -96,13 +99,13 @@ def command(
 ) -> None:
     """Have finished events handled again: dead letters, processed and ignored ones. Exits 1 if there was nothing to do.
 
-    RECEIPT is its number, or the sender's event id; or a filter picks many, and is asked for when it picks more than
+    RECEIPT is its number, or the sender's event id; or a filter picks many, and you confirm when it picks more than
     one. An event under way is left alone, and so is one whose payload was pruned. Who replayed what is recorded.
 
     --rehearse shows which statements a handler would run through tx, and leaves nothing in the database; calls that the
     handler makes itself are really made.
 
-    --wait exits 1 if an event failed again or still waits. An interrupted replay says with which --after it goes on.
+    --wait exits 1 if an event failed again or still waits. An interrupted replay prints the --after that continues it.
 
     \b
     oncehook replay 1042

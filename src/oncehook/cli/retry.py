@@ -42,8 +42,8 @@ def command(
 ) -> None:
     """Run waiting retries now, once the cause is fixed: their next attempt is due, and workers are woken.
 
-    RECEIPT is the number of an event in the state `retrying`, or the sender's event id; or a filter picks many, and is
-    asked for when it picks more than one. Attempts that were made still count. Who asked is recorded. A finished event
+    RECEIPT is the number of an event in the state `retrying`, or the sender's event id; or a filter picks many, and you
+    confirm when it picks more than one. Attempts that were made still count. Who asked is recorded. A finished event
     is for `oncehook replay`. Exits 1 if no retry was waiting.
 
     \b

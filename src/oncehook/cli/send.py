@@ -48,7 +48,11 @@ Answer = tuple[int, str]
 @click.option("--secret", help="What to sign with: env:NAME, file:PATH or the value.  [default: the source's]")
 @click.option("--count", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="How many events.")
 @click.option(
-    "--duplicate", default=0, show_default=True, type=click.IntRange(0, 1000), help="Deliver each so many times more."
+    "--duplicate",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 1000),
+    help="How many more times to deliver each.",
 )
 @click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 256), help="How many at once.")
 @json_option

@@ -82,7 +82,7 @@ async def {name}(event: Event) -> None:
     """Runs until it succeeds, and then never again for this event.
 
     With a second parameter, `tx`, it writes to the database: those writes, its effects and the processed status commit
-    together. The key of the effect makes it one, however often the event comes.
+    together. An effect is recorded once for its key, however often the event is delivered.
     """
     await event.effect(f"notify:{{event.id}}", notify, text=f"{{event.type}} {{event.object_id or event.id}}")
 '''

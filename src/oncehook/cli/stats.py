@@ -34,7 +34,7 @@ STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 @click.command("stats")
 @config_option
 @app_option
-@click.option("--watch", is_flag=True, help="Look again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--every",
     type=Parsed("duration", positive_duration),

@@ -19,7 +19,7 @@ from oncehook.inbox import Inbox
 @app_option
 @click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers run at once.  [default: settings]")
 def command(app: str | None, config: str | None, concurrency: int | None) -> None:
-    """Work off what was accepted, with the handlers of APP, and no door. Start as many as you need, on PostgreSQL.
+    """Handle accepted events with the handlers of APP, and receive none. Start as many as you need, on PostgreSQL.
 
     APP is module:inbox, looked up with the current directory on the path; by default it is `app` in oncehook.toml. On
     SIGTERM it leases no more, lets running

@@ -99,7 +99,7 @@ ENDPOINTS = (
         summary="Accept its events, and work on none of them.", body=schemas.PauseFor, answer=schemas.Paused,
     ),
     Endpoint(
-        "POST", "/api/sources/{source}/resume", resume, scope="admin", summary="Work off what waits of it.",
+        "POST", "/api/sources/{source}/resume", resume, scope="admin", summary="Handle its waiting events.",
         answer=schemas.Paused,
     ),
     Endpoint(
