@@ -34,7 +34,7 @@ def command(config: str | None, as_json: bool) -> None:
     \b
     oncehook dead
     oncehook dead --json | jq .receipt
-    oncehook replay --failed             when the cause is mended
+    oncehook replay --failed             when the cause is fixed
     """
     if not run(_list(config, as_json)):
         if not as_json:

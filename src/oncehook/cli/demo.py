@@ -23,7 +23,7 @@ HOST = "127.0.0.1"
 @click.command("demo")
 @click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
 @click.option("--rate", default=20, show_default=True, type=click.IntRange(1, 500), help="New events a second, about.")
-@click.option("--seconds", type=click.IntRange(1), help="End after so long.  [default: when you press Ctrl-C]")
+@click.option("--seconds", type=click.IntRange(1), help="How long to run.  [default: when you press Ctrl-C]")
 def command(port: int, rate: int, seconds: int | None) -> None:
     """Take a tour: a real inbox on a temporary SQLite file, and traffic as senders make it.
 

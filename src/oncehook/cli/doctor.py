@@ -66,7 +66,7 @@ async def _database(configuration: Configuration, inbox: Inbox) -> AsyncIterator
     if kind == "sqlite" and sqlite3.sqlite_version_info < SAFE_SQLITE:
         yield (
             "note",
-            f"SQLite {sqlite3.sqlite_version} is older than 3.51.3, which mends a rare corruption of files that "
+            f"SQLite {sqlite3.sqlite_version} is older than 3.51.3, which fixes a rare corruption of files that "
             f"several connections write; a newer Python brings a newer SQLite",
         )
     try:
