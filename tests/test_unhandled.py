@@ -281,6 +281,9 @@ def test_a_source_that_ignores_what_nobody_handles_ignores_it_after_a_while_and_
     deliver(first.port, ("evt_1", "invoice.paid"))
     until(lambda: waiting_apart(rows) == 1)
     assert rows(STATES) == [("received", 1)]
+    doctor = run("doctor", "--config", str(config), "--app", "charges:inbox", cwd=config.parent)
+    assert "note   source stripe: 1 event has no handler anywhere: ignored after 5m without one" in doctor.stdout
+    assert doctor.returncode == 0, doctor.stdout
     rows("UPDATE webhook_receipts SET unhandled_at = '2026-01-01T00:00:00.000000Z'")
     rows("UPDATE webhook_workers SET registered_at = '2026-01-01T00:00:00.000000Z'")
     until(lambda: rows(STATES) == [("ignored", 1)])

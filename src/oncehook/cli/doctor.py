@@ -14,10 +14,12 @@ from oncehook.clock import SYSTEM
 from oncehook.doctor import examine
 from oncehook.errors import ConfigurationError, OncehookError
 from oncehook.inbox import Inbox
+from oncehook.roster import IGNORE_SECONDS
 from oncehook.rotation import removed_secret
 from oncehook.secret import resolve
 from oncehook.settings import Configuration
 from oncehook.store import REJECTIONS_KEPT, Store
+from oncehook.values import as_duration
 
 SAFE_SQLITE = (3, 51, 3)
 MOST_SECONDS_APART = 5.0
@@ -105,6 +107,11 @@ async def _handlers(inbox: Inbox, store: Store) -> AsyncIterator[Finding]:
         yield "note", f"source {name}: this app handles none of its events (no handler, forward or email); {who}"
     for name, row in (await store.unhandled()).items():
         events = "1 event has" if row["number"] == 1 else f"{row['number']:,} events have"
+        source = inbox.sources.get(name)
+        if source is not None and source.settings.unhandled == "ignore":
+            after = as_duration(IGNORE_SECONDS)
+            yield "note", f"source {name}: {events} no handler anywhere: ignored after {after} without one"
+            continue
         yield (
             "wrong",
             f"source {name}: {events} no handler anywhere since {row['since'][:19]}: start the "
