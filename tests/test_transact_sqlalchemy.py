@@ -12,7 +12,6 @@ from sqlalchemy import Engine, create_engine, event, func, select, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from sqlalchemy.pool import NullPool
 
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry
 from oncehook.receipt import Filter
@@ -161,27 +160,6 @@ async def test_a_handler_that_ends_its_transaction_fails(inbox: Inbox, rows: Row
     await worked_off(inbox, rows, "failed")
     assert "the handler ended its transaction itself" in last_error(rows)
     assert rows(INVOICES) == ([("evt_1", "paid")] if ending == "COMMIT" else [])
-
-
-async def test_with_a_pool_that_keeps_no_connection_nothing_in_a_session_reaches_the_next_handler(
-    make_inbox: Callable[..., Inbox], database: str, rows: Rows, is_sqlite: bool
-) -> None:
-    engine = create_engine(make_engine(database, "sync").url, poolclass=NullPool)
-    inbox = make_inbox(worker=False, engine=engine, concurrency=1)
-    inbox.source("stripe", secrets=["whsec_test"])
-    found: list[Any] = []
-
-    @inbox.on("stripe", "invoice.paid")
-    def paid(event: Event, tx: Session) -> None:
-        there = "sqlite_temp_master" if is_sqlite else "pg_class WHERE relnamespace = pg_my_temp_schema()"
-        found.append(tx.execute(text(f"SELECT count(*) FROM {there}")).scalar())
-        tx.execute(text("CREATE TEMP TABLE scratch (id TEXT)"))
-
-    async with inbox.lifespan():
-        await inbox.store.claim([make_claim("evt_1"), make_claim("evt_2")])
-        inbox.start_worker()
-        await until(lambda: [status for status, _ in rows(RECEIPTS)] == ["processed"] * 2)
-    assert found == [0, 0]
 
 
 # -- the mark and the work ------------------------------------------------------------------------------------------

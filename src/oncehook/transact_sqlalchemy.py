@@ -30,9 +30,17 @@ from sqlalchemy.util import await_only
 from oncehook.errors import ConfigurationError, StoreUnavailable
 from oncehook.handle import Handlers
 from oncehook.receipt import Settled
+from oncehook.sqlalchemy_session import (
+    KEY,
+    Cleaner,
+    LeaseLost,
+    PostgresCleaner,
+    SqliteCleaner,
+    close_afterwards,
+    is_handlers,
+)
 from oncehook.store import sqlite_work
-from oncehook.store.sqlite_file import BUSY_MS
-from oncehook.transact import ENDED, NOT_YOURS, RESETS, Pick, TransactionClosed
+from oncehook.transact import ENDED, NOT_YOURS, Pick, TransactionClosed
 
 T = TypeVar("T")
 
@@ -46,7 +54,6 @@ ASKING_THREADS = 64
 PATIENCE = 10.0
 """How long a thread that was cut off may take to leave the statement that it is in."""
 
-_KEY = "oncehook"
 _ours: ContextVar[Any] = ContextVar("oncehook_session", default=None)
 _encode = msgspec.json.Encoder().encode
 
@@ -67,7 +74,7 @@ class Sessions:
         self.is_async = isinstance(engine, AsyncEngine)
         self.on_sqlite = engine.dialect.name == "sqlite"
         self._check_dialect()
-        self.settle = text(store.sql["settle" if self.on_sqlite else "settle_in_session"])
+        self.cleaner = self._make_cleaner()
         self.threads = ThreadPoolExecutor(SETTLING_THREADS, thread_name_prefix="oncehook-session")
         self.asking = ThreadPoolExecutor(ASKING_THREADS, thread_name_prefix="oncehook-session-asks")
         if isinstance(engine, AsyncEngine) and self.on_sqlite:
@@ -76,6 +83,11 @@ class Sessions:
     def transaction(self) -> "SessionTransaction":
         """A handler's transaction, not begun yet."""
         return AsyncTransaction(self) if self.is_async else SyncTransaction(self)
+
+    def _make_cleaner(self) -> Cleaner:
+        if self.on_sqlite:
+            return SqliteCleaner(self.engine)
+        return PostgresCleaner(self.engine, self.store.sql, cleans=self.store.settings.clean_sessions)
 
     async def dispose(self) -> None:
         """Close the engine's connections, where the process is ours and ends."""
@@ -198,10 +210,14 @@ def _guarded(name: str) -> Callable[..., Any]:
 
     @wraps(inherited)
     def guarded(self: HandlerSession, *args: Any, **named: Any) -> Any:
-        transaction: SessionTransaction = self.info[_KEY]
+        transaction: SessionTransaction = self.info[KEY]
         with transaction.in_use:
             transaction.check_open()
-            return inherited(self, *args, **named)
+            token = is_handlers.set(True)
+            try:
+                return inherited(self, *args, **named)
+            finally:
+                is_handlers.reset(token)
 
     return guarded
 
@@ -227,7 +243,7 @@ for _names, _wrap in ((USES, _guarded), (ENDS, _kept)):
 @event.listens_for(HandlerSession, "after_begin")
 def _after_begin(session: HandlerSession, transaction: Any, connection: Connection) -> None:
     if not transaction.nested:
-        session.info[_KEY].begun(connection)
+        session.info[KEY].begun(connection)
 
 
 # -- the transaction ------------------------------------------------------------------------------------------------
@@ -250,6 +266,7 @@ class SessionTransaction(ABC):
         self._ended = False
         self._is_lost = False  # the handler ended it, or SQLite did after an error
         self._finished = False
+        self._settled: Sequence[Settled] = ()
         self._watched: dict[str, Callable[..., None]] = {}
 
     @abstractmethod
@@ -275,7 +292,7 @@ class SessionTransaction(ABC):
             raise TransactionClosed(ENDED)
         if self.sessions.on_sqlite and self._turn is None:
             await self._take_turn()
-        statement = text(pick(self.sessions.store.sql)).execution_options(**{_KEY: "ours"})
+        statement = text(pick(self.sessions.store.sql)).execution_options(**{KEY: "ours"})
         return await self._ask(lambda session: [tuple(row) for row in session.execute(statement, {"given": given})])
 
     async def _ask(self, work: Callable[[HandlerSession], T]) -> T:
@@ -311,13 +328,18 @@ class SessionTransaction(ABC):
     def _settle(self, session: HandlerSession, settled: Sequence[Settled]) -> bool:
         session.flush()
         self._check_transaction()
-        given = _encode(settled).decode().replace("\\u0000", "\\ufffd")  # PostgreSQL's text holds no NUL
-        rows = session.execute(self.sessions.settle, {"given": given}).all()
-        if not self.sessions.on_sqlite and not all(is_ours for _, is_ours in rows):
-            raise TransactionClosed(f"{NOT_YOURS} ({RESETS})")
-        if len([row for row in rows if row[0] is not None]) != len(settled):
+        session.connection()  # also where nothing was sent so far
+        if self.sessions.on_sqlite:
+            landed = session.execute(
+                text(self.sessions.store.sql["settle"]), {"given": _encode(settled).decode()}
+            ).all()
+            if len(landed) != len(settled):
+                return False
+        self._settled = settled
+        try:
+            session.commit()
+        except LeaseLost:
             return False
-        session.commit()
         session.close()
         return True
 
@@ -340,11 +362,11 @@ class SessionTransaction(ABC):
         """Tell of every statement of the handler, with its parameters, and of how many rows it changed or returned."""
 
         def before(_connection: Any, _cursor: Any, sql: str, parameters: Any, run: Any, *_: Any) -> None:
-            if _KEY not in run.execution_options:
+            if KEY not in run.execution_options:
                 begins(sql, tuple(parameters.values() if isinstance(parameters, Mapping) else parameters or ()))
 
         def after(_connection: Any, cursor: Any, _sql: str, _parameters: Any, run: Any, *_: Any) -> None:
-            if _KEY not in run.execution_options:
+            if KEY not in run.execution_options:
                 ends(cursor.rowcount if cursor.rowcount >= 0 else None)
 
         self._watched = {"before_cursor_execute": before, "after_cursor_execute": after}
@@ -366,18 +388,18 @@ class SessionTransaction(ABC):
     def begun(self, connection: Connection) -> None:
         """The session has a connection, in a transaction that has not sent anything yet."""
         self._driver = connection.connection.driver_connection
+        if self.sessions.on_sqlite and self._turn is None:
+            self._wait(self._take_turn())
+        try:
+            self.sessions.cleaner.begin(connection)
+        except BaseException:
+            self._loop.call_soon_threadsafe(self._give_turn)
+            raise
+        event.listen(connection, "commit", self._before_commit)
+        event.listen(connection, "rollback", self._before_rollback)
         if self.sessions.on_sqlite:
-            if self._turn is None:
-                self._wait(self._take_turn())
-            try:
-                _begin_immediately(connection, self._driver)
-            except BaseException:
-                self._loop.call_soon_threadsafe(self._give_turn)
-                raise
             event.listen(connection, "before_cursor_execute", self._before_statement)
             self._loop.call_soon_threadsafe(self._start_limit)
-        else:
-            connection.exec_driver_sql(self.sessions.store.sql["guard_transaction"])
         for name, listener in self._watched.items():
             event.listen(connection, name, listener)
 
@@ -385,6 +407,19 @@ class SessionTransaction(ABC):
         """Also for what a handler sends through the session's connection, past the session."""
         self.check_open()
         self._check_transaction()
+
+    def _before_commit(self, connection: Connection) -> None:
+        if _ours.get() is self.session:
+            self.sessions.cleaner.before_commit(connection, self._settled)
+        else:
+            self._is_lost = True
+            close_afterwards(connection)
+            raise TransactionClosed(NOT_YOURS)
+
+    def _before_rollback(self, connection: Connection) -> None:
+        self.sessions.cleaner.before_rollback(connection)
+        if _ours.get() is not self.session:  # the handler's own, or a flush that failed: no longer watched
+            close_afterwards(connection)
 
     def _check_transaction(self) -> None:
         """SQLite tells after each statement whether a transaction is open; PostgreSQL is asked with the last one."""
@@ -441,7 +476,7 @@ class AsyncTransaction(SessionTransaction):
     def __init__(self, sessions: Sessions) -> None:
         super().__init__(sessions)
         self.in_use = nullcontext()
-        self.tx = AsyncSession(sessions.engine, sync_session_class=HandlerSession, info={_KEY: self})  # type: ignore[arg-type]
+        self.tx = AsyncSession(sessions.engine, sync_session_class=HandlerSession, info={KEY: self})  # type: ignore[arg-type]
         self.session = self.tx.sync_session
 
     async def _run(self, work: Callable[[HandlerSession], T]) -> T:
@@ -467,7 +502,7 @@ class SyncTransaction(SessionTransaction):
         super().__init__(sessions)
         self._lock = threading.RLock()
         self.in_use = self._lock
-        self.tx = self.session = HandlerSession(sessions.engine, info={_KEY: self})  # type: ignore[arg-type]
+        self.tx = self.session = HandlerSession(sessions.engine, info={KEY: self})  # type: ignore[arg-type]
         self._waiting: Future[Any] | None = None
 
     async def _run(self, work: Callable[[HandlerSession], T]) -> T:
@@ -536,7 +571,7 @@ def _before_closing(dbapi_connection: Any, record: Any, error: Any) -> None:
 
     SQLite closes nothing under an unfinished cursor, and the error that is on its way holds one.
     """
-    if _KEY in record.info:
+    if KEY in record.info:
         await_only(_stop_and_undo(record.driver_connection))
 
 
@@ -546,15 +581,3 @@ def _undo(session: HandlerSession) -> None:
         session.close()
     except Exception:  # the connection is of no more use, whatever it is that it says
         session.invalidate()
-
-
-def _begin_immediately(connection: Connection, driver: Any) -> None:
-    """The write lock at once: a transaction that first reads could not get it later without starting anew."""
-    if driver.in_transaction:  # begun by a listener of the user's own, or by the driver (autocommit=False)
-        connection.exec_driver_sql("ROLLBACK")
-    if _KEY not in connection.info:
-        connection.exec_driver_sql("PRAGMA synchronous = FULL")
-        connection.exec_driver_sql("PRAGMA wal_autocheckpoint = 0")  # only the store's writer checkpoints
-        connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_MS}")
-        connection.info[_KEY] = True
-    connection.exec_driver_sql("BEGIN IMMEDIATE")

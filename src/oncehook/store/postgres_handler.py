@@ -14,13 +14,20 @@ import asyncpg
 from oncehook.clock import SYSTEM
 from oncehook.receipt import Settled
 from oncehook.store import queries
+from oncehook.store.postgres_finish import (
+    LEASE_LOST,
+    STATEMENTS_GONE,
+    TRANSACTION_REPLACED,
+    finish_statement,
+    in_one_line,
+)
 from oncehook.store.postgres_pool import CLOSE_SECONDS, LOST
 from oncehook.store.postgres_session import IDLE, HandlerConnection, session_limits, session_name
 from oncehook.transact import ENDED, NOT_YOURS, RESETS, Native, Pick, TransactionClosed
 
 STATEMENTS = (
     "begin_handling", "before_finish", "finish", "finish_batch", "after_finish", "unlock_session",
-    "unlock_guarded_session", "clean_session", "guard_session",
+    "unlock_guarded_session", "clean_session", "deallocate_statements", "guard_session",
 )  # fmt: skip
 
 FRESH = 0.01
@@ -33,19 +40,19 @@ BUSY = 0.03
 class LeaseLost(asyncpg.PostgresError):
     """What `webhook_finish` raises in PostgreSQL; asyncpg finds it by its code."""
 
-    sqlstate = "OH001"
+    sqlstate = LEASE_LOST
 
 
 class TransactionReplaced(asyncpg.PostgresError):
     """The transaction is not the one that was begun for the handler."""
 
-    sqlstate = "OH002"
+    sqlstate = TRANSACTION_REPLACED
 
 
 class StatementsGone(asyncpg.PostgresError):
     """The handler deallocated the driver's prepared statements."""
 
-    sqlstate = "OH003"
+    sqlstate = STATEMENTS_GONE
 
 
 ENDINGS: dict[type[asyncpg.PostgresError], str] = {
@@ -81,7 +88,7 @@ class HandlerConnections:
         self.worker = worker
         self.taken = 0  # how many transactions were begun
         self._last_taken = (0.0, 0.0)  # when the last one was, and the one before
-        self._sql = {name: _in_one_line(sql[name]) for name in STATEMENTS}
+        self._sql = {name: in_one_line(sql[name]) for name in STATEMENTS}
         self._free = asyncio.Semaphore(limit)
         self._waiting: list[HandlerConnection] = []
         self._sweeping: asyncio.Task[None] | None = None
@@ -192,7 +199,7 @@ class HandlerConnections:
         if self.cleans:
             yield self._sql["before_finish"]
         if settled:
-            yield self._finish(settled)
+            yield finish_statement(self._sql, settled, cleans=self.cleans, guarded=self._is_guarded)
         if self.cleans:
             yield self._sql["after_finish"]
         if self.cleans:
@@ -206,27 +213,11 @@ class HandlerConnections:
     async def _send(self, connection: HandlerConnection, message: str) -> None:
         await connection.execute(message, timeout=self.timeout)
 
-    def _finish(self, settled: Sequence[Settled]) -> str:
-        """The statement that makes them processed. They are of one handler, and ran together."""
-        first = settled[0]
-        values = {
-            "handler": _literal(first.handler),
-            "version": _literal(first.version),
-            "seconds": "NULL" if first.seconds is None else first.seconds,
-            "cleans": self.cleans,
-            "guarded": self._is_guarded,
-        }
-        if len(settled) == 1:
-            return self._sql["finish"].format(receipt=first.receipt, lease=first.lease, **values)
-        held = sorted((one.receipt, one.lease) for one in settled)  # in the order in which every process locks them
-        receipts, leases = (f"'{{{','.join(map(str, numbers))}}}'" for numbers in zip(*held, strict=True))
-        return self._sql["finish_batch"].format(receipts=receipts, leases=leases, **values)
-
     async def roll_back(self, connection: HandlerConnection) -> None:
         """Undo everything, also what is left in the session. One that cannot be asked is cut."""
         try:
-            clean = self._sql["clean_session"].format(guarded=self._is_guarded)
-            await self._send(connection, f"ROLLBACK; {clean}")
+            deallocate = self._sql["deallocate_statements"].format(guarded=self._is_guarded)
+            await self._send(connection, f"ROLLBACK; {self._sql['clean_session']}; {deallocate}")
         except (*LOST, asyncpg.PostgresError):
             connection.terminate()
 
@@ -274,18 +265,6 @@ async def _disconnect(connection: HandlerConnection) -> None:
         await connection.close(timeout=CLOSE_SECONDS)
     except (*LOST, asyncpg.PostgresError):
         connection.terminate()
-
-
-def _in_one_line(sql: str) -> str:
-    """A message that is sent with every event, without the comments that explain it."""
-    return " ".join(line for line in sql.splitlines() if not line.startswith("--"))
-
-
-def _literal(text: str | None) -> str:
-    """A text as SQL has it, whatever the session takes for a string; without what PostgreSQL cannot hold."""
-    if text is None:
-        return "NULL"
-    return "E'" + text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\ufffd") + "'"
 
 
 class PostgresTransaction(Native):

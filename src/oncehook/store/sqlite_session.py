@@ -22,6 +22,16 @@ HARMLESS = frozenset(
 """Actions of a statement that change nothing in the connection. One that a later SQLite adds is not among them."""
 
 
+MAKE_TABLE = "CREATE TEMP TABLE IF NOT EXISTS oncehook_session (id INTEGER PRIMARY KEY)"
+FORGET = "INSERT OR REPLACE INTO temp.oncehook_session VALUES (0)"
+"""Let `last_insert_rowid()` be 0, as on a new connection."""
+
+
+def is_harmless(action: int, database: str | None) -> bool:
+    """Whether a statement leaves its connection as it was, by what SQLite tells its authorizer."""
+    return action in HARMLESS and database != "temp"
+
+
 class HandlerConnection(sqlite3.Connection):
     """A connection that knows whether its handlers left anything in it."""
 
@@ -29,18 +39,17 @@ class HandlerConnection(sqlite3.Connection):
 
     def watch(self) -> None:
         """From here on, note what statements do."""
-        self.execute("CREATE TEMP TABLE oncehook_session (id INTEGER PRIMARY KEY)")
+        self.execute(MAKE_TABLE)
         self.set_authorizer(self._note)
 
     def _note(self, action: int, name: str | None, detail: str | None, database: str | None, within: str | None) -> int:
-        if action not in HARMLESS or database == "temp":
+        if not is_harmless(action, database):
             self.is_clean = False
         return sqlite3.SQLITE_OK
 
     def forget(self) -> None:
-        """Let `last_insert_rowid()` be 0, as on a new connection."""
         was_clean = self.is_clean
-        self.execute("INSERT OR REPLACE INTO temp.oncehook_session VALUES (0)")
+        self.execute(FORGET)
         self.is_clean = was_clean
 
 

@@ -55,12 +55,22 @@ BEGIN; SET LOCAL oncehook.transaction = 'open'
 -- The same for a transaction that somebody else began.
 SET LOCAL oncehook.transaction = 'open'
 
--- name: settle_in_session
--- Settles nothing in another transaction than the one that was begun for the handler: where the handler ended that one, some
--- drivers would commit the processed status by itself. At least one row, also if no receipt was settled.
-SELECT receipt, is_ours
-FROM (SELECT current_setting('oncehook.transaction', true) IS NOT DISTINCT FROM 'open' AS is_ours) AS begun
-LEFT JOIN webhook_settle(CASE WHEN is_ours THEN CAST(:given AS json) ELSE '[]' END) AS receipt ON true
+-- name: unlock_prepared_session
+-- Without a row where the driver's own prepared statement of what began the transaction is gone, by DEALLOCATE ALL.
+SELECT pg_advisory_unlock_all() FROM pg_prepared_statement() s WHERE NOT s.from_sql AND s.statement = {guard}
+
+-- name: session_state
+-- What a connection of the user's pool had before its first handler: the role, if it is not the one that logged in, and
+-- settings; and whether it has anything else that cleaning would take away and no setting brings back.
+SELECT (SELECT nullif(session_user, a.usename)::text FROM pg_stat_activity a WHERE a.pid = pg_backend_pid()),
+       nullif(current_setting('role'), 'none'),
+       (SELECT coalesce(json_object_agg(s.name, s.setting), '{}')::text FROM pg_settings s
+        WHERE s.source = 'session' AND s.context IN ('user', 'superuser')
+          AND NOT starts_with(s.name, 'transaction_') AND NOT starts_with(s.name, 'oncehook.')),
+       EXISTS (SELECT FROM pg_prepared_statements WHERE from_sql) OR EXISTS (SELECT FROM pg_listening_channels())
+           OR EXISTS (SELECT FROM pg_class WHERE relnamespace = pg_my_temp_schema())
+           OR EXISTS (SELECT FROM pg_cursors WHERE is_holdable)
+           OR EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())
 
 -- name: before_finish
 -- Deferred triggers run first, with the handler's own settings and role. Then nothing that the handler left may stand
@@ -91,7 +101,10 @@ EXECUTE oncehook
 -- name: clean_session
 -- After a ROLLBACK: all that a handler may have left, as DISCARD ALL has it, but for the driver's prepared statements.
 RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *;
-DISCARD TEMP; DISCARD SEQUENCES; SELECT webhook_deallocate({guarded})
+DISCARD TEMP; DISCARD SEQUENCES
+
+-- name: deallocate_statements
+SELECT webhook_deallocate({guarded})
 
 -- name: guard_session
 -- Saves planning it for every event, and is missed after DEALLOCATE ALL, which takes the driver's statements as well.
