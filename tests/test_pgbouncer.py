@@ -8,6 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
 
 from oncehook import Event, Inbox, Retry
 from oncehook.prune import forget, prune
@@ -138,6 +141,66 @@ async def test_nothing_in_a_session_reaches_another_handler(inbox: Inbox, databa
         await inbox.store.claim([claim, *probes[3 * start : 3 * start + 3]])
     await until(settled(database, "processed", len(left) + len(probes)), 60)
     assert found == [found[0]] * len(probes)
+    assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
+    bouncer: PgBouncer, database: str, driver: str
+) -> None:
+    """The session is cleaned on the server that the handler had, before the pooler gives it to somebody else."""
+    address = bouncer.url(database).replace("postgresql:", f"postgresql+{driver}:")
+    engine: Any
+    if driver == "psycopg":
+        engine = create_engine(address, connect_args={"prepare_threshold": None})
+    else:
+        named = {"statement_cache_size": 0, "prepared_statement_name_func": lambda: f"__{random.getrandbits(64)}__"}
+        engine = create_async_engine(address, poolclass=NullPool, connect_args=named)
+    inbox = Inbox(bouncer.url(database), worker=False, poll="100ms", lease="5s", engine=engine)
+    inbox.source("stripe", secrets=["whsec_test"])
+    found: list[Any] = []
+    left = [
+        "SET",
+        "role",
+        "temporary table",
+        "cursor",
+        "advisory lock",
+        "prepared statement",
+        "deferred trigger",
+        "view",
+    ]
+
+    def work(event: Event, session: Session) -> None:
+        if event.type == "charge.paid":
+            session.execute(text(LEFT[event.id]))
+            if event.attempt == 1:
+                raise ConnectionError("once more")
+        else:
+            row = dict(session.execute(text(FOUND)).mappings().one())
+            del row["last_number"], row["settings"]  # on the same servers receipts get numbers
+            found.append(row)
+
+    async def work_async(event: Event, tx: AsyncSession) -> None:
+        await tx.run_sync(lambda session: work(event, session))
+
+    def work_plain(event: Event, tx: Session) -> None:
+        work(event, tx)
+
+    for type in ("charge.paid", "invoice.paid"):
+        retry = Retry(attempts=2, first=0.01, most=0.02)
+        inbox.on("stripe", type, retry=retry)(work_plain if driver == "psycopg" else work_async)
+    async with inbox.lifespan():
+        for statement in OBJECTS:
+            ask(database, statement)
+        ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        inbox.start_worker()
+        for name in left:
+            await inbox.store.claim(
+                [make_claim(name, type="charge.paid"), *map(make_claim, (f"{name} {n}" for n in "ab"))]
+            )
+        await until(settled(database, "processed", 3 * len(left)), 60)
+    await engine.dispose() if driver == "asyncpg" else engine.dispose()
+    assert found == [found[0]] * (2 * len(left))
     assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
 
 
