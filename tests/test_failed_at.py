@@ -12,7 +12,7 @@ import pytest
 
 from oncehook import Event, Fail, Inbox
 from oncehook.replay import replay
-from oncehook.rescue import keep_rescuing, rescue
+from oncehook.rescue import abandon, rescue
 from oncehook.retry import Retry
 from oncehook.settings import Settings
 from oncehook.store import Selection, make_store, queries
@@ -21,7 +21,6 @@ from tests.events import Rows, stripe_body, stripe_headers
 from tests.running import Run
 from tests.servers import ask
 from tests.web import dashboard_of
-from tests.working import until
 
 pytestmark = pytest.mark.anyio
 
@@ -78,10 +77,7 @@ async def die_abandoned(inbox: Inbox) -> None:
     body = stripe_body("evt_1")
     assert (await post(inbox, "inline", body, stripe_headers(body))).status == 500
     ask(inbox.settings.database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
-    rescuing = asyncio.create_task(keep_rescuing(inbox.store, inbox.handlers, inbox.sources, 0.02))
-    await until(lambda: ask(inbox.settings.database, f"{DEAD} AND source = 'inline'") == [(1,)])
-    rescuing.cancel()
-    await asyncio.gather(rescuing, return_exceptions=True)
+    await abandon(inbox.store)
 
 
 DEATHS = [die_in_handler, die_of_a_crash, die_at_the_receiver, die_abandoned]

@@ -83,6 +83,12 @@ def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) ->
     )
 
 
+async def abandon(store: Store) -> None:
+    """Make dead letters of inline receipts whose provider has stopped retrying."""
+    for row in await store.abandon_inline(ABANDONED):
+        signals.abandoned(row)
+
+
 async def keep_rescuing(
     store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere = nowhere
 ) -> None:
@@ -91,8 +97,7 @@ async def keep_rescuing(
         await asyncio.sleep(every)
         try:
             await rescue(store, handlers, sources, elsewhere)
-            for row in await store.abandon_inline(ABANDONED):
-                signals.abandoned(row)
+            await abandon(store)
         except Unavailable as error:
             signals.emit("worker_waits", detail=error.detail)
         except Exception as error:
