@@ -203,7 +203,15 @@ async def test_the_five_minute_test_over_http(make_inbox: Callable[..., Inbox], 
 # -- all at once ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("inboxes", "rounds"), [(1, 1000), (2, 100), pytest.param(2, 1000, marks=pytest.mark.torture)])
+@pytest.mark.parametrize(
+    ("inboxes", "rounds"),
+    [
+        (1, 200),
+        (2, 100),
+        pytest.param(1, 1000, marks=pytest.mark.torture),
+        pytest.param(2, 1000, marks=pytest.mark.torture),
+    ],
+)
 async def test_of_64_concurrent_deliveries_one_is_accepted_in_every_round(
     make_inbox: Callable[..., Inbox], rows: Rows, inboxes: int, rounds: int
 ) -> None:
