@@ -125,11 +125,10 @@ async def test_a_replay_keeps_the_attempt_that_ended_well(store: Store) -> None:
     assert [row["outcome"] for row in await store.attempts(one.receipt)] == ["processed"]
 
 
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)  # SQLite's clock is this process's
 async def test_a_lease_runs_by_the_clock_of_the_database(
-    store: Store, rows: Rows, database: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if not database.startswith("postgres"):
-        return  # there the database's clock is this process's
     now = time.time
     monkeypatch.setattr(time, "time", lambda: now() + 3600)
     await leased(store, seconds=60)
@@ -223,7 +222,7 @@ async def test_nothing_is_started_beside_a_receipt_whose_worker_died(
 # -- durability -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_claim_is_on_disk_when_it_returns_though_nobody_else_writes(tmp_path: Any) -> None:
+async def test_a_claim_is_on_disk_when_it_returns_though_nobody_else_writes() -> None:
     """Every process of PostgreSQL is killed at once, and its WAL writer would not have written for ten seconds."""
     with private_postgres(wal_writer_delay="10s", autovacuum="off") as server:
         database = server.database()
