@@ -27,8 +27,8 @@ from rich.table import Table
 from bench.accept import free_port, running
 from bench.load import drive
 from oncehook.cli.tour import make_keys
-from oncehook.providers import built_in
-from oncehook.sign import sign
+from oncehook.providers.definition import built_in
+from oncehook.providers.sign import sign
 from tests.servers import private_postgres
 
 GOAL = 0.25

@@ -11,8 +11,9 @@ import asyncpg
 import uvloop
 
 from bench.stopwatch import BODY, INSERT, LEDGER, Stopwatch
-from oncehook import Event, Inbox, signals
-from oncehook.receipt import Claim, State
+from oncehook import Event, Inbox
+from oncehook.model.receipt import Claim, State
+from oncehook.observability import signals
 
 
 async def main(arguments: argparse.Namespace) -> None:

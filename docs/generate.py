@@ -4,11 +4,13 @@ A page is written by hand. What stands between `<!-- generated: NAME -->` and `<
 tables in the source that it describes.
 """
 
+import ast
 import importlib
 import inspect
 import json
 import re
 import sqlite3
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import fields
@@ -17,14 +19,17 @@ from typing import Any
 
 import click
 
-from oncehook import providers, settings, signals, values
-from oncehook.ack import ERRORS
 from oncehook.alerts import settings as alerts
 from oncehook.alerts.rules import RULES
 from oncehook.cli import COMMANDS, oncehook
-from oncehook.metrics import METRICS
-from oncehook.providers import Expression, Provider
-from oncehook.receipt import TRANSITIONS, State
+from oncehook.config import settings
+from oncehook.model import values
+from oncehook.model.receipt import TRANSITIONS, State
+from oncehook.observability import signals
+from oncehook.observability.metrics import METRICS
+from oncehook.providers import definition as providers
+from oncehook.providers.definition import Expression, Provider
+from oncehook.receiver.ack import ERRORS
 from oncehook.store import queries
 from oncehook.web import settings as dashboard
 from oncehook.web.api import ENDPOINTS
@@ -597,6 +602,33 @@ def _postgres_columns() -> dict[str, dict[str, str]]:
     return found
 
 
+# -- the packages ---------------------------------------------------------------------------------------------------
+
+
+def packages() -> str:
+    """The tree of packages in the order of the import layers, each with the first line of its docstring."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
+    layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
+    lines = ["```text", "src/oncehook/"]
+    for name in (name for layer in layers for name in layer.split(" | ")):
+        lines += _drawn(ROOT / "src" / "oncehook" / name, "  ")
+    return "\n".join([*lines, "```"])
+
+
+def _drawn(package: Path, indent: str) -> list[str]:
+    if not package.is_dir():
+        return [_line(package.with_suffix(".py"), f"{indent}{package.name}.py")]
+    lines = [_line(package / "__init__.py", f"{indent}{package.name}/")]
+    for inner in sorted(file.parent for file in package.glob("*/__init__.py")):
+        lines += _drawn(inner, indent + "  ")
+    return lines
+
+
+def _line(file: Path, drawn: str) -> str:
+    docstring = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+    return f"{drawn:<17} {docstring.partition(chr(10))[0]}"
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "source-settings": source_settings_table,
@@ -612,6 +644,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "provider-pages": providers_pages,
     "commands": commands,
     "schema": schema,
+    "packages": packages,
 }
 
 

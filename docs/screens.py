@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 from playwright.sync_api import Page, sync_playwright
 
-from oncehook import providers
-from oncehook.sample import compose
+from oncehook.providers import definition as providers
+from oncehook.providers.sample import compose
 from oncehook.web.auth import hash_password
 from tests import programs
 from tests.servers import ask

@@ -18,8 +18,9 @@ from typing import Any
 
 import pytest
 
-from oncehook import Inbox, signals
+from oncehook import Inbox
 from oncehook.cli import main
+from oncehook.observability import signals
 from tests import programs
 from tests.events import Rows
 from tests.running import Ran, Run

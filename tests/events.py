@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from oncehook.receipt import Claim, State
+from oncehook.model.receipt import Claim, State
 from oncehook.testing import sign
 
 STRIPE_SECRET = "whsec_test"

@@ -15,15 +15,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from oncehook.providers import OWN_FORM, Provider, Signature, built_in, built_in_names
+from oncehook.config.settings import read_source
+from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
-from oncehook.receipt import Delivery
-from oncehook.sample import TOPIC, compose
-from oncehook.settings import read_source
-from oncehook.sign import sign
-from oncehook.signatures import algorithm, encode
-from oncehook.source import Source
-from oncehook.template import Body, Template
+from oncehook.providers.definition import OWN_FORM, Provider, Signature, built_in, built_in_names
+from oncehook.providers.sample import TOPIC, compose
+from oncehook.providers.sign import sign
+from oncehook.providers.signatures import algorithm, encode
+from oncehook.providers.source import Source
+from oncehook.providers.template import Body, Template
 from oncehook.testing import Pair, make_pair
 
 NOW = 1_800_000_000.0

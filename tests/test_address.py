@@ -2,7 +2,7 @@
 
 import pytest
 
-from oncehook.address import why_not
+from oncehook.http_client.public_networks import why_not
 
 REFUSED = [
     *("127.0.0.1", "127.1.2.3", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1"),

@@ -12,12 +12,12 @@ import pytest
 from oncehook import Effect, Event, Fail, Inbox, RetryLater, StoreUnavailable
 from oncehook.alerts import watch
 from oncehook.alerts.rules import RULES, lasted
-from oncehook.incident import AlertTarget, SettledAlert
-from oncehook.receipt import EffectFilter, Filter, State
-from oncehook.replay import replay
-from oncehook.store import Selection
+from oncehook.model.incident import AlertTarget, SettledAlert
+from oncehook.model.receipt import EffectFilter, Filter, State
+from oncehook.model.values import duration
+from oncehook.operations.replay import replay
+from oncehook.store.rows import Selection
 from oncehook.testing import advance, deliver, drain, post
-from oncehook.values import duration
 from tests.events import Rows, stripe_body
 from tests.targets import Receiver, receiving, said
 from tests.watching import SECRET, configured, look, names

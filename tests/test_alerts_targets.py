@@ -17,8 +17,8 @@ from oncehook import Inbox
 from oncehook.alerts import read_alerts
 from oncehook.alerts.message import Message, trial
 from oncehook.alerts.targets import Target, make_targets
-from oncehook.errors import ConfigurationError
-from oncehook.outgoing import Outgoing
+from oncehook.http_client.client import Outgoing
+from oncehook.model.errors import ConfigurationError
 from oncehook.testing import advance, deliver
 from tests.events import Rows, stripe_body
 from tests.targets import receiving, said, stall_after

@@ -15,13 +15,15 @@ import asyncpg
 import pytest
 from sqlalchemy import create_engine, text
 
-from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, calling, signals
-from oncehook.calling import Exited, NothingRan, Threads, call, name_of, said
-from oncehook.handle import Handler
-from oncehook.heartbeat import Heartbeat
-from oncehook.rescue import keep_rescuing
-from oncehook.retry import NotNow
-from oncehook.store import postgres_work
+from oncehook import ConfigurationError, Effect, Event, Inbox, Retry
+from oncehook.concurrency import calling
+from oncehook.concurrency.calling import Exited, NothingRan, Threads, call, name_of, said
+from oncehook.handlers.registry import Handler
+from oncehook.model.retry import NotNow
+from oncehook.observability import signals
+from oncehook.store.postgres import work as postgres_work
+from oncehook.worker.heartbeat import Heartbeat
+from oncehook.worker.rescue import keep_rescuing
 from tests.events import Rows
 from tests.serving import write_config
 from tests.working import QUICK, claim, until

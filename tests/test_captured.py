@@ -11,11 +11,11 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 import pytest
 
-from oncehook.errors import Rejected
-from oncehook.extract import headers_of, templates_of
-from oncehook.providers import plaid
-from oncehook.receipt import Delivery
-from oncehook.sign import sign
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Delivery
+from oncehook.providers.expressions import headers_of, templates_of
+from oncehook.providers.families import plaid_form as plaid
+from oncehook.providers.sign import sign
 from tests.conformance.test_every_provider_at_the_door import door
 from tests.senders import NOW, SENDERS, Sender, changed, put, sender
 

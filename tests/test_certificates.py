@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from oncehook.clock import Clock
-from oncehook.errors import Unavailable
+from oncehook.concurrency.clock import Clock
+from oncehook.model.errors import Unavailable
 from oncehook.providers import certificates
 from oncehook.providers.certificates import MOST_BYTES, MOST_FETCHING, MOST_KEPT, Certificates, fetch
 from tests.senders import CERTIFICATE_URL, NOW, pem_of

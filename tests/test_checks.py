@@ -6,16 +6,16 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
-from oncehook.checks.address import decode_escapes, with_and_without_port
-from oncehook.errors import Rejected
-from oncehook.extract import NotReadable, TooDeep
-from oncehook.providers import plaid
-from oncehook.providers.braintree import read_xml
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Delivery
 from oncehook.providers.cloudevents import attribute
-from oncehook.receipt import Delivery
-from oncehook.sign import sign
-from oncehook.signatures import algorithm
-from oncehook.template import Body
+from oncehook.providers.expressions import NotReadable, TooDeep
+from oncehook.providers.families import plaid_form as plaid
+from oncehook.providers.families.address import decode_escapes, with_and_without_port
+from oncehook.providers.families.braintree_form import read_xml
+from oncehook.providers.sign import sign
+from oncehook.providers.signatures import algorithm
+from oncehook.providers.template import Body
 from tests.senders import NOW, Sender, at, changed, put, sender
 
 

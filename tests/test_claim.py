@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from oncehook.claim import MOST_IN_A_BATCH, Claimer
-from oncehook.clock import Clock
-from oncehook.errors import IntakeFull, RowRefused, StoreUnavailable
-from oncehook.receipt import Claim, Claimed
-from oncehook.settings import Settings
-from oncehook.store import Store, make_store
+from oncehook.concurrency.clock import Clock
+from oncehook.config.settings import Settings
+from oncehook.model.errors import IntakeFull, RowRefused, StoreUnavailable
+from oncehook.model.receipt import Claim, Claimed
+from oncehook.receiver.claim import MOST_IN_A_BATCH, Claimer
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
 from tests.events import NO_STATE, Rows, make_claim
 
 pytestmark = pytest.mark.anyio

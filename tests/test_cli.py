@@ -13,7 +13,7 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.cli import COMMANDS, events, main
-from oncehook.settings import load
+from oncehook.config.settings import load
 from oncehook.testing import deliver, post
 from tests.conformance.test_schema import EVENT_KEYS
 from tests.events import Rows, stripe_body, stripe_headers

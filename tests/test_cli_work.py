@@ -22,7 +22,7 @@ from oncehook.cli import progress as replay_progress
 from oncehook.cli import replay as replay_command
 from oncehook.cli.dead import grouped
 from oncehook.cli.stats import told
-from oncehook.receipt import Settled, State
+from oncehook.model.receipt import Settled, State
 from tests.conformance.test_schema import EVENT_KEYS
 from tests.events import Rows, make_claim, stripe_body, stripe_headers
 from tests.running import Run

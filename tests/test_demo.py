@@ -18,14 +18,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from oncehook import signals
 from oncehook.cli.board import Lines, Snapshot, render, told
 from oncehook.cli.serve import listen
 from oncehook.cli.tally import Check, Tally
 from oncehook.cli.tour import Tour
 from oncehook.cli.traffic import BEHAVIOURS
-from oncehook.clock import SYSTEM
-from oncehook.receipt import Receipt, State
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.model.receipt import Receipt, State
+from oncehook.observability import signals
 from tests.servers import ask
 
 DEMO = [sys.executable, "-m", "oncehook", "demo"]

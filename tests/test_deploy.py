@@ -18,16 +18,16 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from oncehook import providers
-from oncehook.ack import ERRORS
 from oncehook.cli import COMMANDS
 from oncehook.cli.serve import command as serve_command
 from oncehook.cli.worker import command as worker_command
-from oncehook.metrics import METRICS
-from oncehook.metrics import VALUES as OUTCOMES
-from oncehook.receipt import EffectState, State
-from oncehook.settings import Settings
-from oncehook.values import size
+from oncehook.config.settings import Settings
+from oncehook.model.receipt import EffectState, State
+from oncehook.model.values import size
+from oncehook.observability.metrics import METRICS
+from oncehook.observability.metrics import VALUES as OUTCOMES
+from oncehook.providers import definition as providers
+from oncehook.receiver.ack import ERRORS
 from oncehook.web.app import PROBES
 from tests.test_docs import anchors
 

@@ -18,27 +18,30 @@ import pytest
 from opentelemetry import trace
 
 from docs import generate
-from oncehook import Inbox, providers, signals, testing
-from oncehook.ack import ERRORS
+from oncehook import Inbox, testing
 from oncehook.alerts.rules import NEWEST, RULES
 from oncehook.alerts.settings import AlertSettings, TargetSettings
 from oncehook.alerts.watch import KEPT
-from oncehook.canonical import FETCH_TIMEOUT
 from oncehook.cli import COMMANDS
 from oncehook.cli.tour import make_keys
-from oncehook.clock import SYSTEM
-from oncehook.effect import EFFECT_TIMEOUT
-from oncehook.effect import MOST_BYTES as MOST_ARGUMENT_BYTES
-from oncehook.extract import MOST_BYTES
-from oncehook.forward import POLICY
-from oncehook.outgoing import MOST_BODY
-from oncehook.receipt import EffectState, State
-from oncehook.relay import MARGIN
-from oncehook.sample import compose
-from oncehook.settings import Settings, SourceSettings, load
-from oncehook.store import DUPLICATES_KEPT, queries
-from oncehook.target import FAILURES, FIRST_PAUSE, MOST_PAUSE
-from oncehook.verify import MOST_SIGNATURES
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.settings import Settings, SourceSettings, load
+from oncehook.effects.effect import EFFECT_TIMEOUT
+from oncehook.effects.effect import MOST_BYTES as MOST_ARGUMENT_BYTES
+from oncehook.effects.relay import MARGIN
+from oncehook.handlers.canonical import FETCH_TIMEOUT
+from oncehook.handlers.forward import POLICY
+from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MOST_PAUSE
+from oncehook.http_client.client import MOST_BODY
+from oncehook.model.receipt import EffectState, State
+from oncehook.observability import signals
+from oncehook.providers import definition as providers
+from oncehook.providers.expressions import MOST_BYTES
+from oncehook.providers.sample import compose
+from oncehook.providers.verify import MOST_SIGNATURES
+from oncehook.receiver.ack import ERRORS
+from oncehook.store import queries
+from oncehook.store.rows import DUPLICATES_KEPT
 from oncehook.web import overview
 from oncehook.web.api import ENDPOINTS
 from oncehook.web.auth import hash_token

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.doctor import REMEDIES, diagnose
-from oncehook.errors import Rejected
-from oncehook.providers import built_in, built_in_names
-from oncehook.receipt import Delivery, rfc3339
-from oncehook.rejections import sample
-from oncehook.rotation import list_secrets
-from oncehook.sample import Sample, compose
-from oncehook.sign import sign
-from oncehook.source import Source
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Delivery, rfc3339
+from oncehook.operations.doctor import REMEDIES, diagnose
+from oncehook.operations.rotation import list_secrets
+from oncehook.providers.definition import built_in, built_in_names
+from oncehook.providers.sample import Sample, compose
+from oncehook.providers.sign import sign
+from oncehook.providers.source import Source
+from oncehook.receiver.rejections import sample
 from oncehook.testing import post
 from tests.events import github_headers, stripe_body, stripe_headers
 from tests.running import Run

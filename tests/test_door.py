@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.providers import built_in
-from oncehook.receipt import State
-from oncehook.sign import sign
+from oncehook.model.receipt import State
+from oncehook.providers.definition import built_in
+from oncehook.providers.sign import sign
 from oncehook.testing import Answer, deliver, post
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.serving import served

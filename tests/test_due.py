@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from oncehook import Effect, Event, Inbox, Retry
-from oncehook.clock import Clock
-from oncehook.due import SOON, STEP, Dues
-from oncehook.retry import NotNow
+from oncehook.concurrency.clock import Clock
+from oncehook.concurrency.wakeup_queue import SOON, STEP, Dues
+from oncehook.model.retry import NotNow
 from tests.events import Rows
 from tests.working import claim, until
 

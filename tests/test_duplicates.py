@@ -6,12 +6,13 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from oncehook import duplicates
-from oncehook.duplicates import DuplicateLog
-from oncehook.errors import StoreUnavailable
-from oncehook.receipt import Claim, Claimed, Duplicate, State
-from oncehook.settings import Settings
-from oncehook.store import Store, make_store
+from oncehook.config.settings import Settings
+from oncehook.model.errors import StoreUnavailable
+from oncehook.model.receipt import Claim, Claimed, Duplicate, State
+from oncehook.receiver import duplicates
+from oncehook.receiver.duplicates import DuplicateLog
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
 from tests.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio

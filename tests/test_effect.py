@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from oncehook import ConfigurationError, Effect, EffectRefused, Event, Inbox, Retry
-from oncehook.effect import MOST_BYTES, encode
+from oncehook.effects.effect import MOST_BYTES, encode
+from oncehook.store.transaction import TransactionClosed
 from oncehook.testing import post
-from oncehook.transact import TransactionClosed
 from tests.events import Rows, make_claim, stripe_body, stripe_headers
 from tests.working import QUICK, claim, until
 

@@ -13,9 +13,9 @@ import pytest
 from oncehook import ConfigurationError, Event, Inbox, Retry
 from oncehook.cli.tour import make_keys
 from oncehook.email import Allowed, Blocked
-from oncehook.providers import built_in
-from oncehook.sign import sign
-from oncehook.store import sqlite_work
+from oncehook.providers.definition import built_in
+from oncehook.providers.sign import sign
+from oncehook.store.sqlite import work as sqlite_work
 from oncehook.testing import Answer, advance, post
 from tests.email_payloads import JANE, postmark_bounce, sendgrid, ses_bounce, sns
 from tests.events import Rows

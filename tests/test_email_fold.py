@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from oncehook import ConfigurationError, Inbox
+from oncehook.config.settings import Settings
 from oncehook.email import Blocked, Email, status, suppress
 from oncehook.email.events import normalise
 from oncehook.email.status import Fact
 from oncehook.email.suppress import Change, Policy
-from oncehook.prune import prune_email
-from oncehook.settings import Settings
-from oncehook.store import Store, make_store
+from oncehook.operations.prune import prune_email
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
 from tests.email_payloads import PAYLOADS
 from tests.events import Rows
 from tests.servers import ask

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehook.extract import (
+from oncehook.providers.expressions import (
     NotReadable,
     TooDeep,
     compile_expression,

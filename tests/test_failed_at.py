@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox
-from oncehook.replay import replay
-from oncehook.rescue import abandon, rescue
-from oncehook.retry import Retry
-from oncehook.settings import Settings
-from oncehook.store import Selection, make_store, queries
+from oncehook.config.settings import Settings
+from oncehook.model.retry import Retry
+from oncehook.operations.replay import replay
+from oncehook.store import make_store, queries
+from oncehook.store.rows import Selection
 from oncehook.testing import deliver, drain, post
+from oncehook.worker.rescue import abandon, rescue
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.running import Run
 from tests.servers import ask

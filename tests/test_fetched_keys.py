@@ -13,14 +13,15 @@ import pytest
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from oncehook import Inbox
-from oncehook.clock import Clock
-from oncehook.errors import Rejected, Unavailable
-from oncehook.providers import paypal, plaid
+from oncehook.concurrency.clock import Clock
+from oncehook.config.settings import read_source
+from oncehook.model.errors import Rejected, Unavailable
+from oncehook.model.receipt import Delivery, Filter
 from oncehook.providers.certificates import KEPT_SECONDS, MOST_A_MINUTE, Certificates, Wanted, fetch
-from oncehook.receipt import Delivery, Filter
-from oncehook.settings import read_source
-from oncehook.sign import PAYPAL_CERTIFICATE, PLAID_KEY
-from oncehook.source import Source
+from oncehook.providers.families import paypal_form as paypal
+from oncehook.providers.families import plaid_form as plaid
+from oncehook.providers.sign import PAYPAL_CERTIFICATE, PLAID_KEY
+from oncehook.providers.source import Source
 from oncehook.web.app import Service
 from tests.senders import NOW, OPTIONS, changed, pem_of, sender
 from tests.test_certificates import FAULTS, Moving

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehook.form import MOST_FIELDS, read_fields, unescape
+from oncehook.providers.form import MOST_FIELDS, read_fields, unescape
 
 pieces = st.sampled_from(
     ["a", "=", "&", "+", "%41", "%3d", "%25", "%0A", "%C3%BC", "%FF", "ü", "\n", "\r", " ", "%", "%4", "%zz"]

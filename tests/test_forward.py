@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 import standardwebhooks
 
-from oncehook import ConfigurationError, Event, Inbox, Retry, forward, target
+from oncehook import ConfigurationError, Event, Inbox, Retry
 from oncehook.cli.serve import announce, listen
-from oncehook.clock import Clock
-from oncehook.event import make_key
-from oncehook.exchange import Answer
-from oncehook.forward import LONGEST_WAIT, plain, retry_after
-from oncehook.receipt import Filter
-from oncehook.rehearse import rehearse
-from oncehook.replay import replay
-from oncehook.retry import NotNow
-from oncehook.store import Selection
+from oncehook.concurrency.clock import Clock
+from oncehook.handlers import forward
+from oncehook.handlers.event import make_key
+from oncehook.handlers.forward import LONGEST_WAIT, plain, retry_after
+from oncehook.http_client import circuit_breaker as target
+from oncehook.http_client.exchange import Answer
+from oncehook.model.receipt import Filter
+from oncehook.model.retry import NotNow
+from oncehook.operations.rehearse import rehearse
+from oncehook.operations.replay import replay
+from oncehook.store.rows import Selection
 from oncehook.testing import deliver, post
 from tests.events import github_headers, make_claim, stripe_body
 from tests.servers import ask

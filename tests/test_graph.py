@@ -9,13 +9,13 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from oncehook.errors import Rejected, Unavailable
-from oncehook.providers import graph
+from oncehook.config.settings import read_source
+from oncehook.model.errors import Rejected, Unavailable
+from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.plaid import encode
-from oncehook.receipt import Delivery
-from oncehook.settings import read_source
-from oncehook.source import Source
+from oncehook.providers.families import graph_form as graph
+from oncehook.providers.families.plaid_form import encode
+from oncehook.providers.source import Source
 from tests.senders import sender
 
 pytestmark = pytest.mark.anyio

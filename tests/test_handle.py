@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehook import ConfigurationError, Retry
-from oncehook.handle import Handler, Handlers
-from oncehook.patterns import overlap
+from oncehook.handlers.registry import Handler, Handlers
+from oncehook.model.patterns import overlap
 
 
 def first(event: object) -> None: ...

@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.clock import Clock
+from oncehook.concurrency.clock import Clock
+from oncehook.model.receipt import Filter
 from oncehook.providers.certificates import Certificates
-from oncehook.receipt import Filter
-from oncehook.sign import sign
+from oncehook.providers.sign import sign
 from oncehook.web.app import Service
 from tests.senders import CERTIFICATE_URL, NOW, TOPIC, pem_of, sender
 from tests.test_sns import HOSTILE_ORIGINS

@@ -13,9 +13,9 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from oncehook.receipt import Delivery
-from oncehook.sign import sign
-from oncehook.source import MOST_OFFERS
+from oncehook.model.receipt import Delivery
+from oncehook.providers.sign import sign
+from oncehook.providers.source import MOST_OFFERS
 from tests.senders import NOW, OPTIONS, sender
 from tests.test_handshake import door
 

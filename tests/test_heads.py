@@ -10,11 +10,12 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from oncehook import Inbox, sign
+from oncehook import Inbox
 from oncehook.cli.serve import listen
-from oncehook.headers import _as_json
-from oncehook.providers import built_in
-from oncehook.request import MOST_HEAD, MOST_HEADERS
+from oncehook.providers import sign
+from oncehook.providers.definition import built_in
+from oncehook.providers.kept_headers import _as_json
+from oncehook.receiver.request import MOST_HEAD, MOST_HEADERS
 from oncehook.testing import Answer
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.serving import connected, request, served

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from oncehook.errors import ConfigurationError
-from oncehook.secret import in_env_file, resolve
-from oncehook.settings import load
+from oncehook.config.secret import in_env_file, resolve
+from oncehook.config.settings import load
+from oncehook.model.errors import ConfigurationError
 from tests.running import Run
 from tests.serving import ONCEHOOK, process
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox
-from oncehook.rescue import ABANDONED
 from oncehook.testing import post
+from oncehook.worker.rescue import ABANDONED
 from tests.events import stripe_body, stripe_headers
 from tests.servers import ask
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.errors import Unavailable
-from oncehook.providers import paypal
+from oncehook.model.errors import Unavailable
+from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import (
     KEPT_SECONDS,
     MOST_A_MINUTE,
@@ -20,7 +20,7 @@ from oncehook.providers.certificates import (
     Certificates,
     NotThere,
 )
-from oncehook.receipt import Delivery
+from oncehook.providers.families import paypal_form as paypal
 from oncehook.web.app import Service
 from tests.senders import NOW, OPTIONS, changed, pem_of, sender
 from tests.test_certificates import Moving

@@ -13,13 +13,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oncehook import Inbox
-from oncehook.errors import ConfigurationError, Rejected
-from oncehook.providers import Handshake, Provider, built_in, built_in_names, read_provider
+from oncehook.model.errors import ConfigurationError, Rejected
+from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
+from oncehook.providers.definition import Handshake, Provider, built_in, built_in_names, read_provider
 from oncehook.providers.handshake import Host, answer
-from oncehook.receipt import Delivery
-from oncehook.source import Source
-from oncehook.template import Body
+from oncehook.providers.source import Source
+from oncehook.providers.template import Body
 from tests.events import Rows
 from tests.senders import sender
 from tests.serving import served

@@ -3,7 +3,7 @@
 import pytest
 
 from oncehook import Inbox
-from oncehook.meter import BOUNDS, Meter, percentiles
+from oncehook.observability.meter import BOUNDS, Meter, percentiles
 from oncehook.testing import deliver, post
 from tests.events import stripe_body
 

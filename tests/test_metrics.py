@@ -14,12 +14,13 @@ from typing import Any
 import httpx
 import pytest
 
-from oncehook import Event, Inbox, metrics
-from oncehook.ack import ERRORS
-from oncehook.clock import Clock
-from oncehook.metrics import BOUNDS, METRICS, VALUES, Tally
-from oncehook.scrape import Scrape, render
-from oncehook.settings import Settings
+from oncehook import Event, Inbox
+from oncehook.concurrency.clock import Clock
+from oncehook.config.settings import Settings
+from oncehook.observability import metrics
+from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Tally
+from oncehook.operations.scrape import Scrape, render
+from oncehook.receiver.ack import ERRORS
 from oncehook.store import make_store
 from oncehook.testing import deliver, drain, post
 from tests.events import stripe_body, stripe_headers
@@ -146,7 +147,7 @@ async def test_the_text_is_rendered_once_a_second(inbox: Inbox, monkeypatch: pyt
         count += 1
         return render(*given)
 
-    monkeypatch.setattr("oncehook.scrape.render", counted)
+    monkeypatch.setattr("oncehook.operations.scrape.render", counted)
     scrape = Scrape(inbox.store, clock=clock)
     texts = await asyncio.gather(*(scrape.text() for _ in range(20)))
     assert count == 1 and len(set(texts)) == 1

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater, State
-from oncehook.prune import forget
-from oncehook.receipt import TRANSITIONS, Leased, Settled
-from oncehook.rescue import rescue
+from oncehook.model.receipt import TRANSITIONS, Leased, Settled
+from oncehook.operations.prune import forget
 from oncehook.testing import Bench
 from oncehook.testing.database import fresh_database
 from oncehook.testing.work import lease_due
+from oncehook.worker.rescue import rescue
 from tests.servers import Postgres
 
 DAY = 86400.0

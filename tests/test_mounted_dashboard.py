@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 from oncehook import Event, Inbox
-from oncehook.errors import ConfigurationError
+from oncehook.model.errors import ConfigurationError
 from tests.events import stripe_body, stripe_headers
 from tests.serving import process, write_config
 from tests.test_mounting import running

@@ -14,8 +14,8 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.alerts.rules import RULES
-from oncehook.effect import Effect
-from oncehook.settings import Settings
+from oncehook.config.settings import Settings
+from oncehook.effects.effect import Effect
 from oncehook.testing import deliver, drain
 from tests.events import stripe_body
 from tests.running import Ran, Run

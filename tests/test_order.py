@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater
-from oncehook.order import OrderRefused, advance_of
-from oncehook.receipt import Leased
-from oncehook.store import Store
-from oncehook.store.postgres_handler import PostgresTransaction
+from oncehook.handlers.order import OrderRefused, advance_of
+from oncehook.model.receipt import Leased
+from oncehook.store.postgres.handler import PostgresTransaction
+from oncehook.store.protocols import Store
 from oncehook.store.queries import load, numbered
 from tests.events import Rows, make_claim
 from tests.working import QUICK, claim, until

@@ -22,11 +22,11 @@ from sendgrid.helpers.eventwebhook import EventWebhook
 from slack_sdk.signature import SignatureVerifier
 from workos.webhooks import Webhooks as WorkOS
 
-from oncehook.errors import Rejected
-from oncehook.providers import built_in
-from oncehook.receipt import Delivery
-from oncehook.sign import sign
-from oncehook.verify import Verifier
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Delivery
+from oncehook.providers.definition import built_in
+from oncehook.providers.sign import sign
+from oncehook.providers.verify import Verifier
 from tests.senders import sender
 
 BODIES = {

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from oncehook import outgoing
-from oncehook.errors import SendFailed, SendRefused
-from oncehook.exchange import Answer
-from oncehook.outgoing import MOST_BODY, Address, Outgoing, parse_url
+from oncehook.http_client import client as outgoing
+from oncehook.http_client.client import MOST_BODY, Address, Outgoing, parse_url
+from oncehook.http_client.exchange import Answer
+from oncehook.model.errors import SendFailed, SendRefused
 from tests.servers import free_port
 from tests.targets import Answering, Request, close_after, drip_after, endless, receiving, said, stall_after
 from tests.test_address import REFUSED

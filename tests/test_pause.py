@@ -11,10 +11,11 @@ import asyncpg
 import pytest
 
 from oncehook import Event, Inbox
-from oncehook.receipt import Filter
-from oncehook.settings import Settings
-from oncehook.store import Store, make_store, pauses, queries
-from oncehook.store.postgres_roster import handled_parameters
+from oncehook.config.settings import Settings
+from oncehook.model.receipt import Filter
+from oncehook.store import make_store, pauses, queries
+from oncehook.store.postgres.roster import handled_parameters
+from oncehook.store.protocols import Store
 from oncehook.testing import deliver, drain
 from tests.events import Rows, make_claim, stripe_body
 from tests.running import Run

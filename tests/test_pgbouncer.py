@@ -13,12 +13,13 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
 from oncehook import Event, Inbox, Retry
-from oncehook.prune import forget, prune
-from oncehook.receipt import Filter
-from oncehook.rehearse import rehearse
-from oncehook.replay import replay
-from oncehook.settings import Horizon, Settings
-from oncehook.store import Selection, make_store
+from oncehook.config.settings import Horizon, Settings
+from oncehook.model.receipt import Filter
+from oncehook.operations.prune import forget, prune
+from oncehook.operations.rehearse import rehearse
+from oncehook.operations.replay import replay
+from oncehook.store import make_store
+from oncehook.store.rows import Selection
 from oncehook.testing import deliver
 from tests.conformance.test_postgres_session import FOUND, LEFT, OBJECTS
 from tests.events import make_claim, stripe_body

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from oncehook import Effect, Event, Inbox, forward, signals
-from oncehook import target as target_module
-from oncehook.forward import Posting
-from oncehook.outgoing import Outgoing
-from oncehook.target import Call, Target
+from oncehook import Effect, Event, Inbox
+from oncehook.handlers import forward
+from oncehook.handlers.forward import Posting
+from oncehook.http_client import circuit_breaker as target_module
+from oncehook.http_client.circuit_breaker import Call, Target
+from oncehook.http_client.client import Outgoing
+from oncehook.observability import signals
 from oncehook.testing import advance
 from tests.events import Rows
 from tests.targets import Request, receiving, said

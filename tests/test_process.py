@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 
-from oncehook import Event, Fail, Inbox, Retry, RetryLater, alone
-from oncehook.alone import Alone
-from oncehook.errors import Unavailable
-from oncehook.prune import forget
-from oncehook.receipt import Settled, State
-from oncehook.rescue import rescue
+from oncehook import Event, Fail, Inbox, Retry, RetryLater
+from oncehook.concurrency import quarantine as alone
+from oncehook.concurrency.quarantine import Alone
+from oncehook.model.errors import Unavailable
+from oncehook.model.receipt import Settled, State
+from oncehook.operations.prune import forget
 from oncehook.testing import deliver, drain
+from oncehook.worker.rescue import rescue
 from tests.events import make_claim
 from tests.servers import ask
 

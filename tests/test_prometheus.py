@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 from oncehook import Event, Fail, Inbox
-from oncehook.rescue import ABANDONED
 from oncehook.testing import deliver, drain, post
+from oncehook.worker.rescue import ABANDONED
 from tests import programs
 from tests.events import STRIPE_SECRET, stripe_body, stripe_headers
 from tests.servers import ask, free_port

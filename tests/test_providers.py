@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from oncehook.errors import ConfigurationError
-from oncehook.providers import built_in, built_in_names, find, read_provider
+from oncehook.model.errors import ConfigurationError
+from oncehook.providers.definition import built_in, built_in_names, find, read_provider
 
 PROMISED = """
 stripe github gitlab bitbucket shopify slack sendgrid ses postmark mailgun mandrill mailjet sparkpost brevo resend
@@ -58,7 +58,7 @@ def test_a_scheme_that_is_not_confirmed_says_in_its_notes_what_is_not(name: str)
 def test_only_the_definitions_in_use_are_read_at_the_start() -> None:
     """In a process of its own: what others of these tests have read is not counted."""
     script = (
-        "from oncehook import Inbox, providers\n"
+        "from oncehook import Inbox; from oncehook.providers import definition as providers\n"
         "Inbox('sqlite:///never-opened.db').source('stripe', secrets=['whsec_x'])\n"
         "print(providers.built_in.cache_info().currsize, 'cryptography' in __import__('sys').modules)"
     )

@@ -11,16 +11,16 @@ import pytest
 from fastapi import FastAPI
 
 from oncehook import Inbox
-from oncehook.doctor import diagnose
-from oncehook.errors import ConfigurationError, Rejected
-from oncehook.providers import built_in
-from oncehook.proxied import Proxies
-from oncehook.receipt import Delivery
-from oncehook.sample import Sample, compose
-from oncehook.settings import load, read_source
-from oncehook.source import Source
+from oncehook.config.settings import load, read_source
+from oncehook.model.errors import ConfigurationError, Rejected
+from oncehook.model.receipt import Delivery
+from oncehook.model.values import networks
+from oncehook.operations.doctor import diagnose
+from oncehook.providers.definition import built_in
+from oncehook.providers.proxied import Proxies
+from oncehook.providers.sample import Sample, compose
+from oncehook.providers.source import Source
 from oncehook.testing import deliver
-from oncehook.values import networks
 from tests.events import Rows
 from tests.senders import NOW, sender
 from tests.test_doctor import SIGN_THE_ADDRESS

@@ -11,18 +11,20 @@ from typing import Any
 import asyncpg
 import pytest
 
-import oncehook.prune as prune_module
-import oncehook.store.postgres_pool as postgres_pool
-import oncehook.store.postgres_prune as postgres_prune
-from oncehook import Inbox, providers
+import oncehook.operations.prune as prune_module
+import oncehook.store.postgres.pool as postgres_pool
+import oncehook.store.postgres.prune as postgres_prune
+from oncehook import Inbox
 from oncehook.cli import main
-from oncehook.errors import ConfigurationError, StoreUnavailable
-from oncehook.prune import Janitor, Pruned, cutoffs, forget, horizon, mentioning, mentions, prune
-from oncehook.receipt import State
-from oncehook.settings import Horizon, Settings, SourceSettings, load
-from oncehook.store import Store, make_store
+from oncehook.config.settings import Horizon, Settings, SourceSettings, load
+from oncehook.model.errors import ConfigurationError, StoreUnavailable
+from oncehook.model.receipt import State
+from oncehook.model.values import as_duration, duration
+from oncehook.operations.prune import Janitor, Pruned, cutoffs, forget, horizon, mentioning, mentions, prune
+from oncehook.providers import definition as providers
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
 from oncehook.testing import deliver
-from oncehook.values import as_duration, duration
 from tests.events import Rows, make_claim, stripe_body
 from tests.servers import Postgres, ask
 

@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from oncehook import Inbox
-from oncehook.errors import StoreUnavailable
-from oncehook.providers import built_in
-from oncehook.receipt import Delivery
-from oncehook.sign import sign
-from oncehook.store import sqlite_file as sqlite
+from oncehook.model.errors import StoreUnavailable
+from oncehook.model.receipt import Delivery
+from oncehook.providers.definition import built_in
+from oncehook.providers.sign import sign
+from oncehook.store.sqlite import file as sqlite
 from oncehook.testing import Answer, deliver, post
 from tests.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.servers import Postgres

@@ -9,11 +9,11 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.doctor import diagnose
-from oncehook.providers import built_in, built_in_names
-from oncehook.receipt import Rejection
-from oncehook.sample import TOPIC, compose
-from oncehook.store import REJECTIONS_KEPT
+from oncehook.model.receipt import Rejection
+from oncehook.operations.doctor import diagnose
+from oncehook.providers.definition import built_in, built_in_names
+from oncehook.providers.sample import TOPIC, compose
+from oncehook.store.rows import REJECTIONS_KEPT
 from oncehook.testing import deliver, post
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.senders import NOW, sender

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from oncehook import ConfigurationError, Effect, Event, Fail, Inbox, Retry, RetryLater, StoreUnavailable, relay
+from oncehook import ConfigurationError, Effect, Event, Fail, Inbox, Retry, RetryLater, StoreUnavailable
 from oncehook.cli.serve import listen, make_server
-from oncehook.prune import prune
-from oncehook.receipt import EffectState, Leased, Settled, SettledEffect, State
-from oncehook.retry import NotNow
-from oncehook.store import EffectTarget
+from oncehook.effects import relay
+from oncehook.model.receipt import EffectState, Leased, Settled, SettledEffect, State
+from oncehook.model.retry import NotNow
+from oncehook.operations.prune import prune
+from oncehook.store.rows import EffectTarget
 from tests.events import Rows
 from tests.working import QUICK, claim, until
 
@@ -264,8 +265,8 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The turn is put off, and comes later."""
-    monkeypatch.setattr("oncehook.alone.EVERY", 0.5)
-    monkeypatch.setattr("oncehook.alone.FIRST_PATIENCE", 0.05)
+    monkeypatch.setattr("oncehook.concurrency.quarantine.EVERY", 0.5)
+    monkeypatch.setattr("oncehook.concurrency.quarantine.FIRST_PATIENCE", 0.05)
     await record(inbox, "evt_0")
     await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
     began, go_on, beside = asyncio.Event(), asyncio.Event(), []

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, State
-from oncehook.receipt import TRANSITIONS, Filter
-from oncehook.rehearse import Rehearsal, counted, rehearse
-from oncehook.replay import REPLAYABLE, Replayed, bounded, obstacle, pages, replay, survey, whoami
-from oncehook.store import Selection
+from oncehook.model.receipt import TRANSITIONS, Filter
+from oncehook.operations.rehearse import Rehearsal, counted, rehearse
+from oncehook.operations.replay import REPLAYABLE, Replayed, bounded, obstacle, pages, replay, survey, whoami
+from oncehook.store.rows import Selection
 from tests.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from oncehook import Inbox
-from oncehook.receipt import State
-from oncehook.replay import Outcomes, Pace, outcomes, replay
-from oncehook.store import Selection
+from oncehook.model.receipt import State
+from oncehook.operations.replay import Outcomes, Pace, outcomes, replay
+from oncehook.store.rows import Selection
 from tests.events import Rows, make_claim
 from tests.running import Run
 from tests.serving import ONCEHOOK, write_config

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehook import ConfigurationError, Fail, Retry, RetryLater
-from oncehook.retry import Again, Dead, decide
+from oncehook.model.retry import Again, Dead, decide
 
 policies = st.builds(
     Retry,

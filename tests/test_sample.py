@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from oncehook.providers import built_in, read_provider
-from oncehook.receipt import Delivery, State
-from oncehook.sample import compose, url_for
-from oncehook.settings import read_source
-from oncehook.source import Source
+from oncehook.config.settings import read_source
+from oncehook.model.receipt import Delivery, State
+from oncehook.providers.definition import built_in, read_provider
+from oncehook.providers.sample import compose, url_for
+from oncehook.providers.source import Source
 from tests.senders import NOW, SENDERS, TOPIC, Sender, sender
 
 SECRET = "a secret of the test"

@@ -23,9 +23,9 @@ from razorpay.utility import Utility
 from square.utils.webhooks_helper import verify_signature as square_accepts
 from twilio.request_validator import RequestValidator
 
-from oncehook.errors import Rejected
-from oncehook.receipt import Delivery
-from oncehook.sign import sign
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Delivery
+from oncehook.providers.sign import sign
 from tests.senders import OPTIONS, PUBLIC_URL, sender
 
 with warnings.catch_warnings():

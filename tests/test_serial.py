@@ -13,12 +13,14 @@ import asyncpg
 import pytest
 
 from oncehook import ConfigurationError, Event, Fail, Inbox, Retry
-from oncehook.prune import forget
-from oncehook.receipt import Claim, Delivery, Filter, Leased, Settled, State
-from oncehook.replay import replay
-from oncehook.settings import Settings, read_source
-from oncehook.source import Source
-from oncehook.store import Selection, Store, make_store, queries
+from oncehook.config.settings import Settings, read_source
+from oncehook.model.receipt import Claim, Delivery, Filter, Leased, Settled, State
+from oncehook.operations.prune import forget
+from oncehook.operations.replay import replay
+from oncehook.providers.source import Source
+from oncehook.store import make_store, queries
+from oncehook.store.protocols import Store
+from oncehook.store.rows import Selection
 from tests.events import make_claim, stripe_body
 from tests.serial import Note, check_order, most_at_once
 from tests.servers import Postgres, ask

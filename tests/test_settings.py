@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from oncehook.errors import ConfigurationError
-from oncehook.settings import load
+from oncehook.config.settings import load
+from oncehook.model.errors import ConfigurationError
 
 
 def write(folder: Path, text: str) -> Path:

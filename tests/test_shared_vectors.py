@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from oncehook.errors import Rejected
-from oncehook.extract import look_up, moment
+from oncehook.config.settings import read_source
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
-from oncehook.receipt import Delivery
-from oncehook.settings import read_source
-from oncehook.source import Source
+from oncehook.providers.expressions import look_up, moment
+from oncehook.providers.source import Source
 
 OTHER_NAMES = {"aws_sns_ses": "ses", "generic_hmac": "generic"}
 NOT_OURS = {"schemes"}  # no cases in it

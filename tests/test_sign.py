@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from oncehook.providers import built_in, read_provider
-from oncehook.receipt import Delivery
-from oncehook.sign import sign
-from oncehook.verify import Verifier
+from oncehook.model.receipt import Delivery
+from oncehook.providers.definition import built_in, read_provider
+from oncehook.providers.sign import sign
+from oncehook.providers.verify import Verifier
 from tests.senders import NOW, pem_of, sender
 
 BODY = b'{"id":"evt_1","type":"paid"}'

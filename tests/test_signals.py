@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import oncehook
-from oncehook import ConfigurationError, Event, Inbox, Retry, signals
+from oncehook import ConfigurationError, Event, Inbox, Retry
+from oncehook.observability import signals
 from oncehook.testing import Answer, advance, deliver, drain, post
 from tests.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.servers import ask
@@ -334,7 +335,7 @@ async def test_a_log_that_cannot_be_written_changes_no_answer(
 def test_the_driver_writes_no_traceback_into_the_log_of_a_service() -> None:
     """Its pool does so again and again while the database is away."""
     code = (
-        "import logging; from oncehook import signals; signals.configure('info', 'json'); "
+        "import logging; from oncehook.observability import signals; signals.configure('info', 'json'); "
         "logging.getLogger('asyncpg.pool').warning('no database', exc_info=ValueError()); signals.emit('stopped')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from oncehook.errors import Rejected
+from oncehook.config.settings import read_source
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.sns import certificate_url, signed_message, subscribe_url
-from oncehook.receipt import Delivery
-from oncehook.settings import read_source
-from oncehook.sign import sign
-from oncehook.source import Source
+from oncehook.providers.families.sns_form import certificate_url, signed_message, subscribe_url
+from oncehook.providers.sign import sign
+from oncehook.providers.source import Source
 from tests.senders import CERTIFICATE_URL, NOW, TOPIC, changed, pem_of, put, sender
 
 HASH = "0123456789abcdef" * 2

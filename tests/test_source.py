@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from oncehook.errors import ConfigurationError, Rejected
-from oncehook.patterns import compile_pattern
-from oncehook.receipt import Claim, Delivery, State
-from oncehook.secret import resolve
-from oncehook.settings import read_source
-from oncehook.source import Source
+from oncehook.config.secret import resolve
+from oncehook.config.settings import read_source
+from oncehook.model.errors import ConfigurationError, Rejected
+from oncehook.model.patterns import compile_pattern
+from oncehook.model.receipt import Claim, Delivery, State
+from oncehook.providers.source import Source
 from tests.senders import NOW, sender
 
 DEEP = b"[" * 100_000 + b"]" * 100_000

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehook.extract import look_up, parse
-from oncehook.providers import FORM
-from oncehook.receipt import Delivery
-from oncehook.template import Body, Template, compile_paths
+from oncehook.model.receipt import Delivery
+from oncehook.providers.definition import FORM
+from oncehook.providers.expressions import look_up, parse
+from oncehook.providers.template import Body, Template, compile_paths
 
 
 def body(content: bytes, *, form: bool = False) -> Body:

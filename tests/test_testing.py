@@ -17,10 +17,10 @@ import pytest
 
 import oncehook.testing
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, RetryLater, State
-from oncehook.extract import moment
-from oncehook.providers import built_in, built_in_names
-from oncehook.receipt import EffectState
-from oncehook.store import EffectTarget
+from oncehook.model.receipt import EffectState
+from oncehook.providers.definition import built_in, built_in_names
+from oncehook.providers.expressions import moment
+from oncehook.store.rows import EffectTarget
 from oncehook.testing import (
     Bench,
     NotAtRest,

@@ -15,8 +15,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import Span, SpanKind, StatusCode, get_current_span
 
-from oncehook import Event, Fail, Inbox, Retry, tracing
-from oncehook.effect import Effect
+from oncehook import Event, Fail, Inbox, Retry
+from oncehook.effects.effect import Effect
+from oncehook.observability import tracing
 from oncehook.testing import deliver, drain
 from tests.events import stripe_body
 from tests.servers import ask
@@ -374,7 +375,8 @@ class Away:
 
 asked = []
 sys.meta_path.insert(0, Away())
-from oncehook import Inbox, tracing
+from oncehook import Inbox
+from oncehook.observability import tracing
 from oncehook.testing import deliver, drain
 
 inbox = Inbox("sqlite:///{folder}/inbox.db", worker=False)

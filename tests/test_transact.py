@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox, Retry
-from oncehook.receipt import Leased, Settled, State
-from oncehook.store import sqlite_work
-from oncehook.transact import Transaction, TransactionClosed
+from oncehook.model.receipt import Leased, Settled, State
+from oncehook.store.sqlite import work as sqlite_work
+from oncehook.store.transaction import Transaction, TransactionClosed
 from tests.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio

@@ -14,11 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry
-from oncehook.receipt import Filter
-from oncehook.rehearse import Rehearsal, rehearse
-from oncehook.store import sqlite_work
+from oncehook.model.receipt import Filter
+from oncehook.operations.rehearse import Rehearsal, rehearse
+from oncehook.store.sqlite import work as sqlite_work
+from oncehook.store.transaction import TransactionClosed
 from oncehook.testing import deliver
-from oncehook.transact import TransactionClosed
 from tests.events import Rows, make_claim, stripe_body
 from tests.servers import Postgres, ask
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from oncehook.errors import Rejected
-from oncehook.providers import built_in_names
-from oncehook.receipt import Delivery
-from oncehook.settings import read_source
-from oncehook.source import Source
+from oncehook.config.settings import read_source
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Delivery
+from oncehook.providers.definition import built_in_names
+from oncehook.providers.source import Source
 
 FOLDER = Path(__file__).parent / "vectors"
 CASES = [(file.stem, case) for file in sorted(FOLDER.glob("*.json")) for case in json.loads(file.read_text("utf-8"))]

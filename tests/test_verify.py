@@ -10,11 +10,11 @@ from urllib.parse import urlencode
 
 import pytest
 
-from oncehook.errors import ConfigurationError, Rejected
-from oncehook.providers import FORM, built_in, read_provider
-from oncehook.receipt import Delivery
-from oncehook.sign import sign
-from oncehook.verify import TemplateCheck, Verifier
+from oncehook.model.errors import ConfigurationError, Rejected
+from oncehook.model.receipt import Delivery
+from oncehook.providers.definition import FORM, built_in, read_provider
+from oncehook.providers.sign import sign
+from oncehook.providers.verify import TemplateCheck, Verifier
 from tests.senders import NOW, changed, put, sender
 
 SECRET = "a secret of the test"

@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
-from oncehook.checks.each import MOST_ELEMENTS
-from oncehook.errors import Rejected, Unavailable
-from oncehook.receipt import LARGE, Delivery, Filter
-from oncehook.verifying import Verifying
+from oncehook.model.errors import Rejected, Unavailable
+from oncehook.model.receipt import LARGE, Delivery, Filter
+from oncehook.providers.families.each import MOST_ELEMENTS
+from oncehook.receiver.verifying import Verifying
 from tests.conformance.test_every_provider_at_the_door import door
 from tests.senders import NOW, Sender, changed, sender
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oncehook.version import SHORT, checked_out
+from oncehook.observability.code_version import SHORT, checked_out
 
 
 @pytest.fixture

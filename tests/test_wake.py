@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from oncehook import Event, Inbox, RetryLater
-from oncehook.replay import replay
-from oncehook.store import Selection
-from oncehook.store.postgres_wake import CHANNEL
+from oncehook.operations.replay import replay
+from oncehook.store.postgres.wake import CHANNEL
+from oncehook.store.rows import Selection
 from oncehook.testing import deliver
-from oncehook.wake import APART
+from oncehook.worker.wakeups import APART
 from tests.events import make_claim, stripe_body, stripe_headers
 from tests.servers import Postgres, ask
 from tests.serving import ONCEHOOK, Process, process, write_config
@@ -218,7 +218,7 @@ async def test_sqlite_has_nobody_to_tell_and_a_second_process_looks(tmp_path: Pa
 
 def test_the_settings_that_wake_are_read_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     from oncehook import ConfigurationError
-    from oncehook.settings import load
+    from oncehook.config.settings import load
 
     monkeypatch.setenv("ONCEHOOK_NOTIFY", "false")
     monkeypatch.setenv("ONCEHOOK_POLL", "250ms")

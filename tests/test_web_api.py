@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from oncehook import Fail, Inbox
-from oncehook.receipt import Filter, Receipt
+from oncehook.model.receipt import Filter, Receipt
 from oncehook.testing import deliver, post
 from oncehook.web.api import ENDPOINTS, schemas
 from tests.email_payloads import postmark_bounce

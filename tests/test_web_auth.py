@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from oncehook import ConfigurationError, Inbox
-from oncehook.clock import Clock
+from oncehook.concurrency.clock import Clock
 from oncehook.web.auth import PACE, TRIES, Access, hash_password, hash_token, is_password
 from oncehook.web.settings import read_dashboard
 from tests.events import Rows

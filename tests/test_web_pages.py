@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from oncehook import Fail, Inbox, signals
-from oncehook.receipt import Filter
-from oncehook.store import Selection
+from oncehook import Fail, Inbox
+from oncehook.model.receipt import Filter
+from oncehook.observability import signals
+from oncehook.store.rows import Selection
 from oncehook.testing import advance, deliver, post
 from oncehook.web import listing
 from oncehook.web.overview import Overview

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oncehook.receipt import Payload, Receipt, State
+from oncehook.model.receipt import Payload, Receipt, State
 from oncehook.web.show import LONGEST, as_curl, as_send, pretty, visible
 
 JSON = st.recursive(

@@ -8,8 +8,8 @@ from typing import Any
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from oncehook import Inbox
-from oncehook.incident import Watched
-from oncehook.settings import Configuration, Settings
+from oncehook.config.settings import Configuration, Settings
+from oncehook.model.incident import Watched
 from oncehook.testing import advance
 
 SECRET = "whsec_YWxlcnRzIGFyZSBzaWduZWQgYnkgdGhpcyBvbmU="

@@ -1,7 +1,9 @@
 """Oncehook: every webhook, exactly once."""
 
-from oncehook.effect import Effect, EffectRefused
-from oncehook.errors import (
+from oncehook.effects.effect import Effect, EffectRefused
+from oncehook.handlers.event import Event
+from oncehook.inbox import Inbox
+from oncehook.model.errors import (
     ConfigurationError,
     IntakeFull,
     OncehookError,
@@ -12,10 +14,8 @@ from oncehook.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from oncehook.event import Event
-from oncehook.inbox import Inbox
-from oncehook.receipt import Receipt, State
-from oncehook.retry import Fail, Retry, RetryLater
+from oncehook.model.receipt import Receipt, State
+from oncehook.model.retry import Fail, Retry, RetryLater
 
 __version__ = "0.1.0"
 

@@ -7,45 +7,46 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from oncehook import signals, tracing
 from oncehook.alerts import Alerts, read_alerts
-from oncehook.claim import Claimer
-from oncehook.clock import SYSTEM, Clock
-from oncehook.duplicates import DuplicateLog
-from oncehook.effect import EFFECT_TIMEOUT, HTTP, Target
+from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.concurrency.stopping import Deadline
+from oncehook.config.settings import Configuration, Horizon, Settings, load, read_source, read_table
+from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, Target
+from oncehook.effects.relay import Relay
 from oncehook.email import Email, Folding
 from oncehook.email.folding import BATCH, folded
-from oncehook.errors import ConfigurationError, Unavailable
-from oncehook.forward import POLICY, Forward, Posting
-from oncehook.handle import DEFAULT_TIMEOUT, Handler
-from oncehook.heartbeat import Heartbeat
-from oncehook.inline import Inline
-from oncehook.meter import Meter
-from oncehook.outbox import Outbox
-from oncehook.outgoing import Outgoing
-from oncehook.process import Processor
+from oncehook.handlers.forward import POLICY, Forward, Posting
+from oncehook.handlers.outbox import Outbox
+from oncehook.handlers.registration import Registry
+from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handler
+from oncehook.handlers.roster import Roster
+from oncehook.http_client.circuit_breaker import Target as ForwardTarget
+from oncehook.http_client.client import Outgoing
+from oncehook.model.errors import ConfigurationError, Unavailable
+from oncehook.model.receipt import Claim, Claimed, Receipt
+from oncehook.model.retry import Retry, with_fields
+from oncehook.observability import signals, tracing
+from oncehook.observability.code_version import checked_out
+from oncehook.observability.meter import Meter
+from oncehook.operations.prune import Janitor, effect_horizon, horizon
+from oncehook.operations.rehearse import Rehearsal, rehearse
 from oncehook.providers.certificates import Certificates
-from oncehook.proxied import Proxies
-from oncehook.prune import Janitor, effect_horizon, horizon
-from oncehook.receipt import Claim, Claimed, Receipt
-from oncehook.receive import Door
-from oncehook.register import Registry
-from oncehook.rehearse import Rehearsal, rehearse
-from oncehook.rejections import AckLog, RefusalLog, RejectionLog, SecretLog
-from oncehook.relay import Relay
-from oncehook.request import Reads, Receive, Scope, Send
-from oncehook.rescue import keep_rescuing
-from oncehook.retry import Retry, with_fields
-from oncehook.roster import Roster
-from oncehook.settings import Configuration, Horizon, Settings, load, read_source, read_table
-from oncehook.source import Source
-from oncehook.stopping import Deadline
-from oncehook.store import Store, make_store
-from oncehook.target import Target as ForwardTarget
-from oncehook.transact import django_writes_apart
-from oncehook.version import checked_out
-from oncehook.wake import Announcer, keep_listening
-from oncehook.worker import Worker
+from oncehook.providers.proxied import Proxies
+from oncehook.providers.source import Source
+from oncehook.receiver.asgi import Door
+from oncehook.receiver.claim import Claimer
+from oncehook.receiver.duplicates import DuplicateLog
+from oncehook.receiver.inline import Inline
+from oncehook.receiver.rejections import AckLog, RefusalLog, RejectionLog, SecretLog
+from oncehook.receiver.request import Reads, Receive, Scope, Send
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
+from oncehook.store.transaction import django_writes_apart
+from oncehook.worker.heartbeat import Heartbeat
+from oncehook.worker.process import Processor
+from oncehook.worker.rescue import keep_rescuing
+from oncehook.worker.wakeups import Announcer, keep_listening
+from oncehook.worker.worker import Worker
 
 if TYPE_CHECKING:
     from oncehook.web.mounted import MountedDashboard
@@ -437,7 +438,7 @@ class Inbox(Registry):
 def make_sessions(engine: Any, store: Store) -> Any:
     """Handlers' transactions on a SQLAlchemy engine."""
     try:
-        from oncehook.transact_sqlalchemy import Sessions
+        from oncehook.integrations.sqlalchemy import Sessions
     except ModuleNotFoundError:
         raise ConfigurationError("engine needs SQLAlchemy: pip install 'oncehook[sqlalchemy]'") from None
     return Sessions(engine, store)

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from oncehook.settings import Settings
-from oncehook.store import Store, make_store
+from oncehook.config.settings import Settings
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
 
 
 @pytest.fixture

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from oncehook.receipt import Settled, State
-from oncehook.store import EffectTarget, Store
+from oncehook.model.receipt import Settled, State
+from oncehook.store.protocols import Store
+from oncehook.store.rows import EffectTarget
 from tests.events import make_claim
 from tests.servers import ask
 

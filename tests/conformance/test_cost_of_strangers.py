@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.errors import Rejected
-from oncehook.receipt import LARGE, Delivery
-from oncehook.sample import TOPIC
-from oncehook.source import Source
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import LARGE, Delivery
+from oncehook.providers.sample import TOPIC
+from oncehook.providers.source import Source
 from tests.conformance.test_cost import BODIES, FORM, QUERIES, VALUES, counted, repeated
 from tests.senders import NOW, OPTIONS, SENDERS, Sender, changed
 

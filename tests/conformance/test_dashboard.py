@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from oncehook.alerts.rules import RULES
-from oncehook.receipt import Duplicate, Filter, Settled, State, rfc3339
-from oncehook.settings import Settings
-from oncehook.store import Store, make_store, queries
+from oncehook.config.settings import Settings
+from oncehook.model.receipt import Duplicate, Filter, Settled, State, rfc3339
+from oncehook.store import make_store, queries
+from oncehook.store.protocols import Store
 from tests.events import Rows, make_claim
 from tests.servers import ask
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from oncehook.receipt import EffectFilter, EffectState, SettledEffect
-from oncehook.store import EffectTarget, Store
+from oncehook.model.receipt import EffectFilter, EffectState, SettledEffect
+from oncehook.store.protocols import Store
+from oncehook.store.rows import EffectTarget
 from tests.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio

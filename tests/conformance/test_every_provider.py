@@ -5,10 +5,10 @@ import traceback
 import msgspec
 import pytest
 
-from oncehook.errors import ConfigurationError, Rejected
-from oncehook.receipt import Delivery, State
-from oncehook.values import duration
-from oncehook.verify import MOST_SIGNATURES
+from oncehook.model.errors import ConfigurationError, Rejected
+from oncehook.model.receipt import Delivery, State
+from oncehook.model.values import duration
+from oncehook.providers.verify import MOST_SIGNATURES
 from tests.senders import NOW, SENDERS, Sender, at, changed, put
 
 every = pytest.mark.parametrize("sender", SENDERS, ids=str)

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.clock import Clock
-from oncehook.receipt import Delivery, Filter
+from oncehook.concurrency.clock import Clock
+from oncehook.model.receipt import Delivery, Filter
 from oncehook.web.app import Service
 from tests.senders import NOW, OPTIONS, PUBLIC_URL, SENDERS, Sender, changed, sender
 

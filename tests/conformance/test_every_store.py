@@ -9,10 +9,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from oncehook.errors import RowRefused, StoreUnavailable
-from oncehook.receipt import Claim, Duplicate, Payload, State
-from oncehook.settings import Settings
-from oncehook.store import DUPLICATES_KEPT, Store, make_store
+from oncehook.config.settings import Settings
+from oncehook.model.errors import RowRefused, StoreUnavailable
+from oncehook.model.receipt import Claim, Duplicate, Payload, State
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
+from oncehook.store.rows import DUPLICATES_KEPT
 from tests.events import NO_STATE, Rows, make_claim
 
 pytestmark = pytest.mark.anyio
@@ -255,8 +257,8 @@ async def test_a_store_that_is_closed_or_never_opened_is_unavailable(database: s
 
 FORK = """
 import asyncio, os, sys
-from oncehook.errors import StoreUnavailable
-from oncehook.settings import Settings
+from oncehook.model.errors import StoreUnavailable
+from oncehook.config.settings import Settings
 from oncehook.store import make_store
 from tests.events import make_claim
 

@@ -9,13 +9,16 @@ from typing import Any
 import psycopg
 import pytest
 
-from oncehook import Inbox, alone, rescue
-from oncehook.handle import Handlers
-from oncehook.heartbeat import Heartbeat
-from oncehook.receipt import Leased, Settled, State
-from oncehook.settings import Settings
-from oncehook.settle import Settler
-from oncehook.store import Store, make_store
+from oncehook import Inbox
+from oncehook.concurrency import quarantine as alone
+from oncehook.config.settings import Settings
+from oncehook.handlers.registry import Handlers
+from oncehook.model.receipt import Leased, Settled, State
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
+from oncehook.worker import rescue
+from oncehook.worker.heartbeat import Heartbeat
+from oncehook.worker.settle import Settler
 from tests.events import Rows, make_claim
 from tests.servers import Postgres, ask, private_postgres
 from tests.working import until

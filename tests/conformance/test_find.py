@@ -4,8 +4,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from oncehook.receipt import Filter, State, rfc3339
-from oncehook.store import Store
+from oncehook.model.receipt import Filter, State, rfc3339
+from oncehook.store.protocols import Store
 from tests.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from oncehook.errors import Rejected
-from oncehook.receipt import Claim, Delivery
-from oncehook.source import Source
+from oncehook.model.errors import Rejected
+from oncehook.model.receipt import Claim, Delivery
+from oncehook.providers.source import Source
 from tests.senders import NOW, SENDERS, Sender, sender
 
 every = pytest.mark.parametrize("sender", SENDERS, ids=str)

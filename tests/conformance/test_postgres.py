@@ -10,10 +10,10 @@ from datetime import UTC, datetime, timedelta
 import asyncpg
 import pytest
 
-from oncehook.errors import ConfigurationError, RowRefused, StoreUnavailable
-from oncehook.settings import Settings
+from oncehook.config.settings import Settings
+from oncehook.model.errors import ConfigurationError, RowRefused, StoreUnavailable
 from oncehook.store import queries
-from oncehook.store.postgres import PostgresStore
+from oncehook.store.postgres.store import PostgresStore
 from tests.events import make_claim
 from tests.servers import Postgres, ask, free_port, private_postgres
 

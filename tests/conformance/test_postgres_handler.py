@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
-from oncehook.clock import SYSTEM
-from oncehook.settings import Settings
-from oncehook.store.postgres import PostgresStore
-from oncehook.store.postgres_handler import FRESH, HandlerConnections
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.settings import Settings
+from oncehook.store.postgres.handler import FRESH, HandlerConnections
+from oncehook.store.postgres.store import PostgresStore
 from tests.events import make_claim
 from tests.faults.proxy import proxied
 from tests.servers import Postgres, ask

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
-from oncehook.store.postgres import PostgresStore
-from oncehook.store.postgres_handler import HandlerConnections
+from oncehook.store.postgres.handler import HandlerConnections
+from oncehook.store.postgres.store import PostgresStore
 from tests.conformance.test_postgres_handler import states, until
 from tests.events import make_claim
 from tests.servers import Postgres, ask

@@ -3,10 +3,11 @@
 import asyncpg
 import pytest
 
-from oncehook.patterns import Handled, compile_pattern
-from oncehook.settings import Settings
-from oncehook.store import Store, make_store, queries
-from oncehook.store.postgres_roster import handled_parameters
+from oncehook.config.settings import Settings
+from oncehook.model.patterns import Handled, compile_pattern
+from oncehook.store import make_store, queries
+from oncehook.store.postgres.roster import handled_parameters
+from oncehook.store.protocols import Store
 from tests.events import Rows, make_claim
 from tests.servers import Postgres, ask
 

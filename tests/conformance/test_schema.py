@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 import oncehook
-from oncehook.errors import RowRefused
-from oncehook.receipt import TRANSITIONS, Filter, State
-from oncehook.settings import Settings
-from oncehook.store import Store, make_store, queries
+from oncehook.config.settings import Settings
+from oncehook.model.errors import RowRefused
+from oncehook.model.receipt import TRANSITIONS, Filter, State
+from oncehook.store import make_store, queries
+from oncehook.store.protocols import Store
 from tests.events import NotAState, Rows, make_claim
 from tests.servers import ask
 

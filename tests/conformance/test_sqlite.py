@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from oncehook.errors import ConfigurationError, StoreUnavailable
-from oncehook.settings import Settings
+from oncehook.config.settings import Settings
+from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.store import queries
-from oncehook.store import sqlite_file as sqlite
-from oncehook.store.sqlite import SqliteStore
-from oncehook.store.sqlite_roster import handled_parameters
+from oncehook.store.sqlite import file as sqlite
+from oncehook.store.sqlite.roster import handled_parameters
+from oncehook.store.sqlite.store import SqliteStore
 from tests.events import make_claim
 from tests.servers import ask
 

@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oncehook import Effect, Event, Inbox, Retry, relay
-from oncehook.rescue import keep_rescuing
+from oncehook import Effect, Event, Inbox, Retry
+from oncehook.effects import relay
+from oncehook.worker.rescue import keep_rescuing
 
 HEIR = "never"
 """The point of a process that lives: it holds leases for long, so that a busy machine repeats no call of its own."""

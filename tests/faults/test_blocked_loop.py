@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from oncehook.settings import Settings
-from oncehook.store.postgres import PostgresStore
+from oncehook.config.settings import Settings
+from oncehook.store.postgres.store import PostgresStore
 from tests.events import STRIPE_SECRET, make_claim
 from tests.servers import Postgres, ask
 from tests.serving import ONCEHOOK
@@ -22,7 +22,8 @@ import os
 import time
 from pathlib import Path
 
-from oncehook import Inbox, heartbeat
+from oncehook import Inbox
+from oncehook.worker import heartbeat
 from oncehook.cli import ending
 
 heartbeat.STALLED, ending.LATE = 1.0, 1.0

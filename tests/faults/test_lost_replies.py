@@ -8,9 +8,9 @@ import asyncpg
 import pytest
 
 from oncehook import Event, Inbox, Retry
-from oncehook.errors import StoreUnavailable
-from oncehook.settings import Settings
-from oncehook.store.postgres import PostgresStore
+from oncehook.config.settings import Settings
+from oncehook.model.errors import StoreUnavailable
+from oncehook.store.postgres.store import PostgresStore
 from tests.events import make_claim
 from tests.faults.proxy import Proxy, proxied
 from tests.servers import Postgres, ask

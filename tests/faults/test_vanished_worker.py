@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox, Retry
-from oncehook.store.postgres_session import IDLE, session_limits, session_name
+from oncehook.store.postgres.session import IDLE, session_limits, session_name
 from tests.events import make_claim
 from tests.faults.proxy import proxied
 from tests.faults.test_worker_kill import WorkerProcess, until

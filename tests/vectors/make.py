@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oncehook.providers import built_in_names
-from oncehook.receipt import Delivery
+from oncehook.model.receipt import Delivery
+from oncehook.providers.definition import built_in_names
 from tests.senders import NOW, OPTIONS, SENDERS, Sender
 
 FOLDER = Path(__file__).parent

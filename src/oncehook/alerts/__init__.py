@@ -1,4 +1,4 @@
-"""Alerts: what is wrong is found by rules, is an incident until it is over, and is told once."""
+"""Alert rules, the incidents that they open, and one notification per incident and target."""
 
 from oncehook.alerts.settings import AlertSettings, read_alerts
 from oncehook.alerts.watch import Alerts

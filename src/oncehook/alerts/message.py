@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from oncehook.alerts.rules import BY_NAME, facts_of, lasted, told
-from oncehook.extract import moment
-from oncehook.incident import LeasedAlert
-from oncehook.source import Source
+from oncehook.model.incident import LeasedAlert
+from oncehook.providers.expressions import moment
+from oncehook.providers.source import Source
 
 TITLES = {"opened": "Alert", "reminder": "Still open", "recovered": "Recovered", "test": "Test"}
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.alerts.settings import WINDOW, AlertSettings
-from oncehook.source import Source
-from oncehook.values import as_duration
+from oncehook.model.values import as_duration
+from oncehook.providers.source import Source
 
 MOST_COUNTED = 100_000
 """Up to how many dead letters are counted, the newest first."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
-from oncehook.errors import ConfigurationError
-from oncehook.settings import SOURCE_NAME, named_tables, read_table, setting
-from oncehook.values import Parse, duration, locators, one_of, some, text, texts, whole
+from oncehook.config.settings import SOURCE_NAME, named_tables, read_table, setting
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.values import Parse, duration, locators, one_of, some, text, texts, whole
 
 WINDOW = 300.0
 """Seconds over which refused deliveries are counted together."""

@@ -16,13 +16,13 @@ from typing import Protocol
 
 from oncehook.alerts.message import Message
 from oncehook.alerts.settings import AlertSettings, TargetSettings
-from oncehook.calling import Threads, call
-from oncehook.clock import SYSTEM, Clock
-from oncehook.errors import ConfigurationError, SendFailed
-from oncehook.exchange import Answer
-from oncehook.forward import judge, retry_after, signed, usable
-from oncehook.outgoing import Outgoing, parse_url
-from oncehook.secret import resolve
+from oncehook.concurrency.calling import Threads, call
+from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.config.secret import resolve
+from oncehook.handlers.forward import judge, retry_after, signed, usable
+from oncehook.http_client.client import Outgoing, parse_url
+from oncehook.http_client.exchange import Answer
+from oncehook.model.errors import ConfigurationError, SendFailed
 
 
 class Target(Protocol):

@@ -14,21 +14,21 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from oncehook import signals
 from oncehook.alerts.message import compose
 from oncehook.alerts.rules import BY_NAME, RULES, Reading, facts_of, judge, title_of, told, wanted
 from oncehook.alerts.settings import AlertSettings
 from oncehook.alerts.targets import Target, make_targets
-from oncehook.calling import after_failure
-from oncehook.clock import SYSTEM, Clock
-from oncehook.errors import ConfigurationError, Unavailable
-from oncehook.extract import moment
-from oncehook.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
-from oncehook.outgoing import Outgoing
-from oncehook.receipt import rfc3339
-from oncehook.retry import Retry
-from oncehook.source import Source
-from oncehook.store import Store
+from oncehook.concurrency.calling import after_failure
+from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.http_client.client import Outgoing
+from oncehook.model.errors import ConfigurationError, Unavailable
+from oncehook.model.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
+from oncehook.model.receipt import rfc3339
+from oncehook.model.retry import Retry
+from oncehook.observability import signals
+from oncehook.providers.expressions import moment
+from oncehook.providers.source import Source
+from oncehook.store.protocols import Store
 
 TURN = "alerts"
 POLICY = Retry(attempts=40, first=10.0, most=1800.0)

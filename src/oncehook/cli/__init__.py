@@ -1,11 +1,11 @@
-"""The command line: one file a command, imported when it is asked for, so that --help is quick."""
+"""The command line: one file per command, imported when the command runs, so that --help is quick."""
 
 import importlib
 import sys
 
 import click
 
-from oncehook.errors import ConfigurationError, OncehookError
+from oncehook.model.errors import ConfigurationError, OncehookError
 
 COMMANDS = {
     "serve": "Run the inbox as a service.",

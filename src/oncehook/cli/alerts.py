@@ -12,13 +12,13 @@ from oncehook.alerts.message import Message, trial
 from oncehook.alerts.rules import BY_NAME, Reading, told
 from oncehook.alerts.targets import Command, Target
 from oncehook.alerts.watch import advice
-from oncehook.calling import said
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
-from oncehook.clock import SYSTEM
+from oncehook.concurrency.calling import said
+from oncehook.concurrency.clock import SYSTEM
 from oncehook.inbox import Inbox
-from oncehook.receipt import rfc3339
-from oncehook.values import as_duration
+from oncehook.model.receipt import rfc3339
+from oncehook.model.values import as_duration
 
 
 @click.group("alerts", invoke_without_command=True)

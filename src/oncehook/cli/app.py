@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncehook.errors import ConfigurationError
-from oncehook.settings import Configuration, load
+from oncehook.config.settings import Configuration, load
+from oncehook.model.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from oncehook.inbox import Inbox

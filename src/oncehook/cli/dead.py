@@ -15,9 +15,9 @@ from oncehook.cli.options import (
     printable,
     run,
 )
-from oncehook.dead import grouped
-from oncehook.receipt import Filter, State, rfc3339
-from oncehook.store import Store
+from oncehook.model.receipt import Filter, State, rfc3339
+from oncehook.operations.dead_letters import grouped
+from oncehook.store.protocols import Store
 
 PAGE = 500
 MOST_ERRORS = 10_000

@@ -15,7 +15,7 @@ from oncehook.cli.board import Board, Lines
 from oncehook.cli.options import console
 from oncehook.cli.serve import announce, listen
 from oncehook.cli.tour import Tour
-from oncehook.errors import ConfigurationError
+from oncehook.model.errors import ConfigurationError
 
 HOST = "127.0.0.1"
 

@@ -10,16 +10,17 @@ import click
 
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
-from oncehook.clock import SYSTEM
-from oncehook.doctor import examine
-from oncehook.errors import ConfigurationError, OncehookError
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.secret import resolve
+from oncehook.config.settings import Configuration
+from oncehook.handlers.roster import IGNORE_SECONDS
 from oncehook.inbox import Inbox
-from oncehook.roster import IGNORE_SECONDS
-from oncehook.rotation import removed_secret
-from oncehook.secret import resolve
-from oncehook.settings import Configuration
-from oncehook.store import REJECTIONS_KEPT, Store
-from oncehook.values import as_duration
+from oncehook.model.errors import ConfigurationError, OncehookError
+from oncehook.model.values import as_duration
+from oncehook.operations.doctor import examine
+from oncehook.operations.rotation import removed_secret
+from oncehook.store.protocols import Store
+from oncehook.store.rows import REJECTIONS_KEPT
 
 SAFE_SQLITE = (3, 51, 3)
 MOST_SECONDS_APART = 5.0

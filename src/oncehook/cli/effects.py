@@ -14,9 +14,9 @@ from oncehook.cli.options import (
     print_json,
     run,
 )
-from oncehook.effect import effect_json
-from oncehook.receipt import EffectFilter, EffectState
-from oncehook.replay import replay_effects, whoami
+from oncehook.effects.effect import effect_json
+from oncehook.model.receipt import EffectFilter, EffectState
+from oncehook.operations.replay import replay_effects, whoami
 
 PAGE = 500
 COLOURS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done": "green", "failed": "red"}

@@ -13,7 +13,7 @@ from oncehook.cli.app import app_option, configured
 from oncehook.cli.listing import Column, print_table
 from oncehook.cli.options import Moment, config_option, json_option, opened, print_json, printable, run
 from oncehook.email import DIMENSIONS, Checked, Email, lists
-from oncehook.replay import whoami
+from oncehook.operations.replay import whoami
 
 PAGE = 500
 SHOWN = 20

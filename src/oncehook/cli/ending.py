@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from oncehook import signals
+from oncehook.observability import signals
 
 LATE = 12.0
 """Seconds beyond `stop_grace` after which a process that did not stop is ended."""

@@ -15,7 +15,7 @@ from oncehook.cli.options import (
     print_json,
     run,
 )
-from oncehook.receipt import UNHANDLED, Filter, Receipt, State, rfc3339
+from oncehook.model.receipt import UNHANDLED, Filter, Receipt, State, rfc3339
 
 COLOURS = {
     State.RECEIVED: "cyan",

@@ -7,9 +7,9 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, opened, run
 from oncehook.email import Email
-from oncehook.prune import forget, mentioning
-from oncehook.replay import whoami
-from oncehook.store import Store
+from oncehook.operations.prune import forget, mentioning
+from oncehook.operations.replay import whoami
+from oncehook.store.protocols import Store
 
 
 @click.command("forget")

@@ -6,12 +6,12 @@ from secrets import token_hex
 
 import click
 
-from oncehook import providers
 from oncehook.cli.options import write_new
 from oncehook.cli.starter import example_type, files, source_lines, variable
-from oncehook.errors import ConfigurationError
-from oncehook.providers import Provider
-from oncehook.secret import ENV_FILE, in_env_file
+from oncehook.config.secret import ENV_FILE, in_env_file
+from oncehook.model.errors import ConfigurationError
+from oncehook.providers import definition as providers
+from oncehook.providers.definition import Provider
 from oncehook.testing.keys import make_pair
 
 

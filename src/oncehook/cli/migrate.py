@@ -6,7 +6,7 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, run
-from oncehook.settings import Settings
+from oncehook.config.settings import Settings
 from oncehook.store import make_store, queries
 
 
@@ -45,7 +45,7 @@ async def _print(settings: Settings) -> None:
 
 async def _pending(settings: Settings) -> list[tuple[int, str, str]]:
     if settings.database.startswith("sqlite:"):
-        from oncehook.store.sqlite_file import database_path
+        from oncehook.store.sqlite.file import database_path
 
         if not database_path(settings.database).exists():  # opening it would create it
             return list(queries.migrations("sqlite"))

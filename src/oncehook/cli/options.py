@@ -14,12 +14,13 @@ from typing import Any, TypeVar
 import click
 
 from oncehook.cli.app import configured
-from oncehook.clock import SYSTEM
-from oncehook.errors import ConfigurationError
-from oncehook.extract import moment
-from oncehook.settings import Configuration
-from oncehook.store import Store, make_store
-from oncehook.values import duration
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.settings import Configuration
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.values import duration
+from oncehook.providers.expressions import moment
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ def require_database(configuration: Configuration) -> None:
     """A look must not create an empty SQLite file where somebody mistyped a path."""
     address = configuration.settings.database
     if address.startswith("sqlite:"):
-        from oncehook.store.sqlite_file import database_path
+        from oncehook.store.sqlite.file import database_path
 
         path = database_path(address)
         if not path.exists():

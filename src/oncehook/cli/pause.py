@@ -8,11 +8,11 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import Parsed, config_option, json_option, opened, print_json, printable, run
-from oncehook.errors import ConfigurationError
-from oncehook.replay import whoami
-from oncehook.settings import Configuration
-from oncehook.store import Store
-from oncehook.values import positive_duration
+from oncehook.config.settings import Configuration
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.values import positive_duration
+from oncehook.operations.replay import whoami
+from oncehook.store.protocols import Store
 
 
 @click.command("pause")

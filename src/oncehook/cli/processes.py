@@ -11,7 +11,7 @@ import time
 
 import click
 
-from oncehook.metrics import FOLDER
+from oncehook.observability.metrics import FOLDER
 
 SETTLED = 10.0
 """Seconds after which a child that ends, for whatever reason, is one to be replaced: the database may be away."""

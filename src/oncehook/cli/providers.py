@@ -4,10 +4,10 @@ import sys
 
 import click
 
-from oncehook import providers
 from oncehook.cli.options import config_option, console, json_option, print_json
-from oncehook.providers import HANDSHAKES, Provider
-from oncehook.settings import load
+from oncehook.config.settings import load
+from oncehook.providers import definition as providers
+from oncehook.providers.definition import HANDSHAKES, Provider
 
 
 @click.command("providers")

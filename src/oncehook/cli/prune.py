@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from oncehook import providers
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
+from oncehook.config.settings import Configuration, Horizon, Settings
 from oncehook.email import Email
-from oncehook.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune, prune_email
-from oncehook.settings import Configuration, Horizon, Settings
-from oncehook.store import Store
-from oncehook.values import as_duration
+from oncehook.model.values import as_duration
+from oncehook.operations.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune, prune_email
+from oncehook.providers import definition as providers
+from oncehook.store.protocols import Store
 
 
 @click.command("prune")

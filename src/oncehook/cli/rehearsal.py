@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from oncehook.cli.options import print_json, printable
-from oncehook.receipt import Receipt
-from oncehook.rehearse import REALLY_MADE, Rehearsal, rehearse
-from oncehook.replay import pages
-from oncehook.store import Selection, Store
+from oncehook.model.receipt import Receipt
+from oncehook.operations.rehearse import REALLY_MADE, Rehearsal, rehearse
+from oncehook.operations.replay import pages
+from oncehook.store.protocols import Store
+from oncehook.store.rows import Selection
 
 if TYPE_CHECKING:
     from oncehook.inbox import Inbox

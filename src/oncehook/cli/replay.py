@@ -16,13 +16,14 @@ from oncehook.cli.options import Moment, Parsed, config_option, json_option, ope
 from oncehook.cli.progress import outcomes_text, replay_bar, wait_until_handled
 from oncehook.cli.rehearsal import rehearse_all
 from oncehook.cli.show import resolve_all
-from oncehook.dead import common, shape
-from oncehook.receipt import Filter, Receipt, State
-from oncehook.rehearse import REALLY_MADE
-from oncehook.replay import REPLAYABLE, Outcomes, Replayed, bounded, pages, replay, survey
-from oncehook.settings import Configuration
-from oncehook.store import Selection, Store
-from oncehook.values import positive_duration, rate
+from oncehook.config.settings import Configuration
+from oncehook.model.receipt import Filter, Receipt, State
+from oncehook.model.values import positive_duration, rate
+from oncehook.operations.dead_letters import common, shape
+from oncehook.operations.rehearse import REALLY_MADE
+from oncehook.operations.replay import REPLAYABLE, Outcomes, Replayed, bounded, pages, replay, survey
+from oncehook.store.protocols import Store
+from oncehook.store.rows import Selection
 
 if TYPE_CHECKING:
     from oncehook.inbox import Inbox

@@ -9,9 +9,10 @@ import click
 from oncehook.cli.app import app_option
 from oncehook.cli.options import Moment, config_option, json_option, opened_store, print_json, run
 from oncehook.cli.show import resolve_all
-from oncehook.receipt import Filter, State
-from oncehook.replay import Replayed, bounded, retry_now
-from oncehook.store import Selection, Store
+from oncehook.model.receipt import Filter, State
+from oncehook.operations.replay import Replayed, bounded, retry_now
+from oncehook.store.protocols import Store
+from oncehook.store.rows import Selection
 
 
 @click.command("retry")

@@ -8,7 +8,7 @@ import click
 
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
-from oncehook.rotation import list_secrets
+from oncehook.operations.rotation import list_secrets
 
 
 @click.command("secrets")

@@ -15,16 +15,16 @@ from urllib.parse import SplitResult, urlsplit
 
 import click
 
-from oncehook import providers
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, print_json
-from oncehook.clock import SYSTEM
-from oncehook.draft import with_field, with_id
-from oncehook.errors import ConfigurationError
-from oncehook.providers import Provider
-from oncehook.sample import Sample, compose, url_for
-from oncehook.secret import resolve
-from oncehook.settings import Configuration, SourceSettings
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.secret import resolve
+from oncehook.config.settings import Configuration, SourceSettings
+from oncehook.model.errors import ConfigurationError
+from oncehook.providers import definition as providers
+from oncehook.providers.definition import Provider
+from oncehook.providers.draft import with_field, with_id
+from oncehook.providers.sample import Sample, compose, url_for
 
 Answer = tuple[int, str]
 

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING
 import click
 import uvicorn
 
-from oncehook import metrics, signals
 from oncehook.cli.app import app_name, app_option, configured_inbox
 from oncehook.cli.ending import end_on_signals
 from oncehook.cli.options import config_option
 from oncehook.cli.processes import run_processes
-from oncehook.errors import ConfigurationError
+from oncehook.http_client.client import parse_url
 from oncehook.inbox import Inbox
-from oncehook.outgoing import parse_url
-from oncehook.source import Source
+from oncehook.model.errors import ConfigurationError
+from oncehook.observability import metrics, signals
+from oncehook.providers.source import Source
 from oncehook.web.app import Service
 from oncehook.web.protocol import Protocol, close_unfinished
 

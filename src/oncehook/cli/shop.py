@@ -5,10 +5,10 @@ What fails does so by its number: some at the first attempt only, a few for good
 
 from typing import Any
 
-from oncehook.effect import Effect
-from oncehook.event import Event
+from oncehook.effects.effect import Effect
+from oncehook.handlers.event import Event
 from oncehook.inbox import Inbox
-from oncehook.retry import Fail, RetryLater
+from oncehook.model.retry import Fail, RetryLater
 
 
 def open_shop(inbox: Inbox) -> None:

@@ -20,11 +20,11 @@ from oncehook.cli.options import (
     printable,
     run,
 )
-from oncehook.dead import failed_without_attempt
-from oncehook.effect import effect_json
-from oncehook.order import entities_of
-from oncehook.receipt import EffectFilter, Filter, Payload, Receipt, rfc3339
-from oncehook.store import Store
+from oncehook.effects.effect import effect_json
+from oncehook.handlers.order import entities_of
+from oncehook.model.receipt import EffectFilter, Filter, Payload, Receipt, rfc3339
+from oncehook.operations.dead_letters import failed_without_attempt
+from oncehook.store.protocols import Store
 
 MOST_EFFECTS = 1000
 ATTEMPT_COLOURS = {"processed": "green", "no handler": "bright_black", "released": "bright_black", "retrying": "yellow"}

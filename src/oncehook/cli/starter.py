@@ -3,8 +3,8 @@
 import re
 from collections.abc import Container
 
-from oncehook.providers import Provider
-from oncehook.sample import a_type
+from oncehook.providers.definition import Provider
+from oncehook.providers.sample import a_type
 
 CONFIGURATION = """\
 # Oncehook: every webhook, exactly once. Start with `oncehook serve`.

@@ -19,9 +19,9 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.cli.pause import pause_text
-from oncehook.receipt import EffectState, State, rfc3339
-from oncehook.store import Store
-from oncehook.values import positive_duration
+from oncehook.model.receipt import EffectState, State, rfc3339
+from oncehook.model.values import positive_duration
+from oncehook.store.protocols import Store
 
 NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
 OVERDUE = 60

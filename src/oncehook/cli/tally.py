@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from oncehook.request import Receive, Scope, Send
+from oncehook.receiver.request import Receive, Scope, Send
 
 AGENT = "oncehook-demo"
 """The User-Agent of the demo's own senders; whoever else delivers is counted apart."""

@@ -9,16 +9,16 @@ from collections import Counter, deque
 from copy import deepcopy
 from pathlib import Path
 
-from oncehook import signals
 from oncehook.cli.board import Board, Lines, Snapshot
 from oncehook.cli.serve import make_dashboard, make_server
 from oncehook.cli.shop import open_shop
 from oncehook.cli.tally import Tally, Witness
 from oncehook.cli.traffic import SENDERS, Traffic
-from oncehook.clock import SYSTEM
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.settings import load
 from oncehook.inbox import Inbox
-from oncehook.receipt import Filter
-from oncehook.settings import load
+from oncehook.model.receipt import Filter
+from oncehook.observability import signals
 
 CHECK_SHARE = 20
 """A check may take one part in so many of the demo's time: counting many receipts takes long."""

@@ -16,12 +16,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from oncehook import providers
 from oncehook.cli.tally import AGENT, Tally
-from oncehook.clock import SYSTEM
-from oncehook.providers import Provider
-from oncehook.sample import Sample, compose, url_for
-from oncehook.sign import sign
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.providers import definition as providers
+from oncehook.providers.definition import Provider
+from oncehook.providers.sample import Sample, compose, url_for
+from oncehook.providers.sign import sign
 
 STALE = 3 * 86400
 """Seconds: older than any of these senders retries."""

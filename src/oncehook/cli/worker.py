@@ -5,12 +5,12 @@ import sys
 
 import click
 
-from oncehook import signals
 from oncehook.cli.app import app_name, app_option, configured_inbox
 from oncehook.cli.ending import end_on_signals
 from oncehook.cli.options import config_option
-from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox
+from oncehook.model.errors import ConfigurationError
+from oncehook.observability import signals
 
 
 @click.command("worker")

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from oncehook.config.settings import Settings
 from oncehook.email import status, suppress
 from oncehook.email.event import message
 from oncehook.email.events import normalise, sendgrid_message
 from oncehook.email.folding import Folding
 from oncehook.email.suppress import Allowed, Blocked, Change, Policy
-from oncehook.receipt import rfc3339
-from oncehook.settings import Settings
-from oncehook.store import Store
-from oncehook.transact import Transaction
+from oncehook.model.receipt import rfc3339
+from oncehook.store.protocols import Store
+from oncehook.store.transaction import Transaction
 
 PAGE = 500
 __all__ = ["Allowed", "Blocked", "Email", "Folding", "normalise"]

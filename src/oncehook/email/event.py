@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from oncehook.extract import indexed
-from oncehook.receipt import rfc3339
+from oncehook.model.receipt import rfc3339
+from oncehook.providers.expressions import indexed
 
 
 class EmailType(StrEnum):

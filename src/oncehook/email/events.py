@@ -13,7 +13,7 @@ from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, com
 from oncehook.email.mailgun import mailgun
 from oncehook.email.reading import Words, at, headers, inner, metadata, tags, text, when, why
 from oncehook.email.senders import brevo, mailjet, mandrill, resend, sparkpost
-from oncehook.extract import indexed
+from oncehook.providers.expressions import indexed
 
 T = EmailType
 

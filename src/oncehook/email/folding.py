@@ -11,10 +11,10 @@ from oncehook.email.event import AHEAD
 from oncehook.email.events import READERS, normalise
 from oncehook.email.reading import form_fields
 from oncehook.email.suppress import Policy
-from oncehook.errors import ConfigurationError
-from oncehook.event import Event
-from oncehook.extract import NotReadable, TooDeep, indexed, parse
-from oncehook.transact import Transaction
+from oncehook.handlers.event import Event
+from oncehook.model.errors import ConfigurationError
+from oncehook.providers.expressions import NotReadable, TooDeep, indexed, parse
+from oncehook.store.transaction import Transaction
 
 BATCH = 200
 """How many events are folded in one transaction where no handler of the user's is."""

@@ -8,9 +8,9 @@ from typing import Any, TextIO
 
 from oncehook.email.event import address, clean
 from oncehook.email.suppress import FORGOTTEN, MANUAL, Change
-from oncehook.errors import OncehookError
-from oncehook.extract import indexed, moment
-from oncehook.receipt import rfc3339
+from oncehook.model.errors import OncehookError
+from oncehook.model.receipt import rfc3339
+from oncehook.providers.expressions import indexed, moment
 
 COLUMNS = ("address", "reason", "since", "source", "event", "note")
 ADDRESS = ("address", "email", "recipient")

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from oncehook.email.event import MOST_METADATA, MOST_REASON, MOST_TAGS, EmailType, clean
-from oncehook.extract import NotReadable, TooDeep, indexed, look_up, moment, parse
+from oncehook.providers.expressions import NotReadable, TooDeep, indexed, look_up, moment, parse
 
 MOST_FIELDS = 1000
 

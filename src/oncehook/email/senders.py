@@ -4,7 +4,7 @@ from typing import Any
 
 from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, compose, message
 from oncehook.email.reading import Words, at, headers, metadata, read_list, tags, text, when, why
-from oncehook.extract import indexed
+from oncehook.providers.expressions import indexed
 
 T = EmailType
 

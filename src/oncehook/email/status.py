@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from oncehook.email.event import SOFT, EmailEvent, EmailType
-from oncehook.receipt import rfc3339
-from oncehook.transact import Transaction
+from oncehook.model.receipt import rfc3339
+from oncehook.store.transaction import Transaction
 
 RANK = {
     EmailType.QUEUED: 1,

@@ -17,11 +17,11 @@ import msgspec
 
 from oncehook.email.event import AHEAD, HARD, SOFT, EmailType, address, clean
 from oncehook.email.status import Difference, Fact, ask
-from oncehook.errors import ConfigurationError
-from oncehook.extract import moment
-from oncehook.receipt import rfc3339
-from oncehook.store import Store
-from oncehook.transact import Transaction
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.receipt import rfc3339
+from oncehook.providers.expressions import moment
+from oncehook.store.protocols import Store
+from oncehook.store.transaction import Transaction
 
 SOFT_BOUNCES, MANUAL = "soft_bounces", "manual"
 FORGOTTEN = re.compile(r"sha256:[0-9a-f]{64}")

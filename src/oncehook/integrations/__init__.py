@@ -1,1 +1,1 @@
-"""For other people's tools and frameworks: each module is for one of them, and is imported only where that is used."""
+"""Other tools and frameworks: one module each, imported only where the tool is used."""

@@ -1,9 +1,10 @@
 """Certificates and keys that must be fetched, and the one way in which the door fetches anything.
 
-Who may be asked is decided before this module is called (`providers/sns.py`, `paypal.py`, `plaid.py`, `graph.py`), and
-`outgoing.py` asks. Here: HTTPS alone, one fetch at a time per key, a budget of fetches for each source, and a bounded
-cache. A key counts for a day, and one that is in use is renewed in the background before that. A failed fetch is
-Unavailable (503, it is sent again), never a verdict. While a host does not answer, the key that it gave counts on.
+Who may be asked is decided before this module is called (`families/sns_form.py`, `paypal_form.py`, `plaid_form.py`,
+`graph_form.py`), and `http_client/client.py` asks. Here: HTTPS alone, one fetch at a time per key, a budget of fetches
+for each source, and a bounded cache. A key counts for a day, and one that is in use is renewed in the background before
+that. A failed fetch is Unavailable (503, it is sent again), never a verdict. While a host does not answer, the key that
+it gave counts on.
 """
 
 import asyncio
@@ -15,11 +16,11 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from oncehook import signals
-from oncehook.clock import SYSTEM, Clock
-from oncehook.errors import SendFailed, Unavailable
-from oncehook.exchange import Answer
-from oncehook.outgoing import Address, Outgoing, look_up_name
+from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.http_client.client import Address, Outgoing, look_up_name
+from oncehook.http_client.exchange import Answer
+from oncehook.model.errors import SendFailed, Unavailable
+from oncehook.observability import signals
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

@@ -7,7 +7,7 @@ import re
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from oncehook.extract import Headers, NotReadable, TooDeep, parse
+from oncehook.providers.expressions import Headers, NotReadable, TooDeep, parse
 
 BATCH, STRUCTURED = b"application/cloudevents-batch", b"application/cloudevents"
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*+)"', re.DOTALL)

@@ -4,7 +4,7 @@ A handshake that its provider signs is verified like an event first. One that no
 of characters only, so nothing that is sent back can be more than a word. Where the answer is signed with the source's
 key (Zoom, X, Braintree), `is_signable` says which words are signed, and the source rejects a body that is such a word:
 no answer is ever the signature of an event. A secret that a handshake offers (Asana, Notion) is shown to the
-operator and never adopted. Nothing is fetched but from an address that `providers/sns.py` allows.
+operator and never adopted. Nothing is fetched but from an address that `families/sns_form.py` allows.
 """
 
 import base64
@@ -16,14 +16,15 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from oncehook.errors import Rejected, Unavailable
-from oncehook.extract import NotReadable, parse
-from oncehook.providers import Handshake, braintree
+from oncehook.model.errors import Rejected, Unavailable
+from oncehook.model.receipt import LARGE, Delivery
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.sns import subscribe_url
-from oncehook.receipt import LARGE, Delivery
-from oncehook.signatures import Key
-from oncehook.template import Body, compile_paths
+from oncehook.providers.definition import Handshake
+from oncehook.providers.expressions import NotReadable, parse
+from oncehook.providers.families import braintree_form as braintree
+from oncehook.providers.families.sns_form import subscribe_url
+from oncehook.providers.signatures import Key
+from oncehook.providers.template import Body, compile_paths
 
 Answer = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # status, body, headers
 

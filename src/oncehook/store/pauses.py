@@ -9,8 +9,8 @@ place where its own events begin, and leases from there. An event that comes to 
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from oncehook.clock import Clock
-from oncehook.patterns import Handled
+from oncehook.concurrency.clock import Clock
+from oncehook.model.patterns import Handled
 from oncehook.store.serial import Key
 
 LOOK_SECONDS = 1.0

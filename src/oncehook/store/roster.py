@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from oncehook.patterns import Handled
+from oncehook.model.patterns import Handled
 
 Type = tuple[str, str]
 """(source, type)"""

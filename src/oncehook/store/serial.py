@@ -7,8 +7,8 @@ blocked keys keep another from its turn. A look costs by the keys that it passes
 import json
 from collections.abc import Callable, Sequence
 
-from oncehook.clock import Clock
-from oncehook.receipt import Leased
+from oncehook.concurrency.clock import Clock
+from oncehook.model.receipt import Leased
 
 Key = tuple[str, str]
 """(source, serial key). The same text at another source is another key."""

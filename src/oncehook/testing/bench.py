@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from oncehook.inbox import Inbox
-from oncehook.prune import Pruned
-from oncehook.receipt import Receipt
+from oncehook.model.receipt import Receipt
+from oncehook.operations.prune import Pruned
 from oncehook.testing import clock, door, work
 from oncehook.testing.door import Answer
 from oncehook.testing.work import Drained

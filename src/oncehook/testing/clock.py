@@ -8,9 +8,9 @@ and each connection on that database, and costs nothing where it is not used.
 from typing import Any
 
 from oncehook.inbox import Inbox
+from oncehook.model.values import duration
 from oncehook.store import queries
 from oncehook.testing.door import NOT_RUNNING
-from oncehook.values import duration
 
 
 async def advance(inbox: Inbox, by: Any) -> None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from urllib.parse import urlsplit, urlunsplit
 
-from oncehook.errors import ConfigurationError
+from oncehook.model.errors import ConfigurationError
 from oncehook.store import queries
 
 
@@ -27,7 +27,7 @@ def _run(server: str, statement: str) -> None:
     try:
         import asyncpg
 
-        from oncehook.store.postgres_pool import told
+        from oncehook.store.postgres.pool import told
     except ModuleNotFoundError:
         raise ConfigurationError("PostgreSQL needs its driver: pip install 'oncehook[postgres]'") from None
 

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from oncehook import sign as signing
-from oncehook.clock import SYSTEM
-from oncehook.draft import encoded, merged, with_id
-from oncehook.errors import ConfigurationError
+from oncehook.concurrency.clock import SYSTEM
 from oncehook.inbox import Inbox
-from oncehook.providers import Provider, find
-from oncehook.sample import TOPIC, Sample, a_type, unsigned
-from oncehook.source import Source
+from oncehook.model.errors import ConfigurationError
+from oncehook.providers import sign as signing
+from oncehook.providers.definition import Provider, find
+from oncehook.providers.draft import encoded, merged, with_id
+from oncehook.providers.sample import TOPIC, Sample, a_type, unsigned
+from oncehook.providers.source import Source
 from oncehook.testing.keys import shared_secret
 
 PUBLIC_HOST = "hooks.example.com"

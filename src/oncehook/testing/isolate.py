@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
-from oncehook.effect import HTTP
-from oncehook.errors import ConfigurationError
+from oncehook.config.secret import is_unset
+from oncehook.config.settings import Configuration, SourceSettings
+from oncehook.effects.effect import HTTP
 from oncehook.inbox import Inbox
-from oncehook.providers import built_in
-from oncehook.secret import is_unset
-from oncehook.settings import Configuration, SourceSettings
+from oncehook.model.errors import ConfigurationError
+from oncehook.providers.definition import built_in
 from oncehook.testing.keys import make_pair, shared_secret
 
 

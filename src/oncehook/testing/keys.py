@@ -8,9 +8,9 @@ from typing import Any
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
-from oncehook.providers import Provider, Signature
-from oncehook.secret import resolve
-from oncehook.source import Source
+from oncehook.config.secret import resolve
+from oncehook.providers.definition import Provider, Signature
+from oncehook.providers.source import Source
 
 SHARED = ("text", "base64", "hex", "whsec")
 """Forms of a key that both sides have."""

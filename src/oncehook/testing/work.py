@@ -6,18 +6,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from oncehook import replay as replaying
-from oncehook.clock import SYSTEM
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.effects.relay import Relay
 from oncehook.inbox import Inbox
-from oncehook.process import Processor
-from oncehook.prune import Pruned, effect_horizon
-from oncehook.prune import prune as prune_store
-from oncehook.receipt import EffectFilter, EffectState, Leased, Receipt
-from oncehook.relay import Relay
-from oncehook.rescue import rescue
-from oncehook.store import Selection
+from oncehook.model.receipt import EffectFilter, EffectState, Leased, Receipt
+from oncehook.operations import replay as replaying
+from oncehook.operations.prune import Pruned, effect_horizon
+from oncehook.operations.prune import prune as prune_store
+from oncehook.store.rows import Selection
 from oncehook.testing.clock import advance
 from oncehook.testing.door import NOT_RUNNING, Answer
+from oncehook.worker.process import Processor
+from oncehook.worker.rescue import rescue
 
 AT_ONCE = 100
 LATE = 0.01

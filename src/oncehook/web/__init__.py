@@ -1,1 +1,1 @@
-"""What `oncehook serve` answers beside the door."""
+"""The service around the receiver: probes, metrics, the dashboard and the JSON API."""

@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 
-from oncehook.ack import TEXT, Response, refused, unavailable
-from oncehook.errors import Unavailable
 from oncehook.inbox import Inbox
-from oncehook.request import CLOSE, Receive, Scope, Send, respond
-from oncehook.scrape import Scrape
+from oncehook.model.errors import Unavailable
+from oncehook.operations.scrape import Scrape
+from oncehook.receiver.ack import TEXT, Response, refused, unavailable
+from oncehook.receiver.request import CLOSE, Receive, Scope, Send, respond
 
 PREFIX = "/webhooks/"
 METRICS_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from oncehook.clock import SYSTEM, Clock
-from oncehook.secret import resolve
+from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.config.secret import resolve
 from oncehook.web.settings import ROLES, SCOPES, DashboardSettings
 
 COST = 15

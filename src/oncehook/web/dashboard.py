@@ -10,7 +10,8 @@ from starlette.staticfiles import StaticFiles
 
 from oncehook import __version__
 from oncehook.inbox import Inbox
-from oncehook.request import Receive, Scope, Send
+from oncehook.operations.replay_runs import Runs
+from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.web import filters
 from oncehook.web.api import ENDPOINTS
 from oncehook.web.auth import Access
@@ -20,7 +21,6 @@ from oncehook.web.live import Live
 from oncehook.web.overview import Overview
 from oncehook.web.page import Action, Context, Page, Problem
 from oncehook.web.pages import audit, dead, effects, email, event, events, overview, sign_in, sources
-from oncehook.web.runs import Runs
 from oncehook.web.settings import read_dashboard
 
 PAGES: tuple[Page, ...] = (

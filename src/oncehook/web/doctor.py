@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from oncehook.clock import SYSTEM, Clock
-from oncehook.doctor import examine
+from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.inbox import Inbox
-from oncehook.rotation import list_secrets
+from oncehook.operations.doctor import examine
+from oncehook.operations.rotation import list_secrets
 
 FRESH = 2.0
 """Seconds for which an answer is as good as a new one."""

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from oncehook.clock import SYSTEM
-from oncehook.receipt import EffectFilter, EffectState
-from oncehook.store import Store
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.model.receipt import EffectFilter, EffectState
+from oncehook.store.protocols import Store
 from oncehook.web.page import Problem, check_texts, number
 
 PAGE = 50

@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
-from oncehook.clock import SYSTEM
-from oncehook.extract import moment
-from oncehook.receipt import rfc3339
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.model.receipt import rfc3339
+from oncehook.providers.expressions import moment
 from oncehook.web.charts import HEIGHT, WIDTH
 from oncehook.web.show import visible
 

@@ -16,9 +16,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook import signals
-from oncehook.errors import Unavailable
-from oncehook.request import Message, Receive, Scope, Send
+from oncehook.model.errors import Unavailable
+from oncehook.observability import signals
+from oncehook.receiver.request import Message, Receive, Scope, Send
 from oncehook.web.auth import RUN, Access, Principal
 from oncehook.web.hosts import is_known_host
 from oncehook.web.page import ROOT, Action, Context, Problem

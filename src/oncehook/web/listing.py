@@ -13,11 +13,12 @@ from typing import Any
 
 import msgspec
 
-from oncehook.clock import SYSTEM
-from oncehook.extract import moment
-from oncehook.receipt import UNHANDLED, Filter, Receipt, State, rfc3339
-from oncehook.store import Place, Store
-from oncehook.values import duration
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.model.receipt import UNHANDLED, Filter, Receipt, State, rfc3339
+from oncehook.model.values import duration
+from oncehook.providers.expressions import moment
+from oncehook.store.protocols import Store
+from oncehook.store.rows import Place
 from oncehook.web.page import Problem, check_texts
 
 PAGE = 50

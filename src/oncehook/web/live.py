@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from oncehook.errors import Unavailable
-from oncehook.store import Store
+from oncehook.model.errors import Unavailable
+from oncehook.store.protocols import Store
 
 EVERY = 2.0
 MOST = 100

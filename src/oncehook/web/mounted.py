@@ -6,10 +6,10 @@ the path of cookies.
 
 import secrets
 
-from oncehook.ack import unavailable
-from oncehook.errors import ConfigurationError
 from oncehook.inbox import Inbox, path_below
-from oncehook.request import Message, Receive, Scope, Send, respond
+from oncehook.model.errors import ConfigurationError
+from oncehook.receiver.ack import unavailable
+from oncehook.receiver.request import Message, Receive, Scope, Send, respond
 from oncehook.web.dashboard import Dashboard
 from oncehook.web.page import DOOR, ROOT
 

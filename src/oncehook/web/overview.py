@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from oncehook.clock import SYSTEM, Clock
+from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.inbox import Inbox
-from oncehook.meter import percentiles
+from oncehook.observability.meter import percentiles
 
 SERIES = ("received", "duplicate", "rejected", "failed")
 MOST = 10_000

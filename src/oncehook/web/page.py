@@ -12,14 +12,14 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from oncehook.errors import OncehookError
 from oncehook.inbox import Inbox
-from oncehook.store import Store
+from oncehook.model.errors import OncehookError
+from oncehook.operations.replay_runs import Runs
+from oncehook.store.protocols import Store
 from oncehook.web.auth import Access, Principal
 from oncehook.web.doctor import Doctor
 from oncehook.web.live import Live
 from oncehook.web.overview import Overview
-from oncehook.web.runs import Runs
 
 ROOT, DOOR = "oncehook.root", "oncehook.door"
 """In the scope of a mounted dashboard: the path where it is mounted, and where the inbox is."""

@@ -10,10 +10,10 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from oncehook import signals
-from oncehook.ack import Header, Response
-from oncehook.receipt import Delivery
-from oncehook.request import CLOSE, MOST_HEAD, MOST_HEADERS, size_of_head, turned_away
+from oncehook.model.receipt import Delivery
+from oncehook.observability import signals
+from oncehook.receiver.ack import Header, Response
+from oncehook.receiver.request import CLOSE, MOST_HEAD, MOST_HEADERS, size_of_head, turned_away
 from oncehook.web.app import PREFIX, Service
 
 DOOR = PREFIX.encode()

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oncehook.errors import ConfigurationError
-from oncehook.settings import named_tables, read_table, setting
-from oncehook.values import duration, one_of, some, text, texts
+from oncehook.config.settings import named_tables, read_table, setting
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.values import duration, one_of, some, text, texts
 
 SCOPES = ("read", "replay", "admin")
 ROLES: Mapping[str, frozenset[str]] = {"viewer": frozenset({"read"}), "operator": frozenset(SCOPES)}

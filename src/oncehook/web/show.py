@@ -6,7 +6,7 @@ import shlex
 import msgspec
 from markupsafe import Markup, escape
 
-from oncehook.receipt import Payload, Receipt
+from oncehook.model.receipt import Payload, Receipt
 
 LONGEST = 128 * 1024
 """Characters of a body on the page; the download has all of it."""

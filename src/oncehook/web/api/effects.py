@@ -4,8 +4,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.effect import effect_json
-from oncehook.replay import replay_effects
+from oncehook.effects.effect import effect_json
+from oncehook.operations.replay import replay_effects
 from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.effects import Asked, list_effects, read_cursor

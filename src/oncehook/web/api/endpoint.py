@@ -8,8 +8,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.receipt import State
-from oncehook.values import with_allowed
+from oncehook.model.receipt import State
+from oncehook.model.values import with_allowed
 from oncehook.web.page import Action, Handler, Problem
 
 T = TypeVar("T")

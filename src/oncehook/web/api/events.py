@@ -6,12 +6,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.effect import effect_json
-from oncehook.order import entities_of
-from oncehook.prune import forget
-from oncehook.receipt import EffectFilter, Payload
-from oncehook.replay import replay
-from oncehook.store import Selection
+from oncehook.effects.effect import effect_json
+from oncehook.handlers.order import entities_of
+from oncehook.model.receipt import EffectFilter, Payload
+from oncehook.operations.prune import forget
+from oncehook.operations.replay import replay
+from oncehook.store.rows import Selection
 from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.listing import Asked, list_events, read_cursor, write_cursor

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from oncehook.values import LONGEST
+from oncehook.model.values import LONGEST
 
 StateName = Literal["received", "processing", "processed", "retrying", "failed", "ignored"]
 Text = Annotated[str, Meta(max_length=500)]

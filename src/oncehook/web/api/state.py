@@ -6,8 +6,8 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.dead import grouped
-from oncehook.receipt import rfc3339
+from oncehook.model.receipt import rfc3339
+from oncehook.operations.dead_letters import grouped
 from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.overview import RANGES

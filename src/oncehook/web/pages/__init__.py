@@ -1,1 +1,1 @@
-"""The pages of the dashboard, a module each."""
+"""The pages of the dashboard, one module each."""

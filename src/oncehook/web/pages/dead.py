@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.dead import grouped
+from oncehook.operations.dead_letters import grouped
 from oncehook.web.page import Action, Context, Page
 
 MOST_ERRORS = 10_000

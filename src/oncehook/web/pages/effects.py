@@ -6,9 +6,9 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook.effect import effect_json
-from oncehook.receipt import EffectFilter, EffectState
-from oncehook.replay import replay_effects
+from oncehook.effects.effect import effect_json
+from oncehook.model.receipt import EffectFilter, EffectState
+from oncehook.operations.replay import replay_effects
 from oncehook.web.effects import Asked, Listing, list_effects, read_cursor
 from oncehook.web.overview import MOST
 from oncehook.web.page import Action, Context, Page, Problem, form, number, principal

@@ -8,11 +8,11 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook.clock import SYSTEM
+from oncehook.concurrency.clock import SYSTEM
 from oncehook.email import DIMENSIONS
 from oncehook.email.event import EmailType
-from oncehook.errors import StoreUnavailable
 from oncehook.inbox import Inbox
+from oncehook.model.errors import StoreUnavailable
 from oncehook.web.charts import Chart, chart
 from oncehook.web.page import Action, Context, Page, Problem, check_texts, form, principal
 

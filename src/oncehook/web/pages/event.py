@@ -6,13 +6,13 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook.dead import failed_without_attempt
-from oncehook.order import entities_of
-from oncehook.prune import forget
-from oncehook.receipt import EffectFilter, Filter, Receipt, rfc3339
-from oncehook.rehearse import REALLY_MADE, Rehearsal
-from oncehook.replay import obstacle, replay, retry_now
-from oncehook.store import Selection
+from oncehook.handlers.order import entities_of
+from oncehook.model.receipt import EffectFilter, Filter, Receipt, rfc3339
+from oncehook.operations.dead_letters import failed_without_attempt
+from oncehook.operations.prune import forget
+from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
+from oncehook.operations.replay import obstacle, replay, retry_now
+from oncehook.store.rows import Selection
 from oncehook.web.page import Action, Context, Page, Problem, number, principal
 from oncehook.web.show import as_curl, as_send, pretty, shortened
 

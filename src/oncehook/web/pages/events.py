@@ -7,11 +7,11 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook.dead import shape
-from oncehook.receipt import UNHANDLED, Filter, State
-from oncehook.replay import Replayed, survey
-from oncehook.store import Selection
-from oncehook.values import rate as parse_rate
+from oncehook.model.receipt import UNHANDLED, Filter, State
+from oncehook.model.values import rate as parse_rate
+from oncehook.operations.dead_letters import shape
+from oncehook.operations.replay import Replayed, survey
+from oncehook.store.rows import Selection
 from oncehook.web.listing import Asked, Listing, exactly, list_events, place, read_cursor, write_cursor
 from oncehook.web.page import Action, Context, Page, Problem, form, principal
 

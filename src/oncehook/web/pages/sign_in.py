@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from oncehook import signals
+from oncehook.observability import signals
 from oncehook.web.auth import PACE, Busy
 from oncehook.web.guard import cookie_name, is_https, signed_in
 from oncehook.web.page import Action, Context, Page, Problem, form, principal

@@ -6,9 +6,9 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook.receipt import rfc3339
-from oncehook.source import Source
-from oncehook.values import as_duration
+from oncehook.model.receipt import rfc3339
+from oncehook.model.values import as_duration
+from oncehook.providers.source import Source
 from oncehook.web.page import Action, Context, Page, Problem, principal
 
 ADVICE = {

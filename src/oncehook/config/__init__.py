@@ -1,0 +1,1 @@
+"""Settings from `oncehook.toml` and the environment, and references to secrets."""

@@ -1,0 +1,1 @@
+"""What users write against: events, handler registration, the outbox, ordering, forwards."""

@@ -1,0 +1,210 @@
+"""Who handles an event: the registry of handlers, and the choice of exactly one.
+
+The most specific pattern wins. Two equally specific ones that could meet on one type are an error at start-up, and so
+is a handler that no event can reach: neither is found out by an event in the night.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from oncehook.concurrency import calling
+from oncehook.concurrency.calling import Function, Threads
+from oncehook.handlers.event import Event
+from oncehook.handlers.outbox import Outbox
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.patterns import Handled, compile_pattern, overlap
+from oncehook.model.retry import Fail, Retry
+from oncehook.providers.expressions import indexed
+from oncehook.store.transaction import Transaction
+
+DEFAULT_TIMEOUT = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A user's function for (source, type pattern)."""
+
+    source: str
+    pattern: str
+    function: Function
+    retry: Retry
+    timeout: float
+    batch: int | None = None
+    forwards_to: str | None = None  # the target, if this is a source's `forward`
+    once_per: tuple[str, ...] = ()
+    defaulted: frozenset[str] = frozenset()  # of `retry` and `timeout`: what the source's settings decide
+    name: str = field(init=False)
+    is_async: bool = field(init=False)
+    takes_tx: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        name = calling.name_of(self.function) if self.forwards_to is None else f"forward to {self.forwards_to}"
+        object.__setattr__(self, "name", name)
+        calling.check(self.function, name, self.retry, self.timeout)
+        arguments = calling.positional(self.function, name)
+        object.__setattr__(self, "is_async", calling.is_meant_async(self.function))
+        object.__setattr__(self, "takes_tx", arguments > 1)
+        if not 1 <= arguments <= 2:
+            raise ConfigurationError(f"{self.name} must take (event) or (event, tx), not {arguments} arguments")
+        if self.batch is not None and (type(self.batch) is not int or self.batch < 1):
+            raise ConfigurationError(f"{self.name} has batch={self.batch!r}: give a whole number, 1 or more")
+        if not all(isinstance(one, str) and one for one in self.once_per):
+            raise ConfigurationError(f"{self.name} has once_per={self.once_per!r}: name facts, or paths of the payload")
+        if self.once_per and self.batch:
+            raise ConfigurationError(f"{self.name} has once_per and batch: an identity is of one event at a time")
+
+    async def call(self, given: Any, transaction: Transaction, threads: Threads) -> None:
+        """Call the function, for no longer than its timeout; a plain one in one of `threads`. Then its `tx` is dead."""
+        arguments = (given, transaction.offer(is_async=self.is_async)) if self.takes_tx else (given,)
+        try:
+            await calling.call("the handler", self.function, threads, self.timeout, *arguments)
+        finally:
+            transaction.withdraw()
+
+    def longest(self, threads: Threads) -> float:
+        """The most seconds that a call may take, with the wait for a thread where it needs one."""
+        return self.timeout + (0.0 if calling.runs_in_loop(self.function) else threads.patience)
+
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """How specific the pattern is: one without wildcards first, then by its literal characters."""
+        literals = sum(character not in "*?" for character in self.pattern)
+        return literals == len(self.pattern), literals
+
+
+async def is_repeated(handler: Handler, event: Event, transaction: Transaction) -> bool:
+    """Whether another event of the same identity (`once_per`) was handled by this handler. A replay is not another."""
+    if not handler.once_per:
+        return False
+    values = [_identity(event, name) for name in handler.once_per]
+    if None in values:
+        missing = handler.once_per[values.index(None)]
+        raise Fail(f"{handler.name} is once_per={missing!r}, and this event has none")
+    if not isinstance(transaction, Outbox):
+        raise ConfigurationError("once_per needs an inbox")
+    key = indexed(f"once:{handler.name}:{json.dumps(values)}") or ""
+    return await transaction.is_repeated(event._leased, key)
+
+
+def _identity(event: Event, name: str) -> Any:
+    """A fact of the event, or what stands at a path of its payload."""
+    if name in ("type", "object_id", "correlation_id"):
+        return getattr(event, name)
+    return event.get(name)
+
+
+class First(Protocol):
+    """What is done with the events of some sources before their handler, in its transaction."""
+
+    def __contains__(self, source: str) -> bool: ...
+
+    async def fold(self, events: Sequence[Event], transaction: Transaction) -> None: ...
+
+
+class Handlers:
+    """The handlers of an inbox."""
+
+    def __init__(self) -> None:
+        self._of_source: dict[str, list[Handler]] = {}
+        self._chosen: dict[tuple[str, str], Handler | None] = {}
+        self.ours: dict[str, Handler] = {}  # by source: the project's own, where the user has none
+        self.first: First | None = None
+        self._defaults: dict[str, dict[str, Any]] = {}
+        self._handled: Handled | None = None
+
+    def set_defaults(self, source: str, *, retry: Retry, timeout: float) -> None:
+        """What holds for the handlers of a source that do not say otherwise, whether or not they are here already."""
+        self._defaults[source] = {"retry": retry, "timeout": timeout}
+        of_source = self._of_source.get(source, [])
+        of_source[:] = map(self._with_defaults, of_source)
+        self._chosen.clear()
+
+    def _with_defaults(self, handler: Handler) -> Handler:
+        defaults = self._defaults.get(handler.source, {})
+        return replace(handler, **{name: defaults[name] for name in handler.defaulted if name in defaults})
+
+    def add(self, handler: Handler) -> None:
+        handler = self._with_defaults(handler)
+        of_source = self._of_source.setdefault(handler.source, [])
+        for other in of_source:
+            if other.forwards_to or handler.forwards_to:
+                own = handler if other.forwards_to else other
+                raise ConfigurationError(
+                    f"{own.name} would never be called: sources.{handler.source}.forward takes every event of that "
+                    "source. Remove the handler, or the forward"
+                )
+            if other.rank == handler.rank and overlap(other.pattern, handler.pattern):
+                raise ConfigurationError(
+                    f"{handler.name} and {other.name} tie for {handler.source}: {handler.pattern!r} and "
+                    f"{other.pattern!r} are equally specific; make one more specific, or call both from one handler"
+                )
+        self._handled = None
+        of_source.append(handler)
+        of_source.sort(key=lambda h: h.rank, reverse=True)
+        self._chosen.clear()
+
+    def add_projection(self, handler: Handler) -> None:
+        """Handle the events of a source that no handler of the user's takes."""
+        self.ours[handler.source] = handler
+        self._handled = None
+        self._chosen.clear()
+
+    @property
+    def handled(self) -> Handled:
+        """What this process handles."""
+        if self._handled is None:
+            patterns = tuple(sorted((handler.source, handler.pattern) for handler in self))
+            self._handled = Handled(patterns, frozenset(self.ours))
+        return self._handled
+
+    @property
+    def longest(self) -> float:
+        """How many seconds a handler may take, at most."""
+        return max((handler.timeout for handler in [*self, *self.ours.values()]), default=DEFAULT_TIMEOUT)
+
+    @property
+    def largest_batch(self) -> int:
+        """The most events that one call of a handler takes beyond the first."""
+        return max((handler.batch or 1 for handler in [*self, *self.ours.values()]), default=1) - 1
+
+    def find(self, source: str, type_: str) -> Handler | None:
+        """The one handler of an event, or None."""
+        key = source, type_
+        if key not in self._chosen:
+            if len(self._chosen) > 10_000:  # types come from senders
+                self._chosen.clear()
+            of_source = self._of_source.get(source, ())
+            self._chosen[key] = next(
+                (h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)), self.ours.get(source)
+            )
+        return self._chosen[key]
+
+    async def fold(self, events: Sequence[Event], transaction: Transaction) -> None:
+        """What comes before their handler. It sees in its transaction what follows from them.
+
+        Where `once_per` finds out at the mark that another event was quicker, the handler's work goes, and this stays.
+        """
+        first = self.first
+        if first is not None and events[0].source in first:
+            await first.fold(events, transaction)
+            if isinstance(transaction, Outbox):
+                transaction.stays = lambda: first.fold(events, transaction)
+
+    def check(self, types_of: Mapping[str, Sequence[str] | None]) -> None:
+        """Refuse a handler that no event can reach. `types_of` has every source with its allow-list."""
+        for handler in self:
+            if handler.source not in types_of:
+                known = ", ".join(sorted(types_of)) or "none"
+                raise ConfigurationError(
+                    f"{handler.name} is for source {handler.source!r}, which does not exist: the sources are {known}"
+                )
+            types = types_of[handler.source]
+            if types is not None and not any(overlap(handler.pattern, allowed) for allowed in types):
+                raise ConfigurationError(
+                    f"{handler.name} is for {handler.pattern!r}, which sources.{handler.source}.types never lets in"
+                )
+
+    def __iter__(self) -> Iterator[Handler]:
+        return iter([handler for of_source in self._of_source.values() for handler in of_source])

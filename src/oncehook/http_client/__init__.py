@@ -1,0 +1,1 @@
+"""Outgoing HTTP: one client, limits on responses, public addresses only, a circuit breaker."""

@@ -1,0 +1,1 @@
+"""Plain values with no I/O: deliveries, receipts and their states, errors, retry policies, type patterns."""

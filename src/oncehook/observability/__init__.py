@@ -1,0 +1,1 @@
+"""Log lines, metrics, traces, latencies at the receiver, the version of the running code."""

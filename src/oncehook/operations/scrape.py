@@ -1,0 +1,126 @@
+"""What a scrape of `/metrics` is given: what was counted, and what the database knows better.
+
+The database is asked at most once in fifteen seconds, and the text is rendered at most once a second, however often it
+is scraped. prometheus-client is imported by the first scrape.
+"""
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.model.errors import Unavailable
+from oncehook.model.receipt import EffectState, State
+from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, together
+from oncehook.store.protocols import Store
+
+PER_SOURCE = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_unhandled", "oncehook_paused")
+
+ASK_EVERY = 15.0
+RENDER_EVERY = 1.0
+
+
+class Scrape:
+    """Answers `/metrics`: what was counted, and what the database says, which is asked now and then.
+
+    Every series of the configured `sources` exists from the start, with 0: `increase()` then sees the first event too.
+    """
+
+    def __init__(self, store: Store, sources: Collection[str] = (), clock: Clock = SYSTEM) -> None:
+        self.store = store
+        self.sources = sources
+        self.clock = clock
+        self._gauges: dict[Key, float] = {}
+        self._asked = -ASK_EVERY
+        self._asking = asyncio.Lock()
+        self._text = b""
+        self._rendered = -RENDER_EVERY
+
+    async def text(self) -> bytes:
+        """The whole in Prometheus' text format. A database that does not answer leaves only its own figures out."""
+        async with self._asking:
+            if self.clock.monotonic() - self._asked >= ASK_EVERY:
+                self._gauges = await self._ask()
+                self._asked = self.clock.monotonic()
+            if self.clock.monotonic() - self._rendered >= RENDER_EVERY:
+                self._text = render(with_zeros(together(), self.sources), self._gauges)
+                self._rendered = self.clock.monotonic()
+            return self._text
+
+    async def _ask(self) -> dict[Key, float]:
+        try:
+            counts, lags = await self.store.counts(), await self.store.lags()
+            effects, pauses = await self.store.effect_counts(), await self.store.pauses()
+            unfinished, unhandled = await self.store.measure("unfinished", {}), await self.store.unhandled()
+        except Unavailable:
+            return {}
+        gauges: dict[Key, float] = {("oncehook_effects", state.value): 0.0 for state in EffectState}
+        for source in {*self.sources, *(row["source"] for row in counts)}:
+            gauges |= {("oncehook_receipts", source, state.value): 0.0 for state in State}
+            gauges |= {(name, source): 0.0 for name in PER_SOURCE}
+        for row in counts:
+            if "status" in row:
+                gauges["oncehook_receipts", row["source"], row["status"]] = row["receipts"]
+        for source, seconds in lags.items():
+            gauges["oncehook_lag_seconds", source] = max(0.0, seconds)
+        for row in unfinished:
+            gauges["oncehook_oldest_unfinished_seconds", row["source"]] = max(0.0, row["value"])
+        for source, row in unhandled.items():
+            gauges["oncehook_unhandled", source] = row["number"]
+        for row in pauses:
+            gauges["oncehook_paused", row["source"]] = 1.0
+        for name, number in effects.items():
+            gauges["oncehook_effects", name] = number
+        return gauges
+
+
+def with_zeros(tally: Tally, sources: Collection[str]) -> Tally:
+    """The tally with every counter and histogram of these sources, at 0 where nothing was counted yet."""
+    for name, (kind, labels, _) in METRICS.items():
+        for source in sources:
+            if kind == "counter":
+                for value in VALUES.get(labels[-1], ("",)):
+                    tally.counters[(name, source, value)[: len(labels) + 1]] += 0.0
+            elif kind == "histogram" and labels == ("source",):
+                tally.histograms[name, source].sum += 0.0
+    return tally
+
+
+def render(tally: Tally, gauges: Mapping[Key, float]) -> bytes:
+    """Metrics in Prometheus' text format."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    class Given:
+        def collect(self) -> list[Any]:
+            return [family(name, tally, gauges) for name in METRICS]
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(Given())
+    return generate_latest(registry)
+
+
+def family(name: str, tally: Tally, gauges: Mapping[Key, float]) -> Any:
+    from prometheus_client import core
+
+    kind, labels, meaning = METRICS[name]
+    if kind == "histogram":
+        histogram = core.HistogramMetricFamily(name, meaning, labels=labels)
+        for key, value in sorted(tally.histograms.items()):
+            if key[0] == name:
+                histogram.add_metric(key[1:], _buckets(value), value.sum)
+        return histogram
+    made: Any = (core.CounterMetricFamily if kind == "counter" else core.GaugeMetricFamily)(
+        name, meaning, labels=labels
+    )
+    for key, number in sorted((tally.counters if kind == "counter" else gauges).items()):
+        if key[0] == name:
+            made.add_metric(key[1:], number)
+    return made
+
+
+def _buckets(histogram: Histogram) -> list[tuple[str, float]]:
+    below, buckets = 0, []
+    for bound, number in zip([*map(str, BOUNDS), "+Inf"], histogram.counts, strict=True):
+        below += number
+        buckets.append((bound, float(below)))
+    return buckets

@@ -1,0 +1,73 @@
+"""Every element of an array carries its own signature or token, and every one must be right.
+
+Adyen signs eight fields of each item; Microsoft Graph repeats the secret in each. A check of the first alone would let
+anything follow it.
+"""
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import astuple
+
+from oncehook.model.receipt import Delivery
+from oncehook.providers.definition import Signature
+from oncehook.providers.families import Keys, Match
+from oncehook.providers.signatures import Key, algorithm
+from oncehook.providers.template import Body, Template, compile_paths
+
+MOST_ELEMENTS = 1000
+"""A delivery with more elements is rejected before any of them is read: Adyen sends one, Microsoft Graph hundreds."""
+
+FEW_BYTES = 16 * 1024
+_fields = [(f"element_{i}", msgspec.Raw | UnsetType, UNSET) for i in range(MOST_ELEMENTS)]
+_many = msgspec.json.Decoder(
+    msgspec.defstruct("Elements", _fields, array_like=True, forbid_unknown_fields=True)  # the decoder stops at the cap
+).decode
+_few = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def read_elements(array: bytes) -> list[msgspec.Raw] | None:
+    """The elements of a JSON array; None for what is no array, or one of more than MOST_ELEMENTS."""
+    try:
+        found = _few(array) if len(array) <= FEW_BYTES else [one for one in astuple(_many(array)) if one is not UNSET]
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return None
+    return found if len(found) <= MOST_ELEMENTS else None
+
+
+class EachCheck:
+    """A signature in each element of the array at a path, over a template of that element."""
+
+    stamped = False
+
+    def __init__(self, signature: Signature, keys: Keys) -> None:
+        self.keys = keys
+        self.verify = algorithm(signature.algorithm).verify
+        self.encoding = signature.encoding
+        self.fill = Template(signature.template).fill
+        self.steps = tuple((signature.each or "").split("."))
+        self.paths = compile_paths(signature.body or "")
+
+    def matches(self, delivery: Delivery, body: Body) -> Match | None:
+        """Elements are read one by one, and no further than to the first that is wrong."""
+        elements = self._elements(body)
+        first = self._signed(elements[0]) if elements else None
+        for index, key in self.keys:
+            rest = (self._signed(element) for element in elements[1:])
+            if self._is_right(key, first) and all(self._is_right(key, one) for one in rest):
+                return index, None
+        return None
+
+    def _elements(self, body: Body) -> list[msgspec.Raw]:
+        raw = body.raw(self.steps)
+        return [] if raw is None else read_elements(raw) or []
+
+    def _is_right(self, key: Key, signed: tuple[bytes, bytes] | None) -> bool:
+        return signed is not None and self.verify(key, signed[0], signed[1:], self.encoding)
+
+    def _signed(self, element: msgspec.Raw) -> tuple[bytes, bytes] | None:
+        """(what is signed, signature) of an element; None if it lacks a part."""
+        one = Delivery(bytes(element))
+        body = Body(one, lambda headers: False)
+        given = body.at(self.paths)
+        message = None if given is None else self.fill(one, body, None)
+        return None if given is None or message is None else (message, given)

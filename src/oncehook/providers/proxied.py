@@ -1,0 +1,149 @@
+"""The address that a sender used, where a proxy of the operator's stands between and says which it was.
+
+For sources without a `public_url` whose provider signs the address. Anyone can write `X-Forwarded-Host` or `Host`, so
+they are read only if the peer of the connection is listed in `trusted_proxies`. Of a header with several values the
+last one counts: that is what the listed peer itself has added. Of a header that came twice, one may be the sender's own
+trailer. What is doubtful is no address, and nothing verifies.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+from urllib.parse import quote
+
+from oncehook.model.receipt import Delivery
+from oncehook.model.values import Network
+
+USUAL_PORTS = {"https": "443", "http": "80"}
+NAMES = ("x-forwarded-proto", "x-forwarded-host", "x-forwarded-port", "x-forwarded-prefix")
+_FORWARDED = frozenset(name.encode() for name in (*NAMES, "forwarded", "host"))
+_HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1,5}))?", re.ASCII)
+_PREFIX = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]+){1,32}", re.ASCII)
+_PATH = re.compile(r"/[!-\"$->@-~]*", re.ASCII)  # what is printable, without a blank, # and ?
+_PAIR = re.compile(r'\s*(?:([a-z]+)\s*=\s*(?:"([^"\\]*)"|([^\s",;]+))\s*)?', re.ASCII | re.IGNORECASE)
+_LONGEST = 1024
+
+ADDRESS = ":address"
+"""Under this name the address stands among the headers of a sample; none of a request can have it."""
+
+Scope = Mapping[str, Any]
+
+
+class Proxies:
+    """The operator's own proxies."""
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self.networks = networks
+
+    def __bool__(self) -> bool:
+        return bool(self.networks)
+
+    def __contains__(self, peer: str) -> bool:
+        try:
+            address = ip_address(peer)
+        except ValueError:
+            return False  # a socket in the file system
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped  # how a socket for both families names a peer of IPv4
+        return any(address in network for network in self.networks)
+
+    def client(self, scope: Scope) -> str:
+        """The address of the client: the peer, or what listed proxies say in `X-Forwarded-For`."""
+        peer = scope.get("client")
+        if not peer:
+            return ""
+        chain = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        if peer[0] not in self or len(chain) != 1:
+            return str(peer[0])
+        for hop in reversed(chain[0].decode("latin-1").split(",")):
+            address: str = hop.strip()
+            if not _is_ip(address):
+                break
+            if address not in self:
+                return address
+        return str(peer[0])
+
+    def address(self, scope: Scope, delivery: Delivery) -> str:
+        """The address as the sender has it, without its query; empty if no listed peer says it."""
+        client = scope.get("client")
+        if not client or client[0] not in self or not delivery.repeated.isdisjoint(_FORWARDED):
+            return ""
+        given = {name: _last(delivery, name) for name in NAMES}
+        standard = _last(delivery, "forwarded")
+        if not standard:
+            return _build(scope, delivery, given)
+        said = _forwarded(standard)
+        if said is None:
+            return ""
+        if not any(given.values()):
+            return _build(scope, delivery, said)
+        found = _build(scope, delivery, given)
+        agree = not any(said.values()) or _build(scope, delivery, said) == found
+        return found if agree else ""  # one of the two may be the sender's own
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _last(delivery: Delivery, name: str) -> str:
+    """The last value of a header that is a list: each proxy adds its own at the end."""
+    return delivery.headers.get(name.encode(), b"").decode("latin-1").rpartition(",")[2].strip()
+
+
+def _forwarded(element: str) -> dict[str, str] | None:
+    """The last element of `Forwarded`, under the names of the other headers; None if it is not one."""
+    said: dict[str, str] = {}
+    for part in element.split(";"):
+        match = _PAIR.fullmatch(part)
+        if match is None:
+            return None
+        if match[1]:
+            name = "x-forwarded-" + match[1].lower()
+            if name in said:
+                return None
+            said[name] = match[2] if match[2] is not None else match[3]
+    return {name: said.get(name, "") for name in ("x-forwarded-proto", "x-forwarded-host")}
+
+
+def _build(scope: Scope, delivery: Delivery, given: Mapping[str, str]) -> str:
+    scheme = given["x-forwarded-proto"].lower() or scope.get("scheme", "http")
+    host = _HOST.fullmatch(given["x-forwarded-host"] or _own_host(delivery))
+    port = given.get("x-forwarded-port", "")
+    prefix = given.get("x-forwarded-prefix", "").rstrip("/")
+    path = _path(scope)
+    if scheme not in USUAL_PORTS or host is None or not _PATH.fullmatch(path) or len(path) > _LONGEST:
+        return ""
+    if (port and not _is_port(port)) or (host[2] and not _is_port(host[2])):
+        return ""
+    if prefix and (len(prefix) > _LONGEST or not _PREFIX.fullmatch(prefix) or ".." in prefix):
+        return ""
+    if prefix == _served_below(scope) and path.startswith(prefix + "/"):
+        prefix = ""  # the server was told of it too, and has put it back
+    shown = host[2] if not port else None if port == USUAL_PORTS[scheme] else port
+    return f"{scheme}://{host[1]}{':' + shown if shown else ''}{prefix}{path}"
+
+
+def _own_host(delivery: Delivery) -> str:
+    return delivery.headers.get(b"host", b"").decode("latin-1")
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 6 and 0 < int(text) < 65536
+
+
+def _served_below(scope: Scope) -> str:
+    """Below what the whole app is served; a mount inside it does not count."""
+    return str(scope.get("app_root_path", scope.get("root_path", ""))).rstrip("/")
+
+
+def _path(scope: Scope) -> str:
+    """The path as it was sent, not decoded, where the server says that."""
+    raw = scope.get("raw_path")
+    path = quote(scope["path"], safe="/~!$&'()*+,;=:@") if raw is None else raw.decode("latin-1")
+    return str(path.partition("?")[0])  # some servers leave the query at it

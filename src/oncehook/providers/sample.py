@@ -1,0 +1,140 @@
+"""A realistic delivery of any provider that is defined, signed: for `oncehook send`, the demo and tests."""
+
+import json
+import re
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from string import Template
+from typing import Any
+from urllib.parse import urlencode
+
+from oncehook.model.patterns import glob
+from oncehook.providers.definition import Example, Expression, Provider
+from oncehook.providers.expressions import templates_of
+from oncehook.providers.sign import FORM, sign
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One delivery, ready to be posted."""
+
+    headers: dict[str, str]
+    body: bytes
+
+
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:example"
+
+
+def compose(
+    provider: Provider,
+    type_: str,
+    secret: str | None,
+    *,
+    now: float,
+    topic: str = TOPIC,
+    public_url: str = "",
+    webhook_id: str = "",
+    edit: Callable[[Sample], Sample] = lambda draft: draft,
+) -> Sample:
+    """A new event of this type as the provider would send it, changed by `edit` before it is signed.
+
+    Without a secret it is not signed. Raises ValueError if the secret cannot sign it.
+    """
+    draft = edit(unsigned(provider, type_, now=now, topic=topic))
+    if secret is None:
+        return draft
+    signed, body = sign(
+        provider, draft.body, secret, headers=draft.headers, now=now, public_url=public_url, webhook_id=webhook_id
+    )
+    return Sample(signed, body)
+
+
+def unsigned(provider: Provider, type_: str, *, now: float, topic: str = TOPIC) -> Sample:
+    """The same before it is signed."""
+    example = next((e for e in provider.examples if fnmatchcase(type_, glob(e.type))), None) or _bare(provider)
+    moment = datetime.fromtimestamp(now, UTC)
+    event, _, action = type_.partition(".")
+    words = {
+        "id": secrets.token_hex(12),
+        "type": type_,
+        "event": event,
+        "action": action,
+        "now": int(now),
+        "now_ms": int(now * 1000),
+        "now_iso": moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z",
+        "number": secrets.randbelow(900_000) + 100_000,
+        "topic": topic,
+    }
+    body = Template(example.body).safe_substitute(words).lstrip("\n").encode()
+    headers = {"Content-Type": "application/json"}
+    if example.form:
+        headers = {"Content-Type": FORM}
+        body = urlencode(
+            {name: Template(value).safe_substitute(words) for name, value in example.form.items()}
+        ).encode()
+    headers |= {name: Template(value).safe_substitute(words) for name, value in example.headers.items()}
+    return Sample(headers, body)
+
+
+def _bare(provider: Provider) -> Example:
+    """An example for a definition that has none: just the facts, where the definition says they are."""
+    body: dict[str, Any] = {}
+    headers: dict[str, str] = {}
+    facts = provider.event
+    wanted = [(facts.type, "$type"), (facts.object, "obj_$number"), (facts.occurred_at, "$now_iso")]
+    composed = len(locators(facts.id)) > 1  # then the other facts may be parts of it, and go first
+    wanted.insert(len(wanted) if composed else 0, (facts.id, "$id"))
+    for expression, value in wanted:
+        places = locators(expression or [])
+        for i, locator in enumerate(places):
+            part = ("$action" if i else "$event") if value == "$type" and len(places) > 1 else value
+            _place(locator, part, body, headers)
+    if provider.timestamp and provider.timestamp.body:
+        stamp = {"s": "$now", "ms": "$now_ms", "iso": "$now_iso"}[provider.timestamp.unit]
+        _place(provider.timestamp.body.split("|")[0], stamp, body, headers)
+    return Example(body=json.dumps(_wrapped(body, facts.split)), headers=headers)
+
+
+def _wrapped(body: dict[str, Any], path: str | None) -> Any:
+    """The event in the array that `split` names."""
+    if path is None:
+        return body
+    wrapped: Any = [body]
+    for step in () if path == "*" else reversed(path.split(".")):
+        wrapped = {step: wrapped}
+    return wrapped
+
+
+def locators(expression: Expression) -> list[str]:
+    """Where the parts of the first way to a fact are."""
+    template = next(iter(templates_of(expression)), "literal:")
+    return [choice.strip() for choice in re.findall(r"\{([^{}|]+)", template)] or [template.strip()]
+
+
+def _place(locator: str, value: str, body: dict[str, Any], headers: dict[str, str]) -> None:
+    if locator.startswith(("literal:", "content:", "new:", "key:")):
+        return
+    if locator.startswith("header:"):
+        headers.setdefault(locator.removeprefix("header:").strip(), value)
+        return
+    *steps, last = locator.split(".")
+    inner: Any = body
+    for step in steps:
+        inner = inner.setdefault(step, {})
+        if not isinstance(inner, dict):
+            return  # another fact is already there
+    inner.setdefault(last, value)
+
+
+def a_type(provider: Provider) -> str:
+    """A type that the provider's examples have."""
+    types = [example.type for example in provider.examples]
+    return next((type_ for type_ in types if "*" not in type_), types[0] if types else "*").replace("*", "created")
+
+
+def url_for(source: str, base: str = "http://127.0.0.1:8000") -> str:
+    """The address of a source of an inbox that runs here."""
+    return f"{base}/webhooks/{source}"

@@ -1,0 +1,1 @@
+"""HTTP in: check, verify, read, claim, acknowledge."""

@@ -1,0 +1,37 @@
+"""Where a delivery is verified: a small one in the event loop, a large one in a thread, so that the loop goes on.
+
+Hashing some megabytes releases the GIL. What is read out of an unverified body is bounded by itself; the thread is not
+what makes it cheap. Strangers share one thread, and what waits for it is bounded in bytes.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from oncehook.model.errors import Unavailable
+from oncehook.model.receipt import LARGE, Delivery
+
+Result = TypeVar("Result")
+
+
+class Verifying:
+    """Runs the work of verifying: one large delivery at a time."""
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._waiting = 0  # bytes of the bodies that are in the thread or wait for it
+        self._pool = ThreadPoolExecutor(1, "oncehook-verify")  # starts its thread with the first large body
+
+    async def run(self, delivery: Delivery, work: Callable[[Delivery], Result]) -> Result:
+        """What `work` says of a delivery. Raises Unavailable if too many bytes wait already."""
+        size = len(delivery.body)
+        if size <= LARGE:
+            return work(delivery)
+        if self._waiting and self._waiting + size > self.limit_bytes:
+            raise Unavailable("the bodies that wait to be verified hold too many bytes", retry_after=2)
+        self._waiting += size
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, work, delivery)
+        finally:
+            self._waiting -= size

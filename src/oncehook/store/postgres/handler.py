@@ -1,0 +1,330 @@
+"""A handler's transaction on PostgreSQL, and the connections of handlers.
+
+They are apart from those that claim and lease, and are kept from handler to handler without asyncpg's pool, whose reset
+costs a round trip. The message that ends a handler's transaction also cleans its session, whatever the handler sent.
+Where handlers follow each other, that message also begins the next one's transaction.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import asyncpg
+
+from oncehook.concurrency.clock import SYSTEM
+from oncehook.model.receipt import Settled
+from oncehook.store import queries
+from oncehook.store.postgres.finish import (
+    LEASE_LOST,
+    STATEMENTS_GONE,
+    TRANSACTION_REPLACED,
+    finish_statement,
+    in_one_line,
+)
+from oncehook.store.postgres.pool import CLOSE_SECONDS, LOST
+from oncehook.store.postgres.session import IDLE, HandlerConnection, session_limits, session_name
+from oncehook.store.transaction import ENDED, NOT_YOURS, RESETS, Native, Pick, TransactionClosed
+
+STATEMENTS = (
+    "begin_handling", "before_finish", "finish", "finish_batch", "after_finish", "unlock_session",
+    "unlock_guarded_session", "clean_session", "deallocate_statements", "guard_session",
+)  # fmt: skip
+
+FRESH = 0.01
+"""For how many seconds a transaction that was begun ahead may wait for its handler: `now()` in it is as old."""
+
+BUSY = 0.03
+"""Handlers that begin within so many seconds of each other have their transactions begun ahead."""
+
+
+class LeaseLost(asyncpg.PostgresError):
+    """What `webhook_finish` raises in PostgreSQL; asyncpg finds it by its code."""
+
+    sqlstate = LEASE_LOST
+
+
+class TransactionReplaced(asyncpg.PostgresError):
+    """The transaction is not the one that was begun for the handler."""
+
+    sqlstate = TRANSACTION_REPLACED
+
+
+class StatementsGone(asyncpg.PostgresError):
+    """The handler deallocated the driver's prepared statements."""
+
+    sqlstate = STATEMENTS_GONE
+
+
+ENDINGS: dict[type[asyncpg.PostgresError], str] = {
+    TransactionReplaced: f"{NOT_YOURS} ({RESETS})",
+    StatementsGone: "the handler sent DEALLOCATE ALL: deallocate your own prepared statements by their names",
+}
+"""What a handler is told that left a session in which its work must not be committed."""
+
+
+class HandlerConnections:
+    """At most `limit` connections, made when they are first needed; the last one that was used is used first."""
+
+    def __init__(
+        self,
+        database: str,
+        sql: dict[str, str],
+        *,
+        limit: int,
+        timeout: float,
+        statements: Callable[[], dict[str, Any]],
+        cleans: bool = True,
+        lease: float = 30.0,
+        longest: Callable[[], float] = lambda: 300.0,
+        worker: Callable[[], str] = lambda: "",
+    ) -> None:
+        self.database = database
+        self.sql = sql
+        self.statements = statements  # something else than usual behind a pooler, which is known once the store is open
+        self.timeout = timeout
+        self.cleans = cleans
+        self.lease = lease
+        self.longest = longest
+        self.worker = worker
+        self.taken = 0  # how many transactions were begun
+        self._last_taken = (0.0, 0.0)  # when the last one was, and the one before
+        self._sql = {name: in_one_line(sql[name]) for name in STATEMENTS}
+        self._free = asyncio.Semaphore(limit)
+        self._waiting: list[HandlerConnection] = []
+        self._sweeping: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # -- taking and giving back -----------------------------------------------------------------------------------
+
+    async def take(self) -> HandlerConnection:
+        """A connection in a transaction that was begun just now."""
+        if self._free.locked():
+            async with asyncio.timeout(self.timeout):
+                await self._free.acquire()
+        else:
+            await self._free.acquire()
+        try:
+            connection = self._last_used() or await self._connect()
+            try:
+                await self._begin(connection)
+            except BaseException:
+                connection.terminate()  # whether it has begun is not known
+                raise
+        except BaseException:
+            self._free.release()
+            raise
+        self.taken += 1
+        self._last_taken = SYSTEM.monotonic(), self._last_taken[0]
+        return connection
+
+    def are_busy(self, taken: int) -> bool:
+        """Whether another handler than the one that was number `taken` began just now: then more will follow.
+
+        Behind a pooler never: a transaction that is begun ahead would keep a server from everybody else.
+        """
+        if self.statements():
+            return False
+        last, before = self._last_taken
+        return SYSTEM.monotonic() - (before if taken == self.taken else last) < BUSY
+
+    def _last_used(self) -> HandlerConnection | None:
+        while self._waiting:
+            connection = self._waiting.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    async def _connect(self) -> HandlerConnection:
+        limits = session_limits(self.database, self.lease, self.longest())
+        connection: HandlerConnection = await asyncpg.connect(
+            self.database,
+            timeout=self.timeout,
+            connection_class=HandlerConnection,
+            server_settings={"application_name": session_name(self.worker()), **({} if self.statements() else limits)},
+            **self.statements(),
+        )
+        try:
+            if self._is_guarded:
+                await self._send(connection, self._sql["guard_session"])
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    @property
+    def _is_guarded(self) -> bool:
+        """Whether sessions keep prepared statements of the driver's. Behind a pooler they keep none."""
+        return self.cleans and not self.statements()
+
+    async def _begin(self, connection: HandlerConnection) -> None:
+        begun_at, connection.begun_at = connection.begun_at, None
+        if begun_at is None:
+            await self._send(connection, self._beginning())
+        elif SYSTEM.monotonic() - begun_at > FRESH:
+            await self._send(connection, f"ROLLBACK; {self._beginning()}")
+
+    def _beginning(self) -> str:
+        """A pooler refuses settings of a session: there, the transaction has the one that matters."""
+        limits = session_limits(self.database, self.lease, self.longest()) if self.statements() else {}
+        return self._sql["begin_handling"] + (f"; SET LOCAL {IDLE} = {limits[IDLE]}" if IDLE in limits else "")
+
+    def give_back(self, connection: HandlerConnection) -> None:
+        """For the next handler, unless it is of no more use."""
+        if self._closed or connection.is_used_up:
+            connection.terminate()
+        elif not connection.is_closed():
+            self._waiting.append(connection)
+            if connection.begun_at is not None and self._sweeping is None:
+                self._sweeping = asyncio.create_task(self._sweep())
+        self._free.release()
+
+    # -- ending ---------------------------------------------------------------------------------------------------
+
+    async def commit(self, connection: HandlerConnection, settled: Sequence[Settled], *, and_begin: bool) -> None:
+        """Write what is settled, COMMIT and clean the session, in one message.
+
+        Where a process is stopped here, PostgreSQL goes on to the end alone, and holds no lock. `and_begin` begins the
+        next handler's transaction in the same message. It is not chained to another one, whose isolation level and
+        access mode it would inherit, and the cleaning is not part of it: a rollback would undo that.
+        """
+        try:
+            await self._send(connection, "; ".join(self._ending(settled, and_begin=and_begin)))
+        except BaseException:
+            connection.is_used_up = True  # how far it came is not known
+            raise
+        if and_begin:
+            connection.begun_at = SYSTEM.monotonic()
+
+    def _ending(self, settled: Sequence[Settled], *, and_begin: bool) -> Iterator[str]:
+        if self.cleans:
+            yield self._sql["before_finish"]
+        if settled:
+            yield finish_statement(self._sql, settled, cleans=self.cleans, guarded=self._is_guarded)
+        if self.cleans:
+            yield self._sql["after_finish"]
+        if self.cleans:
+            unlock = self._sql["unlock_guarded_session" if self._is_guarded else "unlock_session"]
+            yield f"COMMIT AND CHAIN; {unlock}; COMMIT"
+        else:
+            yield "COMMIT"
+        if and_begin:
+            yield self._beginning()
+
+    async def _send(self, connection: HandlerConnection, message: str) -> None:
+        await connection.execute(message, timeout=self.timeout)
+
+    async def roll_back(self, connection: HandlerConnection) -> None:
+        """Undo everything, also what is left in the session. One that cannot be asked is cut."""
+        try:
+            deallocate = self._sql["deallocate_statements"].format(guarded=self._is_guarded)
+            await self._send(connection, f"ROLLBACK; {self._sql['clean_session']}; {deallocate}")
+        except (*LOST, asyncpg.PostgresError):
+            connection.terminate()
+
+    async def _sweep(self) -> None:
+        """No transaction that was begun ahead stays open when no handler comes for it."""
+        try:
+            while stale := [one for one in self._waiting if one.begun_at is not None]:
+                await asyncio.sleep(2 * FRESH)
+                for connection in stale:
+                    await self._end_if_stale(connection)
+        finally:
+            self._sweeping = None
+
+    async def _end_if_stale(self, connection: HandlerConnection) -> None:
+        await self._free.acquire()
+        begun_at = connection.begun_at
+        if connection not in self._waiting or begun_at is None or SYSTEM.monotonic() - begun_at <= FRESH:
+            self._free.release()
+            return
+        self._waiting.remove(connection)
+        connection.begun_at = None
+        try:
+            await self._send(connection, "ROLLBACK")
+        except (*LOST, asyncpg.PostgresError):
+            connection.terminate()
+        finally:
+            self.give_back(connection)
+
+    async def close(self) -> None:
+        """Disconnect. What a handler still holds is closed when it is given back."""
+        self._closed = True
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            await asyncio.gather(self._sweeping, return_exceptions=True)
+        try:
+            await asyncio.gather(*map(_disconnect, self._waiting))
+        finally:
+            for connection in self._waiting:  # this was cancelled
+                connection.terminate()
+            self._waiting.clear()
+
+
+async def _disconnect(connection: HandlerConnection) -> None:
+    try:
+        await connection.close(timeout=CLOSE_SECONDS)
+    except (*LOST, asyncpg.PostgresError):
+        connection.terminate()
+
+
+class PostgresTransaction(Native):
+    """A handler's transaction, begun at its first use."""
+
+    def __init__(self, home: HandlerConnections) -> None:
+        self.used = False  # and never False again: what was rolled back must not be marked as done
+        self._home = home
+        self._beginning = asyncio.Lock()
+        self._connection: HandlerConnection | None = None
+        self._number = 0
+        self._finished = False
+
+    async def connection(self) -> HandlerConnection:
+        """The connection, in its transaction."""
+        async with self._beginning:  # a handler may send its first two statements at once
+            if self._finished:  # the handler was given up while this waited
+                raise TransactionClosed(ENDED)
+            if self._connection is None:
+                self._connection, self.used = await self._home.take(), True
+                self._number = self._home.taken
+            return self._connection
+
+    async def ask(self, pick: Pick, given: str) -> list[Any]:
+        statement, _ = queries.numbered(pick(self._home.sql))
+        connection = await self.connection()
+        return [tuple(row) for row in await connection.fetch(statement, given)]
+
+    async def settle(self, settled: Sequence[Settled]) -> bool:
+        """Write the processed status and COMMIT; False, with everything rolled back, if a lease was lost."""
+        connection = self._connection
+        assert connection is not None
+        try:
+            if not connection.is_in_transaction():
+                raise TransactionClosed(NOT_YOURS)
+            begins = not connection.is_used_up and self._home.are_busy(self._number)
+            await self._home.commit(connection, settled, and_begin=begins)
+        except LeaseLost:
+            await self.rollback()
+            return False
+        except (TransactionReplaced, StatementsGone) as error:
+            await asyncio.shield(self.rollback())
+            raise TransactionClosed(ENDINGS[type(error)]) from error
+        except BaseException:
+            await asyncio.shield(self.rollback())
+            raise
+        self._give_back()
+        return True
+
+    async def rollback(self) -> None:
+        self._finished = True
+        async with self._beginning:
+            if self._connection is not None:
+                try:
+                    await self._home.roll_back(self._connection)
+                finally:
+                    self._give_back()
+
+    def _give_back(self) -> None:
+        self._finished = True
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._home.give_back(connection)

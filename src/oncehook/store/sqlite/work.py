@@ -1,0 +1,344 @@
+"""SQLite's side of the work: leases, the fence, and the handler's own transaction.
+
+One handler's transaction is open at a time in a process, on a connection and a thread of its own: the database has one
+writer anyway. It never runs on the connection that claims, and it may hold the write lock only so long.
+"""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from oncehook.model.errors import StoreUnavailable
+from oncehook.model.patterns import Handled
+from oncehook.model.receipt import Held, Leased, Settled, State
+from oncehook.store.sqlite.file import BUSY_MS, LOCKED
+from oncehook.store.sqlite.lease import SqliteLease, leased_by
+from oncehook.store.sqlite.roster import handled_parameters
+from oncehook.store.sqlite.session import HandlerConnection, connect
+from oncehook.store.transaction import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
+
+MOST_SECONDS = 2.0
+"""How long a handler's transaction may keep the door from writing."""
+
+
+def held_too_long(seconds: float) -> str:
+    """What a handler is told whose transaction was rolled back because it took too long."""
+    return (
+        f"the handler held SQLite's write lock for more than {seconds:g} s and was rolled back. Do slow work before "
+        "its first statement. If it was waiting for the database, another session of yours waits for this one: use "
+        "`tx` for that too. Or use PostgreSQL"
+    )
+
+
+_encode = msgspec.json.Encoder().encode
+
+
+def held_json(held: Sequence[Held]) -> str:
+    return _encode([{"receipt": receipt, "lease": lease} for receipt, lease in held]).decode()
+
+
+class SqliteWork(SqliteLease):
+    """The other verbs of the worker."""
+
+    handling: "Handling | None" = None
+
+    async def open(self) -> None:
+        self.handling = Handling(self.path, self.sql, self.turn)
+        await super().open()
+
+    async def close(self) -> None:
+        handling, self.handling = self.handling, None
+        if handling is not None:
+            await asyncio.to_thread(handling.close)
+        await super().close()
+
+    async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
+        given = {"receipt": receipt, "seconds": seconds, "worker": worker}
+        leased = await self._write(lambda connection: leased_by(connection, self.sql["lease_one"], given))
+        return leased[0] if leased else None
+
+    async def abandon_inline(self, reason: str) -> list[dict[str, Any]]:
+        def abandon(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+            cursor = connection.execute(self.sql["abandon_inline"], {"reason": reason})
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        return await self._write(abandon)
+
+    async def settle(self, settled: Sequence[Settled]) -> set[int]:
+        def settle(connection: sqlite3.Connection) -> set[int]:
+            connection.execute("BEGIN IMMEDIATE")
+            landed = settle_in(connection, self.sql, settled)
+            connection.execute("COMMIT")
+            return landed
+
+        return await self._write(settle)
+
+    async def release(self, held: Sequence[Held], after: float | None = None) -> int:
+        def release(connection: sqlite3.Connection) -> int:
+            given = {"held": held_json(held), "after": after}
+            return len(connection.execute(self.sql["release"], given).fetchall())
+
+        return await self._write(release)
+
+    async def release_strays(self, worker: str, held: Collection[int]) -> int:
+        given = {"worker": worker, "held": _encode(list(held)).decode()}
+        return await self._write(lambda one: len(one.execute(self.sql["release_strays"], given).fetchall()))
+
+    async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._read(self.sql["expired"], {"limit": limit, "after": after})]
+
+    async def end_sessions(self, worker: str) -> int:
+        return 0  # the lock of a process ends with it
+
+    async def attempts(self, receipt: int) -> list[dict[str, Any]]:
+        return [dict(row) for row in await self._read(self.sql["attempts"], {"receipt": receipt})]
+
+    async def next_due(self, handled: Handled | None = None) -> float | None:
+        due: float | None = (await self._read(self.sql["next_due"], handled_parameters(handled)))[0][0]
+        return due
+
+    def transaction(self) -> "SqliteTransaction":
+        if self.handling is None:
+            raise StoreUnavailable("the store is not open")
+        return SqliteTransaction(self.handling)
+
+    def heart(self) -> "SqliteHeart":
+        return SqliteHeart(self.path, self.sql)
+
+
+def settle_in(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequence[Settled]) -> set[int]:
+    """The mark, inside a transaction; the receipts whose lease still held."""
+    given = _encode(settled).decode()
+    landed = {row[0] for row in connection.execute(sql["settle"], {"given": given}).fetchall()}
+    if any(one.status is not State.PROCESSED for one in settled):
+        connection.execute(sql["settle_attempts"], {"given": given, "settled": _encode(sorted(landed)).decode()})
+    return landed
+
+
+class Handling:
+    """The connection and the thread of handlers' transactions, and whose turn it is."""
+
+    def __init__(self, path: Path, sql: dict[str, str], writing: threading.Lock) -> None:
+        self.path = path
+        self.sql = sql
+        self.turn = asyncio.Lock()
+        self._writing = writing
+        self._is_writing = False
+        self.connection: HandlerConnection | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="oncehook-sqlite-handler")
+
+    async def run(self, work: Any) -> Any:
+        """Do `work` with the connection, in its thread."""
+        loop = asyncio.get_running_loop()
+        return await asyncio.shield(loop.run_in_executor(self._thread, self._work, work))
+
+    def _work(self, work: Any) -> Any:
+        if self.connection is None:
+            self.connection = connect(self.path)
+        return work(self.connection)
+
+    async def begin(self) -> None:
+        await self.run(self._begin)
+
+    def _begin(self, connection: HandlerConnection) -> None:
+        if not self._writing.acquire(timeout=BUSY_MS / 1000):
+            raise sqlite3.OperationalError(LOCKED)
+        self._is_writing = True
+        connection.execute("BEGIN IMMEDIATE")
+
+    async def end(self, statement: str) -> None:
+        """End the handler's transaction with COMMIT or ROLLBACK. The next one finds nothing of it in the connection."""
+        await self.run(lambda connection: self._end(connection, statement))
+
+    def _end(self, connection: HandlerConnection, statement: str) -> None:
+        try:
+            self._leave_transaction(connection, statement)
+        finally:
+            if self._is_writing:
+                self._is_writing = False
+                self._writing.release()
+
+    def _leave_transaction(self, connection: HandlerConnection, statement: str) -> None:
+        try:
+            if connection.in_transaction:
+                connection.execute(statement)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if connection.is_clean:
+                connection.forget()
+            else:
+                self._disconnect()
+
+    def _disconnect(self) -> None:
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.close()
+
+    def close(self) -> None:
+        self._thread.submit(self._disconnect).result()
+        self._thread.shutdown()
+
+
+class SqliteTransaction(Native):
+    """A handler's transaction, begun at its first use: `BEGIN IMMEDIATE`, limited in time."""
+
+    def __init__(self, handling: Handling) -> None:
+        self.handling = handling
+        self.used = False  # and never False again: what was rolled back must not be marked as done
+        self._beginning = asyncio.Lock()
+        self._limit: asyncio.TimerHandle | None = None
+        self._undoing: asyncio.Future[None] | None = None  # its time was up
+        self._is_lost = False  # the handler ended it, or SQLite did after an error (INSERT OR ROLLBACK)
+        self._finished = False
+
+    async def connection(self) -> "SqliteConnection":
+        async with self._beginning:  # a handler may send its first two statements at once
+            if not self.used:
+                await self._begin()
+        return SqliteConnection(self)
+
+    async def ask(self, pick: Pick, given: str) -> list[Any]:
+        await self.connection()
+        statement = pick(self.handling.sql)
+        rows: list[Any] = await self.run(lambda one: one.execute(statement, {"given": given}).fetchall())
+        return rows
+
+    async def _begin(self) -> None:
+        await self.handling.turn.acquire()
+        if self._finished:  # the handler was given up while this waited
+            self.handling.turn.release()
+            raise TransactionClosed(ENDED)
+        self.used = True
+        try:
+            await self.handling.begin()
+        except BaseException:
+            await asyncio.shield(self._finish("ROLLBACK"))  # a BEGIN whose waiter was cancelled still happens
+            raise
+        self._limit = asyncio.get_running_loop().call_later(MOST_SECONDS, self._expire)
+
+    def _expire(self) -> None:
+        if self._finished:
+            return  # the connection is another handler's by now
+        if self.handling.connection is not None:
+            self.handling.connection.interrupt()
+        self._undoing = asyncio.ensure_future(self._finish("ROLLBACK"))
+
+    async def run(self, work: Any) -> Any:
+        if self._undoing is not None:
+            raise StoreUnavailable(held_too_long(MOST_SECONDS))
+        if self._finished:
+            raise TransactionClosed("the transaction could not be begun, or is over")
+        if self._is_lost:
+            raise TransactionClosed(NOT_YOURS)
+        result = await self.handling.run(lambda connection: self._watched(connection, work))
+        if self._is_lost:
+            raise TransactionClosed(NOT_YOURS)
+        return result
+
+    def _watched(self, connection: sqlite3.Connection, work: Any) -> Any:
+        """Do `work`, which is one statement, and see whether it ended the transaction: no other one may follow it."""
+        try:
+            return work(connection)
+        finally:
+            self._is_lost = self._is_lost or not connection.in_transaction
+
+    async def settle(self, settled: Sequence[Settled]) -> bool:
+        if self._limit is not None:
+            self._limit.cancel()  # from here on it does not depend on the handler
+        try:
+            landed = await self.run(lambda connection: self._settle(connection, settled))
+        except BaseException:
+            await asyncio.shield(self.rollback())
+            raise
+        whole = len(landed) == len(settled)
+        await self._finish("COMMIT" if whole else "ROLLBACK")
+        return whole
+
+    def _settle(self, connection: sqlite3.Connection, settled: Sequence[Settled]) -> set[int]:
+        return settle_in(connection, self.handling.sql, settled)
+
+    async def rollback(self) -> None:
+        if self._undoing is not None:
+            await asyncio.gather(self._undoing, return_exceptions=True)
+        await self._finish("ROLLBACK")
+
+    async def _finish(self, statement: str) -> None:
+        if self._finished:
+            return
+        self._finished = True
+        if self._limit is not None:
+            self._limit.cancel()
+        if self.used:
+            try:
+                await self.handling.end(statement)
+            finally:
+                self.handling.turn.release()
+
+
+class SqliteConnection:
+    """What a handler gets as `tx` on SQLite: the same four verbs as on PostgreSQL."""
+
+    def __init__(self, transaction: SqliteTransaction) -> None:
+        self._transaction = transaction
+
+    async def execute(self, sql: str, *args: Any) -> int:
+        """Run a statement; how many rows it changed."""
+        return int(await self._transaction.run(lambda connection: connection.execute(sql, args).rowcount))
+
+    async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
+        def fetch(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+            cursor = connection.execute(sql, args)
+            names = [column[0] for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+        rows: list[dict[str, Any]] = await self._transaction.run(fetch)
+        return rows
+
+    async def fetchrow(self, sql: str, *args: Any) -> dict[str, Any] | None:
+        rows = await self.fetch(sql, *args)
+        return rows[0] if rows else None
+
+    async def fetchval(self, sql: str, *args: Any) -> Any:
+        row = await self.fetchrow(sql, *args)
+        return next(iter(row.values())) if row else None
+
+
+class SqliteHeart:
+    """Extends leases from a thread of its own, on a connection of its own."""
+
+    def __init__(self, path: Path, sql: dict[str, str]) -> None:
+        self.path = path
+        self.sql = sql
+        self._connection: sqlite3.Connection | None = None
+
+    def beat(self, held: Sequence[Held], seconds: float) -> None:
+        self._execute("extend", {"held": held_json(held), "seconds": seconds}, seconds / 3)
+
+    def release(self, held: Sequence[Held]) -> None:
+        self._execute("release", {"held": held_json(held), "after": None}, BUSY_MS / 1000)
+
+    def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
+        try:
+            if self._connection is None:
+                self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=seconds)
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(self.sql[name], given).fetchall()
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.rollback()
+            raise StoreUnavailable(f"the heartbeat failed: {error}") from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()

@@ -1,0 +1,104 @@
+"""Expired leases come back by themselves: a worker that crashed or hung keeps no receipt for longer than its lease.
+
+One whose host vanished keeps its database sessions too, with the locks of its handlers: the database does not hear of
+it. What was taken back would wait for those locks and use up its attempts, so they are ended.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from oncehook.handlers.registry import Handlers
+from oncehook.model.errors import Unavailable
+from oncehook.model.receipt import Settled, State
+from oncehook.model.retry import Again, Crashed, Retry, decide
+from oncehook.observability import signals
+from oncehook.providers.source import HORIZON, Source
+from oncehook.store.protocols import Store
+
+PAGE = 200
+UNKNOWN = Retry(attempts=2**31)
+"""The policy of a receipt that no process handles: it waits for one that does."""
+ABANDONED = "the provider stopped retrying"
+
+
+Sources = Mapping[str, Source]
+
+
+Elsewhere = Callable[[str, str], bool]
+"""Whether another process handles a source's type."""
+
+
+def nowhere(source: str, type_: str) -> bool:
+    """The default for `elsewhere`: no other process handles these events."""
+    return False
+
+
+async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: Elsewhere = nowhere) -> int:
+    """Take back every receipt whose lease ran out; how many. One that used up its attempts becomes a dead letter.
+
+    How many attempts there are is known where the handler is: receipts of handlers elsewhere are left to that process.
+    """
+    rescued = after = 0
+    while True:
+        page = await store.expired(PAGE, after)
+        if not page:
+            return rescued
+        after = page[-1]["receipt"]
+        page = [row for row in page if _is_ours(row, handlers, elsewhere)]
+        settled = [_taken_back(row, handlers, sources) for row in page]
+        landed = await store.settle(settled)
+        rescued += len(landed)
+        for row, done in zip(page, settled, strict=True):
+            if done.receipt in landed:
+                signals.rescued(row, done)
+        for worker in sorted({str(row["worker"]) for row in page if row["receipt"] in landed}):
+            await store.end_sessions(worker)
+
+
+def _is_ours(row: Mapping[str, Any], handlers: Handlers, elsewhere: Elsewhere) -> bool:
+    source, type_ = str(row["source"]), str(row["type"])
+    return row["is_inline"] or handlers.find(source, type_) is not None or not elsewhere(source, type_)
+
+
+def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) -> Settled:
+    handler = handlers.find(str(row["source"]), str(row["type"]))
+    error = Crashed("the lease ran out: the worker crashed, or the handler hung")
+    policy, source = handler.retry if handler else UNKNOWN, sources.get(str(row["source"]))
+    if row["is_inline"]:  # its provider got no answer and delivers it again, whatever `on_failure` says
+        policy = Retry(attempts=source.inline_attempts) if source else Retry()
+    decision = decide(policy, int(str(row["attempt"])), error)
+    after = decision.after if isinstance(decision, Again) else None
+    if after is not None and row["is_inline"]:
+        after = source.horizon if source else HORIZON
+    return Settled(
+        int(str(row["receipt"])),
+        int(str(row["lease"])),
+        State.FAILED if after is None else State.RETRYING,
+        "crashed",
+        after=after,
+        error=str(error),
+        handler=handler.name if handler else None,
+        crashed=True,
+    )
+
+
+async def abandon(store: Store) -> None:
+    """Make dead letters of inline receipts whose provider has stopped retrying."""
+    for row in await store.abandon_inline(ABANDONED):
+        signals.abandoned(row)
+
+
+async def keep_rescuing(
+    store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere = nowhere
+) -> None:
+    """Look again and again, until cancelled."""
+    while True:
+        await asyncio.sleep(every)
+        try:
+            await rescue(store, handlers, sources, elsewhere)
+            await abandon(store)
+        except Unavailable as error:
+            signals.emit("worker_waits", detail=error.detail)
+        except Exception as error:
+            signals.background_failed("rescue", error)
