@@ -53,7 +53,7 @@ def main() -> None:
 
 def pages() -> list[Path]:
     """Every page that a reader sees, sorted."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *ROOT.glob("examples/*/README.md")])
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/*/README.md")])
 
 
 def fill(text: str) -> str:
@@ -629,6 +629,15 @@ def _line(file: Path, drawn: str) -> str:
     return f"{drawn:<17} {docstring.partition(chr(10))[0]}"
 
 
+def decisions() -> str:
+    """A list of the decision records: number and title, with the sentence that follows the title."""
+    lines = []
+    for page in sorted((ROOT / "docs" / "decisions").glob("*.md")):
+        title, summary, *_ = page.read_text("utf-8").split("\n\n")
+        lines.append(f"- [{title.removeprefix('# ')}](decisions/{page.name}): {' '.join(summary.split())}")
+    return "\n".join(lines)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings_table,
     "source-settings": source_settings_table,
@@ -645,6 +654,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "commands": commands,
     "schema": schema,
     "packages": packages,
+    "decisions": decisions,
 }
 
 

@@ -218,7 +218,7 @@ def anchors(text: str) -> set[str]:
         ("docs/testing.md", [f"`{name}" for name in testing.__all__]),
         (
             "docs/README.md",
-            [f"]({page.name})" for page in PAGES if page.parent != ROOT and page.stem != "README"],
+            [f"]({page.name})" for page in PAGES if page.parent == ROOT / "docs" and page.stem != "README"],
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -304,6 +304,34 @@ def test_every_promise_that_is_not_kept_yet_is_named() -> None:
 def names_in(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text("utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+# -- decisions ------------------------------------------------------------------------------------------------------
+
+RECORDS = {name: text for name, text in TEXTS.items() if name.startswith("docs/decisions/")}
+MOST_LINES = 50
+
+
+def test_decision_records_are_numbered_without_a_gap() -> None:
+    numbers = [int(Path(name).name.partition("-")[0]) for name in RECORDS]
+    assert numbers and numbers == list(range(1, len(RECORDS) + 1))
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_decision_record_has_its_four_parts_on_one_screen(name: str) -> None:
+    text = RECORDS[name]
+    assert text.startswith(f"# {Path(name).name.partition('-')[0]} ")
+    assert re.findall(r"^## (.+)$", text, re.MULTILINE) == ["Context", "Decision", "Evidence", "Consequences"]
+    assert all(part.strip() for part in re.split(r"^#.*$", text, flags=re.MULTILINE)[1:]), "a part is empty"
+    assert len(text.splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_decision_record_is_listed_and_names_tests_that_exist(name: str) -> None:
+    assert f"](decisions/{Path(name).name})" in TEXTS["docs/architecture.md"]
+    for file in re.findall(r"`(tests/[\w/]+\.py)`", RECORDS[name]):
+        assert (ROOT / file).is_file(), file
+    assert [f"{file}::{test}" for file, test in PROOF.findall(RECORDS[name]) if test not in names_in(file)] == []
 
 
 # -- dependencies ---------------------------------------------------------------------------------------------------
