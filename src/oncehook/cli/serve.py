@@ -24,8 +24,8 @@ from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import metrics, signals
 from oncehook.providers.source import Source
+from oncehook.receiver.fast_protocol import Protocol, close_unfinished
 from oncehook.web.app import Service
-from oncehook.web.protocol import Protocol, close_unfinished
 
 if TYPE_CHECKING:
     from oncehook.web.dashboard import Dashboard

@@ -6,6 +6,9 @@ from typing import Any
 
 from oncehook.model.receipt import Receipt, rfc3339
 
+MOST_ERRORS = 10_000
+"""How many groups the store returns at most."""
+
 _PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\b\w*\d\w*\b")
 
 

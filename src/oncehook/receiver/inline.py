@@ -12,11 +12,13 @@ for the redelivery until the provider stops retrying.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Protocol
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.concurrency.stopping import end
+from oncehook.handlers.registry import Handlers
 from oncehook.handlers.roster import Roster, ignored_because
-from oncehook.model.receipt import Claim, Claimed, Leased, State
+from oncehook.model.receipt import Claim, Claimed, Leased, Settled, State
 from oncehook.model.retry import Retry
 from oncehook.observability import signals
 from oncehook.providers.source import Source
@@ -24,7 +26,6 @@ from oncehook.receiver.ack import Response, inline_failed, inline_processed, una
 from oncehook.receiver.claim import Claimer
 from oncehook.store.paused_sources import Paused
 from oncehook.store.protocols import Store
-from oncehook.worker.process import Processor
 
 UNHANDLED_SECONDS = 60
 """When a sender may come again with an event that this process has no handler for."""
@@ -35,6 +36,17 @@ PAUSED_SECONDS = 60
 PAUSED = "The source is paused, and the event is not recorded. Deliver it again later."
 BUSY = "The event is recorded, and its handler is running. Deliver it again later."
 STOPPED = "This process is stopping, and the handler did not finish. Deliver the event again."
+
+
+class Processor(Protocol):
+    """Runs handlers: the worker's processor."""
+
+    handlers: Handlers
+
+    async def work(
+        self, leased: Leased, *, retry: Retry | None = None, retry_after: float | None = None
+    ) -> Settled | None:
+        """Handle and settle one receipt. Returns None if its lease was lost or it was released."""
 
 
 class Inline:

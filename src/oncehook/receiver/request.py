@@ -20,6 +20,10 @@ MOST_HEAD, MOST_HEADERS = 64 * 1024, 200
 """The largest request head, in bytes and in headers, whatever the server allows."""
 
 
+PREFIX = "/webhooks/"
+"""Where the service receives deliveries: the path before the name of a source."""
+
+
 class Refused(Exception):
     """The delivery ends here, with this answer."""
 

@@ -7,9 +7,8 @@ from oncehook.inbox import Inbox
 from oncehook.model.errors import Unavailable
 from oncehook.operations.scrape import Scrape
 from oncehook.receiver.ack import TEXT, Response, refused, unavailable
-from oncehook.receiver.request import CLOSE, Receive, Scope, Send, respond
+from oncehook.receiver.request import CLOSE, PREFIX, Receive, Scope, Send, respond
 
-PREFIX = "/webhooks/"
 METRICS_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 PROBES = ("/healthz", "/readyz", "/metrics")
 App = Callable[[Scope, Receive, Send], Awaitable[None]]

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from starlette.requests import Request
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.receipt import EffectFilter, EffectState
 from oncehook.store.protocols import Store
-from oncehook.web.page import Problem, check_texts, number
+from oncehook.web.page import Context, Problem, check_texts, number, principal
 
 PAGE = 50
 WINDOW = 20_000
@@ -85,3 +86,32 @@ def read_cursor(text: str | None) -> int | None:
     if found is None:
         raise Problem(400, "bad_cursor", "The cursor is not one of ours: start at the first page.")
     return found
+
+
+async def find(context: Context, request: Request) -> dict[str, Any]:
+    named = number(request.path_params["effect"])
+    found = await context.store.find_effects(EffectFilter(ids=(named,)), limit=1) if named is not None else []
+    if not found:
+        raise Problem(404, "not_found", "There is no such effect: it was never here, or its time is over.")
+    return found[0]
+
+
+async def try_again(context: Context, request: Request) -> int:
+    """Have one failed effect performed again, or say why not."""
+    row = await find(context, request)
+    if not await context.store.replay_effects([row["id"]], principal(request).name):
+        why = "its arguments were erased" if row["status"] == EffectState.FAILED.value else f"it is {row['status']}"
+        raise Problem(409, "not_replayable", f"It was not replayed: {why}.")
+    wake(context)
+    number_: int = row["id"]
+    return number_
+
+
+def wake(context: Context) -> None:
+    if context.inbox.relay is not None:
+        context.inbox.relay.wake()
+
+
+def selected(asked: Asked) -> EffectFilter:
+    """The failed ones of a source and a target."""
+    return Asked(source=asked.source, target=asked.target, status=EffectState.FAILED.value).filter()

@@ -8,10 +8,9 @@ from oncehook.effects.effect import effect_json
 from oncehook.operations.replay import replay_effects
 from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
-from oncehook.web.effects import Asked, list_effects, read_cursor
+from oncehook.web.effects import Asked, find, list_effects, read_cursor, selected, try_again, wake
 from oncehook.web.overview import MOST
 from oncehook.web.page import Context, Problem, principal
-from oncehook.web.pages.effects import find, selected, try_again, wake
 
 
 async def list_them(context: Context, request: Request) -> Response:

@@ -6,9 +6,9 @@ from starlette.responses import Response
 from oncehook.email import DIMENSIONS
 from oncehook.web.api import schemas_email as schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.email import change, look
 from oncehook.web.listing import read_moment
 from oncehook.web.page import Context, Problem, check_texts
-from oncehook.web.pages.email import change, look
 
 
 async def status(context: Context, request: Request) -> Response:

@@ -14,10 +14,10 @@ from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
 from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.event import EFFECTS, find, raw, run_now
 from oncehook.web.listing import Asked, list_events, read_cursor, write_cursor
 from oncehook.web.page import Context, Problem, principal
-from oncehook.web.pages.event import EFFECTS, find, raw, run_now
-from oncehook.web.pages.events import count, selected
+from oncehook.web.replays import count, selected
 from oncehook.web.show import shortened
 
 

@@ -7,14 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oncehook.model.receipt import rfc3339
-from oncehook.operations.dead_letters import grouped
+from oncehook.operations.dead_letters import MOST_ERRORS, grouped
 from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.audit import look
 from oncehook.web.overview import RANGES
 from oncehook.web.page import Context
-from oncehook.web.pages.audit import look
-from oncehook.web.pages.dead import MOST_ERRORS
-from oncehook.web.pages.sources import about, change, last_refusals
+from oncehook.web.sources import about, change, last_refusals
 
 TOLD = ("source", "provider", "is_verified", "secrets", "mode", "types", "dedupe_window", "payload_retention",
         "support")  # fmt: skip

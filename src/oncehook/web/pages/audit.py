@@ -1,12 +1,10 @@
 """The audit: what people did, newest first."""
 
-import json
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.web.page import Action, Context, Page, Problem
+from oncehook.web.audit import look
+from oncehook.web.page import Action, Context, Page
 
 LIMIT = 50
 
@@ -14,23 +12,6 @@ LIMIT = 50
 async def show(context: Context, request: Request) -> Response:
     rows, more = await look(context, request.query_params.get("before"), LIMIT)
     return context.render(request, "audit.html", rows=rows, more=more)
-
-
-async def look(context: Context, before: str | None, limit: int) -> tuple[list[dict[str, Any]], int | None]:
-    """A page, and where the next one begins."""
-    if before and not (before.isascii() and before.isdigit() and len(before) < 19):
-        raise Problem(400, "bad_cursor", "The cursor is not one of ours: start at the first page.")
-    rows = await context.store.audited(before=int(before) if before else None, limit=limit + 1)
-    told = [await _summed(context, row) if row["action"] == "replay_started" else row for row in rows[:limit]]
-    return told, rows[limit - 1]["id"] if len(rows) > limit else None
-
-
-async def _summed(context: Context, row: dict[str, Any]) -> dict[str, Any]:
-    """A replay of many as one row: how many of its batches moved, and whether it came to its end."""
-    batches = {batch["action"]: batch for batch in await context.store.audited_run(row["detail"]["run"])}
-    count = batches["replay"]["number"] if "replay" in batches else 0
-    state = json.loads(batches["replay_ended"]["detail"])["state"] if "replay_ended" in batches else "running"
-    return {**row, "action": "replay", "detail": {**row["detail"], "count": count, "state": state}}
 
 
 PAGE = Page("Audit", "/audit", (Action("GET", "/audit", show),))

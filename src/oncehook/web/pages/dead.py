@@ -3,10 +3,9 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.operations.dead_letters import grouped
+from oncehook.operations.dead_letters import MOST_ERRORS, grouped
 from oncehook.web.page import Action, Context, Page
 
-MOST_ERRORS = 10_000
 SHOWN = 200
 
 

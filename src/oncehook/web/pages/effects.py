@@ -1,17 +1,15 @@
 """Effects: what is done outside the database after the commit, how it stands, and another try for what has failed."""
 
-from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from oncehook.effects.effect import effect_json
-from oncehook.model.receipt import EffectFilter, EffectState
 from oncehook.operations.replay import replay_effects
-from oncehook.web.effects import Asked, Listing, list_effects, read_cursor
+from oncehook.web.effects import Asked, Listing, find, list_effects, read_cursor, selected, try_again, wake
 from oncehook.web.overview import MOST
-from oncehook.web.page import Action, Context, Page, Problem, form, number, principal
+from oncehook.web.page import Action, Context, Page, Problem, form, principal
 from oncehook.web.show import pretty
 
 MEANING = {
@@ -41,14 +39,6 @@ async def show(context: Context, request: Request) -> Response:
     )  # fmt: skip
 
 
-async def find(context: Context, request: Request) -> dict[str, Any]:
-    named = number(request.path_params["effect"])
-    found = await context.store.find_effects(EffectFilter(ids=(named,)), limit=1) if named is not None else []
-    if not found:
-        raise Problem(404, "not_found", "There is no such effect: it was never here, or its time is over.")
-    return found[0]
-
-
 async def one(context: Context, request: Request) -> Response:
     row = await find(context, request)
     args, is_cut = pretty((row["args"] or "").encode("utf-8", "replace"))
@@ -62,29 +52,8 @@ async def one(context: Context, request: Request) -> Response:
 # -- trying again -----------------------------------------------------------------------------------------------------
 
 
-async def try_again(context: Context, request: Request) -> int:
-    """Have one failed effect performed again, or say why not."""
-    row = await find(context, request)
-    if not await context.store.replay_effects([row["id"]], principal(request).name):
-        why = "its arguments were erased" if row["status"] == EffectState.FAILED.value else f"it is {row['status']}"
-        raise Problem(409, "not_replayable", f"It was not replayed: {why}.")
-    wake(context)
-    number_: int = row["id"]
-    return number_
-
-
-def wake(context: Context) -> None:
-    if context.inbox.relay is not None:
-        context.inbox.relay.wake()
-
-
 async def replay_one(context: Context, request: Request) -> Response:
     return RedirectResponse(f"/effects/{await try_again(context, request)}?done=replayed", 303)
-
-
-def selected(asked: Asked) -> EffectFilter:
-    """The failed ones of a source and a target."""
-    return Asked(source=asked.source, target=asked.target, status=EffectState.FAILED.value).filter()
 
 
 async def ask(context: Context, request: Request) -> Response:

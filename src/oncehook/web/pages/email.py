@@ -14,7 +14,8 @@ from oncehook.email.event import EmailType
 from oncehook.inbox import Inbox
 from oncehook.model.errors import StoreUnavailable
 from oncehook.web.charts import Chart, chart
-from oncehook.web.page import Action, Context, Page, Problem, check_texts, form, principal
+from oncehook.web.email import change, look
+from oncehook.web.page import Action, Context, Page, Problem, check_texts, form
 
 LIMIT = 50
 SHOWN = 200
@@ -128,26 +129,6 @@ async def _suppressions(
         request, "email_suppressions.html", status=422 if problem else 200, rows=rows, search=search, more=more,
         is_first=not after, done=done, problem=problem, tried=tried or {},
     )  # fmt: skip
-
-
-async def look(context: Context, search: str, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
-    """A page, and where the next one begins."""
-    check_texts({"search": search, "cursor": after})
-    rows = await context.inbox.email.suppressions(after=after, limit=limit + 1, search=search)
-    return rows[:limit], rows[limit - 1]["address"] if len(rows) > limit else None
-
-
-async def change(context: Context, request: Request, address: str, note: str, *, remove: bool) -> dict[str, Any]:
-    """Add or lift a suppression, and record who did. Raises Problem for what is no address."""
-    address, note = address.strip(), note.strip()
-    check_texts({"address": address, "note": note}, 500)
-    email = context.inbox.email
-    try:
-        return await (email.allow if remove else email.suppress)(
-            address, actor=principal(request).name, note=note or None
-        )
-    except ValueError:
-        raise Problem(422, "bad_address", "This is not an email address.") from None
 
 
 async def suppress(context: Context, request: Request) -> Response:

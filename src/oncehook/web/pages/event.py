@@ -11,13 +11,13 @@ from oncehook.model.receipt import EffectFilter, Filter, Receipt, rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.prune import forget
 from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
-from oncehook.operations.replay import obstacle, replay, retry_now
+from oncehook.operations.replay import obstacle, replay
 from oncehook.store.rows import Selection
-from oncehook.web.page import Action, Context, Page, Problem, number, principal
+from oncehook.web.event import EFFECTS, find, raw, run_now
+from oncehook.web.page import Action, Context, Page, Problem, principal
 from oncehook.web.show import as_curl, as_send, pretty, shortened
 
 RELATED = 20
-EFFECTS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +30,6 @@ class Moment:
     facts: tuple[tuple[str, str], ...] = ()
     error: str | None = None
     traceback: str | None = None
-
-
-async def find(context: Context, request: Request) -> Receipt:
-    named = number(request.path_params["receipt"])
-    found = None if named is None else await context.store.get(named)
-    if found is None:
-        raise Problem(404, "not_found", "There is no such event: it was never here, or its window is over.")
-    return found
 
 
 async def show(context: Context, request: Request) -> Response:
@@ -110,16 +102,6 @@ async def _related(context: Context, receipt: Receipt) -> list[Receipt]:
     return [one for one in found if one.receipt != receipt.receipt and one.source == receipt.source][:RELATED]
 
 
-async def raw(context: Context, request: Request) -> Response:
-    """The exact bytes: to be saved, never to be shown by a browser as anything."""
-    receipt = await find(context, request)
-    payload = await context.store.payload(receipt.receipt)
-    if payload is None:
-        raise Problem(404, "not_found", "The payload of this event was pruned or erased.")
-    headers = {"content-disposition": f'attachment; filename="event-{receipt.receipt}.txt"'}
-    return Response(payload.body, headers=headers, media_type="text/plain; charset=utf-8")
-
-
 # -- changes ----------------------------------------------------------------------------------------------------------
 
 
@@ -138,15 +120,6 @@ async def retry_one(context: Context, request: Request) -> Response:
     receipt = await find(context, request)
     await run_now(context, request, receipt)
     return RedirectResponse(f"/events/{receipt.receipt}?done=retried", 303)
-
-
-async def run_now(context: Context, request: Request, receipt: Receipt) -> None:
-    """Make its waiting retry due now, or say why not."""
-    done = await retry_now(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
-    if not done.count:
-        raise Problem(409, "not_retrying", f"It has no retry to run now: {next(iter(done.left), 'changed meanwhile')}.")
-    if context.inbox.worker is not None:
-        context.inbox.worker.wake()
 
 
 async def rehearse_one(context: Context, request: Request) -> Response:

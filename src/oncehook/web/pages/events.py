@@ -1,24 +1,15 @@
 """The list of events, and replays of what a filter picks."""
 
-import asyncio
-from dataclasses import replace
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook.model.receipt import UNHANDLED, Filter, State
+from oncehook.model.receipt import UNHANDLED, State
 from oncehook.model.values import rate as parse_rate
-from oncehook.operations.dead_letters import shape
-from oncehook.operations.replay import Replayed, survey
-from oncehook.store.rows import Selection
-from oncehook.web.listing import Asked, Listing, exactly, list_events, place, read_cursor, write_cursor
+from oncehook.web.listing import Asked, Listing, exactly, list_events, read_cursor, write_cursor
 from oncehook.web.page import Action, Context, Page, Problem, form, principal
-
-PAGE_OF_DEAD = 500
-MOST_NAMED = 5_000
-COUNTING = 15.0
-"""Seconds that counting what a replay would do may take."""
+from oncehook.web.replays import count, selected
 
 
 async def show(context: Context, request: Request) -> Response:
@@ -44,37 +35,6 @@ async def _sources(context: Context) -> list[str]:
 
 
 # -- replays of many --------------------------------------------------------------------------------------------------
-
-
-async def count(context: Context, selection: Selection) -> Replayed:
-    try:
-        async with asyncio.timeout(COUNTING):
-            return await survey(context.store, selection)
-    except TimeoutError:
-        told = "This picks more than can be counted now: narrow the filter, by time for instance."
-        raise Problem(422, "too_many", told) from None
-
-
-async def selected(context: Context, asked: Asked) -> Selection:
-    wanted = asked.filter()
-    if wanted == Filter():
-        raise Problem(422, "bad_filter", "Pick what to replay: everything there is would be too easily meant.")
-    return Selection(wanted) if not asked.error else Selection(wanted, await _died_of(context, wanted, asked.error))
-
-
-async def _died_of(context: Context, wanted: Filter, error: str) -> tuple[int, ...]:
-    """The dead letters whose error differs from this one only in what it is about."""
-    found: list[int] = []
-    like, before = shape(error), None
-    while page := await context.store.find(
-        replace(wanted, status=State.FAILED.value), limit=PAGE_OF_DEAD, before=before
-    ):
-        found += [receipt.receipt for receipt in page if shape((receipt.last_error or "")[: len(error)]) == like]
-        before = place(page[-1])
-        if len(found) > MOST_NAMED:
-            told = f"More than {MOST_NAMED:,} died of this: replay all of the source, or a shorter time."
-            raise Problem(422, "too_many", told)
-    return tuple(found)
 
 
 async def ask(context: Context, request: Request) -> Response:

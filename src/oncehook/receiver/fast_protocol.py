@@ -13,8 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from oncehook.model.receipt import Delivery
 from oncehook.observability import signals
 from oncehook.receiver.ack import Header, Response
-from oncehook.receiver.request import CLOSE, MOST_HEAD, MOST_HEADERS, size_of_head, turned_away
-from oncehook.web.app import PREFIX, Service
+from oncehook.receiver.request import CLOSE, MOST_HEAD, MOST_HEADERS, PREFIX, size_of_head, turned_away
 
 DOOR = PREFIX.encode()
 
@@ -50,7 +49,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.inbox = self.app.inbox if isinstance(self.app, Service) else None
+        self.inbox = getattr(self.app, "inbox", None)  # the service has one; any other app goes uvicorn's way
         self.nobody = asyncio.Event()
         self.parts: list[bytes] = []  # of the body, out of the data that is being fed
 
