@@ -8,6 +8,7 @@ import re
 import shlex
 import sqlite3
 import tomllib
+from contextlib import closing
 from dataclasses import fields
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +23,7 @@ from oncehook import Inbox, testing
 from oncehook.alerts.rules import NEWEST, RULES
 from oncehook.alerts.settings import AlertSettings, TargetSettings
 from oncehook.alerts.watch import KEPT
-from oncehook.cli import COMMANDS
+from oncehook.cli import COMMANDS, starter
 from oncehook.cli.tour import make_keys
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Settings, SourceSettings, load
@@ -98,6 +99,12 @@ def test_python_in_the_docs_runs_as_it_is(
         asyncio.run(deliver_to(names["app"], names["inbox"]))
 
 
+def create_own_tables(database: Path) -> None:
+    """The tables that the README tells its reader to create."""
+    with closing(sqlite3.connect(database)) as connection:
+        connection.executescript("".join(re.findall(r"^CREATE TABLE .*;$", TEXTS["README.md"], re.MULTILINE)))
+
+
 async def deliver_to(app: Any, inbox: Inbox) -> None:
     """Every source of a mounted inbox takes an event once."""
     transport = httpx.ASGITransport(app)
@@ -105,6 +112,7 @@ async def deliver_to(app: Any, inbox: Inbox) -> None:
         app.router.lifespan_context(app),
         httpx.AsyncClient(transport=transport, base_url="http://test") as client,
     ):
+        create_own_tables(Path("shop.db"))
         for name, source in inbox.sources.items():
             type_ = "invoice.paid" if name == "stripe" else "push"
             sample = compose(source.provider, type_, secret_for(name)[0], now=SYSTEM.now())
@@ -116,6 +124,33 @@ async def deliver_to(app: Any, inbox: Inbox) -> None:
             async with asyncio.timeout(20):
                 while (await inbox.store.get(first.json()["receipt"])).status is not State.PROCESSED:  # type: ignore[union-attr]
                     await asyncio.sleep(0.02)
+
+
+def test_handler_of_the_readme_survives_a_replay(in_folder: Path, secrets_of_the_docs: None) -> None:
+    (code,) = re.findall(r"^```python\n(.*?)^```$", TEXTS["README.md"], re.DOTALL | re.MULTILINE)
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(compile(code, "README.md", "exec"), names)
+    database = in_folder / "replayed.db"
+    with testing.Bench(testing.isolated(names["inbox"], f"sqlite:///{database}")) as bench:
+        create_own_tables(database)
+        answer = bench.deliver("stripe", type="invoice.paid")
+        assert [receipt.status for receipt in bench.drain()] == [State.PROCESSED]
+        assert bench.replay(answer) == 1
+        (receipt,) = bench.drain()
+        assert (receipt.status, receipt.replays, receipt.attempts) == (State.PROCESSED, 1, 1)
+    with closing(sqlite3.connect(database)) as connection:
+        assert connection.execute("SELECT count(*) FROM paid").fetchone() == (1,)
+
+
+HANDLERS = [block.values[0] for block in blocks("python") if ".on(" in block.values[0]]
+HANDLERS += [starter.HOOKS, starter.HANDLER, *(file.read_text("utf-8") for file in ROOT.glob("examples/*/hooks.py"))]
+
+
+@pytest.mark.parametrize("code", HANDLERS)
+def test_no_documented_handler_fails_at_its_second_run(code: str) -> None:
+    """A replay would meet the table and the row of the first run."""
+    assert "CREATE TABLE" not in code
+    assert [text for text in re.findall(r"INSERT INTO[^\"]*", code) if "ON CONFLICT" not in text] == []
 
 
 def test_the_tests_in_the_docs_pass(in_folder: Path) -> None:

@@ -79,7 +79,7 @@ async def notify(effect: Effect, text: str) -> None:
 HANDLER = '''
 @inbox.on("{source}", "{type}")
 async def {name}(event: Event) -> None:
-    """Runs until it succeeds, and then never again for this event.
+    """Runs until it succeeds. After that, only a replay runs it again for this event.
 
     With a second parameter, `tx`, it writes to the database: those writes, its effects and the processed status commit
     together. An effect is recorded once for its key, however often the event is delivered.
