@@ -2,6 +2,7 @@
 
 from oncehook.effects.effect import Effect, EffectRefused
 from oncehook.handlers.event import Event
+from oncehook.handlers.payload import Payload
 from oncehook.inbox import Inbox
 from oncehook.model.errors import (
     ConfigurationError,
@@ -28,6 +29,7 @@ __all__ = [
     "Inbox",
     "IntakeFull",
     "OncehookError",
+    "Payload",
     "Receipt",
     "Rejected",
     "Retry",

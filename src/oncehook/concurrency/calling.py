@@ -12,7 +12,7 @@ import itertools
 import math
 import threading
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from contextvars import Context, copy_context
 from pathlib import Path
@@ -95,12 +95,17 @@ def check(function: Function, name: str, retry: Any = None, timeout: Any = None)
         raise ConfigurationError(f"{name} has timeout={timeout!r}: give a time above 0, such as '30s'")
 
 
-def positional(function: Function, name: str) -> int:
-    """How many arguments it takes by position; a keyword-only one with a default is its own affair."""
+def signature_of(function: Function, name: str) -> Mapping[str, inspect.Parameter]:
+    """The parameters of a function, by name."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        return inspect.signature(function).parameters
     except (TypeError, ValueError):
         raise ConfigurationError(f"{name} does not say what arguments it takes: wrap it in a `def`") from None
+
+
+def positional(function: Function, name: str, payloads: Collection[str] = ()) -> int:
+    """Count the arguments by position, without `payloads`. A keyword-only one with a default is its own affair."""
+    parameters = [p for p in signature_of(function, name).values() if p.name not in payloads]
     kinds = {parameter.kind for parameter in parameters}
     needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if needed:

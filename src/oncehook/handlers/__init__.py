@@ -1,1 +1,1 @@
-"""What users write against: events, handler registration, the outbox, ordering, forwards."""
+"""What users write against: events, handler registration, typed payloads, the outbox, ordering, forwards."""

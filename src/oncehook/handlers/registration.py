@@ -37,7 +37,8 @@ class Registry:
         """Register the handler of a source's events of a type (a pattern with `*` and `?`; also a dotted prefix).
 
         It is called once per event and replay: `async def h(event)` or `async def h(event, tx)`, or a plain function,
-        which runs in a thread with a synchronous `tx`. What it writes through `tx` and the mark that the event is
+        which runs in a thread with a synchronous `tx`. Parameters annotated with `Annotated[Model, Payload("path")]`
+        get that part of the payload, decoded. What it writes through `tx` and the mark that the event is
         processed commit together or not at all. With `batch=N` it gets a list of up to N events and one transaction for
         all of them; if it fails, they are tried one by one. With `once_per`, such as "object_id" or a path in the
         payload, or several, only the first event of that identity is handled; the others are processed without it.

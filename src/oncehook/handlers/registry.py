@@ -13,6 +13,7 @@ from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function, Threads
 from oncehook.handlers.event import Event
 from oncehook.handlers.outbox import Outbox
+from oncehook.handlers.payload import NOTATION, Decoded, Payloads, find_payloads
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.patterns import Handled, compile_pattern, overlap
 from oncehook.model.retry import Fail, Retry
@@ -38,28 +39,44 @@ class Handler:
     name: str = field(init=False)
     is_async: bool = field(init=False)
     takes_tx: bool = field(init=False)
+    payloads: Payloads | None = field(init=False)
 
     def __post_init__(self) -> None:
         name = calling.name_of(self.function) if self.forwards_to is None else f"forward to {self.forwards_to}"
         object.__setattr__(self, "name", name)
         calling.check(self.function, name, self.retry, self.timeout)
-        arguments = calling.positional(self.function, name)
+        payloads = find_payloads(self.function, name)
+        object.__setattr__(self, "payloads", payloads)
+        arguments = calling.positional(self.function, name, payloads.names if payloads else ())
         object.__setattr__(self, "is_async", calling.is_meant_async(self.function))
         object.__setattr__(self, "takes_tx", arguments > 1)
         if not 1 <= arguments <= 2:
-            raise ConfigurationError(f"{self.name} must take (event) or (event, tx), not {arguments} arguments")
+            raise ConfigurationError(
+                f"{self.name} must take (event) or (event, tx), not {arguments} arguments; a parameter for a payload "
+                f"is annotated as {NOTATION}"
+            )
         if self.batch is not None and (type(self.batch) is not int or self.batch < 1):
             raise ConfigurationError(f"{self.name} has batch={self.batch!r}: give a whole number, 1 or more")
+        if self.batch and payloads:
+            raise ConfigurationError(
+                f"{self.name} has batch={self.batch} and the payload {payloads.parameters[0].name!r}: a batch handler "
+                "gets a list of events, and reads `event.payload` of each"
+            )
         if not all(isinstance(one, str) and one for one in self.once_per):
             raise ConfigurationError(f"{self.name} has once_per={self.once_per!r}: name facts, or paths of the payload")
         if self.once_per and self.batch:
             raise ConfigurationError(f"{self.name} has once_per and batch: an identity is of one event at a time")
 
-    async def call(self, given: Any, transaction: Transaction, threads: Threads) -> None:
+    async def call(
+        self, given: Any, transaction: Transaction, threads: Threads, payloads: Decoded | None = None
+    ) -> None:
         """Call the function, for no longer than its timeout; a plain one in one of `threads`. Then its `tx` is dead."""
-        arguments = (given, transaction.offer(is_async=self.is_async)) if self.takes_tx else (given,)
+        arguments: Sequence[Any] = (given, transaction.offer(is_async=self.is_async)) if self.takes_tx else (given,)
+        named: dict[str, Any] = {}
+        if payloads is not None:
+            arguments, named = payloads.place(arguments)
         try:
-            await calling.call("the handler", self.function, threads, self.timeout, *arguments)
+            await calling.call("the handler", self.function, threads, self.timeout, *arguments, **named)
         finally:
             transaction.withdraw()
 

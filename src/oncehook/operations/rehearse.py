@@ -112,14 +112,15 @@ def _recording(store: Store, transaction: Callable[[], Any] | None, watch: "Watc
 
 
 async def _handle(handlers: Handlers, handler: Handler, event: Event, outbox: Outbox, rehearsal: Rehearsal) -> None:
+    payloads = None if handler.payloads is None else handler.payloads.decode(event)
     rehearsal.repeated = await is_repeated(handler, event, outbox)
     threads = Threads(1, "oncehook-rehearsal")
     given = [event] if handler.batch else event
     if not rehearsal.repeated and not handler.takes_tx:
-        await handler.call(given, outbox, threads)
+        await handler.call(given, outbox, threads, payloads)
     await handlers.fold([event], outbox)
     if not rehearsal.repeated and handler.takes_tx:
-        await handler.call(given, outbox, threads)
+        await handler.call(given, outbox, threads, payloads)
     await outbox.flush()
     for ask in outbox.asks:
         if ask.kind != ONCE:

@@ -143,17 +143,17 @@ def _split_by_brackets(raw: bytes) -> list[bytes]:
 # -- locators -------------------------------------------------------------------------------------------------------
 
 
-def look_up(value: Any, steps: Sequence[str]) -> Any:
-    """What stands at a path, or None. A text on the way is read as JSON."""
+def look_up(value: Any, steps: Sequence[str], default: Any = None) -> Any:
+    """What stands at a path, or `default`. A text on the way is read as JSON."""
     for step in steps:
         if isinstance(value, str):
             value = _read_inner(value)
         if isinstance(value, dict):
-            value = value.get(step)
+            value = value.get(step, default)
         elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
             value = value[int(step)]
         else:
-            return None
+            return default
     return value
 
 

@@ -6,13 +6,13 @@ matches the lease's fence; where it does not match, somebody else has the receip
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from oncehook.concurrency.calling import Threads, after_failure, told
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.concurrency.stopping import is_stopping
 from oncehook.concurrency.wakeup_queue import Dues
 from oncehook.handlers.event import Event
+from oncehook.handlers.payload import Decoded
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import Unavailable
 from oncehook.model.receipt import Leased, Settled, State
@@ -195,18 +195,26 @@ class Processor:
     ) -> None:
         """What comes before the handler, then the handler. One that takes no `tx` cannot see what came before: then the
         transaction opens after it, and a handler that waits on the network holds no lock."""
+        payloads = None if handler.payloads is None else handler.payloads.decode(events[0])
         is_called = not await is_repeated(handler, events[0], transaction)
         if is_called and not handler.takes_tx:
-            await self._call(handler, events if handler.batch else events[0], transaction, held)
+            await self._call(handler, events, transaction, held, payloads)
         await self.handlers.fold(events, transaction)
         if is_called and handler.takes_tx:
-            await self._call(handler, events if handler.batch else events[0], transaction, held)
+            await self._call(handler, events, transaction, held, payloads)
 
-    async def _call(self, handler: Handler, given: Any, transaction: Transaction, held: Sequence[Leased]) -> None:
+    async def _call(
+        self,
+        handler: Handler,
+        events: list[Event],
+        transaction: Transaction,
+        held: Sequence[Leased],
+        payloads: Decoded | None,
+    ) -> None:
         seconds = handler.longest(self.threads)
         if not all(self.heartbeat.keep(leased.held, seconds) for leased in held):
             raise NotNow("the event loop was blocked, and somebody else has the receipt", after=0.0)
-        await handler.call(given, transaction, self.threads)
+        await handler.call(events if handler.batch else events[0], transaction, self.threads, payloads)
 
     def _done(self, leased: Leased, handler: Handler | None) -> Settled:
         name = handler.name if handler else None

@@ -1,0 +1,166 @@
+"""Typed payloads: a handler's parameter that is annotated with `Payload` gets that part of the event, decoded.
+
+    async def paid(event: Event, invoice: Annotated[Invoice, Payload("data.object")], tx: AsyncSession) -> None: ...
+
+Annotations are resolved when the handler is registered. An event is decoded before the handler's transaction opens, so
+an event that does not fit takes no connection.
+"""
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from oncehook.concurrency import calling
+from oncehook.concurrency.calling import Function
+from oncehook.handlers.event import Event
+from oncehook.handlers.mismatch import describe_mismatch, missing, type_name
+from oncehook.handlers.payload_types import decode_model, inspect_type
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.retry import Fail
+from oncehook.providers.expressions import NotReadable, TooDeep, look_up, parse
+
+NOTATION = 'Annotated[Invoice, Payload("data.object")]'
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Marks a handler's parameter in `Annotated`: it gets the value at `path`, or the whole payload without a path."""
+
+    path: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.path is not None and not (isinstance(self.path, str) and all(self.path.split("."))):
+            raise ConfigurationError(
+                f'Payload({self.path!r}) is not a path: name keys with dots between them, such as "data.object", or '
+                "write Payload() for the whole payload"
+            )
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return () if self.path is None else tuple(self.path.split("."))
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A parameter that gets a payload. Without a default, `default` is UNSET."""
+
+    name: str
+    steps: tuple[str, ...]
+    type: Any
+    is_container: bool  # the type is made of an object or an array, never of a text
+    default: Any
+
+    def decode(self, event: Event) -> Any:
+        """Return the decoded value. Raises Fail: another attempt would find the same payload."""
+        payload = event.payload
+        if payload is None and event.raw.strip() != b"null":
+            raise Fail(f"payload does not fit {type_name(self.type)}: the body cannot be read as JSON or a form")
+        value = look_up(payload, self.steps, msgspec.UNSET)
+        if value is msgspec.UNSET:
+            if self.default is msgspec.UNSET:
+                raise Fail(missing(self.type, self.steps))
+            return self.default
+        if self.is_container and isinstance(value, str):
+            value = _read_text(value)
+        try:
+            return msgspec.convert(
+                value, self.type, strict=not event._is_form, str_keys=True, dec_hook=decode_model
+            )  # the fields of a form are all texts
+        except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
+            raise Fail(describe_mismatch(error, self.type, self.steps, value)) from None
+
+
+def _read_text(text: str) -> Any:
+    """Read a text as JSON, as a path that goes on into it would. Returns the text itself if it is not JSON."""
+    try:
+        return parse(text.encode("utf-8", "surrogatepass"))
+    except (NotReadable, TooDeep):
+        return text
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The decoded payloads of one event, by parameter name."""
+
+    values: dict[str, Any]
+    positional: Sequence[str]
+
+    def place(self, others: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return all arguments by position and by keyword. `others` are the event and `tx`."""
+        rest, named = iter(others), dict(self.values)
+        arguments = [named.pop(name) if name in named else next(rest) for name in self.positional]
+        return arguments, named
+
+
+@dataclass(frozen=True, slots=True)
+class Payloads:
+    """The payload parameters of a handler."""
+
+    parameters: tuple[Parameter, ...]
+    positional: tuple[str, ...]  # all parameters that are given by position, in their order
+
+    @property
+    def names(self) -> frozenset[str]:
+        return frozenset(parameter.name for parameter in self.parameters)
+
+    def decode(self, event: Event) -> Decoded:
+        return Decoded({one.name: one.decode(event) for one in self.parameters}, self.positional)
+
+
+# -- registration ---------------------------------------------------------------------------------------------------
+
+
+def find_payloads(function: Function, handler: str) -> Payloads | None:
+    """Return the payload parameters of a handler's function, or None if it has none."""
+    signature = calling.signature_of(function, handler).values()
+    namespace = getattr(inspect.unwrap(calling.bare(function)), "__globals__", {})
+    found = [_read_parameter(parameter, namespace, handler) for parameter in signature]
+    parameters = tuple(parameter for parameter in found if parameter is not None)
+    if not parameters:
+        return None
+    positional = tuple(p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
+    return Payloads(parameters, positional)
+
+
+def _read_parameter(parameter: inspect.Parameter, namespace: dict[str, Any], handler: str) -> Parameter | None:
+    where = f"{handler}: the parameter {parameter.name!r}"
+    hint = _resolve(parameter.annotation, namespace, where)
+    arguments = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    marks = [one for one in (*arguments, parameter.default) if one is Payload or isinstance(one, Payload)]
+    if not marks:
+        return None
+    mark, metadata = marks[0], [one for one in arguments[1:] if one is not marks[0]]
+    if len(marks) > 1 or not isinstance(mark, Payload) or len(metadata) == len(arguments) - 1:
+        raise ConfigurationError(f"{where} does not say which payload it gets: annotate it as {NOTATION}")
+    expected = Annotated[(arguments[0], *metadata)] if metadata else arguments[0]
+    default = msgspec.UNSET if parameter.default is parameter.empty else parameter.default
+    try:
+        return Parameter(parameter.name, mark.steps, expected, inspect_type(expected), default)
+    except Exception as error:  # whatever the model's own annotations raise
+        detail = calling.said(error)
+        raise ConfigurationError(
+            f"{where} is a {type_name(expected)}, which no payload can be decoded to: {detail}"
+        ) from None
+
+
+def _resolve(annotation: Any, namespace: dict[str, Any], where: str) -> Any:
+    """Return the annotation with its names resolved. One that cannot be resolved is an error only if it names Payload.
+
+    The event and `tx` may have types that are imported for type checkers alone.
+    """
+    try:
+        holder = SimpleNamespace(__annotations__={"it": annotation})
+        hint = get_type_hints(holder, namespace, include_extras=True)["it"]
+        return getattr(hint, "__value__", hint)  # `type Paid = Annotated[…]`
+    except Exception as error:
+        text = annotation if isinstance(annotation, str) else repr(annotation)
+        if "Payload" in text or "Annotated" in text:
+            raise ConfigurationError(
+                f"{where} has the annotation {text}, which cannot be resolved ({error}): define or import what it "
+                "names in the handler's module, above the handler and not under TYPE_CHECKING"
+            ) from None
+        return None

@@ -1,0 +1,58 @@
+"""The types that a payload can be decoded to: those that msgspec knows, and pydantic models.
+
+Pydantic is never imported here. A class that looks like a pydantic model validates the value itself.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from msgspec import inspect
+
+_CONTAINERS = (
+    inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.DictType, inspect.CollectionType,
+    inspect.TupleType, inspect.NamedTupleType, inspect.NoneType,
+)  # fmt: skip
+
+
+def decode_model(type_: Any, value: Any) -> Any:
+    """Decode to a type that msgspec does not know itself."""
+    return value if type_ is object else type_.model_validate(value)
+
+
+def inspect_type(hint: Any) -> bool:
+    """Return whether the type is an object or an array in JSON, never a text. Raises if no payload can be decoded."""
+    info = inspect.type_info(hint)
+    for node in _walk(info):
+        _check(node)
+    return all(map(_is_container, info.types if isinstance(info, inspect.UnionType) else (info,)))
+
+
+def _walk(info: Any) -> Iterator[Any]:
+    """Yield every type inside a type, each once: models may contain themselves."""
+    seen: set[int] = set()
+    waiting = [info]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, tuple):
+            waiting.extend(node)
+        elif isinstance(node, (inspect.Type, inspect.Field)) and id(node) not in seen:
+            seen.add(id(node))
+            yield node
+            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
+
+
+def _check(info: Any) -> None:
+    if isinstance(info, inspect.CustomType) and info.cls is not object and not _is_pydantic_model(info.cls):
+        raise TypeError(f"{info.cls.__name__} is not a struct, dataclass, TypedDict, pydantic model or built-in type")
+    if isinstance(info, inspect.DataclassType) and hasattr(info.cls, "__pydantic_validator__"):
+        raise TypeError(f"{info.cls.__name__} is a pydantic dataclass: use a pydantic model or a standard dataclass")
+
+
+def _is_container(info: Any) -> bool:
+    if isinstance(info, inspect.Metadata):
+        return _is_container(info.type)
+    return isinstance(info, _CONTAINERS) or (isinstance(info, inspect.CustomType) and info.cls is not object)
+
+
+def _is_pydantic_model(cls: Any) -> bool:
+    return isinstance(cls, type) and hasattr(cls, "model_validate") and hasattr(cls, "__pydantic_validator__")
