@@ -19,6 +19,7 @@ from typing import Any
 
 import click
 
+from docs import migrations
 from oncehook.alerts import settings as alerts
 from oncehook.alerts.rules import RULES
 from oncehook.cli import COMMANDS, oncehook
@@ -49,6 +50,8 @@ def main() -> None:
     if COLUMNS.read_text("utf-8") != (made := columns()):
         COLUMNS.write_text(made, "utf-8")
         print(f"wrote {COLUMNS.relative_to(ROOT)}")
+    if migrations.record():
+        print(f"wrote {migrations.RECORDED.relative_to(ROOT)}")
 
 
 def pages() -> list[Path]:
@@ -552,15 +555,14 @@ MEANING = {
 def columns() -> str:
     """The same for `oncehook schema --json`."""
     sqlite, postgres = _sqlite_columns(), _postgres_columns()
-    in_views = postgres["webhook_receipts"] | {"receipt": "bigint", "payload": "bytea"}
     found = {
         name: {
             column: {
-                "postgres": postgres.get(name, in_views).get(column, ""),
+                "postgres": postgres[name].get(column, ""),
                 "sqlite": sqlite[name].get(column, "").lower(),
                 "meaning": meaning[column],
             }
-            for column in dict.fromkeys([*postgres.get(name, {}), *sqlite[name]])
+            for column in dict.fromkeys([*postgres[name], *sqlite[name]])
         }
         for name, meaning in MEANING.items()
     }
@@ -571,10 +573,8 @@ def schema() -> str:
     sqlite, postgres = _sqlite_columns(), _postgres_columns()
     parts = []
     for name, meaning in MEANING.items():
-        columns = list(dict.fromkeys([*postgres.get(name, {}), *sqlite[name]]))
-        rows = [
-            (f"`{c}`", postgres.get(name, {}).get(c, ""), sqlite[name].get(c, "").lower(), meaning[c]) for c in columns
-        ]
+        columns = list(dict.fromkeys([*postgres[name], *sqlite[name]]))
+        rows = [(f"`{c}`", postgres[name].get(c, ""), sqlite[name].get(c, "").lower(), meaning[c]) for c in columns]
         parts.append(f"### {name}\n\n" + table(("column", "PostgreSQL", "SQLite", "meaning"), rows))
     return "\n\n".join(parts)
 
@@ -592,14 +592,26 @@ def _sqlite_columns() -> dict[str, dict[str, str]]:
 
 
 def _postgres_columns() -> dict[str, dict[str, str]]:
-    """The columns as the migrations write them."""
+    """The columns as the migrations write them, a domain as the type that it is made of."""
+    written = "\n".join(sql for _, _, sql in queries.migrations("postgres"))
+    domains = dict(re.findall(r"CREATE DOMAIN (\w+) AS (\w+)", written))
     found: dict[str, dict[str, str]] = {}
-    for _, _, sql in queries.migrations("postgres"):
-        for name, body in re.findall(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", sql, re.DOTALL):
-            found[name] = dict(re.findall(r"^    ([a-z_]+) +([a-z]+)", body, re.MULTILINE))
-        for name, body in re.findall(r"ALTER TABLE (\w+)\s+(.*?);\n", sql, re.DOTALL):
-            found[name] |= dict(re.findall(r"ADD COLUMN ([a-z_]+) +([a-z]+)", body))
-    return found
+    for name, body in re.findall(r"CREATE TABLE (\w+) \(\n(.*?)\n\)", written, re.DOTALL):
+        found[name] = dict(re.findall(r"^    ([a-z_]+) +([a-z_]+)", body, re.MULTILINE))
+    for name, body in re.findall(r"ALTER TABLE (\w+)\s+(.*?);\n", written, re.DOTALL):
+        found[name] |= dict(re.findall(r"ADD COLUMN ([a-z_]+) +([a-z_]+)", body))
+    for name, body in re.findall(r"CREATE VIEW (\w+) AS\n(.*?);\n", written, re.DOTALL):
+        found[name] = _view_columns(name, body, found)
+    return {name: {c: domains.get(t, t) for c, t in columns.items()} for name, columns in found.items()}
+
+
+def _view_columns(view: str, body: str, tables: dict[str, dict[str, str]]) -> dict[str, str]:
+    """The columns of a view, which have the types of the tables that it reads, the first of them first."""
+    types: dict[str, str] = {}
+    for table in reversed(re.findall(r"(?:FROM|JOIN) (\w+)", body)):
+        types |= tables[table]
+    types |= {alias: types[column] for column, alias in re.findall(r"\.(\w+) AS (\w+)", body)}
+    return {column: types[column] for column in MEANING[view]}
 
 
 # -- the packages ---------------------------------------------------------------------------------------------------

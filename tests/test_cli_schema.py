@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncehook import Inbox
-from tests.conformance.test_schema import columns
+from tests.conformance.test_schema import types
 from tests.running import Run
 
 
@@ -35,7 +35,7 @@ def test_listed_columns_are_those_of_the_database(
     (in_folder / "oncehook.toml").write_text(f'database = "{database}"\n')
     asyncio.run(make())
     lines = run("schema", table, "--json").lines
-    assert sorted(line["column"] for line in lines) == sorted(columns(database, table))
+    assert sorted(line["column"] for line in lines) == sorted(types(database, table))
     assert all(line["type"] and line["table"] == table for line in lines)
 
 

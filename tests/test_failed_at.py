@@ -11,10 +11,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox
-from oncehook.config.settings import Settings
 from oncehook.model.retry import Retry
 from oncehook.operations.replay import replay
-from oncehook.store import make_store, queries
 from oncehook.store.rows import Selection
 from oncehook.testing import deliver, drain, post
 from oncehook.worker.rescue import abandon, rescue
@@ -161,33 +159,3 @@ def test_a_failed_attempt_is_shown_once(
     asyncio.run(fill(make_inbox, die_in_handler))
     text = run("show", "1").out
     assert "attempt 1: failed" in text and "dead letter:" not in text
-
-
-@pytest.mark.without_schema
-async def test_dead_letters_of_an_older_release_get_the_best_known_time(
-    database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = make_store(Settings(database=database, migrate="never"))
-    every = queries.migrations
-    monkeypatch.setattr(queries, "migrations", lambda dialect: every(dialect)[:12])
-    await store.open()
-    try:
-        await store.migrate()
-        for receipt, minute in ((1, 0), (2, 5)):
-            ask(
-                database,
-                "INSERT INTO webhook_receipts (id, source, provider, event_id, received_at, status, fingerprint) "
-                f"VALUES ({receipt}, 's', 'stripe', 'evt_{receipt}', '2026-11-16T04:00:00.000000Z', 'failed', '')",
-            )
-            if minute:
-                ask(
-                    database,
-                    "INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, outcome) VALUES "
-                    f"({receipt}, 1, '2026-11-16T04:00:00.000000Z', '2026-11-16T04:0{minute}:00.000000Z', 'failed')",
-                )
-        monkeypatch.undo()
-        await store.migrate()
-        found = [(await store.get(receipt)).as_json()["failed_at"] for receipt in (1, 2)]  # type: ignore[union-attr]
-        assert found == ["2026-11-16T04:00:00.000000Z", "2026-11-16T04:05:00.000000Z"]
-    finally:
-        await store.close()

@@ -30,7 +30,7 @@ def command(table: str | None, config: str | None, dialect: str | None, as_json:
     if as_json:
         _print_columns(table, dialect)
     elif table is not None:
-        raise click.UsageError("TABLE is for --json: the SQL of a table is spread over several migrations")
+        raise click.UsageError("TABLE is for --json: the SQL of a table can be spread over several migrations")
     else:
         for number, name, text in queries.migrations(dialect):
             click.echo(f"-- {number:03d}_{name}\n{text}")

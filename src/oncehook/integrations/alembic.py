@@ -13,7 +13,7 @@ from functools import cache
 
 from oncehook.store import queries
 
-_NAMED = re.compile(r"(?:CREATE TABLE(?: IF NOT EXISTS)?|RENAME TO) (webhook_\w+)", re.IGNORECASE)
+_NAMED = re.compile(r"CREATE TABLE\s+(webhook_\w+)")
 _DAY = re.compile(r"webhook_payloads_[0-9]{8}")
 
 

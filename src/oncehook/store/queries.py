@@ -7,8 +7,11 @@ stands for the fragment of that name.
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
+
+from oncehook.model.errors import ConfigurationError
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _OPTIONAL = re.compile(r"--\?\s*(\w+)\s*$")
@@ -75,3 +78,19 @@ def migrations(dialect: str) -> tuple[tuple[int, str, str], ...]:
         number, _, name = file.name.removesuffix(".sql").partition("_")
         found.append((int(number), name, file.read_text("utf-8")))
     return tuple(sorted(found))
+
+
+def pending_migrations(dialect: str, applied: Mapping[int, str]) -> list[tuple[int, str, str]]:
+    """The migrations that a database still lacks, by the numbers and names of those that it has.
+
+    Migrations beyond the last one here belong to a newer release, which this one can run beside.
+    """
+    known = migrations(dialect)
+    for number, name, _ in known:
+        if applied.get(number, name) != name:
+            raise ConfigurationError(
+                f"the database's schema is from before the first release: its migration {number:03d} is "
+                f"{applied[number]}, expected {name}. It cannot be upgraded: recreate the database, or set database to "
+                "a new one"
+            )
+    return [migration for migration in known if migration[0] not in applied]

@@ -243,13 +243,13 @@ class PostgresPool:
     async def pending_migrations(self) -> list[tuple[int, str, str]]:
         async with self._connection() as connection:
             applied = await self._applied(connection)
-        return [migration for migration in queries.migrations("postgres") if migration[0] not in applied]
+        return queries.pending_migrations("postgres", applied)
 
-    async def _applied(self, connection: Connection) -> set[int]:
+    async def _applied(self, connection: Connection) -> dict[int, str]:
         try:
-            return {row[0] for row in await connection.fetch(self.sql["applied_migrations"])}
+            return {row["number"]: row["name"] for row in await connection.fetch(self.sql["applied_migrations"])}
         except asyncpg.UndefinedTableError:
-            return set()
+            return {}
 
     async def migrate(self) -> list[str]:
         done = []
@@ -257,11 +257,10 @@ class PostgresPool:
             await connection.execute(self.sql["migration_lock"], MIGRATION_LOCK, timeout=MIGRATION_SECONDS)
             await connection.execute(self.sql["create_migrations"])
             applied = await self._applied(connection)
-            for number, name, sql in queries.migrations("postgres"):
-                if number not in applied:
-                    await connection.execute(sql, timeout=MIGRATION_SECONDS)
-                    await connection.execute(self.sql["record_migration"], number, name)
-                    done.append(f"{number:03d}_{name}")
+            for number, name, sql in queries.pending_migrations("postgres", applied):
+                await connection.execute(sql, timeout=MIGRATION_SECONDS)
+                await connection.execute(self.sql["record_migration"], number, name)
+                done.append(f"{number:03d}_{name}")
         await self._make_partitions()
         return done
 

@@ -124,10 +124,10 @@ class SqliteFile:
     async def pending_migrations(self) -> list[tuple[int, str, str]]:
         def pending(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
             try:
-                applied = {row[0] for row in connection.execute(self.sql["applied_migrations"])}
+                applied = dict(connection.execute(self.sql["applied_migrations"]).fetchall())
             except sqlite3.OperationalError:
-                applied = set()
-            return [migration for migration in queries.migrations("sqlite") if migration[0] not in applied]
+                applied = {}
+            return queries.pending_migrations("sqlite", applied)
 
         return await self._write(pending)
 
@@ -137,14 +137,13 @@ class SqliteFile:
     def _migrate(self, connection: sqlite3.Connection) -> list[str]:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute(self.sql["create_migrations"])
-        applied = {row[0] for row in connection.execute(self.sql["applied_migrations"])}
+        applied = dict(connection.execute(self.sql["applied_migrations"]).fetchall())
         done = []
-        for number, name, sql in queries.migrations("sqlite"):
-            if number not in applied:
-                for statement in _statements(sql):
-                    connection.execute(statement)
-                connection.execute(self.sql["record_migration"], {"number": number, "name": name})
-                done.append(f"{number:03d}_{name}")
+        for number, name, sql in queries.pending_migrations("sqlite", applied):
+            for statement in _statements(sql):
+                connection.execute(statement)
+            connection.execute(self.sql["record_migration"], {"number": number, "name": name})
+            done.append(f"{number:03d}_{name}")
         connection.execute("COMMIT")
         return done
 

@@ -67,7 +67,7 @@ SELECT r.source, count(*) AS duplicates, count(*) FILTER (WHERE NOT d.same_body)
 FROM webhook_deliveries d JOIN webhook_receipts r ON r.id = d.receipt_id GROUP BY r.source
 
 -- name: applied_migrations
-SELECT number FROM webhook_migrations
+SELECT number, name FROM webhook_migrations
 
 -- name: create_migrations
 CREATE TABLE IF NOT EXISTS webhook_migrations (

@@ -1,0 +1,560 @@
+-- The whole schema of the first release. Once released, this file stays as it is: a change is a new NNN_name.sql.
+
+-- == Receipts ==
+
+-- Types of columns. A domain checks a value when it is written; a table constraint would be checked at every update,
+-- also of other columns.
+CREATE DOMAIN webhook_name AS text COLLATE "C" CHECK (octet_length(VALUE) BETWEEN 1 AND 255);
+CREATE DOMAIN webhook_state AS text COLLATE "C"
+    CHECK (VALUE IN ('received', 'processing', 'processed', 'retrying', 'failed', 'ignored'));
+CREATE DOMAIN webhook_outcome AS text
+    CHECK (VALUE IN ('processed', 'no handler', 'retrying', 'failed', 'crashed', 'released'));
+
+-- A process draws ids before it inserts, so that it recognises its own rows when the reply to a COMMIT was lost.
+CREATE SEQUENCE webhook_receipt_ids AS bigint;
+
+-- One row per event. The unique constraint decides which delivery was first.
+CREATE TABLE webhook_receipts (
+    -- What was delivered.
+    id              bigint PRIMARY KEY,
+    source          webhook_name NOT NULL,
+    provider        text COLLATE "C" NOT NULL,
+    event_id        webhook_name NOT NULL,
+    type            text COLLATE "C",
+    object_id       text COLLATE "C",
+    delivery_id     text COLLATE "C",
+    occurred_at     timestamptz,
+    received_at     timestamptz NOT NULL DEFAULT now(),
+    correlation_id  text,
+    fingerprint     bytea NOT NULL,
+    serial_key      text COLLATE "C",
+    is_inline       boolean NOT NULL DEFAULT false,  -- retried by the provider, never by a worker
+
+    -- Its state.
+    status          webhook_state NOT NULL,
+    attempts        integer NOT NULL DEFAULT 0,
+    crashes         integer NOT NULL DEFAULT 0,  -- consecutive leases that expired; above 0, it is leased alone
+    replays         integer NOT NULL DEFAULT 0,
+    next_attempt_at timestamptz,
+    processed_at    timestamptz,
+    failed_at       timestamptz,
+    replayed_at     timestamptz,
+    unhandled_at    timestamptz,  -- since when no running process has a handler for it
+
+    -- Its lease.
+    lease           bigint NOT NULL DEFAULT 0,  -- the fencing token: counts the leases of this receipt
+    lease_until     timestamptz,
+    leased_at       timestamptz,
+    worker          text,
+
+    -- Its last attempt.
+    started_at      timestamptz,
+    outcome         text,
+    handler         text,
+    version         text,
+    last_error      text,
+
+    CONSTRAINT webhook_receipts_once UNIQUE (source, event_id)
+) WITH (  -- a receipt is updated twice: free space on its page and early vacuum keep leasing fast
+    fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000
+);
+
+-- Lists of events.
+CREATE INDEX webhook_receipts_received ON webhook_receipts (received_at, id);
+CREATE INDEX webhook_receipts_object ON webhook_receipts (object_id, received_at) WHERE object_id IS NOT NULL;
+CREATE INDEX webhook_receipts_failed ON webhook_receipts (received_at, id) WHERE status = 'failed';
+
+-- Leasing: events that are due, leases that expire.
+CREATE INDEX webhook_receipts_due ON webhook_receipts ((coalesce(next_attempt_at, received_at)), id)
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL;
+CREATE INDEX webhook_receipts_leased ON webhook_receipts (lease_until) WHERE status = 'processing';
+
+-- Serial keys: the unique index lets at most one receipt of a key be processed at a time. The others are ordered by time
+-- first, because each process draws its ids in blocks.
+CREATE UNIQUE INDEX webhook_receipts_serial_processing ON webhook_receipts (source, serial_key)
+    WHERE serial_key IS NOT NULL AND status = 'processing';
+CREATE INDEX webhook_receipts_serial_waiting ON webhook_receipts (source, serial_key, received_at, id)
+    WHERE serial_key IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at IS NULL;
+CREATE INDEX webhook_receipts_serial_failed ON webhook_receipts (source, serial_key, received_at, id)
+    WHERE serial_key IS NOT NULL AND status = 'failed';
+
+-- The oldest waiting event of each source, events without a handler, inline events that wait for their provider.
+CREATE INDEX webhook_receipts_unfinished ON webhook_receipts (source, (coalesce(replayed_at, received_at)))
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND unhandled_at IS NULL;
+CREATE INDEX webhook_receipts_unhandled ON webhook_receipts (source, type, received_at, id)
+    WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying');
+CREATE INDEX webhook_receipts_inline_waiting ON webhook_receipts (received_at) WHERE is_inline AND status = 'retrying';
+
+-- Values besides the event id that no two receipts of a source share, such as Mailgun's token.
+CREATE TABLE webhook_keys (
+    source     text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL,
+    receipt_id bigint NOT NULL,
+    PRIMARY KEY (source, key)
+);
+CREATE INDEX webhook_keys_receipt ON webhook_keys (receipt_id);
+
+-- == Payloads ==
+
+-- The exact bytes as received, with one partition per day, so that pruning drops a partition instead of rows.
+CREATE TABLE webhook_payloads (
+    receipt_id bigint NOT NULL,
+    day        date NOT NULL,
+    body       bytea NOT NULL,
+    headers    text NOT NULL,
+    PRIMARY KEY (receipt_id, day)
+) PARTITION BY RANGE (day);
+
+-- == Attempts ==
+
+-- Every attempt but the one that processed an event: that one is stored on its receipt, which saves an insert per event.
+-- The view webhook_attempts has them all.
+CREATE TABLE webhook_past_attempts (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    receipt_id bigint NOT NULL,
+    number     integer NOT NULL,
+    started_at timestamptz NOT NULL,
+    ended_at   timestamptz NOT NULL DEFAULT now(),
+    outcome    webhook_outcome NOT NULL,
+    error      text,
+    traceback  text,
+    handler    text,
+    version    text,
+    worker     text
+);
+CREATE INDEX webhook_past_attempts_receipt ON webhook_past_attempts (receipt_id, id);
+CREATE INDEX webhook_past_attempts_version ON webhook_past_attempts (version, receipt_id) WHERE version IS NOT NULL;
+CREATE INDEX webhook_past_attempts_failed ON webhook_past_attempts (ended_at)
+    WHERE outcome IN ('retrying', 'failed', 'crashed');
+
+-- == Deliveries ==
+
+-- Duplicate deliveries. They are written in the background and never change a receipt.
+CREATE TABLE webhook_deliveries (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    receipt_id  bigint NOT NULL,
+    delivery_id text COLLATE "C",
+    received_at timestamptz NOT NULL DEFAULT now(),
+    fingerprint bytea NOT NULL,
+    same_body   boolean NOT NULL
+);
+CREATE INDEX webhook_deliveries_receipt ON webhook_deliveries (receipt_id, same_body);
+CREATE INDEX webhook_deliveries_received ON webhook_deliveries (received_at);
+
+-- Ack latency of all processes: deliveries per latency bucket, by the minute in which a process flushed its counters.
+CREATE TABLE webhook_acks (
+    source    text COLLATE "C" NOT NULL,
+    minute_at timestamptz NOT NULL,
+    bucket    integer NOT NULL,
+    acked     bigint NOT NULL,
+    PRIMARY KEY (source, minute_at, bucket)
+);
+CREATE INDEX webhook_acks_minute ON webhook_acks (minute_at);
+
+-- == Rejections ==
+
+-- Samples of rejected requests for the signature doctor: a small ring per source.
+CREATE TABLE webhook_rejections (
+    id          bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    source      text COLLATE "C" NOT NULL,
+    rejected_at timestamptz NOT NULL DEFAULT now(),
+    reason      text COLLATE "C" NOT NULL,
+    detail      text NOT NULL,
+    method      text COLLATE "C" NOT NULL,
+    query       text NOT NULL,
+    headers     text NOT NULL,
+    body        bytea NOT NULL CHECK (octet_length(body) <= 65536),
+    size        bigint NOT NULL
+);
+CREATE INDEX webhook_rejections_source ON webhook_rejections (source, id);
+
+-- Counts of rejected requests, by the minute in which a process flushed its counters.
+CREATE TABLE webhook_refusals (
+    source    text COLLATE "C" NOT NULL,
+    minute_at timestamptz NOT NULL,
+    reason    text COLLATE "C" NOT NULL,
+    refused   bigint NOT NULL,
+    PRIMARY KEY (source, minute_at, reason)
+);
+CREATE INDEX webhook_refusals_minute ON webhook_refusals (minute_at);
+
+-- When each secret of a source last verified a delivery. `secret` is a short digest that does not reveal the secret.
+CREATE TABLE webhook_secrets (
+    source        text COLLATE "C" NOT NULL,
+    secret        text COLLATE "C" NOT NULL,
+    verified      bigint NOT NULL DEFAULT 0,
+    first_used_at timestamptz NOT NULL DEFAULT now(),
+    last_used_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (source, secret)
+);
+
+-- == Effects ==
+
+-- The outbox: one row per key, recorded in the handler's transaction and performed by the relay after the commit. Each row
+-- has its own status: a cursor over ids would miss transactions that commit late.
+CREATE TABLE webhook_effects (
+    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    scope           text COLLATE "C" NOT NULL CHECK (octet_length(scope) BETWEEN 1 AND 255),
+    key             text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 255),
+    kind            text COLLATE "C" NOT NULL,
+    target          text COLLATE "C" NOT NULL,
+    args            text,
+    source          text COLLATE "C" NOT NULL,
+    receipt_id      bigint NOT NULL,
+    status          text COLLATE "C" NOT NULL
+                    CHECK (status IN ('waiting', 'performing', 'retrying', 'done', 'failed')),
+    attempts        integer NOT NULL DEFAULT 0,
+    created_at      timestamptz NOT NULL DEFAULT now(),
+    next_attempt_at timestamptz,
+    done_at         timestamptz,
+    last_error      text,
+    lease           bigint NOT NULL DEFAULT 0,
+    lease_until     timestamptz,
+    leased_at       timestamptz,
+    worker          text,
+    crashes         integer NOT NULL DEFAULT 0,
+    replays         integer NOT NULL DEFAULT 0,
+    CONSTRAINT webhook_effects_once UNIQUE (scope, key)
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX webhook_effects_due ON webhook_effects ((coalesce(next_attempt_at, created_at)), id)
+    WHERE status IN ('waiting', 'retrying');
+CREATE INDEX webhook_effects_leased ON webhook_effects (lease_until) WHERE status = 'performing';
+CREATE INDEX webhook_effects_failed ON webhook_effects (id) WHERE status = 'failed';
+CREATE INDEX webhook_effects_receipt ON webhook_effects (receipt_id);
+CREATE INDEX webhook_effects_clearable ON webhook_effects (done_at) WHERE status = 'done' AND args IS NOT NULL;
+
+-- Requests of handlers that changed nothing: an effect whose key exists, a state older than the stored one.
+CREATE TABLE webhook_noops (
+    id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at         timestamptz NOT NULL DEFAULT now(),
+    receipt_id bigint NOT NULL,
+    source     text COLLATE "C" NOT NULL,
+    reason     text COLLATE "C" NOT NULL CHECK (reason IN ('effect', 'stale')),
+    scope      text COLLATE "C" NOT NULL,
+    key        text COLLATE "C" NOT NULL
+);
+CREATE INDEX webhook_noops_receipt ON webhook_noops (receipt_id);
+
+-- == Entities ==
+
+-- The newest state of each entity: the maximum by (is_terminal, at, version, event_id), in whatever order events arrive.
+CREATE TABLE webhook_entities (
+    scope       text COLLATE "C" NOT NULL CHECK (octet_length(scope) BETWEEN 1 AND 255),
+    kind        text COLLATE "C" NOT NULL CHECK (octet_length(kind) BETWEEN 1 AND 255),
+    id          text COLLATE "C" NOT NULL CHECK (octet_length(id) BETWEEN 1 AND 255),
+    state       text,
+    at          timestamptz,
+    version     bigint,
+    is_terminal boolean NOT NULL,
+    event_id    text COLLATE "C" NOT NULL,
+    receipt_id  bigint NOT NULL,
+    updated_at  timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (scope, kind, id)
+);
+
+-- == Email ==
+
+-- What happened to one recipient of one message, stored once however often it is reported. These rows outlive payloads.
+CREATE TABLE webhook_email_events (
+    source      text COLLATE "C" NOT NULL,
+    key         text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 255),
+    provider    text COLLATE "C" NOT NULL,
+    type        text COLLATE "C" NOT NULL,
+    bounce      text COLLATE "C" CHECK (bounce IN ('hard', 'soft')),
+    message_id  text COLLATE "C" NOT NULL,
+    recipient   text COLLATE "C" NOT NULL,
+    domain      text COLLATE "C" NOT NULL,
+    occurred_at timestamptz NOT NULL,
+    reason      text,
+    tags        text NOT NULL,
+    metadata    text NOT NULL,
+    receipt_id  bigint NOT NULL,
+    CONSTRAINT webhook_email_events_once PRIMARY KEY (source, key)
+);
+CREATE INDEX webhook_email_events_message ON webhook_email_events (message_id, recipient, source);
+CREATE INDEX webhook_email_events_suppressing ON webhook_email_events (recipient, occurred_at)
+    WHERE type IN ('bounced', 'complained', 'unsubscribed', 'rejected');
+CREATE INDEX webhook_email_events_occurred ON webhook_email_events USING brin (occurred_at);
+
+-- The status of a message for a recipient, by the event with the greatest (place, event_key). Can be rebuilt from
+-- webhook_email_events. A message has several events within minutes, so its row is updated soon after it was inserted.
+CREATE TABLE webhook_email_status (
+    message_id   text COLLATE "C" NOT NULL,
+    recipient    text COLLATE "C" NOT NULL,
+    source       text COLLATE "C" NOT NULL,
+    status       text COLLATE "C",
+    bounce       text COLLATE "C",
+    reason       text,
+    occurred_at  timestamptz,
+    place        text COLLATE "C" NOT NULL,
+    event_key    text COLLATE "C" NOT NULL,
+    delivered_at timestamptz,
+    opened_at    timestamptz,
+    clicked_at   timestamptz,
+    last_at      timestamptz NOT NULL,
+    PRIMARY KEY (message_id, recipient, source)
+) WITH (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.05);
+CREATE INDEX webhook_email_status_last ON webhook_email_status (last_at);
+
+-- Addresses that must not be sent to, since when and why. A row stays when its events are pruned, and when a person
+-- removes the suppression.
+CREATE TABLE webhook_suppressions (
+    address       text COLLATE "C" PRIMARY KEY,
+    suppressed_at timestamptz,
+    reason        text COLLATE "C",
+    source        text COLLATE "C" NOT NULL DEFAULT '',
+    event_key     text COLLATE "C" NOT NULL DEFAULT '',
+    message_id    text COLLATE "C" NOT NULL DEFAULT '',
+    added_at      timestamptz,
+    added_reason  text COLLATE "C",
+    removed_at    timestamptz,
+    note          text,
+    actor         text
+);
+
+-- == Alerts ==
+
+-- Incidents of a rule and a source. The partial unique index lets at most one of them be open.
+CREATE TABLE webhook_incidents (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    key          text COLLATE "C" NOT NULL UNIQUE,
+    rule         text COLLATE "C" NOT NULL,
+    source       text COLLATE "C" NOT NULL,
+    opened_at    timestamptz NOT NULL DEFAULT now(),
+    value        double precision NOT NULL,
+    worst        double precision NOT NULL,
+    threshold    double precision NOT NULL,
+    summary      text NOT NULL,
+    below_at     timestamptz,
+    recovered_at timestamptz
+);
+CREATE UNIQUE INDEX webhook_incidents_open ON webhook_incidents (rule, source) WHERE recovered_at IS NULL;
+CREATE INDEX webhook_incidents_recovered ON webhook_incidents (recovered_at) WHERE recovered_at IS NOT NULL;
+
+-- Notifications of an incident, one row per target and word. `lease` is the fencing token; while a notification is being
+-- sent, `next_attempt_at` is when its lease expires.
+CREATE TABLE webhook_alerts (
+    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    incident_id     bigint NOT NULL,
+    target          text COLLATE "C" NOT NULL,
+    word            text COLLATE "C" NOT NULL CHECK (word IN ('opened', 'reminder', 'recovered')),
+    number          integer NOT NULL DEFAULT 0,
+    status          text COLLATE "C" NOT NULL DEFAULT 'waiting' CHECK (status IN ('waiting', 'sending', 'told', 'failed')),
+    attempts        integer NOT NULL DEFAULT 0,
+    next_attempt_at timestamptz NOT NULL DEFAULT now(),
+    told_at         timestamptz,
+    last_error      text,
+    lease           bigint NOT NULL DEFAULT 0,
+    worker          text,
+    CONSTRAINT webhook_alerts_once UNIQUE (incident_id, target, word, number)
+);
+CREATE INDEX webhook_alerts_due ON webhook_alerts (next_attempt_at, id) WHERE status IN ('waiting', 'sending');
+
+-- == Operations ==
+
+-- The audit log: what people did, such as replays and erasures. Never pruned.
+CREATE TABLE webhook_audit (
+    id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at     timestamptz NOT NULL DEFAULT now(),
+    actor  text NOT NULL,
+    action text NOT NULL,
+    detail text NOT NULL
+);
+-- A replay writes one row per batch; its progress is counted over the rows of its run.
+CREATE INDEX webhook_audit_run ON webhook_audit ((detail::json ->> 'run'));
+
+-- Paused sources: their events are accepted, and no worker leases them until the source is resumed.
+CREATE TABLE webhook_pauses (
+    source    text COLLATE "C" PRIMARY KEY,
+    paused_at timestamptz NOT NULL DEFAULT now(),
+    ends_at   timestamptz,
+    actor     text NOT NULL,
+    reason    text
+);
+
+-- The leader of each task that one process does for all. `number` is the fencing token.
+CREATE TABLE webhook_turns (
+    name     text COLLATE "C" PRIMARY KEY,
+    number   bigint NOT NULL,
+    taken_at timestamptz NOT NULL
+);
+
+-- == Roster ==
+
+-- Running processes. One that was not seen for a minute does not count.
+CREATE TABLE webhook_workers (
+    name          text COLLATE "C" PRIMARY KEY,
+    registered_at timestamptz NOT NULL DEFAULT now(),
+    seen_at       timestamptz NOT NULL DEFAULT now()
+);
+
+-- What each process handles. `matcher` is the pattern in the syntax of LIKE. A projection handles a type only while no
+-- process has a handler for it.
+CREATE TABLE webhook_handlers (
+    worker        text COLLATE "C" NOT NULL,
+    source        text COLLATE "C" NOT NULL,
+    pattern       text COLLATE "C" NOT NULL,
+    matcher       text COLLATE "C" NOT NULL,
+    is_projection boolean NOT NULL,
+    PRIMARY KEY (worker, source, pattern)
+);
+
+-- == Views ==
+
+-- Every attempt. Ids grow with the attempts of a receipt, and the one on the receipt comes last.
+CREATE VIEW webhook_attempts AS
+SELECT id, receipt_id, number, started_at, ended_at, CAST(outcome AS text) AS outcome, error, traceback, handler, version, worker
+FROM webhook_past_attempts
+UNION ALL
+SELECT 4611686018427387904 + id, id, attempts, started_at, processed_at, outcome, NULL, NULL, handler, version, worker
+FROM webhook_receipts WHERE status = 'processed' AND started_at IS NOT NULL;
+
+-- Dead letters, for alerts in SQL.
+CREATE VIEW webhook_dlq AS
+SELECT r.id AS receipt, r.source, r.event_id, r.type, r.object_id, r.attempts, r.last_error, r.received_at, r.failed_at,
+       p.body AS payload
+FROM webhook_receipts r
+LEFT JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+WHERE r.status = 'failed';
+
+-- What the running processes handle.
+CREATE VIEW webhook_live_handlers AS
+SELECT h.worker, h.source, h.pattern, h.matcher, h.is_projection, w.seen_at
+FROM webhook_handlers h JOIN webhook_workers w ON w.name = h.worker
+WHERE w.seen_at > now() - interval '60 seconds';
+
+-- == Settling ==
+
+-- Routines, because each session keeps their plans: planning takes longer than running, and the message that settles and
+-- commits cannot be a prepared statement. They read receipts by primary key only: without sequential scans, so that a plan
+-- made for a small table does not stay, and with IS NOT DISTINCT FROM, which no partial index matches.
+
+-- The error of a lost lease. Its code is raised by nothing else.
+CREATE FUNCTION webhook_lease_lost() RETURNS integer LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'a lease was lost' USING ERRCODE = 'OH001';
+END $$;
+
+-- Settles attempts outside a handler's transaction; returns the receipts whose lease was still held. Receipts of a crashed
+-- worker that another session has locked are skipped.
+CREATE FUNCTION webhook_settle(given json) RETURNS SETOF bigint LANGUAGE plpgsql SET enable_seqscan = off AS $$
+BEGIN
+    RETURN QUERY
+    WITH offered AS MATERIALIZED (
+        SELECT * FROM json_to_recordset(given) AS s (
+            receipt bigint, lease bigint, status text, outcome text, after double precision, error text, traceback text,
+            handler text, version text, seconds double precision, crashed boolean
+        )
+    ), taken AS (
+        SELECT r.id FROM offered o JOIN webhook_receipts r ON r.id = o.receipt
+        WHERE r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing' AND o.crashed IS TRUE
+        ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
+    ), marked AS (
+        UPDATE webhook_receipts r
+        SET status = o.status, outcome = o.outcome, handler = o.handler, version = o.version, last_error = o.error,
+            lease_until = NULL, crashes = CASE WHEN o.crashed THEN r.crashes + 1 ELSE 0 END,
+            started_at = coalesce(statement_timestamp() - o.seconds * interval '1 second', r.leased_at),
+            processed_at = CASE WHEN o.status = 'processed' THEN statement_timestamp() END,
+            failed_at = CASE WHEN o.status = 'failed' THEN statement_timestamp() END,
+            next_attempt_at = statement_timestamp() + o.after * interval '1 second'
+        FROM offered o
+        WHERE r.id = o.receipt AND r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing'
+          AND (o.crashed IS NOT TRUE OR r.id = ANY (ARRAY(SELECT id FROM taken)))
+        RETURNING r.id, r.status, r.attempts, r.started_at, r.worker, o.outcome, o.error, o.traceback, o.handler, o.version
+    ), kept AS (
+        INSERT INTO webhook_past_attempts
+            (receipt_id, number, started_at, ended_at, outcome, error, traceback, handler, version, worker)
+        SELECT m.id, m.attempts, m.started_at, statement_timestamp(), m.outcome, m.error, m.traceback, m.handler,
+               m.version, m.worker
+        FROM marked m WHERE m.status <> 'processed' ORDER BY m.id
+    )
+    SELECT m.id FROM marked m ORDER BY m.id;
+END $$;
+
+-- Settles receipts as processed: all of them, or an error. Receipts are given in ascending order, which is the order in
+-- which every process locks them.
+CREATE PROCEDURE webhook_mark(
+    receipts bigint[], leases bigint[], a_handler text, a_version text, seconds double precision
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    marked bigint;
+BEGIN
+    UPDATE webhook_receipts r
+    SET status = 'processed', outcome = 'processed', handler = a_handler, version = a_version, last_error = NULL,
+        lease_until = NULL, crashes = 0,
+        started_at = coalesce(statement_timestamp() - seconds * interval '1 second', r.leased_at),
+        processed_at = statement_timestamp(), next_attempt_at = NULL
+    FROM unnest(receipts, leases) AS held (receipt, lease)
+    WHERE r.id = held.receipt AND r.lease = held.lease AND r.status IS NOT DISTINCT FROM 'processing';
+    GET DIAGNOSTICS marked = ROW_COUNT;
+    IF marked <> cardinality(receipts) THEN
+        PERFORM webhook_lease_lost();
+    END IF;
+END $$;
+
+-- The error of a handler that ended its transaction itself.
+CREATE FUNCTION webhook_transaction_replaced() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the handler ended its transaction itself' USING ERRCODE = 'OH002';
+END $$;
+
+-- Deallocates the statements that a handler prepared in SQL; the driver's own are not from_sql. `guarded`: the session has our
+-- prepared statement `oncehook`. If that is gone, DEALLOCATE ALL took the driver's too, and the session cannot be used again.
+CREATE FUNCTION webhook_deallocate(guarded boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    prepared name;
+    is_whole boolean := NOT guarded;
+BEGIN
+    FOR prepared IN SELECT s.name FROM pg_prepared_statement() s WHERE s.from_sql LOOP
+        IF guarded AND prepared = 'oncehook' THEN
+            is_whole := true;
+        ELSE
+            EXECUTE format('DEALLOCATE %I', prepared);
+        END IF;
+    END LOOP;
+    IF NOT is_whole THEN
+        RAISE EXCEPTION 'the handler deallocated prepared statements that are not its own' USING ERRCODE = 'OH003';
+    END IF;
+END $$;
+
+-- Settles one event as processed, in its handler's transaction.
+CREATE PROCEDURE webhook_finish(
+    receipt bigint, a_lease bigint, a_handler text, a_version text, seconds double precision, cleans boolean, guarded boolean
+) LANGUAGE plpgsql SET enable_seqscan = off AS $$
+DECLARE
+    only_ours boolean;  -- NULL: nothing is prepared by SQL
+BEGIN
+    IF current_setting('oncehook.transaction', true) IS DISTINCT FROM 'open' THEN
+        PERFORM webhook_transaction_replaced();
+    END IF;
+    IF cleans THEN
+        SELECT bool_and(s.name = 'oncehook') INTO only_ours FROM pg_prepared_statement() s WHERE s.from_sql;
+        IF only_ours IS DISTINCT FROM nullif(guarded, false) THEN
+            PERFORM webhook_deallocate(guarded);
+        END IF;
+    END IF;
+    UPDATE webhook_receipts r
+    SET status = 'processed', outcome = 'processed', handler = a_handler, version = a_version, last_error = NULL,
+        lease_until = NULL, crashes = 0,
+        started_at = coalesce(statement_timestamp() - seconds * interval '1 second', r.leased_at),
+        processed_at = statement_timestamp(), next_attempt_at = NULL
+    WHERE r.id = receipt AND r.lease = a_lease AND r.status IS NOT DISTINCT FROM 'processing';
+    IF NOT FOUND THEN
+        PERFORM webhook_lease_lost();
+    END IF;
+END $$;
+
+-- Settles a batch as processed, in its handler's transaction.
+CREATE PROCEDURE webhook_finish_batch(
+    receipts bigint[], leases bigint[], a_handler text, a_version text, seconds double precision, cleans boolean,
+    guarded boolean
+) LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('oncehook.transaction', true) IS DISTINCT FROM 'open' THEN
+        PERFORM webhook_transaction_replaced();
+    END IF;
+    IF cleans THEN
+        PERFORM webhook_deallocate(guarded);
+    END IF;
+    CALL webhook_mark(receipts, leases, a_handler, a_version, seconds);
+END $$;

@@ -1,2 +1,0 @@
--- Nothing to change here: SQLite reads a table's constraints once.
-SELECT 1;

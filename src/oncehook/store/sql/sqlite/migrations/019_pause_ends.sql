@@ -1,3 +1,0 @@
--- Why a source is paused, and when the pause ends by itself.
-ALTER TABLE webhook_pauses ADD COLUMN reason TEXT;
-ALTER TABLE webhook_pauses ADD COLUMN ends_at TEXT;

@@ -1,2 +1,0 @@
--- Nothing to change here: SQLite has no sessions on a server.
-SELECT 1;
