@@ -15,7 +15,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from oncehook import Inbox
 from oncehook.model.errors import StoreUnavailable
-from oncehook.model.receipt import Delivery
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
 from oncehook.store.sqlite import file as sqlite
@@ -387,22 +386,3 @@ async def test_github_delivers_json_and_forms_under_the_id_in_its_header(inbox: 
         ("guid-1", "push", "example/shop"),
         ("guid-2", "push", "example/shop"),
     ]
-
-
-# -- the short way ---------------------------------------------------------------------------------------------------
-
-
-async def test_an_answer_that_cannot_be_given_costs_nobody_else_theirs(inbox: Inbox, rows: Rows) -> None:
-    answers: list[Any] = []
-
-    def is_gone(response: Any) -> None:
-        raise RuntimeError("the connection is closed")
-
-    for number, answer in enumerate((is_gone, answers.append, answers.append)):  # one commit for all three
-        body = stripe_body(f"evt_{number}")
-        assert inbox.door.now("stripe", Delivery.of(body, stripe_headers(body)), answer)
-    async with asyncio.timeout(10):
-        while len(answers) < 2:
-            await asyncio.sleep(0.01)
-    assert [status for status, _, _ in answers] == [202, 202]
-    assert rows("SELECT count(*) FROM webhook_receipts") == [(3,)]

@@ -33,12 +33,13 @@ from oncehook.operations.rehearse import Rehearsal, rehearse
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.proxied import Proxies
 from oncehook.providers.source import Source
-from oncehook.receiver.asgi import Door
+from oncehook.receiver.asgi import AsgiReceiver
 from oncehook.receiver.claim import Claimer
 from oncehook.receiver.duplicates import DuplicateLog
 from oncehook.receiver.inline import Inline
 from oncehook.receiver.rejections import AckLog, RefusalLog, RejectionLog, SecretLog
 from oncehook.receiver.request import Reads, Receive, Scope, Send
+from oncehook.receiver.steps import Receiver
 from oncehook.store import make_store
 from oncehook.store.protocols import Store
 from oncehook.store.transaction import django_writes_apart
@@ -103,8 +104,10 @@ class Inbox(Registry):
         self.meter = Meter(clock)
         self.refusals = RefusalLog(self.store, self.meter)
         self.acks = AckLog(self.store, self.meter)
-        self.door = Door(self.sources, self.claimer, reads, self.rejections, clock=clock, meter=self.meter)
-        self.enter: tracing.Enter = self.door  # the way in: the door, or the door with a span around it
+        self.receiver = Receiver(
+            self.sources, self.claimer, self.rejections, limit_bytes=reads.limit_bytes, clock=clock, meter=self.meter
+        )
+        self.enter = AsgiReceiver(self.receiver, reads)
         super().__init__()
         self.store.longest_handler = lambda: self.handlers.longest
         self.outgoing = Outgoing()
@@ -241,8 +244,8 @@ class Inbox(Registry):
             self.alerts.check()
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
             await self._open_store()
-            self.door.start()
-            self.enter = tracing.around(self.door, self.sources)
+            self.enter.start()
+            tracing.start()
             self.secrets.start()
             self.refusals.start()
             self.acks.start()
@@ -317,13 +320,13 @@ class Inbox(Registry):
     async def _stop_heart(self) -> None:
         heartbeat, self.heartbeat = self.heartbeat, None
         if heartbeat is not None:
-            self.processor = self.door.inline = None
+            self.processor = self.receiver.inline = None
             await asyncio.to_thread(heartbeat.stop)
 
     async def end_work(self) -> None:
         """Lease no more, and let handlers and effects that are under way end, within `stop_grace` altogether."""
         worker, relay, self.worker, self.relay = self.worker, self.relay, None, None
-        ending = [one for one in (worker, relay, self.door.inline) if one is not None]
+        ending = [one for one in (worker, relay, self.receiver.inline) if one is not None]
         await self._in_time(*(one.stop(self.settings.stop_grace) for one in ending))
 
     def start_processor(self) -> Processor:
@@ -342,7 +345,7 @@ class Inbox(Registry):
                 announce=self.announcer.announce,
                 threads=settings.concurrency,
             )
-            self.door.inline = Inline(self.store, self.claimer, self.processor, self.roster, settings.lease)
+            self.receiver.inline = Inline(self.store, self.claimer, self.processor, self.roster, settings.lease)
         return self.processor
 
     def start_worker(self) -> None:

@@ -55,16 +55,25 @@ class Delivery:
     so that a scheme can refuse it instead of choosing one. `address` is what a listed proxy said that the sender used.
     """
 
-    __slots__ = ("address", "body", "headers", "method", "query", "repeated")
+    __slots__ = ("address", "body", "headers", "method", "path", "query", "repeated", "scheme")
 
     def __init__(
-        self, body: bytes, headers: Iterable[tuple[bytes, bytes]] = (), *, method: str = "POST", query: bytes = b""
+        self,
+        body: bytes,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        *,
+        method: str = "POST",
+        path: str = "",
+        query: bytes = b"",
+        scheme: str = "http",
     ) -> None:
         pairs: list[tuple[bytes, bytes]] = headers if isinstance(headers, list) else list(headers)
         self.address = ""
         self.body = body
         self.method = method
+        self.path = path
         self.query = query
+        self.scheme = scheme
         self.headers = dict(pairs)
         self.repeated = _NONE if len(self.headers) == len(pairs) else _repeated(pairs)
 

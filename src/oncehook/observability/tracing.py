@@ -15,14 +15,14 @@ itself, and nobody asks for more than that.
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
-from oncehook.model.receipt import Leased, LeasedEffect, Settled
+from oncehook.model.receipt import Delivery, Leased, LeasedEffect, Settled
 from oncehook.model.retry import NotNow
 
 if TYPE_CHECKING:
@@ -30,11 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 W = TypeVar("W", bound=Callable[..., Coroutine[Any, Any, Any]])
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Enter = Callable[[str, Scope, Receive, Send], Coroutine[Any, Any, None]]
+Response = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
+Answer = Callable[[], Coroutine[Any, Any, Response]]
 
 KEPT = "Oncehook-Traceparent"
 """The delivery's context among its kept headers. ASGI gives senders' names in lower case, so no sender can set it."""
@@ -57,12 +54,6 @@ def start() -> "Tracing | None":
         if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # which stands for nobody
             active = Tracing()
     return active
-
-
-def around(door: Enter, sources: Mapping[str, Any]) -> Enter:
-    """The door with a span around each delivery; without tracing, the door itself."""
-    tracing = start()
-    return door if tracing is None else tracing.around(door, sources)
 
 
 def attempt(work: W) -> W:
@@ -97,58 +88,49 @@ class Tracing:
         self._none = context.Context()  # a trace of its own, whatever ran where this was started
         self._tracer = trace.get_tracer("oncehook", tracer_provider=provider)
 
-    # -- the door -------------------------------------------------------------------------------------------------
+    # -- the receiver ---------------------------------------------------------------------------------------------
 
-    def around(self, door: Enter, sources: Mapping[str, Any]) -> Enter:
-        start_span, server, nothing = self._tracer.start_span, self._trace.SpanKind.SERVER, self._trace.INVALID_SPAN
+    async def deliver(self, answer: Answer, name: str, delivery: Delivery, *, known: bool) -> Response:
+        """Answer a delivery in a span of its own. `known`: `name` is a source; strangers must not name spans.
 
-        def enter(name: str, scope: Scope, receive: Receive, send: Send) -> Coroutine[Any, Any, None]:
-            try:
-                span = start_span("HTTP", None, server)
-            except Exception:  # the trouble of a sampler is not the sender's
-                span = nothing
-            if span.is_recording():
-                return self._enter(span, door, name, scope, receive, send, known=name in sources)
-            return door(name, scope, receive, send)
-
-        return enter
-
-    async def _enter(
-        self, span: "Span", door: Enter, name: str, scope: Scope, receive: Receive, send: Send, *, known: bool
-    ) -> None:
-        """The span is not made current: commits are shared, and what is done there is not this delivery's alone."""
-        told: dict[str, Any] = {}
-        with suppress(Exception):
-            method = scope["method"] if scope["method"] in METHODS else "_OTHER"
-            told.update({"http.request.method": method, "url.scheme": scope.get("scheme", "http")})
-            title = method.replace("_OTHER", "HTTP")
-            if known:  # else strangers would name spans
-                route = scope["path"].rstrip("/")
-                told.update({"http.route": route, **_facts(name)})
-                title = f"{title} {route}"
-            span.update_name(title)
-            self._link_sender(span, scope["headers"])
-            kept = (KEPT.encode(), _as_text(span.get_span_context()).encode())
-            scope = {**scope, "headers": [*scope["headers"], kept]}
-
-        def sent(message: Message) -> Awaitable[None]:
-            with suppress(Exception):
-                told.update(_answered(message))
-            return send(message)
-
+        The span is not made current: commits are shared, and what is done there belongs to many deliveries.
+        """
         try:
-            await door(name, scope, receive, sent)
+            span = self._tracer.start_span("HTTP", None, self._trace.SpanKind.SERVER)
+        except Exception:  # a failing sampler must not cost a delivery
+            span = self._trace.INVALID_SPAN
+        if not span.is_recording():
+            return await answer()
+        attributes: dict[str, Any] = {}
+        with suppress(Exception):
+            attributes.update(self._describe_delivery(span, name, delivery, known=known))
+        try:
+            response = await answer()
+            with suppress(Exception):
+                attributes.update(_answered(response))
         finally:
-            span.set_attributes(told)
-            if told.get("http.response.status_code", 0) >= 500:
+            span.set_attributes(attributes)
+            if attributes.get("http.response.status_code", 0) >= 500:
                 span.set_status(self._trace.StatusCode.ERROR)
             _end(span)
+        return response
 
-    def _link_sender(self, span: "Span", headers: Sequence[tuple[bytes, bytes]]) -> None:
-        told = [value.decode("latin-1") for name, value in headers if name == b"traceparent"]
-        context = self._context_of(told[0]) if len(told) == 1 else None
-        if context is not None:
-            span.add_link(context, {"oncehook.link": "sender"})
+    def _describe_delivery(self, span: "Span", name: str, delivery: Delivery, *, known: bool) -> dict[str, Any]:
+        """Name the span, link the sender's, and keep this one with the delivery. Returns its attributes."""
+        method = delivery.method if delivery.method in METHODS else "_OTHER"
+        attributes = {"http.request.method": method, "url.scheme": delivery.scheme}
+        title = method.replace("_OTHER", "HTTP")
+        if known:
+            route = delivery.path.rstrip("/")
+            attributes.update({"http.route": route, **_facts(name)})
+            title = f"{title} {route}"
+        span.update_name(title)
+        if b"traceparent" in delivery.headers and b"traceparent" not in delivery.repeated:
+            sender = self._context_of(delivery.headers[b"traceparent"].decode("latin-1"))
+            if sender is not None:
+                span.add_link(sender, {"oncehook.link": "sender"})
+        delivery.headers[KEPT.encode()] = _as_text(span.get_span_context()).encode()
+        return attributes
 
     # -- the work -------------------------------------------------------------------------------------------------
 
@@ -263,17 +245,17 @@ def _facts(source: str) -> dict[str, str]:
     return {"messaging.system": SYSTEM, "messaging.destination.name": source, "oncehook.source": source}
 
 
-def _answered(message: Message) -> dict[str, Any]:
+def _answered(response: Response) -> dict[str, Any]:
     """What the sender is told, as attributes."""
-    if message["type"] == "http.response.start":
-        return {"http.response.status_code": message["status"]}
-    if not message.get("body", b"").startswith(b"{"):
-        return {}
-    said = msgspec.json.decode(message["body"])
-    if "error" in said:
-        return {"error.type": said["error"]["code"]}
+    status, body, _ = response
+    attributes: dict[str, Any] = {"http.response.status_code": status}
+    if not body.startswith(b"{"):
+        return attributes
+    told = msgspec.json.decode(body)
+    if "error" in told:
+        return {**attributes, "error.type": told["error"]["code"]}
     names = {"status": "oncehook.outcome", "event_id": "messaging.message.id", "receipt": "oncehook.receipt"}
-    return {name: said[word] for word, name in names.items() if word in said}
+    return attributes | {name: told[word] for word, name in names.items() if word in told}
 
 
 def _as_text(context: "SpanContext") -> str:

@@ -8,7 +8,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Protocol
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.errors import IntakeFull, KeyTaken, RowRefused, StoreUnavailable, Unavailable
@@ -20,22 +19,12 @@ MOST_BYTES_IN_A_BATCH = 8 * 2**20
 Observe = Callable[[Sequence[tuple[Claim, Claimed]]], None]
 
 
-class Waiter(Protocol):
-    """Who is told what became of claims: a future, or something that is quicker. It never raises."""
-
-    def done(self) -> bool: ...
-
-    def set_result(self, result: list[Claimed], /) -> None: ...
-
-    def set_exception(self, error: Unavailable, /) -> None: ...
-
-
 class Group:
     """The events of one delivery, which are claimed in one transaction, and who waits for them."""
 
     __slots__ = ("asked", "bytes", "claims", "waiter")
 
-    def __init__(self, claims: Sequence[Claim], waiter: Waiter, asked: float) -> None:
+    def __init__(self, claims: Sequence[Claim], waiter: "asyncio.Future[list[Claimed]]", asked: float) -> None:
         self.claims = claims
         self.waiter = waiter
         self.asked = asked
@@ -62,15 +51,14 @@ class Claimer:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
-        """What became of each claim, once that is durable. Raises Unavailable if it cannot be recorded now."""
+        """What became of each claim, once that is durable.
+
+        Raises Unavailable if it cannot be recorded now, and IntakeFull at once if too many wait.
+        """
         if not claims:
             return []
-        waiter: asyncio.Future[list[Claimed]] = (self.loop or asyncio.get_running_loop()).create_future()
-        self.submit(claims, waiter)
-        return await waiter
-
-    def submit(self, claims: Sequence[Claim], waiter: "Waiter") -> None:
-        """The same for one claim or more, without a task that waits: `waiter` is told. Raises IntakeFull at once."""
+        loop = self.loop or asyncio.get_running_loop()
+        waiter: asyncio.Future[list[Claimed]] = loop.create_future()
         group = Group(claims, waiter, self.clock.monotonic())
         # A group larger than the whole intake is let in when nothing else waits, or it could never be.
         full = self._events + len(claims) > self.limit or self._bytes + group.bytes > self.limit_bytes
@@ -81,9 +69,10 @@ class Claimer:
         self._bytes += group.bytes
         if self._flushing < self.store.parallel_claims:
             self._flushing += 1
-            task = (self.loop or asyncio.get_running_loop()).create_task(self._flush())
+            task = loop.create_task(self._flush())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        return await waiter
 
     async def drain(self) -> None:
         """Wait until nothing is waiting or under way."""

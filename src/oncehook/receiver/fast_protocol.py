@@ -5,12 +5,13 @@ that arrives in one piece of at most MOST_HEAD bytes is not measured at all, and
 """
 
 import asyncio
+from collections.abc import Coroutine
 from functools import lru_cache, partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.receipt import LARGE, Delivery
 from oncehook.observability import signals
 from oncehook.receiver.ack import Header, Response
 from oncehook.receiver.request import CLOSE, MOST_HEAD, MOST_HEADERS, PREFIX, size_of_head, turned_away
@@ -125,7 +126,7 @@ class Protocol(HttpToolsProtocol):
             return
         if self.inbox is not None and self._is_answered():
             self.cycle = taken = Taken(False, self.nobody)  # type: ignore[assignment]
-            self._answer(taken, self.inbox.door.refusal("unknown", turned_away("head_too_large", CLOSE)))
+            self._answer(taken, self.inbox.receiver.refusals.answer("unknown", turned_away("head_too_large", CLOSE)))
         self.transport.close()
 
     def _is_answered(self) -> bool:
@@ -136,7 +137,6 @@ class Protocol(HttpToolsProtocol):
         return (
             self.url.startswith(DOOR)
             and self.inbox is not None
-            and self.inbox.enter is self.inbox.door  # else there is a span around it
             and self._is_answered()
             and not self.expect_100_continue
             and self.parser.get_method() == b"POST"
@@ -145,18 +145,32 @@ class Protocol(HttpToolsProtocol):
         )
 
     def _take(self, body: bytes) -> bool:
-        path, _, query = self.url.partition(b"?")
-        name = path[len(DOOR) :].rstrip(b"/").decode("latin-1")
+        """Receive a complete delivery without a task; False if its source needs more than a commit to be awaited."""
+        assert self.inbox is not None
+        receiver = self.inbox.receiver
+        address, _, query = self.url.partition(b"?")
+        path = address.decode("latin-1")
+        name = path[len(PREFIX) :].rstrip("/")
+        source = receiver.sources.get(name)
+        if source is None or not source.is_plain or len(body) > LARGE:
+            return False
+        delivery = Delivery(body, self.headers, path=path, query=query, scheme=self.scheme or "http")
+        if b"host" not in delivery.headers or delivery.repeated:
+            return False  # the service checks such heads
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
         taken = Taken(keep_alive, self.nobody)
-        before, self.cycle = self.cycle, taken  # type: ignore[assignment]
-        assert self.inbox is not None
-        delivery = Delivery(body, self.headers, query=query)
-        is_sound = b"host" in delivery.headers and not delivery.repeated  # else the service has a closer look
-        if is_sound and self.inbox.door.now(name, delivery, partial(self._answer, taken)):
-            return True
-        self.cycle = before
-        return False
+        self.cycle = taken  # type: ignore[assignment]
+        self._step(receiver.receive(name, delivery), taken)
+        return True
+
+    def _step(self, receiving: "Coroutine[Any, Any, Response]", taken: Taken, _: object = None) -> None:
+        """Run the road up to the future of its commit, or to its answer."""
+        try:
+            future = receiving.send(None)
+        except StopIteration as finished:
+            self._answer(taken, finished.value)
+        else:
+            future.add_done_callback(partial(self._step, receiving, taken))
 
     def _go_the_long_way(self) -> None:
         self.is_short = False

@@ -7,12 +7,18 @@ what makes it cheap. Strangers share one thread, and what waits for it is bounde
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TypeVar
 
 from oncehook.model.errors import Unavailable
 from oncehook.model.receipt import LARGE, Delivery
+from oncehook.providers.source import Source
+from oncehook.providers.verify import Verifier
 
 Result = TypeVar("Result")
+
+MOST_KEYS = 4
+"""At most this many keys are fetched for one delivery. One that names more is verified with those that there are."""
 
 
 class Verifying:
@@ -35,3 +41,12 @@ class Verifying:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work, delivery)
         finally:
             self._waiting -= size
+
+    async def fetch_keys(self, source: Source, verifier: Verifier, delivery: Delivery, now: float) -> None:
+        """Fetch the certificates and keys that a delivery names and that are not here yet."""
+        find = partial(verifier.certificate_wanted, now=now)
+        for _ in range(MOST_KEYS):
+            wanted = await self.run(delivery, find)
+            if wanted is None or not await source.certificates.ensure(wanted):
+                break
+        source.certificates.renew()
