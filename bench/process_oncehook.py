@@ -25,10 +25,10 @@ async def main(arguments: argparse.Namespace) -> None:
     await connection.execute(LEDGER)
     async with inbox.lifespan():
         await accept(inbox, arguments.events)
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await watch.finished.wait()
-        assert inbox.worker is not None
-        await inbox.worker.stop()  # the last marks are committed when this returns
+        assert inbox._runtime.worker is not None
+        await inbox._runtime.worker.stop()  # the last marks are committed when this returns
         figures = watch.stop()
     open_ones = await connection.fetchval("SELECT count(*) FROM webhook_receipts WHERE status <> 'processed'")
     figures["rows"] = await connection.fetchval("SELECT count(*) FROM ledger") - open_ones
@@ -55,7 +55,7 @@ def handle(inbox: Inbox, watch: Stopwatch, batch: int | None) -> None:
 async def accept(inbox: Inbox, events: int) -> None:
     headers, fingerprint = '{"content-type":"application/json"}', hashlib.sha256(BODY).digest()
     for start in range(0, events, 500):
-        await inbox.store.claim(
+        await inbox._runtime.store.claim(
             [
                 Claim(
                     "stripe", "stripe", f"evt_{number:08d}", "invoice.paid", f"in_{number}", None, None, None,

@@ -622,7 +622,7 @@ def packages() -> str:
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]["contracts"]
     layers = next(contract["layers"] for contract in contracts if contract["type"] == "layers")
     lines = ["```text", "src/oncehook/"]
-    for name in (name for layer in layers for name in layer.split(" | ")):
+    for name in (name for layer in layers for name in re.split(r" [|:] ", layer)):
         lines += _drawn(ROOT / "src" / "oncehook" / name, "  ")
     return "\n".join([*lines, "```"])
 

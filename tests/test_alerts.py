@@ -40,7 +40,7 @@ async def refuse(inbox: Inbox, times: int = 1, source: str = "stripe") -> None:
     """So many deliveries by a secret that is not ours, counted in the database."""
     for _ in range(times):
         assert (await deliver(inbox, source, stripe_body("evt_forged"), secret="whsec_another")).status == 401
-    await inbox.refusals.write()
+    await inbox._runtime.reception.refusals.write()
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------
@@ -50,13 +50,13 @@ async def test_events_that_no_process_handles_fire_after_ten_minutes_and_end_wit
     inbox = make(make_inbox)
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox.roster.look()
+        await inbox._runtime.roster.look()
         await advance(inbox, "9m")
         assert names((await look(inbox)).opened) == []  # and the event is no lag: no worker is to blame
         await advance(inbox, "2m")
         assert names((await look(inbox)).opened) == [("unhandled", "stripe")]
         inbox.on("stripe", "invoice.*")(lambda event: None)
-        await inbox.roster.look()
+        await inbox._runtime.roster.look()
         (receipt,) = await drain(inbox)
         assert receipt.status is State.PROCESSED
         assert await recovered(inbox) == [("unhandled", "stripe")]
@@ -85,7 +85,9 @@ async def test_dead_letters_above_the_threshold_fire_and_a_replay_that_works_rec
         assert opened["summary"] == "Dead letters of stripe: 2 (limit 1)."
         assert (await look(inbox)).opened == []
         broken = False
-        assert (await replay(inbox.store, Selection(wanted=Filter(status="failed")), actor="the test")).count == 2
+        assert (
+            await replay(inbox._runtime.store, Selection(wanted=Filter(status="failed")), actor="the test")
+        ).count == 2
         await drain(inbox)
         assert await recovered(inbox) == [("dead_letters", "stripe")]
     assert rows(INCIDENTS) == [("dead_letters", "stripe", 1)]
@@ -128,7 +130,7 @@ async def test_a_hung_handler_is_seen_within_the_lag(make_inbox: Make, rows: Row
         for number in range(12):
             await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
         await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processing'") == [(12,)])
-        assert (await inbox.store.lags()) == {}  # nothing waits: the workers hold it all
+        assert (await inbox._runtime.store.lags()) == {}  # nothing waits: the workers hold it all
         await until(lambda: rows(INCIDENTS) == [("lag", "stripe", 0)])
         let_go.set()
     (value,) = rows("SELECT value FROM webhook_incidents")[0]
@@ -162,13 +164,15 @@ async def test_a_replayed_event_is_as_old_as_its_replay(make_inbox: Make, rows: 
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await drain(inbox)
         await advance(inbox, "1d")
-        assert (await replay(inbox.store, Selection(wanted=Filter(status="failed")), actor="the test")).count == 1
+        assert (
+            await replay(inbox._runtime.store, Selection(wanted=Filter(status="failed")), actor="the test")
+        ).count == 1
         assert names((await look(inbox, "4m")).opened) == []
-        lags = await inbox.store.lags()
+        lags = await inbox._runtime.store.lags()
         assert 239 < lags["stripe"] < 300
         await drain(inbox)  # it is retrying now, and still as old as its replay
         assert rows("SELECT status FROM webhook_receipts") == [("retrying",)]
-        (row,) = await inbox.store.measure("unfinished", {})
+        (row,) = await inbox._runtime.store.measure("unfinished", {})
         assert 239 < row["value"] < 300
         assert names((await look(inbox, "2m")).opened) == [("lag", "stripe")]
 
@@ -187,24 +191,24 @@ async def test_an_inline_event_counts_only_while_its_handler_runs(make_inbox: Ma
     async with inbox.lifespan():
         first = asyncio.create_task(deliver(inbox, "stripe", stripe_body("evt_1")))
         await asyncio.wait_for(inside.wait(), 20)
-        (row,) = await inbox.store.measure("unfinished", {})
+        (row,) = await inbox._runtime.store.measure("unfinished", {})
         assert row["source"] == "stripe" and 0 <= row["value"] < 60
         let_go.set()
         assert (await first).status == 500
-        assert await inbox.store.measure("unfinished", {}) == []
+        assert await inbox._runtime.store.measure("unfinished", {}) == []
 
 
 async def test_a_paused_source_has_no_lag_alert_and_one_of_its_own_after_a_day(make_inbox: Make) -> None:
     inbox = make(make_inbox)
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox.store.pause("stripe", "jane")
+        await inbox._runtime.store.pause("stripe", "jane")
         assert (await look(inbox, "23h")).opened == []
-        (row,) = await inbox.store.measure("unfinished", {})
+        (row,) = await inbox._runtime.store.measure("unfinished", {})
         assert row["value"] > 82000 and row["is_paused"]  # the gauge tells it all the same
         (opened,) = (await look(inbox, "2h")).opened
         assert opened["rule"] == "paused" and "stripe has been paused for 1d 1h (limit 1d)" in opened["summary"]
-        await inbox.store.resume("stripe", "jane")
+        await inbox._runtime.store.resume("stripe", "jane")
         assert names((await look(inbox)).opened) == [("lag", "stripe")]
 
 
@@ -212,7 +216,7 @@ async def test_a_pause_that_ends_by_itself_is_not_forgotten_and_its_end_needs_no
     inbox = make(make_inbox)
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox.store.pause("stripe", "jane", seconds=3 * 86400)
+        await inbox._runtime.store.pause("stripe", "jane", seconds=3 * 86400)
         assert (await look(inbox, "2d")).opened == []
         assert names((await look(inbox, "25h")).opened) == [("lag", "stripe")]  # nobody works, and nobody wants that
 
@@ -247,7 +251,7 @@ async def test_counts_of_refusals_that_could_not_be_written_are_written_with_the
             async def fails(refused: Any) -> None:
                 raise StoreUnavailable("gone")
 
-            patch.setattr(inbox.store, "note_refusals", fails)
+            patch.setattr(inbox._runtime.store, "note_refusals", fails)
             await refuse(inbox, 2)
         await refuse(inbox, 1)
         assert rows("SELECT CAST(sum(refused) AS integer) FROM webhook_refusals") == [(3,)]
@@ -262,14 +266,14 @@ async def test_a_source_gone_silent_fires_and_one_delivery_recovers(make_inbox: 
         assert (await look(inbox, "3h")).opened == []  # it has never said anything
         for source in ("shop", "stripe"):
             await deliver(inbox, source, stripe_body("evt_1"))
-        await inbox.secrets.write()
+        await inbox._runtime.reception.secrets.write()
         assert (await look(inbox, "119m")).opened == []
         (opened,) = (await look(inbox, "2m")).opened
         assert names([opened]) == [("silent", "shop")]
         assert "no authentic delivery for 2h 1m (limit 2h)" in opened["summary"]
         await deliver(inbox, "shop", stripe_body("evt_1"))  # a duplicate is a sign of life too
         await deliver(inbox, "shop", stripe_body("evt_2"))
-        await inbox.secrets.write()
+        await inbox._runtime.reception.secrets.write()
         assert await recovered(inbox) == [("silent", "shop")]
 
 
@@ -293,19 +297,19 @@ async def test_failed_effects_fire_and_those_that_are_replayed_recover(make_inbo
             names([opened]) == [("effects", "stripe")] and "Failed effects of stripe's events: 1" in opened["summary"]
         )
         broken = False
-        (failed,) = await inbox.store.find_effects(EffectFilter(status="failed"), limit=10)
-        await inbox.store.replay_effects([failed["id"]], "the test")
+        (failed,) = await inbox._runtime.store.find_effects(EffectFilter(status="failed"), limit=10)
+        await inbox._runtime.store.replay_effects([failed["id"]], "the test")
         await drain(inbox)
         assert await recovered(inbox) == [("effects", "stripe")]
 
 
 async def test_a_source_that_refuses_everything_fires_before_its_provider_stops_retrying(make_inbox: Make) -> None:
     inbox = make(make_inbox, rejections="off", lag="off")
-    horizon = inbox.sources["stripe"].provider.horizon
+    horizon = inbox._runtime.sources["stripe"].provider.horizon
     assert horizon == duration("3d")
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox.secrets.write()
+        await inbox._runtime.reception.secrets.write()
         await advance(inbox, "2m")
         for _ in range(5):
             await refuse(inbox)
@@ -315,7 +319,7 @@ async def test_a_source_that_refuses_everything_fires_before_its_provider_stops_
         assert names([opened]) == [("refusing", "stripe")]
         assert "rejected for 2d 7h" in opened["summary"] and "stops retrying after 3d" in opened["summary"]
         await deliver(inbox, "stripe", stripe_body("evt_2"))  # the secret is right again
-        await inbox.secrets.write()
+        await inbox._runtime.reception.secrets.write()
         assert await recovered(inbox) == [("refusing", "stripe")]
 
 
@@ -328,7 +332,7 @@ async def test_a_stranger_at_the_door_is_no_provider_that_gives_up(make_inbox: M
             await refuse(inbox, 5)
             await advance(inbox, "2m")
             await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
-            await inbox.secrets.write()
+            await inbox._runtime.reception.secrets.write()
             assert (await look(inbox, "10h")).opened == []
 
 
@@ -341,7 +345,7 @@ async def test_an_inline_event_that_fails_fires_before_its_provider_stops_retryi
         if broken:
             raise ValueError("not today")
 
-    inbox.start_processor()
+    inbox._runtime.start_processor()
     async with inbox.lifespan():
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 500
         assert (await look(inbox, "53h")).opened == []
@@ -375,7 +379,7 @@ async def test_who_knocks_where_no_source_is_opens_no_incident(make_inbox: Make,
     inbox = make(make_inbox, rejections=0)
     async with inbox.lifespan():
         assert (await post(inbox, "nobody", b"{}", {})).status == 404
-        await inbox.refusals.write()
+        await inbox._runtime.reception.refusals.write()
         assert rows("SELECT source, reason, refused FROM webhook_refusals") == [("unknown", "unknown_source", 1)]
         assert (await look(inbox)).opened == []
 
@@ -413,7 +417,7 @@ def hook(receiver: Receiver, **more: Any) -> dict[str, Any]:
 
 
 async def lagging(inbox: Inbox) -> None:
-    if inbox.handlers.find("stripe", "invoice.paid") is None:
+    if inbox._runtime.handlers.find("stripe", "invoice.paid") is None:
         inbox.on("stripe", "*")(lambda event: None)
     await deliver(inbox, "stripe", stripe_body("evt_1"))
     await advance(inbox, "10m")
@@ -432,15 +436,15 @@ async def test_an_incident_is_told_once_and_so_is_its_end_by_however_many_proces
         await lagging(inboxes[0])
         for after in ("30s", "30s", "30s"):
             await advance(inboxes[0], after)
-            turns = await asyncio.gather(*(one.alerts.turn() for one in inboxes))
+            turns = await asyncio.gather(*(one._runtime.alerts.turn() for one in inboxes))
             assert sum(turn is not None for turn in turns) == 1
-            await asyncio.gather(*(one.alerts.tell() for one in inboxes))
+            await asyncio.gather(*(one._runtime.alerts.tell() for one in inboxes))
         assert said_to(receiver) == [("alert.opened", "lag")]
         await drain(inboxes[0])
         for after in ("30s", "6m", "6m"):
             await advance(inboxes[0], after)
-            await asyncio.gather(*(one.alerts.turn() for one in inboxes))
-            await asyncio.gather(*(one.alerts.tell() for one in inboxes))
+            await asyncio.gather(*(one._runtime.alerts.turn() for one in inboxes))
+            await asyncio.gather(*(one._runtime.alerts.tell() for one in inboxes))
         assert said_to(receiver) == [("alert.opened", "lag"), ("alert.recovered", "lag")]
         assert rows(ALERTS) == [("ops", "opened", "told", 1), ("ops", "recovered", "told", 1)]
     told = [line for line in lines() if line["event"].startswith("alert")]
@@ -458,21 +462,21 @@ async def test_two_that_measured_at_once_open_one_incident_and_a_turn_that_is_ov
     ]
     options: dict[str, Any] = {"targets": ["ops"], "recover_after": 0, "remind": None}
     async with inbox.lifespan():
-        first = await inbox.store.take_turn("alerts", 0)
+        first = await inbox._runtime.store.take_turn("alerts", 0)
         await advance(inbox, "1s")
-        second = await inbox.store.take_turn("alerts", 0)
+        second = await inbox._runtime.store.take_turn("alerts", 0)
         assert first is not None and second is not None
-        assert await inbox.store.take_turn("alerts", 3600) is None
-        assert await inbox.store.watch(("alerts", first), firing[:1], **options) is None
+        assert await inbox._runtime.store.take_turn("alerts", 3600) is None
+        assert await inbox._runtime.store.watch(("alerts", first), firing[:1], **options) is None
         assert rows(INCIDENTS) == []
-        opened = await inbox.store.watch(("alerts", second), firing[:1], **options)
-        again = await inbox.store.watch(("alerts", second), firing[1:], **options)
+        opened = await inbox._runtime.store.watch(("alerts", second), firing[:1], **options)
+        again = await inbox._runtime.store.watch(("alerts", second), firing[1:], **options)
         assert opened is not None and len(opened.opened) == 1 and again is not None and again.opened == []
         assert rows("SELECT key FROM webhook_incidents") == [("k1",)]
         assert rows(ALERTS) == [("ops", "opened", "waiting", 0)]
-        over = await inbox.store.watch(("alerts", second), [], **options)
+        over = await inbox._runtime.store.watch(("alerts", second), [], **options)
         assert over is not None and names(over.recovered) == [("lag", "stripe")]
-        anew = await inbox.store.watch(("alerts", second), firing[1:], **options)
+        anew = await inbox._runtime.store.watch(("alerts", second), firing[1:], **options)
         assert anew is not None and names(anew.opened) == [("lag", "stripe")]
 
 
@@ -482,15 +486,15 @@ async def test_who_lost_the_lease_cannot_mark_and_who_took_it_over_can(make_inbo
         await lagging(inbox)
         await look(inbox)
         able = [AlertTarget("ops", 50.0)]
-        (first,) = await inbox.store.lease_alerts(10, "one", able)
-        assert await inbox.store.lease_alerts(10, "two", able) == []
+        (first,) = await inbox._runtime.store.lease_alerts(10, "one", able)
+        assert await inbox._runtime.store.lease_alerts(10, "two", able) == []
         await advance(inbox, "51s")
-        (second,) = await inbox.store.lease_alerts(10, "two", able)
+        (second,) = await inbox._runtime.store.lease_alerts(10, "two", able)
         assert (second.id, second.attempt, second.key) == (first.id, 2, first.key)
-        assert not await inbox.store.settle_alert(SettledAlert(first.id, first.lease, "told"))
-        assert await inbox.store.settle_alert(SettledAlert(second.id, second.lease, "told"))
-        assert not await inbox.store.settle_alert(SettledAlert(second.id, second.lease, "told"))
-        assert await inbox.store.lease_alerts(10, "three", able) == []
+        assert not await inbox._runtime.store.settle_alert(SettledAlert(first.id, first.lease, "told"))
+        assert await inbox._runtime.store.settle_alert(SettledAlert(second.id, second.lease, "told"))
+        assert not await inbox._runtime.store.settle_alert(SettledAlert(second.id, second.lease, "told"))
+        assert await inbox._runtime.store.lease_alerts(10, "three", able) == []
 
 
 async def test_a_mark_that_is_lost_repeats_the_alert_with_the_same_id(
@@ -505,11 +509,11 @@ async def test_a_mark_that_is_lost_repeats_the_alert_with_the_same_id(
             async def lost(settled: Any) -> bool:
                 raise StoreUnavailable("gone")
 
-            patch.setattr(inbox.store, "settle_alert", lost)
-            assert await inbox.alerts.tell() == 1
-        assert await inbox.alerts.tell() == 0  # its lease holds
+            patch.setattr(inbox._runtime.store, "settle_alert", lost)
+            assert await inbox._runtime.alerts.tell() == 1
+        assert await inbox._runtime.alerts.tell() == 0  # its lease holds
         await advance(inbox, 20 + watch.MARGIN + 1)
-        assert await inbox.alerts.tell() == 1
+        assert await inbox._runtime.alerts.tell() == 1
         ids = [request.headers["webhook-id"] for request in receiver.requests]
         assert len(ids) == 2 and len(set(ids)) == 1
         assert [request.headers["idempotency-key"] for request in receiver.requests] == ids
@@ -524,15 +528,15 @@ async def test_a_target_that_was_down_is_told_later_in_order_and_another_only_on
         async with inbox.lifespan():
             await lagging(inbox)
             await look(inbox)
-            assert await inbox.alerts.tell() == 2
+            assert await inbox._runtime.alerts.tell() == 2
             await drain(inbox)
             await look(inbox)
             await look(inbox, "6m")  # it is over before the one that is down was ever told
-            assert await inbox.alerts.tell() == 2
+            assert await inbox._runtime.alerts.tell() == 2
             assert said_to(well) == [("alert.opened", "lag"), ("alert.recovered", "lag")]
             assert said_to(down) == [("alert.opened", "lag")] * 2
             await advance(inbox, "1h")
-            assert await inbox.alerts.tell() == 2
+            assert await inbox._runtime.alerts.tell() == 2
             assert said_to(down) == [("alert.opened", "lag")] * 3 + [("alert.recovered", "lag")]
             assert len({request.headers["webhook-id"] for request in down.requests}) == 2
             assert {status for _, _, status, _ in rows(ALERTS)} == {"told"}
@@ -547,11 +551,11 @@ async def test_a_target_that_stays_down_is_given_up_and_not_told_of_the_end(make
         async with inbox.lifespan():
             await lagging(inbox)
             await look(inbox)
-            await inbox.alerts.tell()
+            await inbox._runtime.alerts.tell()
             await drain(inbox)
             await look(inbox)
             await look(inbox, "6m")
-            assert await inbox.alerts.tell() == 0
+            assert await inbox._runtime.alerts.tell() == 0
             assert rows(ALERTS) == [("ops", "opened", "failed", 1)]
 
 
@@ -563,7 +567,7 @@ async def test_who_wants_to_be_reminded_is_once_in_so_long_while_it_is_open(
         await lagging(inbox)
         for after in ("30s", "50m", "20m", "10m", "70m"):
             await look(inbox, after)
-            await inbox.alerts.tell()
+            await inbox._runtime.alerts.tell()
         types = [kind for kind, _ in said_to(receiver)]
         assert types == ["alert.opened", "alert.reminder", "alert.reminder"]
         assert len({request.headers["webhook-id"] for request in receiver.requests}) == 3
@@ -572,7 +576,7 @@ async def test_who_wants_to_be_reminded_is_once_in_so_long_while_it_is_open(
         await drain(inbox)
         await look(inbox)
         await look(inbox, "6m")  # over before the third reminder was sent
-        assert await inbox.alerts.tell() == 1
+        assert await inbox._runtime.alerts.tell() == 1
         assert said_to(receiver)[-1] == ("alert.recovered", "lag")
 
 
@@ -586,10 +590,10 @@ async def test_what_is_long_over_is_pruned(make_inbox: Make, receiver: Receiver,
         await look(inbox)
         await look(inbox, "6m")
         await advance(inbox, "40d")
-        await inbox.store.prune_incidents(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
+        await inbox._runtime.store.prune_incidents(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
         assert len(rows(INCIDENTS)) == 1 and rows("SELECT * FROM webhook_refusals") == []
         await advance(inbox, "60d")
-        await inbox.store.prune_incidents(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
+        await inbox._runtime.store.prune_incidents(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
         assert rows(INCIDENTS) == [] and rows(ALERTS) == []
 
 
@@ -605,7 +609,7 @@ async def test_a_database_that_does_not_answer_recovers_nothing(
             async def fails(name: str, given: Any) -> list[dict[str, Any]]:
                 raise StoreUnavailable("gone")
 
-            patch.setattr(inbox.store, "measure", fails)
+            patch.setattr(inbox._runtime.store, "measure", fails)
             with pytest.raises(StoreUnavailable):
                 await look(inbox)
         assert rows(INCIDENTS) == [("lag", "stripe", 0)]

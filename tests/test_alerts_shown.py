@@ -47,7 +47,7 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
             assert (await look(inbox)).opened == []
             await with_a_dead_letter(inbox)
             await look(inbox)
-            await inbox.alerts.tell()
+            await inbox._runtime.alerts.tell()
 
     asyncio.run(fill())
     ran = run("alerts")
@@ -181,11 +181,11 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
     async with dashboard_of(inbox) as site, site.program("reader") as program, site.signed_in("vera") as browser:
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert "Open incidents" not in (await browser.get("/")).text
-        before = await inbox.store.pulse()
+        before = await inbox._runtime.store.pulse()
         await with_a_dead_letter(inbox)
         await look(inbox)
-        await inbox.alerts.tell()
-        assert await inbox.store.pulse() != before
+        await inbox._runtime.alerts.tell()
+        assert await inbox._runtime.store.pulse() != before
         page = (await browser.get("/")).text
         assert "Open incidents" in page
         assert "Dead letters of stripe: 1 now</strong></a>, 1 at worst (limit 0)" in page
@@ -231,9 +231,9 @@ async def test_a_process_that_is_killed_while_it_tells_is_followed_by_another_wi
         inbox = make_inbox(config=configured(targets=targets, recover_after="0s"))
         inbox.source("stripe", secrets=["whsec_test"])
         async with inbox.lifespan():
-            assert await inbox.alerts.tell() == 0  # the dead one's lease holds
+            assert await inbox._runtime.alerts.tell() == 0  # the dead one's lease holds
             await advance(inbox, 10 + watch.MARGIN + 1)
-            assert await inbox.alerts.tell() == 1
+            assert await inbox._runtime.alerts.tell() == 1
             assert (await look(inbox)).opened == []
         ids = [request.headers["webhook-id"] for request in receiver.requests]
         assert len(ids) == 2 and len(set(ids)) == 1

@@ -306,7 +306,7 @@ async def test_no_secret_is_in_any_line_or_row_when_every_target_fails(
             await deliver(inbox, "stripe", stripe_body("evt_1"))
             await advance(inbox, "10m")
             await look(inbox)
-            assert await inbox.alerts.tell() == 4
+            assert await inbox._runtime.alerts.tell() == 4
     untold = [record for record in caplog.records if vars(record).get("event") == "alert_untold"]
     assert len(untold) == 4
     told = " ".join(str(record.__dict__) for record in caplog.records)
@@ -322,8 +322,8 @@ async def test_telling_goes_on_beside_the_watch_and_ends_with_a_stop(make_inbox:
         async with inbox.lifespan():
             await deliver(inbox, "stripe", stripe_body("evt_1"))
             await advance(inbox, "10m")
-            inbox.alerts.start()
+            inbox._runtime.alerts.start()
             await until(lambda: bool(stuck.requests) and bool(well.requests))
             async with asyncio.timeout(5):
-                await inbox.alerts.stop()
+                await inbox._runtime.alerts.stop()
         assert len(well.requests) == 1

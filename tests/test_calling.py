@@ -107,7 +107,7 @@ async def test_whatever_a_handler_gives_to_await_is_awaited(
 
     inbox.on("stripe", "*", retry=Retry(attempts=1))(shape(handle))
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows(STATES)[0][1] in ("processed", "failed"))
     assert rows(STATES) == [("evt_1", "processed", 1, None)]
     assert rows("SELECT note FROM ledger") == [("evt_1",)]
@@ -135,7 +135,7 @@ async def test_whatever_an_effect_or_a_fetcher_gives_to_await_is_awaited(
         await event.effect("send", "send", given=await event.canonical())
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: bool(rows(EFFECTS)) and rows(EFFECTS)[0][1] in ("done", "failed"))
     assert rows(EFFECTS) == [("send", "done", 1, None)] and sent == ["paid"]
 
@@ -153,7 +153,7 @@ async def test_a_synchronous_session_in_the_loop_fails_and_stops_nothing(
     inbox.on("stripe", "*", retry=Retry(attempts=1))(as_lambda(handle))
     async with inbox.lifespan():
         await claim(inbox, "evt_1")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(all_are(rows, "webhook_receipts", "failed", 1))
     assert "a synchronous session was used in the event loop" in rows(STATES)[0][3]
 
@@ -278,7 +278,7 @@ async def test_an_exit_is_the_failure_of_its_event(inbox: Inbox, rows: Rows, kin
 
     await claim(inbox, "evt_1", type="exit")
     await claim(inbox, "evt_2", type="ask")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "webhook_effects", "failed", 1))
     await until(all_are(rows, "webhook_receipts", "failed", 1))
     assert rows(STATES)[0] == ("evt_1", "failed", 1, "Exited: SystemExit: bye")
@@ -301,7 +301,7 @@ async def test_of_an_effects_error_only_the_first_line_is_kept(inbox: Inbox, row
         await event.effect("2", send, number=1)
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "webhook_effects", "failed", 2))
     assert rows(EFFECTS) == [("1", "failed", 1, "ValueError: refused"), ("2", "failed", 1, "Unspeakable: ")]
 
@@ -320,7 +320,7 @@ async def test_of_a_fetchers_error_only_the_first_line_is_kept(inbox: Inbox, row
             raise
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "webhook_receipts", "failed", 1))
     assert "refused" in rows(STATES)[0][3] and "ada" not in rows(STATES)[0][3]
 
@@ -363,7 +363,7 @@ async def test_hanging_functions_take_no_ones_place(inbox: Inbox, rows: Rows) ->
     try:
         await claim(inbox, "hang1", "hang2", type="plain")
         await claim(inbox, "hang3", "hang4", type="ask")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(all_are(rows, "webhook_receipts", "failed", 2))
         await until(all_are(rows, "webhook_effects", "failed", 2))
         await claim(inbox, "ok1", "ok2", "ok3", type="plain")
@@ -399,9 +399,9 @@ async def test_what_found_no_thread_goes_back_and_uses_no_attempt(
 
     hanging = [f"hang{n}" for n in range(8)]
     try:
-        inbox.start_worker()
-        assert inbox.processor is not None and inbox.relay is not None
-        inbox.processor.threads.patience = inbox.relay._threads.patience = 0.3
+        inbox._runtime.start_worker()
+        assert inbox._runtime.processor is not None and inbox._runtime.relay is not None
+        inbox._runtime.processor.threads.patience = inbox._runtime.relay._threads.patience = 0.3
         await claim(inbox, *hanging, type="hang")
         await claim(inbox, *(f"{name}-asks" for name in hanging), type="ask")
         await until(all_are(rows, "webhook_receipts", "failed", 8))
@@ -501,7 +501,7 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
     inbox: Inbox, rows: Rows, emitted: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for verb in ("lease", "lease_effects", "expired_effects", "expired", "listen"):
-        monkeypatch.setattr(inbox.store, verb, Failing(getattr(inbox.store, verb)))
+        monkeypatch.setattr(inbox._runtime.store, verb, Failing(getattr(inbox._runtime.store, verb)))
 
     @inbox.effect
     def send(effect: Effect) -> None: ...
@@ -511,12 +511,14 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
         await event.effect(event.id, send)
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "webhook_effects", "done", 1))
     told = [fields["loop"] for line, fields in emitted if line == "background_failed"]
     assert {"worker", "relay", "relay looking around", "listen"} <= set(told)
-    rescuing = asyncio.create_task(keep_rescuing(inbox.store, inbox.handlers, inbox.sources, 0.05))
-    expired = inbox.store.expired
+    rescuing = asyncio.create_task(
+        keep_rescuing(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources, 0.05)
+    )
+    expired = inbox._runtime.store.expired
     await until(lambda: expired.times < 0)  # type: ignore[attr-defined]
     assert not rescuing.done()
     rescuing.cancel()
@@ -528,7 +530,7 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
 async def test_an_effect_that_could_not_be_marked_for_a_bug_keeps_no_place(
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox.store, "settle_effects", Failing(inbox.store.settle_effects))
+    monkeypatch.setattr(inbox._runtime.store, "settle_effects", Failing(inbox._runtime.store.settle_effects))
 
     @inbox.effect
     def send(effect: Effect) -> None: ...
@@ -538,10 +540,10 @@ async def test_an_effect_that_could_not_be_marked_for_a_bug_keeps_no_place(
         await event.effect(event.id, send)
 
     await claim(inbox, *"abcde")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT count(*) FROM webhook_effects WHERE status = 'done'")[0][0] >= 1)
-    assert inbox.relay is not None
-    relay = inbox.relay
+    assert inbox._runtime.relay is not None
+    relay = inbox._runtime.relay
     await until(lambda: not relay._running)
 
 
@@ -588,6 +590,6 @@ async def test_a_lease_outlives_a_goodbye_at_the_wrong_moment(
         await until(lambda: calls > 4)
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "webhook_receipts", "processed", 1))
     assert rows(STATES) == [("evt_1", "processed", 1, None)]

@@ -291,9 +291,9 @@ def test_what_init_has_commented_out_is_a_configuration_that_works(
     monkeypatch.setenv("FORWARD_SECRET", "whsec_c2lnbnMgd2hhdCBpcyBmb3J3YXJkZWQ=")
     monkeypatch.setenv("SLACK_ALERTS_URL", "https://chat.example.com/hook")
     inbox = Inbox(config=str(file))
-    assert sorted(inbox.sources) == ["github", "stripe", "stripe-test"] and list(inbox.alerts.settings.targets) == [
-        "chat"
-    ]
+    assert sorted(inbox._runtime.sources) == ["github", "stripe", "stripe-test"] and list(
+        inbox._runtime.alerts.settings.targets
+    ) == ["chat"]
 
 
 @pytest.mark.without_schema

@@ -113,7 +113,7 @@ async def deliver_to(app: Any, inbox: Inbox) -> None:
         httpx.AsyncClient(transport=transport, base_url="http://test") as client,
     ):
         create_own_tables(Path("shop.db"))
-        for name, source in inbox.sources.items():
+        for name, source in inbox._runtime.sources.items():
             type_ = "invoice.paid" if name == "stripe" else "push"
             sample = compose(source.provider, type_, secret_for(name)[0], now=SYSTEM.now())
             first, second = [
@@ -122,7 +122,7 @@ async def deliver_to(app: Any, inbox: Inbox) -> None:
             assert (first.status_code, first.json()["status"]) == (202, "accepted")
             assert (second.status_code, second.json()["status"]) == (200, "duplicate")
             async with asyncio.timeout(20):
-                while (await inbox.store.get(first.json()["receipt"])).status is not State.PROCESSED:  # type: ignore[union-attr]
+                while (await inbox._runtime.store.get(first.json()["receipt"])).status is not State.PROCESSED:  # type: ignore[union-attr]
                     await asyncio.sleep(0.02)
 
 
@@ -170,7 +170,7 @@ def test_toml_in_the_docs_makes_an_inbox(code: str, in_folder: Path, secrets_of_
     (in_folder / "old").write_text("whsec_old")
     (in_folder / "oncehook.toml").write_text(re.sub(r"file:/[^\"]+", "file:old", code))
     inbox = Inbox()
-    assert set(inbox.sources) == set(load().sources)
+    assert set(inbox._runtime.sources) == set(load().sources)
 
 
 def as_own_provider(code: str, name: str) -> str:

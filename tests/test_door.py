@@ -42,7 +42,7 @@ async def send(
     inbox: Inbox, body: bytes, *, sent: bytes | None = None, secret: str = SECRET, skew: float = 0
 ) -> Answer:
     """Deliver to the source of seed 000; `sent` is what goes over the wire in place of what was signed."""
-    headers = signed(body, secret=secret, skew=skew, clock=inbox.clock.now())
+    headers = signed(body, secret=secret, skew=skew, clock=inbox._runtime.clock.now())
     return await post(inbox, "sesmetric", body if sent is None else sent, headers)
 
 
@@ -88,9 +88,9 @@ async def test_a_forged_delivery_cannot_claim_an_id_before_the_real_one(inbox: I
 
 
 async def test_an_attempt_that_failed_does_not_poison_the_next(inbox: Inbox, rows: Rows) -> None:
-    await inbox.store.close()
+    await inbox._runtime.store.close()
     assert (await send(inbox, BODY)).outcome == (503, "unavailable")
-    await inbox.store.open()
+    await inbox._runtime.store.open()
     assert rows(COUNT) == [(0,)]
     assert (await send(inbox, BODY)).outcome == (202, "accepted")
 
@@ -112,7 +112,7 @@ async def test_a_duplicate_of_a_receipt_in_any_state_is_2xx_and_changes_nothing(
     rows(f"UPDATE webhook_receipts SET status = '{state}', attempts = 3, last_error = 'no luck'")
     before = rows("SELECT * FROM webhook_receipts")
     answers = await asyncio.gather(*(send(inbox, BODY) for _ in range(5)))
-    await inbox.duplicates.drain()
+    await inbox._runtime.reception.duplicates.drain()
     assert [answer.outcome for answer in answers] == [(200, "duplicate")] * 5
     assert rows("SELECT * FROM webhook_receipts") == before
     assert rows("SELECT count(*) FROM webhook_deliveries") == [(5,)]
@@ -122,7 +122,7 @@ async def test_the_same_id_with_another_body_is_flagged_and_the_first_stays(inbo
     await send(inbox, BODY)
     other = BODY.replace(b"m_1", b"m_2")
     assert (await send(inbox, other)).outcome == (200, "duplicate")
-    await inbox.duplicates.drain()
+    await inbox._runtime.reception.duplicates.drain()
     assert rows("SELECT same_body FROM webhook_deliveries") == [(False,)]
     assert rows("SELECT body FROM webhook_payloads") == [(BODY,)]
 

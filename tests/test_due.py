@@ -68,6 +68,6 @@ async def test_a_retry_comes_when_it_is_due_although_nobody_wakes_the_worker(
 
     async with inbox.lifespan():
         await claim(inbox, "evt_1")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(lambda: rows("SELECT attempts FROM webhook_effects WHERE status = 'done'") == [(3,)])
     assert handled == [1, 1, 2, 3]

@@ -113,7 +113,7 @@ async def test_an_effect_is_recorded_with_the_mark_and_performed_once(
     handler, options = handlers_of_every_kind(insert)[kind]
     inbox.on("stripe", "invoice.paid", **options)(handler)
     await claim(inbox, "evt_1", "evt_2", "evt_3")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(effects_are(rows, "done", 3))
     assert sorted(mail[:2] for mail in mails) == [(f"mail:evt_{n}", "jane") for n in (1, 2, 3)]
     assert len({mail[2] for mail in mails}) == 3
@@ -155,7 +155,7 @@ async def test_a_handler_that_fails_leaves_no_effect_and_its_next_attempt_has_on
             raise ConnectionError("the bank is closed")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: len(mails) == 1)
     assert mails[0][1] == "attempt 2"
     assert seen == [(True, []), (True, [])]
@@ -172,9 +172,9 @@ async def test_a_worker_that_lost_its_lease_records_no_effect(inbox: Inbox, rows
         ended.set()
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(ended.wait(), 10)
-    await inbox.worker.stop()  # type: ignore[union-attr]
+    await inbox._runtime.worker.stop()  # type: ignore[union-attr]
     assert (rows(EFFECTS), rows(STATES), mails) == ([], [("evt_1", "processing")], [])
 
 
@@ -189,7 +189,7 @@ async def test_a_savepoint_that_is_undone_takes_its_effect_with_it(inbox: Inbox,
             assert await event.effect("mail:in_1", "send_mail", to="kept") is True
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: len(mails) == 1)
     assert mails[0][1] == "kept"
 
@@ -202,7 +202,7 @@ async def test_nothing_can_be_asked_for_after_the_handler_has_ended(inbox: Inbox
         events.append(event)
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "processed", 1))
     for ask in (lambda e: e.effect("k", "send_mail", to="x"), lambda e: e.advance("invoice", "in_1", version=1)):
         with pytest.raises(TransactionClosed, match="after its handler had ended"):
@@ -224,13 +224,13 @@ async def test_two_events_that_ask_for_one_key_have_one_effect_and_a_counted_con
 
     await claim(inbox, "evt_1", "evt_2", type="invoice.paid")
     await claim(inbox, "evt_3", type="invoice.payment_succeeded")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "processed", 3))
     await until(effects_are(rows, "done", 1))
     assert sorted(answers) == [False, False, True]
     assert len(mails) == 1 and len(rows(EFFECTS)) == 1
     assert rows(NOOPS) == [("effect", "receipt-email:in_1")] * 2
-    assert await inbox.store.noop_counts() == [{"source": "stripe", "reason": "effect", "noops": 2}]
+    assert await inbox._runtime.store.noop_counts() == [{"source": "stripe", "reason": "effect", "noops": 2}]
 
 
 async def test_eight_workers_that_ask_for_one_key_at_once_record_it_once(
@@ -251,10 +251,12 @@ async def test_eight_workers_that_ask_for_one_key_at_once_record_it_once(
         worker.effect(name="send_mail")(lambda effect, to: calls.append(effect.idempotency_key))
         await worker.start()
     try:
-        leased = [(await worker.store.lease(1, 30, "of the test"))[0] for worker in workers]
+        leased = [(await worker._runtime.store.lease(1, 30, "of the test"))[0] for worker in workers]
         for worker in workers:
-            worker.start_worker()
-        await asyncio.gather(*(worker.processor.work(one) for worker, one in zip(workers, leased, strict=True)))
+            worker._runtime.start_worker()
+        await asyncio.gather(
+            *(worker._runtime.processor.work(one) for worker, one in zip(workers, leased, strict=True))
+        )
         await until(all_are(rows, "processed", 8))
         await until(effects_are(rows, "done", 1))
     finally:
@@ -270,14 +272,14 @@ async def test_a_replay_does_not_repeat_an_effect(inbox: Inbox, rows: Rows, mail
         await event.effect("mail:in_1", "send_mail", to="jane")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(effects_are(rows, "done", 1))
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
-    assert await inbox.store.replay([receipt], "the test", {}) == [receipt]
-    inbox.worker.wake()  # type: ignore[union-attr]
+    assert await inbox._runtime.store.replay([receipt], "the test", {}) == [receipt]
+    inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(lambda: rows("SELECT count(*) FROM webhook_noops") == [(1,)])
     await until(all_are(rows, "processed", 1))
-    assert await inbox.relay.drain() == []  # type: ignore[union-attr]
+    assert await inbox._runtime.relay.drain() == []  # type: ignore[union-attr]
     assert len(mails) == 1
 
 
@@ -291,7 +293,7 @@ async def test_a_scope_has_keys_of_its_own(inbox: Inbox, rows: Rows, mails: list
         answers.append(await event.effect("mail:in_1", "send_mail", to="jane", scope="shop"))
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: len(mails) == 2)
     assert answers == [True, True, False]
     assert mails[0][2] != mails[1][2]
@@ -306,7 +308,7 @@ async def test_a_key_of_any_length_and_content_is_a_key(inbox: Inbox, rows: Rows
         answers.extend([await event.effect(key, "send_mail", to="jane") for key in keys + keys])
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: len(mails) == len(keys))
     assert answers == [True] * 5 + [False] * 5
 
@@ -377,7 +379,7 @@ async def test_what_cannot_be_performed_is_refused_at_the_call(inbox: Inbox, row
                 await event.effect(key, "send_mail", to="jane")  # type: ignore[arg-type]
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows(STATES)[0][1] != "received" and rows(STATES)[0][1] != "processing")
     assert rows(STATES) == [("evt_1", "processed")]
     assert "put @inbox.effect over it" in said[0]
@@ -394,7 +396,7 @@ async def test_two_different_effects_of_one_key_in_one_call_are_refused(
         event.effect("mail:in_1", "send_mail", to="joe")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "failed", 1))
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
     assert "two different effects of the key 'mail:in_1'" in error
@@ -442,7 +444,7 @@ async def test_a_message_is_published_after_the_commit_once_per_key(inbox: Inbox
         await event.publish("invoices", {"id": event.object_id, "total": 7}, key=f"total:{event.object_id}")
 
     await claim(inbox, "evt_1", "evt_2")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(effects_are(rows, "done", 3))
     assert sorted(messages, key=str) == [
         ("invoices:evt_1", {"id": "in_1"}),
@@ -464,7 +466,7 @@ async def test_a_handler_that_is_once_per_object_handles_the_first_event_of_each
     await claim(inbox, "evt_1", "evt_2", object_id="in_1")
     await claim(inbox, "evt_3", object_id="in_2")
     await claim(inbox, "evt_4", object_id="in_1", type="invoice.voided")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "processed", 4))
     assert sorted(rows("SELECT note FROM ledger")) == [
         ("invoice.paid in_1",),
@@ -482,14 +484,14 @@ async def test_a_handler_that_is_once_per_object_runs_again_for_its_own_replay_a
         tx.execute(insert, event.id)
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "processed", 1))
     await claim(inbox, "evt_2")
-    inbox.worker.wake()  # type: ignore[union-attr]
+    inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(all_are(rows, "processed", 2))
     receipts = [row[0] for row in rows("SELECT id FROM webhook_receipts ORDER BY id")]
-    await inbox.store.replay(receipts, "the test", {})
-    inbox.worker.wake()  # type: ignore[union-attr]
+    await inbox._runtime.store.replay(receipts, "the test", {})
+    inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(all_are(rows, "processed", 2))
     assert rows("SELECT note FROM ledger") == [("evt_1",), ("evt_1",)]
 
@@ -507,7 +509,7 @@ async def test_of_events_of_one_identity_at_once_the_work_of_one_is_kept(
         await event.effect(f"mail:{event.id}", "send_mail", to="jane")
 
     await claim(inbox, *(f"evt_{n}" for n in range(4)))
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "processed", 4))
     assert len(rows("SELECT note FROM ledger")) == 1
     assert len(rows(EFFECTS)) == 1
@@ -533,7 +535,7 @@ async def test_whoever_loses_the_race_for_an_identity_is_processed_without_the_w
                 raise
 
     await claim(inbox, "evt_1", "evt_2", object_id="in_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(all_are(rows, "processed", 2))
     assert len(rows("SELECT note FROM ledger")) == 1
     assert rows("SELECT count(*) FROM webhook_effects WHERE kind = 'function'") == [(1,)]
@@ -545,8 +547,8 @@ async def test_an_event_without_the_identity_is_a_dead_letter_with_a_sentence(in
     @inbox.on("stripe", "invoice.paid", once_per="object_id")
     async def paid(event: Event) -> None: ...
 
-    await inbox.store.claim([make_claim("evt_1", object_id=None)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim("evt_1", object_id=None)])
+    inbox._runtime.start_worker()
     await until(all_are(rows, "failed", 1))
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
     assert "once_per='object_id', and this event has none" in error

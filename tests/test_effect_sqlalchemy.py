@@ -73,8 +73,8 @@ async def test_the_session_the_effect_and_the_entity_are_one_transaction(
             raise ConnectionError("once more")
 
     inbox.on("stripe", "*", retry=QUICK)(asynchronous if kind == "async" else plain)
-    await inbox.store.claim([make_claim("evt_1")])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim("evt_1")])
+    inbox._runtime.start_worker()
     await until(lambda: sent == ["mail:evt_1"])
     assert rows(INVOICES) == [("evt_1", "paid")]
     assert rows("SELECT id FROM webhook_entities") == [("evt_1",)]
@@ -93,8 +93,10 @@ async def test_a_handler_without_tx_asks_on_any_engine(inbox: Inbox, rows: Rows,
     inbox.on("stripe", "*", retry=Retry(attempts=20, first=0.01, most=0.05))(
         asynchronous if handler == "async" else plain
     )
-    await inbox.store.claim([make_claim(f"evt_{n:02d}") for n in range(40)])  # more than there are threads to settle
-    inbox.start_worker()
+    await inbox._runtime.store.claim(
+        [make_claim(f"evt_{n:02d}") for n in range(40)]
+    )  # more than there are threads to settle
+    inbox._runtime.start_worker()
     await until(processed(rows, 40))
     await until(lambda: len(sent) == 40)
     assert len(rows(EFFECTS)) == 40
@@ -112,8 +114,8 @@ async def test_work_that_another_event_was_quicker_with_is_rolled_back(
         event.effect(f"mail:{event.id}", "send")
 
     inbox.on("stripe", "*", once_per="object_id", retry=QUICK)(asynchronous if kind == "async" else plain)
-    await inbox.store.claim([make_claim(f"evt_{n}") for n in range(6)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(6)])
+    inbox._runtime.start_worker()
     await until(processed(rows, 6))
     assert len(rows(INVOICES)) == len(rows(EFFECTS)) == 1
     assert rows("SELECT count(*) FROM webhook_noops") == [(5,)]
@@ -132,7 +134,7 @@ async def test_a_failed_transaction_takes_the_effect_with_it(
 
     rows("INSERT INTO invoices VALUES ('in_1', 'here before') RETURNING id")
     inbox.on("stripe", "*", retry=Retry(attempts=1))(asynchronous if kind == "async" else plain)
-    await inbox.store.claim([make_claim("evt_1")])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim("evt_1")])
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert (rows(EFFECTS), sent) == ([], [])

@@ -422,7 +422,7 @@ async def test_where_another_event_was_quicker_only_the_handlers_work_goes(
 
     inbox.on("sendgrid", "*", once_per="sg_message_id")(meet_with if takes_tx else meet)
     if takes_tx:  # one at a time holds a transaction on SQLite, so both look before either is folded
-        fold, looked = inbox.folding.fold, asyncio.Event()
+        fold, looked = inbox._runtime.folding.fold, asyncio.Event()
         waiting: list[Any] = []
 
         async def fold_together(events: Any, transaction: Any) -> None:
@@ -432,7 +432,7 @@ async def test_where_another_event_was_quicker_only_the_handlers_work_goes(
             await asyncio.wait_for(looked.wait(), 30)
             await fold(events, transaction)
 
-        inbox.folding.fold = fold_together  # type: ignore[method-assign]
+        inbox._runtime.folding.fold = fold_together  # type: ignore[method-assign]
     async with inbox.lifespan():
         events = [
             sendgrid("delivered", sg_event_id="one"), sendgrid("bounce", START + 5, type="bounce", sg_event_id="two"),

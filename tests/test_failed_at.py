@@ -35,7 +35,7 @@ async def started(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
     inbox.source("stripe", secrets=["whsec_test"])
     inbox.source("inline", provider="stripe", secrets=["whsec_test"], mode="inline")
     async with inbox.lifespan():
-        inbox.start_processor()  # inline sources need it; no worker takes anything by itself
+        inbox._runtime.start_processor()  # inline sources need it; no worker takes anything by itself
         yield inbox
 
 
@@ -59,8 +59,8 @@ async def die_of_a_crash(inbox: Inbox) -> None:
     async def paid(event: Event) -> None: ...
 
     await deliver(inbox, "stripe", stripe_body("evt_1"))
-    assert await inbox.store.lease(1, 0, "gone")
-    while not await rescue(inbox.store, inbox.handlers, inbox.sources):
+    assert await inbox._runtime.store.lease(1, 0, "gone")
+    while not await rescue(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources):
         pass  # the lease of no seconds expires with the database's next tick
 
 
@@ -75,8 +75,8 @@ async def die_abandoned(inbox: Inbox) -> None:
 
     body = stripe_body("evt_1")
     assert (await post(inbox, "inline", body, stripe_headers(body))).status == 500
-    ask(inbox.settings.database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
-    await abandon(inbox.store)
+    ask(inbox._runtime.settings.database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
+    await abandon(inbox._runtime.store)
 
 
 DEATHS = [die_in_handler, die_of_a_crash, die_at_the_receiver, die_abandoned]
@@ -88,13 +88,13 @@ async def test_every_dead_letter_has_the_time_of_its_death_until_it_is_replayed(
 ) -> None:
     await die(inbox)
     assert rows(DEAD) == rows(DEAD_WITH_TIME) == [(1,)]
-    receipt, _ = (await inbox.store.select(Selection(), after=0, limit=9))[0]
+    receipt, _ = (await inbox._runtime.store.select(Selection(), after=0, limit=9))[0]
     event = receipt.as_json()
     assert event["failed_at"] >= event["received_at"] and event["last_error"]
-    (group,) = await inbox.store.dead(10)
+    (group,) = await inbox._runtime.store.dead(10)
     assert (group["first_failed_at"], group["last_failed_at"]) == (event["failed_at"], event["failed_at"])
     rows("UPDATE webhook_receipts SET type = 'invoice.paid' RETURNING id")
-    assert (await replay(inbox.store, Selection())).count == 1
+    assert (await replay(inbox._runtime.store, Selection())).count == 1
     assert rows("SELECT count(*) FROM webhook_receipts WHERE failed_at IS NOT NULL") == [(0,)]
     assert rows("SELECT count(*) FROM webhook_receipts WHERE replayed_at >= received_at") == [(1,)]
 

@@ -89,7 +89,7 @@ async def test_the_body_goes_on_as_it_was_received_and_2xx_is_processed(
         forwarding(file(receiver.url, f'forward_secret = "{SECRET}"')) as inbox,
     ):
         assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(settled(database, "processed", 1))
         (request,) = receiver.requests
         assert request.line == "POST /hooks?token=hidden-in-the-query HTTP/1.1"
@@ -111,7 +111,7 @@ async def test_while_secrets_rotate_each_signs_and_without_one_nothing_is_signed
     for setting, verified in ((f'forward_secret = ["{OTHER}", "{SECRET}"]', [SECRET, OTHER]), ("", [])):
         async with receiving() as receiver, forwarding(file(receiver.url, setting)) as inbox:
             await claim(inbox, f"evt_{len(verified)}")
-            inbox.start_worker()
+            inbox._runtime.start_worker()
             await until(lambda: bool(receiver.requests))
             (request,) = receiver.requests
             for secret in verified:
@@ -126,9 +126,9 @@ async def test_the_id_and_the_key_are_the_same_at_every_attempt_and_replay(
     async with receiving(said(500), said(502), said(200)) as receiver:
         async with forwarding(file(receiver.url, f'forward_secret = "{SECRET}"')) as inbox:
             await claim(inbox, "evt_1")
-            inbox.start_worker()
+            inbox._runtime.start_worker()
             await until(settled(database, "processed", 1))
-            await replay(inbox.store, Selection(Filter(event_id="evt_1")), actor="test")
+            await replay(inbox._runtime.store, Selection(Filter(event_id="evt_1")), actor="test")
             await until(lambda: len(receiver.requests) == 4)
             await until(settled(database, "processed", 1))
         told = [(r.headers["oncehook-attempt"], r.headers["oncehook-replays"]) for r in receiver.requests]
@@ -180,8 +180,8 @@ async def test_hostile_ids_types_and_headers_stay_one_line(file: Callable[..., P
     }
     odd = make_claim("é\u2028%.", type="a\x1b[0m", headers=json.dumps(kept))
     async with receiving() as receiver, forwarding(file(receiver.url, 'forward_headers = ["*"]')) as inbox:
-        await inbox.store.claim([odd])
-        inbox.start_worker()
+        await inbox._runtime.store.claim([odd])
+        inbox._runtime.start_worker()
         await until(settled(database, "processed", 1))
         (request,) = receiver.requests
     assert request.headers["x-a"] == "fine"
@@ -206,7 +206,7 @@ async def test_the_headers_that_name_the_event_go_on_and_others_if_they_are_chos
                 headers = github_headers(body, f"delivery-{number}")
                 more = {"X-Mine": "1", "X-GitHub-Hook-ID": "7", "traceparent": "00-1-2-01", "Authorization": "hidden"}
                 assert (await post(inbox, "github", body, headers | more)).status == 202
-                inbox.start_worker()
+                inbox._runtime.start_worker()
                 await until(settled(database, "processed", number + 1))
     first, second = (request.headers for request in receiver.requests)
     assert (first["x-github-event"], first["x-github-delivery"]) == ("push", "delivery-0")
@@ -247,7 +247,7 @@ async def test_a_target_that_fails_is_tried_again_and_then_takes_it(
         forwarding(file(receiver.url, 'forward_timeout = "300ms"')) as inbox,
     ):
         await claim(inbox, "evt_1")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(settled(database, "processed", 1))
     told = error.format(f"http://127.0.0.1:{receiver.port}")
     assert ask(database, HISTORY) == [(1, "retrying", told), (2, "processed", None)]
@@ -260,7 +260,7 @@ async def test_after_its_attempts_it_is_a_dead_letter(
     monkeypatch.setattr(forward, "POLICY", QUICK)
     async with receiving(said(500)) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(settled(database, "failed", 1))
         assert len(receiver.requests) == 3
 
@@ -272,7 +272,7 @@ async def test_a_redirect_is_not_followed_and_says_what_to_do(file: Callable[...
             forwarding(file(receiver.url)) as inbox,
         ):
             await claim(inbox, "evt_1")
-            inbox.start_worker()
+            inbox._runtime.start_worker()
             await until(settled(database, "retrying", 1))
     assert canary.connections == 0
     (state,) = ask(database, STATES)
@@ -282,7 +282,7 @@ async def test_a_redirect_is_not_followed_and_says_what_to_do(file: Callable[...
 async def test_410_stops_at_once(file: Callable[..., Path], database: str) -> None:
     async with receiving(said(410)) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(settled(database, "failed", 1))
         assert len(receiver.requests) == 1
     gone = f"Fail: http://127.0.0.1:{receiver.port} answered 410: it is gone, and this event is not tried again"
@@ -292,7 +292,7 @@ async def test_410_stops_at_once(file: Callable[..., Path], database: str) -> No
 async def test_an_answer_without_end_is_a_success_if_its_status_is(file: Callable[..., Path], database: str) -> None:
     async with receiving(endless) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(settled(database, "processed", 1))
 
 
@@ -302,13 +302,13 @@ async def test_retry_after_is_honoured_and_the_others_wait_too_without_using_an_
 ) -> None:
     async with receiving(said(status, "Retry-After: 120")) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(settled(database, "retrying", 1))
         assert 110 < due_in(database) < 140
-        assert inbox.targets[f"http://127.0.0.1:{receiver.port}"].state == "paused"
+        assert inbox._runtime.targets[f"http://127.0.0.1:{receiver.port}"].state == "paused"
         await claim(inbox, "evt_2")
-        assert inbox.worker is not None
-        inbox.worker.wake()
+        assert inbox._runtime.worker is not None
+        inbox._runtime.worker.wake()
         later = "SELECT count(*) FROM webhook_receipts WHERE event_id = 'evt_2' AND next_attempt_at IS NOT NULL"
         await until(lambda: ask(database, later) == [(1,)])
         assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "retrying", 1), ("evt_2", "received", 0)]
@@ -355,8 +355,8 @@ async def test_after_failures_in_a_row_a_target_is_left_alone_until_a_probe_succ
     caplog.set_level("INFO", "oncehook")
     async with receiving(said(500)) as receiver, forwarding(file(receiver.url, "forward_concurrency = 1")) as inbox:
         await claim(inbox, *(f"evt_{n:02d}" for n in range(30)))
-        inbox.start_worker()
-        at = inbox.targets[f"http://127.0.0.1:{receiver.port}"]
+        inbox._runtime.start_worker()
+        at = inbox._runtime.targets[f"http://127.0.0.1:{receiver.port}"]
         await until(lambda: at.state == "paused")
         assert len(receiver.requests) == target.FAILURES
         receiver.answers[:] = [said(200)]
@@ -426,7 +426,7 @@ async def test_so_many_are_under_way_at_once_and_a_slow_target_holds_up_no_other
 
         await claim(inbox, *(f"evt_{n:02d}" for n in range(60)))
         await claim(inbox, "quick", source="github")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(lambda: done == ["quick"], 30)
         assert receiver.under_way <= 3 and not go.is_set()
         go.set()
@@ -439,7 +439,7 @@ async def test_no_transaction_is_open_while_the_target_is_called(file: Callable[
     go = asyncio.Event()
     async with receiving(wait_for(go, said(200))) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(lambda: receiver.under_way == 1)
         if database.startswith("sqlite"):
             other = sqlite3.connect(database.removeprefix("sqlite:///"), timeout=0.5, isolation_level=None)
@@ -461,7 +461,7 @@ async def test_inline_the_target_answers_before_the_sender_gets_an_answer(
 ) -> None:
     answers = [said(200), said(500), *[said(500)] * 4]
     async with receiving(*answers) as receiver, forwarding(file(receiver.url, 'mode = "inline"')) as inbox:
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).outcome == (200, "processed")
         for number in range(5):
             assert (await deliver(inbox, "stripe", stripe_body(f"evt_2{number}"))).outcome == (500, "handler_failed")
@@ -481,7 +481,7 @@ async def test_a_worker_that_is_killed_while_it_forwards_costs_nothing_but_a_sec
     async with receiving(wait_for(never, said(200)), said(200)) as receiver:
         config = file(receiver.url, f'forward_secret = "{SECRET}"')
         async with forwarding(config) as inbox:
-            await inbox.store.claim([make_claim("evt_1", body=b'{"id":"evt_1"}')])
+            await inbox._runtime.store.claim([make_claim("evt_1", body=b'{"id":"evt_1"}')])
         first = await asyncio.to_thread(Process, config)
         try:
             await until(lambda: len(receiver.requests) == 1, 30)
@@ -512,7 +512,7 @@ async def test_a_target_that_code_names_must_be_public(make_inbox: Callable[...,
         inbox.source("stripe", secrets=["whsec_test"], forward=f"http://localhost:{canary.port}/")
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
-            inbox.start_worker()
+            inbox._runtime.start_worker()
             await until(settled(database, "retrying", 1))
     assert canary.connections == 0
     (state,) = ask(database, STATES)
@@ -522,8 +522,8 @@ async def test_a_target_that_code_names_must_be_public(make_inbox: Callable[...,
 async def test_a_rehearsal_sends_nothing(file: Callable[..., Path]) -> None:
     async with receiving() as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
-        (receipt,) = await inbox.store.find(Filter(), limit=1)
-        rehearsal = await rehearse(inbox.store, inbox.handlers, receipt)
+        (receipt,) = await inbox._runtime.store.find(Filter(), limit=1)
+        rehearsal = await rehearse(inbox._runtime.store, inbox._runtime.handlers, receipt)
         assert (rehearsal.handler, rehearsal.error) == (f"forward to http://127.0.0.1:{receiver.port}", None)
         assert receiver.connections == 0
 
@@ -575,7 +575,7 @@ def test_where_events_go_is_announced(tmp_path: Path, capsys: pytest.CaptureFixt
     inbox.source("github", secrets=["x"], forward=f"https://example.com/{HIDDEN}")
     inbox.source("stripe", secrets=["x"], forward="https://example.com/", forward_secret=SECRET)
     with listen("127.0.0.1", 0) as listener:
-        announce(inbox, listener)
+        announce(inbox._runtime, listener)
     said_ = capsys.readouterr().out
     assert "GitHub   → https://example.com, unsigned" in said_
     assert "Stripe   → https://example.com\n" in said_
@@ -587,11 +587,11 @@ def test_where_events_go_is_announced(tmp_path: Path, capsys: pytest.CaptureFixt
 
 async def test_what_is_put_back_is_due_later_and_has_used_no_attempt(inbox: Inbox, database: str) -> None:
     await claim(inbox, "evt_1", "evt_2")
-    one, two = await inbox.store.lease(2, 30, "test")
-    assert await inbox.store.release([one.held], 60.0) == 1
-    assert await inbox.store.release([two.held]) == 1
-    assert await inbox.store.release([one.held], 0.0) == 0, "the lease was given back already"
-    (again,) = await inbox.store.lease(2, 30, "test")
+    one, two = await inbox._runtime.store.lease(2, 30, "test")
+    assert await inbox._runtime.store.release([one.held], 60.0) == 1
+    assert await inbox._runtime.store.release([two.held]) == 1
+    assert await inbox._runtime.store.release([one.held], 0.0) == 0, "the lease was given back already"
+    (again,) = await inbox._runtime.store.lease(2, 30, "test")
     assert (again.receipt, again.attempt) == (two.receipt, 1)
     assert ask(database, "SELECT attempts, status FROM webhook_receipts ORDER BY id") == [
         (0, "received"),

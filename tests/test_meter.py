@@ -38,6 +38,9 @@ async def test_the_door_counts_what_it_refuses_and_no_name_is_a_strangers(inbox:
     await deliver(inbox, "stripe", stripe_body("evt_2"), secret="whsec_wrong")
     for n in range(20):
         await post(inbox, f"strange-{n}", b"{}", {})
-    assert set(inbox.meter.last_refused) == {"stripe", "unknown"}
-    assert inbox.meter.unwritten == {("stripe", "bad_signature"): 1, ("unknown", "unknown_source"): 20}
-    assert {source for source, _ in inbox.meter.unwritten_acks} == {"stripe"}
+    assert set(inbox._runtime.reception.meter.last_refused) == {"stripe", "unknown"}
+    assert inbox._runtime.reception.meter.unwritten == {
+        ("stripe", "bad_signature"): 1,
+        ("unknown", "unknown_source"): 20,
+    }
+    assert {source for source, _ in inbox._runtime.reception.meter.unwritten_acks} == {"stripe"}

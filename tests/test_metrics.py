@@ -46,7 +46,7 @@ def read(text: bytes) -> Figures:
 
 
 async def scraped(inbox: Inbox) -> Figures:
-    return read(await Scrape(inbox.store).text())
+    return read(await Scrape(inbox._runtime.store).text())
 
 
 async def test_the_door_counts_what_it_took_and_what_it_refused(inbox: Inbox) -> None:
@@ -148,7 +148,7 @@ async def test_the_text_is_rendered_once_a_second(inbox: Inbox, monkeypatch: pyt
         return render(*given)
 
     monkeypatch.setattr("oncehook.operations.scrape.render", counted)
-    scrape = Scrape(inbox.store, clock=clock)
+    scrape = Scrape(inbox._runtime.store, clock=clock)
     texts = await asyncio.gather(*(scrape.text() for _ in range(20)))
     assert count == 1 and len(set(texts)) == 1
     clock.seconds += 1.0
@@ -158,7 +158,7 @@ async def test_the_text_is_rendered_once_a_second(inbox: Inbox, monkeypatch: pyt
 
 async def test_the_database_is_not_asked_at_every_scrape(inbox: Inbox) -> None:
     clock = Moved()
-    scrape = Scrape(inbox.store, clock=clock)
+    scrape = Scrape(inbox._runtime.store, clock=clock)
     await scrape.text()
     await deliver(inbox, "stripe", stripe_body())
     clock.seconds += 2.0
@@ -195,7 +195,7 @@ def test_the_reasons_are_the_errors_that_a_configured_source_answers() -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 async def test_every_series_of_a_configured_source_is_there_from_the_start(inbox: Inbox) -> None:
-    figures = read(await Scrape(inbox.store, inbox.sources).text())
+    figures = read(await Scrape(inbox._runtime.store, inbox._runtime.sources).text())
     for source in ("stripe", "github"):
         assert figures[f'oncehook_received_total{{source="{source}"}}'] == 0
         assert figures[f'oncehook_processed_total{{outcome="failed",source="{source}"}}'] == 0

@@ -177,7 +177,13 @@ class Everything(RuleBasedStateMachine):
     def rescue(self) -> None:
         """Expired leases are taken back, and no worker is there yet."""
         assert (
-            self.bench.run(rescue(self.bench.inbox.store, self.bench.inbox.handlers, self.bench.inbox.sources))
+            self.bench.run(
+                rescue(
+                    self.bench.inbox._runtime.store,
+                    self.bench.inbox._runtime.handlers,
+                    self.bench.inbox._runtime.sources,
+                )
+            )
             == self.take_back()
         )
 
@@ -242,7 +248,7 @@ class Everything(RuleBasedStateMachine):
         """A worker takes some, is asked to stop, and gives them back: no attempt is counted."""
         pairs = self.lease(most)
         if pairs:
-            self.bench.run(self.bench.inbox.store.release([leased.held for _, leased in pairs]))
+            self.bench.run(self.bench.inbox._runtime.store.release([leased.held for _, leased in pairs]))
         for model, _ in pairs:
             model.attempts -= 1
             model.state = State.RETRYING if model.attempts else State.RECEIVED
@@ -261,7 +267,7 @@ class Everything(RuleBasedStateMachine):
             self.end(model, "works")
 
     async def finish(self, leased: Leased) -> bool:
-        transaction: Any = self.bench.inbox.store.transaction()
+        transaction: Any = self.bench.inbox._runtime.store.transaction()
         tx = transaction.offer(is_async=True)
         await tx.execute(self.insert, leased.receipt, leased.replays)
         transaction.withdraw()
@@ -284,7 +290,7 @@ class Everything(RuleBasedStateMachine):
     def erase(self, data: st.DataObject) -> None:
         """A person's data is forgotten: the event stays known, and what was not done yet cannot be done."""
         model = self.known[data.draw(st.sampled_from(sorted(self.known)))]
-        store = self.bench.inbox.store
+        store = self.bench.inbox._runtime.store
         assert self.bench.run(forget(store, [model.receipt], actor="a test", object_id="x")) == model.has_payload
         model.has_payload = False
 

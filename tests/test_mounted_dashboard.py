@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 def shop(make_inbox: Callable[..., Inbox]) -> Inbox:
     inbox = make_inbox(worker=True)
     inbox.source("stripe", secrets=["whsec_test"])
-    inbox.configuration = replace(inbox.configuration, dashboard=CONFIGURED)
+    inbox._runtime.configuration = replace(inbox._runtime.configuration, dashboard=CONFIGURED)
 
     @inbox.on("stripe", "*")
     async def handle(event: Event) -> None: ...
@@ -154,7 +154,8 @@ async def test_where_nobody_may_sign_in_it_does_not_start(make_inbox: Callable[.
 
 async def test_its_session_key_is_read_at_the_start(shop: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHOP_SESSION_KEY", raising=False)
-    shop.configuration = replace(shop.configuration, dashboard={**CONFIGURED, "session_key": "env:SHOP_SESSION_KEY"})
+    dashboard = {**CONFIGURED, "session_key": "env:SHOP_SESSION_KEY"}
+    shop._runtime.configuration = replace(shop._runtime.configuration, dashboard=dashboard)
     app = mounted(shop)
     with pytest.raises(ConfigurationError, match=r"dashboard\.session_key is empty: set SHOP_SESSION_KEY"):
         await shop.start()

@@ -176,7 +176,7 @@ async def test_a_restored_backup_goes_on_from_where_it_was(backup: Backup, run: 
         await deliver(inbox, "stripe", stripe_body("evt_done"))
         await drain(inbox, effects=False)  # handled, and its effect waits
         held = await deliver(inbox, "stripe", stripe_body("evt_held"))
-        await inbox.store.lease(1, 0.5, "a worker that the backup knows")
+        await inbox._runtime.store.lease(1, 0.5, "a worker that the backup knows")
         await deliver(inbox, "stripe", stripe_body("evt_waits"))
         backup.make()  # nothing is stopped for it
         lost = await deliver(inbox, "stripe", stripe_body("evt_lost"))
@@ -212,12 +212,12 @@ async def test_a_restored_backup_goes_on_from_where_it_was(backup: Backup, run: 
 
 async def until_handled(inbox: Inbox, handled: list[str], wanted: set[str]) -> None:
     async with asyncio.timeout(30):
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         while not wanted <= set(handled):
             await asyncio.sleep(0.05)
-        while (await inbox.store.effect_counts()).get("done", 0) < 4:
+        while (await inbox._runtime.store.effect_counts()).get("done", 0) < 4:
             await asyncio.sleep(0.05)
-        await inbox.end_work()
+        await inbox._runtime.end_work()
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)

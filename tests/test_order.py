@@ -57,7 +57,7 @@ async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[I
 
 @pytest.fixture
 def store(inbox: Inbox) -> Store:
-    return inbox.store
+    return inbox._runtime.store
 
 
 async def advance(transaction: Any, said: Any) -> bool:
@@ -144,19 +144,19 @@ async def test_a_late_update_after_the_end_changes_nothing(inbox: Inbox, rows: R
         answers[event.id] = stale, moved
 
     inbox.on("stripe", "customer.subscription.*")(told)
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
     told_in_order = ("evt_2", "deleted", 10), ("evt_1", "updated", 5), ("evt_3", "updated", 99)
     for number, (event_id, what, seconds) in enumerate(told_in_order, 1):
         occurred = START + timedelta(seconds=seconds)
         type_ = f"customer.subscription.{what}"
         await claim(inbox, event_id, type=type_, object_id="sub_1", occurred_at=occurred)
-        inbox.worker.wake()  # type: ignore[union-attr]
+        inbox._runtime.worker.wake()  # type: ignore[union-attr]
         await until(lambda number=number: rows(done) == [(number,)])  # type: ignore[misc]
     assert answers == {"evt_2": (False, True), "evt_1": (True, False), "evt_3": (True, False)}
     assert rows(ENTITIES) == [("subscription", "sub_1", "customer.subscription.deleted", "evt_2")]
     assert rows("SELECT reason, key FROM webhook_noops") == [("stale", "subscription:sub_1")] * 2
-    assert await inbox.store.noop_counts() == [{"source": "stripe", "reason": "stale", "noops": 2}]
+    assert await inbox._runtime.store.noop_counts() == [{"source": "stripe", "reason": "stale", "noops": 2}]
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])
@@ -179,14 +179,14 @@ async def test_a_handlers_writes_under_the_guard_follow_the_newest_however_many_
     numbers = list(range(60))
     random.Random(3).shuffle(numbers)
     for number in numbers:
-        await inbox.store.claim(
+        await inbox._runtime.store.claim(
             [
                 make_claim(
                     f"evt_{number:02d}", object_id=f"sub_{number % 3}", occurred_at=START + timedelta(seconds=number)
                 )
             ]
         )
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(60,)])
     newest = [("sub_0", "evt_57"), ("sub_1", "evt_58"), ("sub_2", "evt_59")]
     assert rows("SELECT id, status FROM subscriptions ORDER BY id") == newest
@@ -208,7 +208,7 @@ async def test_a_handler_that_fails_has_not_advanced_anything(inbox: Inbox, rows
         raise ConnectionError
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert rows(ENTITIES) == []
 
@@ -219,7 +219,7 @@ async def test_an_answer_that_decides_must_be_awaited(inbox: Inbox, rows: Rows) 
         event.advance("subscription", event.object_id, version=1)
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
     assert "event.advance(…) was not awaited" in error
@@ -265,7 +265,7 @@ async def test_the_canonical_object_is_fetched_once_before_the_transaction(inbox
         assert await tx.fetchval("SELECT count(*) FROM subscriptions") == 0
 
     await claim(inbox, "evt_1", object_id="sub_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("processed",)])
     assert (asked, found) == (["sub_1"], [{"id": "sub_1", "status": "active"}] * 2)
 
@@ -294,7 +294,7 @@ async def test_when_the_provider_is_down_the_event_is_tried_again(inbox: Inbox, 
 
     inbox.on("stripe", "*", retry=QUICK)(handler if kind == "async" else plain_handler)
     await claim(inbox, "evt_1", object_id="sub_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("processed",)])
     assert found == [{"id": "sub_1"}]
     errors = [row[0] for row in rows("SELECT error FROM webhook_attempts ORDER BY id")]
@@ -313,7 +313,7 @@ async def test_a_provider_that_hangs_is_not_waited_for(inbox: Inbox, rows: Rows)
         await event.canonical()
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert rows("SELECT last_error FROM webhook_receipts") == [
         ("RetryLater: the provider did not answer within 0.05 s",)
@@ -329,7 +329,7 @@ async def test_no_transaction_is_open_while_a_provider_is_asked(inbox: Inbox, ro
         await event.canonical()
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
     assert "before the first use of tx" in error
@@ -341,7 +341,7 @@ async def test_a_source_without_a_fetcher_says_so_and_a_fetcher_may_give_up(inbo
         await event.canonical()
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert "inbox.canonical('stripe', fetch)" in rows("SELECT last_error FROM webhook_receipts")[0][0]
 
@@ -350,6 +350,6 @@ async def test_a_source_without_a_fetcher_says_so_and_a_fetcher_may_give_up(inbo
 
     inbox.canonical("stripe", gone)
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
-    await inbox.store.replay([receipt], "the test", {})
-    inbox.worker.wake()  # type: ignore[union-attr]
+    await inbox._runtime.store.replay([receipt], "the test", {})
+    inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(lambda: rows("SELECT last_error FROM webhook_receipts") == [("Fail: the account is closed",)])

@@ -164,13 +164,13 @@ async def test_an_inline_source_that_is_paused_answers_503_and_records_nothing(
     inbox.source("stripe", secrets=["whsec_test"], mode="inline")
     inbox.on("stripe", "*")(lambda event: None)
     async with inbox.lifespan():
-        await inbox.store.pause("stripe", "me")
+        await inbox._runtime.store.pause("stripe", "me")
         answer = await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert answer.status == 503 and answer.headers["retry-after"] == "60"
         message = answer.json["error"]["message"]
         assert message == "The source is paused, and the event is not recorded. Deliver it again later."
         assert rows(LEDGER) == []
-        await inbox.store.resume("stripe", "me")
+        await inbox._runtime.store.resume("stripe", "me")
         async with asyncio.timeout(20):
             while (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 503:
                 await asyncio.sleep(0.1)
@@ -183,10 +183,10 @@ async def test_a_forward_waits_too_and_a_drain_of_a_test_ends(make_inbox: Callab
     inbox.source("github", secrets=["github-secret"])
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox.store.pause("stripe", "me")
+        await inbox._runtime.store.pause("stripe", "me")
         assert list(await drain(inbox)) == []
-        assert await inbox.store.next_due() is None
-        (receipt,) = await inbox.store.find(Filter(), limit=5)
+        assert await inbox._runtime.store.next_due() is None
+        (receipt,) = await inbox._runtime.store.find(Filter(), limit=5)
         assert (receipt.status, receipt.attempts) == ("received", 0)
 
 
@@ -248,7 +248,7 @@ async def test_worker_goes_on_when_a_pause_ends(make_inbox: Callable[..., Inbox]
         handled.append(event.id)
 
     async with inbox.lifespan():
-        await inbox.store.pause("stripe", "jane", seconds=1.0)
+        await inbox._runtime.store.pause("stripe", "jane", seconds=1.0)
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert handled == []
         async with asyncio.timeout(20):

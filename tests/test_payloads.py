@@ -396,9 +396,9 @@ async def test_rehearsal_and_isolated_inbox_decode_too(inbox: Inbox, tmp_path: A
 
     fits = await receipt(inbox, await deliver(inbox, "stripe", body(OBJECT)))
     fails = await receipt(inbox, await deliver(inbox, "stripe", body({}, id="evt_2")))
-    rehearsal = await inbox.rehearse(fits)
+    rehearsal = await inbox._runtime.rehearse(fits)
     assert seen == [12] and rehearsal.error is None and len(rehearsal.statements) == 1
-    failed = await inbox.rehearse(fails)
+    failed = await inbox._runtime.rehearse(fails)
     assert failed.error == "Fail: payload does not fit Invoice: data.object.id is missing" and not failed.statements
     async with (copy := isolated(inbox, f"sqlite:///{tmp_path / 'copy.db'}")).lifespan():
         await deliver(copy, "stripe", body(OBJECT))
@@ -464,7 +464,7 @@ def test_names_for_type_checkers_alone_are_no_error(unstarted: Inbox) -> None:
     @unstarted.on("stripe", "*")
     async def paid(event: Event, invoice: PaidInvoice, tx: Connection) -> None: ...
 
-    (handler,) = unstarted.handlers
+    (handler,) = unstarted._runtime.handlers
     assert handler.takes_tx and handler.payloads is not None
 
 
@@ -473,7 +473,7 @@ def test_type_statement_is_resolved(unstarted: Inbox) -> None:
     names: dict[str, Any] = {"PaidInvoice": PaidInvoice}
     exec("type Paid = PaidInvoice\nasync def paid(event, invoice: Paid): ...", names)
     unstarted.on("stripe", "*")(names["paid"])
-    (handler,) = unstarted.handlers
+    (handler,) = unstarted._runtime.handlers
     assert handler.payloads is not None and not handler.takes_tx
 
 

@@ -84,7 +84,7 @@ async def test_events_come_twice_are_handled_once_and_share_few_connections(inbo
         if event.attempt == 1 and int(event.id[4:]) % 7 == 0:
             raise ConnectionError("once more")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     names = [f"evt_{n}" for n in range(200)] * 2
     random.Random(5).shuffle(names)
     for start in range(0, 400, 50):
@@ -94,7 +94,7 @@ async def test_events_come_twice_are_handled_once_and_share_few_connections(inbo
     await until(settled(database, "processed", 200), 60)
     assert ask(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger WHERE note = 'written'") == [(200, 200)]
     assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE attempts = 2") == [(29,)]
-    await inbox.duplicates.drain()
+    await inbox._runtime.reception.duplicates.drain()
     assert ask(database, "SELECT count(*) FROM webhook_deliveries") == [(200,)]
     assert 1 < most <= PgBouncer.CONNECTIONS
 
@@ -109,9 +109,9 @@ async def test_batches_and_plain_functions_commit_with_their_mark(inbox: Inbox, 
     def plain(event: Event, tx: Any) -> None:
         tx.execute(INSERT, event.id, tx.fetchval("SELECT 'plain'"))
 
-    await inbox.store.claim([make_claim(f"evt_{n}") for n in range(40)])
-    await inbox.store.claim([make_claim(f"chg_{n}", type="charge.paid") for n in range(10)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(40)])
+    await inbox._runtime.store.claim([make_claim(f"chg_{n}", type="charge.paid") for n in range(10)])
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 50))
     assert ask(database, "SELECT note, count(*) FROM ledger GROUP BY note ORDER BY 1") == [("batch", 40), ("plain", 10)]
 
@@ -137,9 +137,9 @@ async def test_nothing_in_a_session_reaches_another_handler(inbox: Inbox, databa
 
     left = [make_claim(name, type="charge.paid") for name in LEFT]
     probes = [make_claim(f"probe {number}") for number in range(3 * len(left))]
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     for start, claim in enumerate(left):
-        await inbox.store.claim([claim, *probes[3 * start : 3 * start + 3]])
+        await inbox._runtime.store.claim([claim, *probes[3 * start : 3 * start + 3]])
     await until(settled(database, "processed", len(left) + len(probes)), 60)
     assert found == [found[0]] * len(probes)
     assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
@@ -194,9 +194,9 @@ async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
         for statement in OBJECTS:
             ask(database, statement)
         ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         for name in left:
-            await inbox.store.claim(
+            await inbox._runtime.store.claim(
                 [make_claim(name, type="charge.paid"), *map(make_claim, (f"{name} {n}" for n in "ab"))]
             )
         await until(settled(database, "processed", 3 * len(left)), 60)
@@ -215,7 +215,7 @@ async def test_serial_keys_hold_their_order(inbox: Inbox, database: str) -> None
         await tx.execute(INSERT, event.id, "serial")
         notes.append((key, number, "end"))
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     for number in range(12):
         for key in ("acct_1", "acct_2", "acct_3"):
             body = stripe_body(f"{key}-{number}", data={"object": {"id": "in_1", "account": key}})
@@ -235,8 +235,8 @@ async def test_a_running_handler_keeps_its_lease(bouncer: PgBouncer, database: s
         await asyncio.sleep(2.0)
 
     async with inbox.lifespan():
-        await inbox.store.claim([make_claim("evt_1")])
-        inbox.start_worker()
+        await inbox._runtime.store.claim([make_claim("evt_1")])
+        inbox._runtime.start_worker()
         await until(settled(database, "processed", 1))
     assert attempts == [1]
 
@@ -246,30 +246,32 @@ async def test_a_replay_and_a_rehearsal(inbox: Inbox, database: str) -> None:
     async def write(event: Event, tx: Any) -> None:
         await tx.execute("INSERT INTO ledger VALUES ($1, $2) ON CONFLICT DO NOTHING", event.id, "once")
 
-    await inbox.store.claim([make_claim(f"evt_{n}") for n in range(20)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(20)])
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 20))
-    rehearsed = await rehearse(inbox.store, inbox.handlers, (await inbox.store.find(Filter(), limit=1))[0])
+    rehearsed = await rehearse(
+        inbox._runtime.store, inbox._runtime.handlers, (await inbox._runtime.store.find(Filter(), limit=1))[0]
+    )
     assert (rehearsed.error, len(rehearsed.statements)) == (None, 1)
-    assert (await replay(inbox.store, Selection(Filter(status="processed")))).count == 20
+    assert (await replay(inbox._runtime.store, Selection(Filter(status="processed")))).count == 20
     done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND replays = 1"
     await until(lambda: ask(database, done) == [(20,)])
     assert ask(database, "SELECT count(*) FROM ledger") == [(20,)]
 
 
 async def test_pruning_drops_days_and_rows_and_forgetting_erases(inbox: Inbox, database: str) -> None:
-    await inbox.store.claim([make_claim(f"evt_{n}") for n in range(4)])
+    await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(4)])
     age(database, "evt_0", 60, "processed")
     age(database, "evt_1", 59, "processed")
     age(database, "evt_2", 59, "failed")
     old = f"webhook_payloads_{datetime.now(UTC) - timedelta(days=60):%Y%m%d}"
     assert (old,) in ask(database, PARTITIONS)
-    done = await prune(inbox.store, [Horizon("stripe", 30 * 86400.0, 30 * 86400.0)])
+    done = await prune(inbox._runtime.store, [Horizon("stripe", 30 * 86400.0, 30 * 86400.0)])
     assert done is not None and done.receipts == {"stripe": 2} and old in done.days
     assert (old,) not in ask(database, PARTITIONS)
     assert ask(database, "SELECT event_id FROM webhook_receipts ORDER BY 1") == [("evt_2",), ("evt_3",)]
-    receipts = await inbox.store.about_object("in_1")
-    assert await forget(inbox.store, receipts, actor="test", object_id="in_1") == 2
+    receipts = await inbox._runtime.store.about_object("in_1")
+    assert await forget(inbox._runtime.store, receipts, actor="test", object_id="in_1") == 2
 
 
 async def test_several_that_start_at_once_migrate_once(bouncer: PgBouncer, database: str) -> None:
@@ -284,5 +286,5 @@ async def test_a_worker_behind_a_pooler_does_not_listen_and_is_found_by_looking(
     async def never() -> None:
         raise AssertionError("it listens through a pooler")
 
-    await asyncio.wait_for(inbox.store.listen(never), 5)  # returns: there is no way to  # type: ignore[arg-type]
-    await inbox.store.notify()  # a door behind a pooler may well tell workers that are not
+    await asyncio.wait_for(inbox._runtime.store.listen(never), 5)  # returns: there is no way to  # type: ignore[arg-type]
+    await inbox._runtime.store.notify()  # a door behind a pooler may well tell workers that are not

@@ -88,7 +88,7 @@ async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
                 await until(lambda count=attempts: len(target.requests) == count)  # type: ignore[misc]
                 await until(lambda: rows(STATES)[0][0] == "retrying")
                 await advance(inbox, "2h")
-                inbox.relay.wake()  # type: ignore[union-attr]
+                inbox._runtime.relay.wake()  # type: ignore[union-attr]
             await until(lambda: rows(STATES)[0][:2] == ("done", 3))
     assert len({request.headers["idempotency-key"] for request in target.requests}) == 1
 

@@ -45,7 +45,7 @@ def insert(database: str) -> str:
 
 
 async def claim(inbox: Inbox, *ids: str, **changes: Any) -> None:
-    await inbox.store.claim([make_claim(event_id, **changes) for event_id in sorted(ids)])
+    await inbox._runtime.store.claim([make_claim(event_id, **changes) for event_id in sorted(ids)])
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -67,7 +67,7 @@ async def test_the_work_and_the_mark_are_one(inbox: Inbox, database: str, insert
         await tx.execute(insert, event.id, event.type)
 
     await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 40))
     assert sorted(ask(database, "SELECT event_id FROM ledger")) == [(f"evt_{n:02d}",) for n in range(40)]
     assert ask(database, "SELECT count(*) FROM webhook_attempts WHERE outcome = 'processed'") == [(40,)]
@@ -82,7 +82,7 @@ async def test_a_transient_failure_leaves_nothing_and_then_succeeds(inbox: Inbox
             raise ConnectionError("the bank is closed")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 1))
     assert ask(database, "SELECT event_id, note FROM ledger") == [("evt_1", "attempt 3")]
     failed = (
@@ -98,7 +98,7 @@ async def test_a_handler_that_always_fails_is_a_dead_letter_after_its_attempts(i
         raise ValueError("never")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "failed", 1))
     assert ask(database, STATES) == [("evt_1", "failed", 3, "failed", "ValueError: never")]
     assert ask(database, "SELECT event_id, last_error, attempts FROM webhook_dlq") == [
@@ -112,11 +112,11 @@ async def test_giving_up_is_at_once_and_asking_for_later_waits(inbox: Inbox, dat
         raise Fail("no such customer") if event.id == "evt_1" else RetryLater("not yet", after="1h")
 
     await claim(inbox, "evt_1", "evt_2")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "failed", 1))
     await until(settled(database, "retrying", 1))
     assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "failed", 1), ("evt_2", "retrying", 1)]
-    due = await inbox.store.next_due()
+    due = await inbox._runtime.store.next_due()
     assert due is not None
     assert 3500 < due < 4000
 
@@ -125,8 +125,8 @@ async def test_a_receipt_that_is_leased_without_a_handler_goes_back_without_an_a
     inbox: Inbox, database: str
 ) -> None:
     await claim(inbox, "evt_1")
-    (leased,) = await inbox.store.lease(1, 30, "test")
-    assert await inbox.start_processor().work(leased) is None
+    (leased,) = await inbox._runtime.store.lease(1, 30, "test")
+    assert await inbox._runtime.start_processor().work(leased) is None
     assert ask(database, STATES) == [("evt_1", "received", 0, None, None)]
 
 
@@ -136,7 +136,7 @@ async def test_a_plain_function_runs_in_a_thread_with_a_plain_tx(inbox: Inbox, d
         tx.execute(insert, event.id, tx.fetchval("SELECT 'plain'"))
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 1))
     assert ask(database, "SELECT event_id, note FROM ledger") == [("evt_1", "plain")]
 
@@ -160,7 +160,7 @@ async def test_plain_functions_have_threads_of_their_own_as_many_as_run_at_once(
     async with inbox.lifespan():
         await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
         asked.set("the test")
-        inbox.start_worker()
+        inbox._runtime.start_worker()
         await until(settled(database, "processed", 40))
     assert len(names) == 40
     assert all(name.startswith("oncehook-handler") for name in names)
@@ -182,7 +182,7 @@ async def test_an_attempt_keeps_the_first_line_of_an_error_and_no_row(inbox: Inb
         raise Unsayable if event.id == "evt_2" else ValueError(f"1 error\n  input_value={canary}")
 
     await claim(inbox, "evt_1", "evt_2", "evt_3")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "failed", 3))
     kept = ask(database, "SELECT last_error FROM webhook_receipts ORDER BY event_id")
     assert "unique" in kept[0][0].lower()
@@ -204,7 +204,7 @@ async def test_a_batch_handler_gets_many_and_one_poison_event_takes_no_neighbour
                 raise ValueError("poison")
 
     await claim(inbox, *(f"evt_{n:02d}" for n in range(50)))
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 49))
     await until(settled(database, "failed", 1))
     assert sizes[0] == 50
@@ -224,7 +224,7 @@ async def test_an_erased_event_of_a_batch_fails_by_itself(inbox: Inbox, database
 
     await claim(inbox, "evt_1", "evt_2", "evt_3")
     ((erased,),) = ask(database, "SELECT id FROM webhook_receipts WHERE event_id = 'evt_2'")
-    assert await forget(inbox.store, [erased], actor="a test", object_id="in_1") == 1
+    assert await forget(inbox._runtime.store, [erased], actor="a test", object_id="in_1") == 1
     await drain(inbox)
     assert calls == [["evt_1", "evt_3"]]
     assert sorted(ask(database, "SELECT event_id FROM ledger")) == [("evt_1",), ("evt_3",)]
@@ -267,13 +267,13 @@ async def test_a_stop_in_the_middle_of_a_batch_gives_its_leases_back(inbox: Inbo
             await asyncio.Event().wait()
 
     await claim(inbox, "evt_1", "evt_2", "evt_3")
-    inbox.start_worker()
-    assert inbox.worker is not None
+    inbox._runtime.start_worker()
+    assert inbox._runtime.worker is not None
     await asyncio.wait_for(inside.wait(), 10)
-    await inbox.worker.stop(grace=0.05)
+    await inbox._runtime.worker.stop(grace=0.05)
     assert [row[:3] for row in ask(database, STATES)] == [(f"evt_{n}", "received", 0) for n in (1, 2, 3)]
     assert ask(database, "SELECT * FROM ledger") == ask(database, HISTORY) == []
-    inbox.worker = None
+    inbox._runtime.worker = None
     await drain(inbox)
     assert sorted(ask(database, "SELECT * FROM ledger")) == [(f"evt_{n}", "attempt 1") for n in (1, 2, 3)]
 
@@ -290,7 +290,7 @@ async def test_a_handler_that_raises_cancelled_by_itself_fails_as_by_any_error(
         await inner
 
     await claim(inbox, "evt_1", "evt_2")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "failed", 2))
     assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "failed", 3), ("evt_2", "failed", 3)]
     assert ask(database, "SELECT DISTINCT error FROM webhook_attempts") == [("CancelledError: ",)]
@@ -305,7 +305,7 @@ async def test_an_event_that_hangs_in_a_batch_takes_no_neighbour_with_it(inbox: 
             await asyncio.Event().wait()
 
     await claim(inbox, *(f"evt_{n}" for n in range(1, 6)))
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: not ask(database, "SELECT 1 FROM webhook_receipts WHERE status NOT IN ('processed', 'failed')"))
     assert [row[:3] for row in ask(database, STATES)] == [
         (f"evt_{n}", "failed" if n == 2 else "processed", 1) for n in range(1, 6)
@@ -326,10 +326,10 @@ async def test_a_stop_while_a_batch_reruns_one_by_one_waits_no_longer_than_its_g
             await asyncio.sleep(30)
 
     await claim(inbox, *(f"evt_{n}" for n in range(1, 6)))
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(inside.wait(), 20)
     started = time.monotonic()
-    await inbox.worker.stop(grace=0.1)  # type: ignore[union-attr]
+    await inbox._runtime.worker.stop(grace=0.1)  # type: ignore[union-attr]
     assert time.monotonic() - started < 15
     assert [row[:3] for row in ask(database, STATES)] == [
         ("evt_1", "processed", 1), *((f"evt_{n}", "received", 0) for n in range(2, 6))
@@ -352,12 +352,12 @@ async def test_what_a_stop_has_cancelled_is_given_back_and_no_attempt_is_counted
             raise ConnectionError("as many libraries put it") from None
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(inside.wait(), 20)
-    await inbox.worker.stop(grace=0.05)  # type: ignore[union-attr]
+    await inbox._runtime.worker.stop(grace=0.05)  # type: ignore[union-attr]
     assert ask(database, STATES) == [("evt_1", "received", 0, None, None)]
     assert ask(database, "SELECT * FROM ledger") == ask(database, HISTORY) == []
-    inbox.worker = None
+    inbox._runtime.worker = None
     await drain(inbox)
     assert ask(database, "SELECT * FROM ledger") == [("evt_1", "attempt 1")]
 
@@ -374,13 +374,13 @@ async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, database
         await tx.execute(insert, event.id, f"attempt {event.attempt}")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(taken.wait(), 10)
     ask(database, "UPDATE webhook_receipts SET status = 'retrying', lease_until = NULL")  # as a rescuer would
-    inbox.worker.wake()  # type: ignore[union-attr]
+    inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(settled(database, "processed", 1))
     go_on.set()
-    await inbox.worker.stop()  # type: ignore[union-attr]
+    await inbox._runtime.worker.stop()  # type: ignore[union-attr]
     assert ask(database, "SELECT note FROM ledger") == [("attempt 2",)]
     assert ask(database, HISTORY) == [(2, "processed", None)]
 
@@ -394,7 +394,7 @@ async def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(
         await tx.execute(insert, event.id, f"attempt {event.attempt}")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 1))
     assert ask(database, "SELECT note FROM ledger") == [("attempt 1",)]
 
@@ -406,7 +406,7 @@ async def test_a_hung_handler_is_ended_at_its_timeout_and_tried_again(inbox: Inb
             await asyncio.Event().wait()
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 1))
     assert ask(database, HISTORY)[0] == (1, "retrying", "TimeoutError: the handler did not end within 0.2 s")
 
@@ -419,12 +419,12 @@ async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(
 
     await claim(inbox, "evt_1", "evt_2")
     for crash in (1, 2):
-        leased = await inbox.store.lease(1, 0, "gone", rescued=crash > 1)
+        leased = await inbox._runtime.store.lease(1, 0, "gone", rescued=crash > 1)
         assert [one.event_id for one in leased] == ["evt_1"]
         await until(lambda: bool(ask(database, "SELECT 1 FROM webhook_receipts WHERE status = 'processing'")))
         rescued = 0
         while not rescued:  # the lease of no seconds runs out with the database's next tick
-            rescued = await rescue(inbox.store, inbox.handlers, inbox.sources)
+            rescued = await rescue(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources)
     states = [row[:4] for row in ask(database, STATES)]
     assert states == [("evt_1", "failed", 2, "crashed"), ("evt_2", "received", 0, None)]
     told = [(line["event"], line["event_id"], line["attempt"]) for line in lines()]
@@ -434,9 +434,9 @@ async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(
 async def crash(inbox: Inbox, event_id: str) -> None:
     """An event whose worker died, and which is due in an hour. No worker runs yet: it would take the event first."""
     await claim(inbox, event_id)
-    (leased,) = await inbox.store.lease(1, 30, "gone")
+    (leased,) = await inbox._runtime.store.lease(1, 30, "gone")
     crashed = Settled(leased.receipt, leased.lease, State.RETRYING, "crashed", after=3600, crashed=True)
-    assert await inbox.store.settle([crashed])
+    assert await inbox._runtime.store.settle([crashed])
 
 
 def make_due(database: str, event_id: str) -> None:
@@ -463,20 +463,20 @@ async def test_a_rescued_event_waits_for_its_turn_and_nobody_waits_for_it_long(i
 
     await crash(inbox, "crashed")
     await claim(inbox, "slow")
-    inbox.start_worker()
-    assert inbox.worker is not None
+    inbox._runtime.start_worker()
+    assert inbox._runtime.worker is not None
     await asyncio.wait_for(slow_began.wait(), 20)
     make_due(database, "crashed")
-    inbox.worker._alone._turn = 0.0  # its turn is now
+    inbox._runtime.worker._alone._turn = 0.0  # its turn is now
     await claim(inbox, *(f"evt_{n:02d}" for n in range(20)))
-    inbox.worker.wake()
+    inbox._runtime.worker.wake()
     await until(settled(database, "processed", 20))
     assert not beside
     await claim(inbox, *(f"later_{n:02d}" for n in range(20)))
-    inbox.worker.wake()
+    inbox._runtime.worker.wake()
     await until(settled(database, "processed", 40))
     slow_ends.set()
-    inbox.worker.wake()
+    inbox._runtime.worker.wake()
     await until(settled(database, "processed", 42), 60)
     assert beside == [set(), set()]
     assert ask(database, "SELECT attempts FROM webhook_receipts WHERE event_id = 'crashed'") == [(2,)]
@@ -493,7 +493,7 @@ async def test_a_rescued_event_gets_its_turn_although_others_keep_coming(
 
     await crash(inbox, "zzz")
     await claim(inbox, *(f"evt_{n:04d}" for n in range(50)))
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: not settled(database, "processed", 0)())
     make_due(database, "zzz")
     deadline, number = time.monotonic() + 60, 50
@@ -501,7 +501,7 @@ async def test_a_rescued_event_gets_its_turn_although_others_keep_coming(
         assert time.monotonic() < deadline
         await claim(inbox, *(f"evt_{n:04d}" for n in range(number, number + 20)))
         number += 20
-        inbox.worker.wake()  # type: ignore[union-attr]
+        inbox._runtime.worker.wake()  # type: ignore[union-attr]
         await asyncio.sleep(0.05)
 
 
@@ -542,9 +542,9 @@ async def test_stopping_gives_back_what_was_not_started(inbox: Inbox, database: 
         await asyncio.sleep(0.2)
 
     await claim(inbox, *(f"evt_{n:02d}" for n in range(60)))
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(started.wait(), 10)
-    await inbox.worker.stop()  # type: ignore[union-attr]
+    await inbox._runtime.worker.stop()  # type: ignore[union-attr]
     assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'processing'") == [(0,)]
     waiting = ask(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'received' AND attempts = 0")[0][0]
     assert waiting + ask(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'")[0][0] == 60
@@ -566,20 +566,20 @@ async def test_a_stop_that_is_cancelled_goes_on_and_one_that_is_cut_short_closes
     async def live() -> None:
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
-            inbox.start_worker()
+            inbox._runtime.start_worker()
             await inside.wait()
 
     life = asyncio.create_task(live())
-    await until(lambda: inside.is_set() and inbox.worker is None)
+    await until(lambda: inside.is_set() and inbox._runtime.worker is None)
     life.cancel()
     await asyncio.sleep(0.05)
     assert not life.done()
-    await inbox.store.ping()
+    await inbox._runtime.store.ping()
     life.cancel()
     with pytest.raises(asyncio.CancelledError):
         await life
     with pytest.raises(Unavailable):
-        await inbox.store.ping()
+        await inbox._runtime.store.ping()
     go_on.set()
 
 
@@ -595,7 +595,7 @@ async def test_a_duplicate_of_a_receipt_that_is_being_handled_is_answered_at_onc
 
     first = await deliver(inbox, "stripe", type="invoice.paid")
     assert first.status == 202
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(inside.wait(), 10)
     started = time.monotonic()
     assert (await deliver(inbox, "stripe", first.sent)).outcome == (200, "duplicate")

@@ -156,14 +156,14 @@ async def three_deaths(inbox: Inbox, database: str) -> None:
         raise ValueError("not now")
 
     async with inbox.lifespan():
-        inbox.start_processor()
+        inbox._runtime.start_processor()
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await drain(inbox)
         await deliver(inbox, "stripe", json.dumps({"id": {"new": "shape"}, "type": "invoice.paid"}).encode())
         body = stripe_body("evt_3")
         assert (await post(inbox, "inline", body, stripe_headers(body))).status == 500
         ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at WHERE source = 'inline'")
-        assert len(await inbox.store.abandon_inline(ABANDONED)) == 1
+        assert len(await inbox._runtime.store.abandon_inline(ABANDONED)) == 1
 
 
 @contextmanager

@@ -333,14 +333,14 @@ async def test_a_spoofed_address_from_an_unlisted_peer_is_refused_and_the_doctor
         direct = signed_now("square", f"{client.base_url}/square")
         assert (await client.post("/square", content=direct.body, headers=direct.headers)).status_code == 401
     assert rows("SELECT count(*) FROM webhook_receipts") == [(0,)]
-    source = inbox.sources["square"]
+    source = inbox._runtime.sources["square"]
     (finding,) = await diagnosed(inbox, source)
     assert finding.cause == "no address" and "trusted_proxies" in finding.remedy
 
 
 async def diagnosed(inbox: Inbox, source: Source) -> list[Any]:
     async with inbox.lifespan():
-        (newest, *_) = await inbox.store.rejections(source.name, limit=1)
+        (newest, *_) = await inbox._runtime.store.rejections(source.name, limit=1)
         return diagnose(newest, source)
 
 
@@ -352,7 +352,7 @@ async def test_an_address_that_a_proxy_says_wrongly_is_named_by_the_doctor(make_
         said = {**SAID, "x-forwarded-proto": "http"}
         answer = await client.post("/square", content=sent.body, headers={**sent.headers, **said})
         assert answer.status_code == 401
-    (finding,) = await diagnosed(inbox, inbox.sources["square"])
+    (finding,) = await diagnosed(inbox, inbox._runtime.sources["square"])
     assert finding.cause == "address" and "with https in place of http" in finding.shows
 
 

@@ -210,11 +210,11 @@ async def test_an_event_older_than_its_window_is_fresh_again_and_until_then_a_du
     async with inbox.lifespan():
         assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
         age(database, "evt_1", 29, "processed")
-        await pruned(inbox.store)
+        await pruned(inbox._runtime.store)
         assert (await deliver(inbox, "stripe", body)).outcome == (200, "duplicate")
         ((first,),) = rows("SELECT id FROM webhook_receipts")
         age(database, "evt_1", 32)
-        await pruned(inbox.store)
+        await pruned(inbox._runtime.store)
         assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
     ((second, status),) = rows("SELECT id, status FROM webhook_receipts")
     assert second != first and status == "received"
@@ -260,7 +260,7 @@ async def test_dedupe_goes_on_without_payloads(make_inbox: Callable[..., Inbox],
         age(database, "evt_done", 9, "processed")
         age(database, "evt_dead", 9, "failed")
         age(database, "evt_young", 5, "processed")
-        await pruned(inbox.store, [Horizon("stripe", 30 * DAY, 7 * DAY)])
+        await pruned(inbox._runtime.store, [Horizon("stripe", 30 * DAY, 7 * DAY)])
         assert ids(rows) == ["evt_dead", "evt_done", "evt_young"]
         assert with_payload(rows) == ["evt_dead", "evt_young"]
         assert (await deliver(inbox, "stripe", stripe_body("evt_done"))).outcome == (200, "duplicate")
@@ -366,7 +366,7 @@ async def test_claims_go_on_while_much_is_pruned(
     inbox = make_inbox(worker=False)
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
-        await claim(inbox.store, *(f"old_{n}" for n in range(400)))
+        await claim(inbox._runtime.store, *(f"old_{n}" for n in range(400)))
         ask(database, "UPDATE webhook_receipts SET status = 'processed'")
         if database.startswith("sqlite"):
             ask(database, "UPDATE webhook_receipts SET received_at = '2020-01-01T00:00:00.000000Z'")
@@ -374,7 +374,7 @@ async def test_claims_go_on_while_much_is_pruned(
             ask(database, "UPDATE webhook_receipts SET received_at = '2020-01-01T00:00:00Z'")
             make_day(database, datetime(2020, 1, 1).date())
             ask(database, "UPDATE webhook_payloads SET day = '2020-01-01'")
-        pruning = asyncio.create_task(prune(inbox.store, KEEP_30))
+        pruning = asyncio.create_task(prune(inbox._runtime.store, KEEP_30))
         answers = []
         while not pruning.done():
             answers.append((await deliver(inbox, "stripe", stripe_body(f"evt_{len(answers)}"))).outcome)
@@ -642,8 +642,8 @@ async def test_forgetting_keeps_dedupe_and_leaves_no_trace_of_the_body(
             "UPDATE webhook_receipts SET object_id = 'jane@example.com', last_error = 'no Jane@Example.com here' "
             "WHERE event_id = 'evt_jane'",
         )
-        found = [receipt async for receipt, matches in mentioning(inbox.store, "jane@example.com") if matches]
-        assert await forget(inbox.store, found, actor="me@here", address="jane@example.com") == 1
+        found = [receipt async for receipt, matches in mentioning(inbox._runtime.store, "jane@example.com") if matches]
+        assert await forget(inbox._runtime.store, found, actor="me@here", address="jane@example.com") == 1
         assert (await deliver(inbox, "stripe", jane)).outcome == (200, "duplicate")
         assert with_payload(rows) == ["evt_mary"]
         assert rows("SELECT object_id, last_error FROM webhook_receipts WHERE event_id = 'evt_jane'") == [

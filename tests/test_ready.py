@@ -105,14 +105,14 @@ async def test_probes_that_come_together_share_one_check(
 ) -> None:
     inbox = make(make_inbox)
     async with inbox.lifespan():
-        count, ping = 0, inbox.store.ping
+        count, ping = 0, inbox._runtime.store.ping
 
         async def counted() -> None:
             nonlocal count
             count += 1
             await ping()
 
-        monkeypatch.setattr(inbox.store, "ping", counted)
+        monkeypatch.setattr(inbox._runtime.store, "ping", counted)
         await asyncio.gather(*(inbox.ready() for _ in range(50)))
         assert count == 1
         await inbox.ready()

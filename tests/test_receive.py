@@ -56,7 +56,7 @@ async def test_a_second_delivery_is_a_duplicate_of_the_same_receipt(inbox: Inbox
 async def test_duplicates_are_noted_aside_in_the_background(inbox: Inbox, rows: Rows) -> None:
     for body in (stripe_body("evt_1"), stripe_body("evt_1"), stripe_body("evt_1", more=1), stripe_body("evt_1")):
         await deliver(inbox, "stripe", body)
-    await inbox.duplicates.drain()
+    await inbox._runtime.reception.duplicates.drain()
     receipt = only_receipt(rows)
     noted = [(receipt, True), (receipt, False), (receipt, True)]
     assert rows("SELECT receipt_id, same_body FROM webhook_deliveries ORDER BY id") == noted
@@ -162,7 +162,7 @@ async def test_a_body_with_many_events_is_many_receipts_with_their_exact_bytes(
     body = b"[" + b",\n ".join(elements) + b"]"
 
     async def send() -> Answer:
-        headers, _ = sign(built_in("sendgrid"), body, private, now=inbox.clock.now())
+        headers, _ = sign(built_in("sendgrid"), body, private, now=inbox._runtime.clock.now())
         return await post(inbox, "sendgrid", body, headers)
 
     async with inbox.lifespan():
@@ -322,7 +322,7 @@ async def test_a_task_that_is_cancelled_after_the_body_still_has_its_event_recor
     delivering.cancel()
     await asyncio.wait([delivering])
     assert delivering.cancelled()
-    await inbox.claimer.drain()
+    await inbox._runtime.reception.claimer.drain()
     assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
 
 

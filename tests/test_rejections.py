@@ -136,7 +136,7 @@ async def test_of_a_query_only_the_names_are_kept_unless_the_address_is_signed(
 
 
 async def test_of_each_source_the_newest_samples_stay(inbox: Inbox) -> None:
-    store = inbox.store
+    store = inbox._runtime.store
     for number in range(REJECTIONS_KEPT + 5):
         await store.keep_rejection(Rejection("stripe", "bad_signature", str(number), "POST", "", "{}", b"x", 1))
     await store.keep_rejection(Rejection("github", "malformed", "", "POST", "", "{}", b"", 0))
@@ -150,7 +150,7 @@ async def test_a_store_that_fails_changes_no_answer(inbox: Inbox, monkeypatch: p
     async def broken(rejection: Rejection) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(inbox.store, "keep_rejection", broken)
+    monkeypatch.setattr(inbox._runtime.store, "keep_rejection", broken)
     for _ in range(3):
         assert (await deliver(inbox, "stripe", stripe_body(), secret="whsec_other")).status == 401
         await asyncio.sleep(0.01)
@@ -161,8 +161,10 @@ async def test_a_store_that_fails_changes_no_answer(inbox: Inbox, monkeypatch: p
 
 async def kept(inbox: Inbox) -> list[tuple[str, str]]:
     """The causes that the doctor names, with what shows them, newest first."""
-    rows = await inbox.store.rejections(limit=10)
-    return [(found.cause, found.shows) for row in rows for found in diagnose(row, inbox.sources[row["source"]])]
+    rows = await inbox._runtime.store.rejections(limit=10)
+    return [
+        (found.cause, found.shows) for row in rows for found in diagnose(row, inbox._runtime.sources[row["source"]])
+    ]
 
 
 async def test_a_message_of_a_foreign_topic_is_kept_and_the_doctor_says_so(make_inbox: Callable[..., Inbox]) -> None:
@@ -171,7 +173,7 @@ async def test_a_message_of_a_foreign_topic_is_kept_and_the_doctor_says_so(make_
     async with inbox.lifespan():
         sent = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW, topic=TOPIC)
         assert (await post(inbox, "ses", sent.body, sent.headers)).status == 401
-        await inbox.rejections.stop()
+        await inbox._runtime.reception.rejections.stop()
         assert await kept(inbox) == [("topic", "The topic is not in the source's topics.")]
 
 
@@ -184,7 +186,7 @@ async def test_a_refused_handshake_is_kept_without_its_token(make_inbox: Callabl
     ):
         hub = {"hub.mode": "subscribe", "hub.challenge": "1158201444", "hub.verify_token": "a-wrong-one"}
         assert (await client.get("/meta", params=hub)).status_code == 401
-        await inbox.rejections.stop()
+        await inbox._runtime.reception.rejections.stop()
         assert await kept(inbox) == [("handshake", "The handshake does not repeat the source's verify_token.")]
     assert "a-wrong-one" not in str(rows("SELECT * FROM webhook_rejections"))
 
@@ -203,7 +205,7 @@ async def test_a_secret_that_a_refused_handshake_offers_is_not_kept(
 
 async def test_an_authentic_body_that_cannot_be_read_is_kept(inbox: Inbox) -> None:
     assert (await post(inbox, "stripe", b"{", stripe_headers(b"{"))).status == 400
-    await inbox.rejections.stop()
+    await inbox._runtime.reception.rejections.stop()
     ((cause, _),) = await kept(inbox)
     assert cause == "malformed"
 
@@ -237,9 +239,9 @@ async def test_uses_that_could_not_be_written_are_written_next_time(
         async def broken(used: object) -> None:
             raise OSError("disk full")
 
-        patch.setattr(inbox.store, "note_secrets", broken)
-        await inbox.secrets.write()
+        patch.setattr(inbox._runtime.store, "note_secrets", broken)
+        await inbox._runtime.reception.secrets.write()
     assert rows(USES) == []
-    await inbox.secrets.write()
-    await inbox.secrets.write()
+    await inbox._runtime.reception.secrets.write()
+    await inbox._runtime.reception.secrets.write()
     assert [row[2] for row in rows(USES)] == [1]

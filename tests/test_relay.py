@@ -41,8 +41,8 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
 async def record(inbox: Inbox, *ids: str) -> None:
     """Have events handled, and their effects recorded, by nobody who could perform them."""
     await claim(inbox, *ids)
-    for one in await inbox.store.lease(100, 30, "the test"):
-        outbox = inbox.outbox()
+    for one in await inbox._runtime.store.lease(100, 30, "the test"):
+        outbox = inbox._runtime.outbox()
         await Event(one, outbox).effect(f"send:{one.event_id}", "send", number=1)
         assert await outbox.settle([make_settled(one)])
 
@@ -65,7 +65,7 @@ async def test_a_transient_failure_is_tried_again_with_the_same_key(inbox: Inbox
             raise ConnectionError("no route")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(now(rows, "done"))
     assert [attempt for attempt, _ in seen] == [1, 2, 3] and len({key for _, key in seen}) == 1
     assert rows(EFFECTS) == [("send:evt_1", "done", 3, None)]
@@ -84,14 +84,14 @@ async def test_after_its_attempts_it_is_given_up_and_replayed_by_hand(inbox: Inb
 
     inbox.effect(name="send", retry=QUICK)(plain if kind == "plain" else asynchronous)
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(now(rows, "failed"))
     assert rows(EFFECTS) == [("send:evt_1", "failed", 3, "ConnectionError: no route")]
     [(id,)] = rows("SELECT id FROM webhook_effects")
     mended.set()
-    assert await inbox.store.replay_effects([id], "jane") == [id]
+    assert await inbox._runtime.store.replay_effects([id], "jane") == [id]
     await until(now(rows, "done"))
-    assert await inbox.store.replay_effects([id], "jane") == []  # what is done is never repeated
+    assert await inbox._runtime.store.replay_effects([id], "jane") == []  # what is done is never repeated
     assert rows(EFFECTS) == [("send:evt_1", "done", 1, None)]
     assert rows("SELECT actor, action FROM webhook_audit") == [("jane", "replay effects")]
 
@@ -102,7 +102,7 @@ async def test_giving_up_is_at_once_and_asking_for_later_waits(inbox: Inbox, row
         raise Fail("no such mailbox") if effect.key.endswith("1") else RetryLater("full", after="1h")
 
     await claim(inbox, "evt_1", "evt_2")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(now(rows, "failed"))
     await until(now(rows, "retrying"))
     assert rows(EFFECTS) == [
@@ -118,7 +118,7 @@ async def test_a_call_that_hangs_is_ended_and_tried_again(inbox: Inbox, rows: Ro
             await asyncio.Event().wait()
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(now(rows, "done"))
     assert rows(EFFECTS)[0][2] == 2
 
@@ -130,7 +130,7 @@ async def test_what_is_not_registered_here_is_left_and_told(
     async def other(effect: Effect) -> None: ...
 
     await record(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: any(line["event"] == "effect_unregistered" for line in lines()))
     [told] = [line for line in lines() if line["event"] == "effect_unregistered"]
     assert (told["kind"], told["target"], told["effects"]) == ("function", "send", 1)
@@ -143,8 +143,8 @@ async def test_one_whose_process_died_and_whose_function_is_gone_is_told_of_too(
     inbox: Inbox, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
     await record(inbox, "evt_1")
-    await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
-    after_a_deployment = relay.Relay(inbox.store, inbox.effects)
+    await inbox._runtime.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    after_a_deployment = relay.Relay(inbox._runtime.store, inbox._runtime.effects)
     while not lines():  # the lease of no seconds runs out with the database's next tick
         assert await after_a_deployment.rescue() == 0
     assert [(line["event"], line["target"]) for line in lines()] == [("effect_unregistered", "send")]
@@ -158,7 +158,7 @@ async def test_nothing_needs_a_wake_up(inbox: Inbox, rows: Rows, make_inbox: Cal
     async def send(effect: Effect, number: int) -> None:
         called.set()
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     other = make_inbox(worker=False)
     other.source("stripe", secrets=["whsec_test"])
     async with other.lifespan():
@@ -176,11 +176,11 @@ async def test_an_effect_that_commits_late_is_not_passed_over(inbox: Inbox, rows
         calls.append(effect.key)
 
     await claim(inbox, "evt_1", "evt_2")
-    first, second = await inbox.store.lease(2, 30, "the test")
-    inbox.start_worker()
-    late = inbox.outbox()
+    first, second = await inbox._runtime.store.lease(2, 30, "the test")
+    inbox._runtime.start_worker()
+    late = inbox._runtime.outbox()
     await Event(first, late).effect("late", "send", number=1)
-    early = inbox.outbox()
+    early = inbox._runtime.outbox()
     await Event(second, early).effect("early", "send", number=1)
     assert await early.settle([make_settled(second)])
     await until(now(rows, "done"))
@@ -194,17 +194,23 @@ async def test_an_effect_that_commits_late_is_not_passed_over(inbox: Inbox, rows
 
 async def test_a_late_mark_matches_nothing(inbox: Inbox, rows: Rows) -> None:
     await record(inbox, "evt_1")
-    [zombie] = await inbox.store.lease_effects(1, "zombie", [EffectTarget("function", "send", 0.0)])
+    [zombie] = await inbox._runtime.store.lease_effects(1, "zombie", [EffectTarget("function", "send", 0.0)])
     inbox.effect(name="send")(lambda effect, number: None)
-    relay_ = relay.Relay(inbox.store, inbox.effects)
+    relay_ = relay.Relay(inbox._runtime.store, inbox._runtime.effects)
     while not await relay_.rescue():  # the lease of no seconds runs out with the database's next tick
         pass
-    assert await inbox.store.settle_effects([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
+    assert (
+        await inbox._runtime.store.settle_effects([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
+    )
     make_due(rows)
-    [again] = await inbox.store.lease_effects(1, "other", SEND, rescued=True)
+    [again] = await inbox._runtime.store.lease_effects(1, "other", SEND, rescued=True)
     assert (again.lease, again.attempt) == (zombie.lease + 1, 2)
-    assert await inbox.store.settle_effects([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
-    assert await inbox.store.settle_effects([SettledEffect(again.id, again.lease, EffectState.DONE)]) == {again.id}
+    assert (
+        await inbox._runtime.store.settle_effects([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
+    )
+    assert await inbox._runtime.store.settle_effects([SettledEffect(again.id, again.lease, EffectState.DONE)]) == {
+        again.id
+    }
 
 
 def make_due(rows: Rows) -> None:
@@ -217,21 +223,21 @@ async def test_an_effect_that_kills_its_process_is_given_up_after_its_attempts_a
 ) -> None:
     await record(inbox, "evt_1", "evt_2")
     inbox.effect(name="send", retry=Retry(attempts=3, first=0, most=0))(lambda effect, number: None)
-    relay_ = relay.Relay(inbox.store, inbox.effects)
+    relay_ = relay.Relay(inbox._runtime.store, inbox._runtime.effects)
     gone = [EffectTarget("function", "send", 0.0)]
-    first = await inbox.store.lease_effects(10, "gone", gone)
+    first = await inbox._runtime.store.lease_effects(10, "gone", gone)
     assert len(first) == 2  # the process died with both
     await rescue_all(relay_, rows)
-    assert await inbox.store.lease_effects(10, "other", SEND) == []  # now each is taken alone
+    assert await inbox._runtime.store.lease_effects(10, "other", SEND) == []  # now each is taken alone
     for _ in range(2):
         make_due(rows)
-        [poison] = await inbox.store.lease_effects(1, "gone", gone, rescued=True)
+        [poison] = await inbox._runtime.store.lease_effects(1, "gone", gone, rescued=True)
         assert poison.key == "send:evt_1"
         await rescue_all(relay_, rows)
     assert [row[:3] for row in rows(EFFECTS)] == [("send:evt_1", "failed", 3), ("send:evt_2", "retrying", 1)]
     told = [(line["event"], line["key"], line["attempt"]) for line in lines() if line["event"].startswith("effect_")]
     assert told[-2:] == [("effect_rescued", "send:evt_1", 3), ("effect_dead", "send:evt_1", 3)]
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(now(rows, "done"))
 
 
@@ -242,13 +248,13 @@ async def rescue_all(relay_: relay.Relay, rows: Rows) -> None:
 
 async def test_a_crashed_one_gets_its_turn_although_others_keep_coming(inbox: Inbox, rows: Rows) -> None:
     await record(inbox, "evt_0")
-    await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    await inbox._runtime.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
 
     @inbox.effect(retry=QUICK)
     async def send(effect: Effect, number: int) -> None:
         await asyncio.sleep(0.01)
 
-    running = relay.Relay(inbox.store, inbox.effects, concurrency=2, look_around=0.1)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=2, look_around=0.1)
     running.start()
     done = "SELECT count(*) FROM webhook_effects WHERE key = 'send:evt_0' AND status = 'done'"
     number = 0
@@ -268,7 +274,7 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
     monkeypatch.setattr("oncehook.concurrency.quarantine.EVERY", 0.5)
     monkeypatch.setattr("oncehook.concurrency.quarantine.FIRST_PATIENCE", 0.05)
     await record(inbox, "evt_0")
-    await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    await inbox._runtime.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
     began, go_on, beside = asyncio.Event(), asyncio.Event(), []
 
     @inbox.effect(retry=QUICK)
@@ -279,7 +285,7 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
             began.set()
             await go_on.wait()
 
-    running = relay.Relay(inbox.store, inbox.effects, concurrency=4, poll=0.05, look_around=0.1)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=4, poll=0.05, look_around=0.1)
     await record(inbox, "evt_1")
     running.start()
     try:
@@ -297,7 +303,7 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
 
 async def test_between_two_crashed_ones_others_have_their_turn(inbox: Inbox, rows: Rows) -> None:
     await record(inbox, *(f"evt_{n}" for n in range(3)))
-    await inbox.store.lease_effects(3, "gone", [EffectTarget("function", "send", 0.0)])
+    await inbox._runtime.store.lease_effects(3, "gone", [EffectTarget("function", "send", 0.0)])
     order: list[str] = []
 
     @inbox.effect(retry=Retry(attempts=3, first=0, most=0))
@@ -307,7 +313,7 @@ async def test_between_two_crashed_ones_others_have_their_turn(inbox: Inbox, row
             await record(inbox, "other_1", "other_2")
             await asyncio.sleep(0.5)  # others have as long
 
-    running = relay.Relay(inbox.store, inbox.effects, concurrency=4, look_around=0.1)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=4, look_around=0.1)
     await rescue_all(running, rows)
     running.start()
     try:
@@ -326,7 +332,7 @@ async def test_stopping_lets_a_call_finish_and_leases_no_more(inbox: Inbox, rows
         await go_on.wait()
 
     await record(inbox, "evt_1", "evt_2", "evt_3")
-    running = relay.Relay(inbox.store, inbox.effects, concurrency=1)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=1)
     running.start()
     await asyncio.wait_for(started.wait(), 10)
     stopping = asyncio.create_task(running.stop())
@@ -345,7 +351,7 @@ async def test_a_call_that_a_stop_has_cancelled_goes_back_and_uses_no_attempt(in
         await asyncio.Event().wait()
 
     await record(inbox, "evt_1")
-    running = relay.Relay(inbox.store, inbox.effects)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects)
     running.start()
     await asyncio.wait_for(started.wait(), 10)
     await running.stop(grace=0.05)
@@ -379,7 +385,7 @@ async def test_handlers_and_effects_have_one_grace_at_the_same_time(
     await inbox.start()
     await record(inbox, "evt_1")
     await claim(inbox, "evt_2")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: started == {"effect", "handler"})
     server = make_server(inbox)
     serving = asyncio.create_task(server.serve(sockets=[listen("127.0.0.1", 0)]))
@@ -388,7 +394,7 @@ async def test_handlers_and_effects_have_one_grace_at_the_same_time(
     if ended_by == "server":
         server.should_exit = True
         await serving
-        assert inbox.worker is inbox.relay is None
+        assert inbox._runtime.worker is inbox._runtime.relay is None
     await inbox.stop()
     assert min(ended.values()) - began > 0.9
     assert abs(ended["effect"] - ended["handler"]) < 0.8, "one had its grace after the other"
@@ -407,7 +413,7 @@ async def test_a_function_that_raises_cancelled_by_itself_fails_as_by_any_error(
         await inner
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(now(rows, "failed"))
     assert rows(EFFECTS) == [("send:evt_1", "failed", 3, "CancelledError: ")]
 
@@ -423,7 +429,7 @@ async def test_what_is_not_to_be_had_now_goes_back_and_uses_no_attempt(inbox: In
 
     calls: list[int] = []
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(now(rows, "done"))
     assert calls == [1, 2, 2, 2, 2] and rows(EFFECTS) == [("send:evt_1", "done", 2, None)]
 
@@ -432,12 +438,12 @@ async def test_arguments_that_were_erased_are_not_guessed(inbox: Inbox, rows: Ro
     inbox.effect(name="send")(lambda effect, number: None)
     await record(inbox, "evt_1")
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
-    assert await inbox.store.erase([receipt], None, "jane", "{}") == 1
-    inbox.start_worker()
+    assert await inbox._runtime.store.erase([receipt], None, "jane", "{}") == 1
+    inbox._runtime.start_worker()
     await until(now(rows, "failed"))
     assert rows(EFFECTS) == [("send:evt_1", "failed", 1, "Fail: its arguments were erased")]
     [(id,)] = rows("SELECT id FROM webhook_effects")
-    assert await inbox.store.replay_effects([id], "jane") == []
+    assert await inbox._runtime.store.replay_effects([id], "jane") == []
 
 
 async def test_every_line_of_a_performed_effect_says_which_one(
@@ -448,7 +454,7 @@ async def test_every_line_of_a_performed_effect_says_which_one(
         raise ConnectionError("no route")
 
     await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(now(rows, "failed"))
     await until(lambda: any(line["event"] == "effect_dead" for line in lines()))
     told = [line for line in lines() if line["event"].startswith("effect_")]
@@ -462,7 +468,7 @@ async def test_drain_performs_what_is_due_and_returns(inbox: Inbox, rows: Rows) 
     calls: list[str] = []
     inbox.effect(name="send")(lambda effect, number: calls.append(effect.key))
     await record(inbox, *(f"evt_{n:02d}" for n in range(40)))
-    running = relay.Relay(inbox.store, inbox.effects)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects)
     assert len(await running.drain()) == 40
     assert (len(set(calls)), now(rows, "done", 40)()) == (40, True)
 
@@ -476,7 +482,7 @@ async def test_a_mark_whose_answer_was_lost_is_written_again(
     calls: list[str] = []
     inbox.effect(name="send")(lambda effect, number: calls.append(effect.key))
     await record(inbox, "evt_1", "evt_2")
-    native, failures = inbox.store.settle_effects, 2
+    native, failures = inbox._runtime.store.settle_effects, 2
 
     async def lost(settled: Any) -> set[int]:
         nonlocal failures
@@ -486,8 +492,8 @@ async def test_a_mark_whose_answer_was_lost_is_written_again(
             raise StoreUnavailable("no answer")
         return await native(settled) | landed
 
-    inbox.store.settle_effects = lost  # type: ignore[method-assign]
-    assert len(await relay.Relay(inbox.store, inbox.effects).drain()) == 2
+    inbox._runtime.store.settle_effects = lost  # type: ignore[method-assign]
+    assert len(await relay.Relay(inbox._runtime.store, inbox._runtime.effects).drain()) == 2
     await until(now(rows, "done", 2))
     assert sorted(calls) == ["send:evt_1", "send:evt_2"]
     assert [line for line in lines() if line["event"] == "effect_lease_lost"] == []
@@ -507,16 +513,16 @@ async def test_keys_must_outlive_the_receipts_that_could_ask_again(make_inbox: C
 async def test_a_turn_of_pruning_takes_old_keys_and_arguments_of_what_is_done(inbox: Inbox, rows: Rows) -> None:
     inbox.effect(name="send")(lambda effect, number: None)
     await record(inbox, *(f"evt_{n}" for n in range(6)))
-    await relay.Relay(inbox.store, inbox.effects).drain()
+    await relay.Relay(inbox._runtime.store, inbox._runtime.effects).drain()
     long_ago = "'2026-01-01T00:00:00.000000Z'"
     old = "('send:evt_1', 'send:evt_2', 'send:evt_3')"
     rows(f"UPDATE webhook_effects SET done_at = {long_ago}, created_at = {long_ago} WHERE key IN {old}")
     rows("UPDATE webhook_effects SET status = 'failed' WHERE key = 'send:evt_1'")
     rows("UPDATE webhook_effects SET status = 'waiting' WHERE key = 'send:evt_2'")
-    pruned = await prune(inbox.store, inbox.horizons.values())
+    pruned = await prune(inbox._runtime.store, inbox._runtime.horizons.values())
     assert pruned is not None and pruned.effects == 0
     assert rows("SELECT key FROM webhook_effects WHERE args IS NULL") == [("send:evt_3",)]
-    pruned = await prune(inbox.store, inbox.horizons.values(), effects=90 * 86400.0)
+    pruned = await prune(inbox._runtime.store, inbox._runtime.horizons.values(), effects=90 * 86400.0)
     assert pruned is not None and pruned.effects == 1
     kept = [row[0] for row in rows("SELECT key FROM webhook_effects ORDER BY key")]
     assert kept == [f"send:evt_{n}" for n in (0, 1, 2, 4, 5)]

@@ -40,7 +40,7 @@ def insert(database: str) -> str:
 
 
 async def claim(inbox: Inbox, *ids: str, **changes: Any) -> list[int]:
-    claimed = await inbox.store.claim([make_claim(event_id, **changes) for event_id in sorted(ids)])
+    claimed = await inbox._runtime.store.claim([make_claim(event_id, **changes) for event_id in sorted(ids)])
     return [one.receipt for one in claimed]
 
 
@@ -90,11 +90,11 @@ async def test_a_dead_letter_is_replayed_by_hand_after_its_handler_was_mended(
             raise Fail("no such customer")
 
     (receipt,) = await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows(STATES) == [("evt_1", "failed", 1, 0, "failed", "Fail: no such customer")])
     assert rows("SELECT * FROM ledger") == []
     broken = False
-    done = await replay(inbox.store, Selection(receipts=(receipt,)), actor="ann@desk")
+    done = await replay(inbox._runtime.store, Selection(receipts=(receipt,)), actor="ann@desk")
     assert done.as_json() == {"matched": 1, "replayed": 1, "from": {"failed": 1}, "left": {}}
     await until(lambda: rows(STATES) == [("evt_1", "processed", 1, 1, "processed", None)])
     assert rows("SELECT * FROM ledger") == [("evt_1", "replay 1, attempt 1")]
@@ -105,9 +105,9 @@ async def test_a_dead_letter_is_replayed_by_hand_after_its_handler_was_mended(
     (audit,) = audits(rows)
     assert (audit["actor"], audit["action"], audit["count"]) == ("ann@desk", "replay", 1)
     assert (audit["receipts"], audit["selection"]) == ([receipt], {"named": 1})
-    ((when, who),) = [(row["at"], row["actor"]) for row in await inbox.store.replays(receipt)]
+    ((when, who),) = [(row["at"], row["actor"]) for row in await inbox._runtime.store.replays(receipt)]
     assert who == "ann@desk" and when.endswith("Z")
-    assert await inbox.store.replays(receipt + 1) == []
+    assert await inbox._runtime.store.replays(receipt + 1) == []
 
 
 async def test_each_replay_of_a_processed_event_is_handled_once(inbox: Inbox, rows: Rows, insert: str) -> None:
@@ -116,10 +116,10 @@ async def test_each_replay_of_a_processed_event_is_handled_once(inbox: Inbox, ro
         await tx.execute(insert, event.id, str(event.replays))
 
     (receipt,) = await claim(inbox, "evt_1")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     for number in range(3):
         await until(lambda number=number: rows(STATES) == [("evt_1", "processed", 1, number, "processed", None)])
-        await replay(inbox.store, Selection(receipts=(receipt,)))
+        await replay(inbox._runtime.store, Selection(receipts=(receipt,)))
     await until(lambda: len(rows("SELECT note FROM ledger")) == 4)
     assert rows("SELECT note FROM ledger ORDER BY note") == [("0",), ("1",), ("2",), ("3",)]
 
@@ -127,8 +127,8 @@ async def test_each_replay_of_a_processed_event_is_handled_once(inbox: Inbox, ro
 async def test_only_finished_receipts_move_and_the_others_are_counted(inbox: Inbox, rows: Rows) -> None:
     await claim_in(inbox, rows, *(state.value for state in State))
     before = {row[0]: row for row in rows(STATES)}
-    would = await survey(inbox.store, Selection())
-    done = await replay(inbox.store, Selection())
+    would = await survey(inbox._runtime.store, Selection())
+    done = await replay(inbox._runtime.store, Selection())
     assert done == would
     assert done.matched == 6 and set(done.replayed) == FINISHED
     assert done.left == {"received": 1, "processing": 1, "retrying": 1}
@@ -154,9 +154,9 @@ async def test_a_receipt_without_its_payload_or_a_type_cannot_be_replayed(inbox:
     rows("UPDATE webhook_receipts SET status = 'failed'")
     rows(f"DELETE FROM webhook_payloads WHERE receipt_id = {gone}")
     rows(f"UPDATE webhook_receipts SET type = NULL WHERE id = {untyped}")
-    assert await inbox.store.replay([gone, untyped], "ann", {}) == []
+    assert await inbox._runtime.store.replay([gone, untyped], "ann", {}) == []
     assert audits(rows) == []
-    done = await replay(inbox.store, all_of(status="failed"))
+    done = await replay(inbox._runtime.store, all_of(status="failed"))
     assert done.as_json() == {
         "matched": 3, "replayed": 1, "from": {"failed": 1}, "left": {"no type": 1, "payload pruned": 1}
     }  # fmt: skip
@@ -189,7 +189,7 @@ async def test_many_are_replayed_by_filter(
     inbox: Inbox, rows: Rows, filters: dict[str, Any], expected: set[str]
 ) -> None:
     await fill(inbox, rows)
-    done = await replay(inbox.store, all_of(**filters))
+    done = await replay(inbox._runtime.store, all_of(**filters))
     moved = {event_id for (event_id,) in rows("SELECT event_id FROM webhook_receipts WHERE status = 'received'")}
     assert moved == expected and done.count == done.matched == len(expected)
     assert [audit["selection"] for audit in audits(rows)] == ([filters] if expected else [])
@@ -197,15 +197,15 @@ async def test_many_are_replayed_by_filter(
 
 async def test_a_time_range_picks_what_was_received_in_it(inbox: Inbox, rows: Rows) -> None:
     await fill(inbox, rows)
-    now = await inbox.store.now()
+    now = await inbox._runtime.store.now()
     for filters, expected in (
         ({"since": now - timedelta(hours=1)}, 4),
         ({"since": now + timedelta(hours=1)}, 0),
         ({"until": now - timedelta(hours=1)}, 0),
         ({"since": now - timedelta(hours=1), "until": now + timedelta(hours=1)}, 4),
     ):
-        assert (await survey(inbox.store, all_of(**filters))).count == expected
-    await replay(inbox.store, all_of(since=now - timedelta(hours=1)))
+        assert (await survey(inbox._runtime.store, all_of(**filters))).count == expected
+    await replay(inbox._runtime.store, all_of(since=now - timedelta(hours=1)))
     ((audit),) = audits(rows)
     assert audit["selection"]["since"].endswith("Z") and audit["count"] == 4
 
@@ -216,13 +216,13 @@ async def test_what_a_version_has_handled_is_replayed_and_nothing_else(inbox: In
         pass
 
     await claim(inbox, "evt_1", "evt_2")
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(2,)])
     rows("UPDATE webhook_receipts SET version = 'v1' WHERE event_id = 'evt_1'")
-    assert inbox.worker is not None
-    await inbox.worker.stop()
-    assert (await replay(inbox.store, Selection(handled_by="v0"))).matched == 0
-    assert (await replay(inbox.store, Selection(Filter(source="stripe"), handled_by="v1"))).count == 1
+    assert inbox._runtime.worker is not None
+    await inbox._runtime.worker.stop()
+    assert (await replay(inbox._runtime.store, Selection(handled_by="v0"))).matched == 0
+    assert (await replay(inbox._runtime.store, Selection(Filter(source="stripe"), handled_by="v1"))).count == 1
     assert rows("SELECT event_id FROM webhook_receipts WHERE status = 'received'") == [("evt_1",)]
     (audit,) = audits(rows)
     assert audit["selection"] == {"source": "stripe", "handled_by": "v1"}
@@ -233,7 +233,7 @@ async def test_many_go_in_small_batches_each_with_its_own_record(inbox: Inbox, r
     rows("UPDATE webhook_receipts SET status = 'processed'")
     told: list[tuple[int, int]] = []
     done = await replay(
-        inbox.store, Selection(), batch=10, progress=lambda so_far: told.append((so_far.matched, so_far.count))
+        inbox._runtime.store, Selection(), batch=10, progress=lambda so_far: told.append((so_far.matched, so_far.count))
     )
     assert done.count == 25 and told == [(10, 10), (20, 20), (25, 25)]
     began, *records, ended = audits(rows)
@@ -248,12 +248,12 @@ async def test_many_go_in_small_batches_each_with_its_own_record(inbox: Inbox, r
 async def test_what_arrives_while_a_replay_runs_is_not_of_it(inbox: Inbox, rows: Rows) -> None:
     await claim(inbox, "evt_1", "evt_2")
     rows("UPDATE webhook_receipts SET status = 'processed'")
-    selection = await bounded(inbox.store, Selection())
+    selection = await bounded(inbox._runtime.store, Selection())
     await claim(inbox, "evt_3")
     rows("UPDATE webhook_receipts SET status = 'processed', received_at = '2099-01-01T00:00:00.000000Z' "
          "WHERE event_id = 'evt_3'")  # fmt: skip
-    assert (await replay(inbox.store, selection, batch=1)).matched == 2
-    assert (await replay(inbox.store, Selection(), batch=1)).matched == 2
+    assert (await replay(inbox._runtime.store, selection, batch=1)).matched == 2
+    assert (await replay(inbox._runtime.store, Selection(), batch=1)).matched == 2
 
 
 async def test_replays_at_once_move_each_receipt_once(
@@ -263,7 +263,7 @@ async def test_replays_at_once_move_each_receipt_once(
     rows("UPDATE webhook_receipts SET status = 'failed'")
     other = make_inbox(worker=False)
     async with other.lifespan():
-        stores = (inbox.store, other.store, inbox.store, other.store)
+        stores = (inbox._runtime.store, other._runtime.store, inbox._runtime.store, other._runtime.store)
         done = await asyncio.gather(*(replay(store, all_of(), batch=20) for store in stores))
     assert sum(one.count for one in done) == 300
     assert rows("SELECT status, replays, count(*) FROM webhook_receipts GROUP BY status, replays") == [
@@ -277,15 +277,17 @@ async def test_the_moves_and_the_record_are_one(inbox: Inbox, rows: Rows) -> Non
     rows("UPDATE webhook_receipts SET status = 'failed'")
     rows("DROP TABLE webhook_audit")
     with pytest.raises(Exception, match="webhook_audit"):
-        await replay(inbox.store, Selection(receipts=(receipt,)))
+        await replay(inbox._runtime.store, Selection(receipts=(receipt,)))
     assert rows("SELECT status, replays FROM webhook_receipts") == [("failed", 0)]
 
 
 async def test_a_survey_and_a_look_leave_nothing(inbox: Inbox, rows: Rows) -> None:
     await claim_in(inbox, rows, *(state.value for state in State))
     before = await everything(inbox, rows)
-    assert (await survey(inbox.store, Selection())).count == 3
-    looked = [(receipt.event_id, why) async for page in pages(inbox.store, Selection(), 2) for receipt, why in page]
+    assert (await survey(inbox._runtime.store, Selection())).count == 3
+    looked = [
+        (receipt.event_id, why) async for page in pages(inbox._runtime.store, Selection(), 2) for receipt, why in page
+    ]
     assert sorted(looked) == sorted((s.value, None if s.value in FINISHED else s.value) for s in State)
     assert await everything(inbox, rows) == before
 
@@ -293,16 +295,16 @@ async def test_a_survey_and_a_look_leave_nothing(inbox: Inbox, rows: Rows) -> No
 async def test_a_replay_of_an_inline_receipt_is_for_a_worker(inbox: Inbox, rows: Rows) -> None:
     await claim(inbox, "evt_1")
     rows("UPDATE webhook_receipts SET status = 'failed', is_inline = (1 = 1)")
-    await replay(inbox.store, Selection())
-    assert [one.event_id for one in await inbox.store.lease(10, 30, "me")] == ["evt_1"]
+    await replay(inbox._runtime.store, Selection())
+    assert [one.event_id for one in await inbox._runtime.store.lease(10, 30, "me")] == ["evt_1"]
 
 
 async def test_a_replay_is_a_line_in_the_log(inbox: Inbox, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
     await claim(inbox, "evt_1", "evt_2", "evt_3")
     rows("UPDATE webhook_receipts SET status = 'failed' WHERE event_id <> 'evt_3'")
     caplog.set_level(logging.INFO, "oncehook")
-    await replay(inbox.store, all_of(status="failed"), actor="ann@desk", batch=1)
-    await replay(inbox.store, all_of(status="failed"), actor="ann@desk")  # nothing to do, nothing to say
+    await replay(inbox._runtime.store, all_of(status="failed"), actor="ann@desk", batch=1)
+    await replay(inbox._runtime.store, all_of(status="failed"), actor="ann@desk")  # nothing to do, nothing to say
     (line,) = [vars(record) for record in caplog.records if vars(record).get("event") == "replayed"]
     assert (line["actor"], line["count"], line["selection"]) == ("ann@desk", 2, {"status": "failed"})
     assert {audit["run"] for audit in audits(rows)} == {line["run"]}
@@ -312,9 +314,9 @@ async def test_a_replay_is_a_line_in_the_log(inbox: Inbox, rows: Rows, caplog: p
 
 
 async def rehearsed(inbox: Inbox, receipt: int) -> Rehearsal:
-    found = await inbox.store.get(receipt)
+    found = await inbox._runtime.store.get(receipt)
     assert found is not None
-    return await rehearse(inbox.store, inbox.handlers, found)
+    return await rehearse(inbox._runtime.store, inbox._runtime.handlers, found)
 
 
 def listed(rehearsal: Rehearsal) -> list[tuple[str, int | None, bool]]:
@@ -356,7 +358,7 @@ async def test_a_rehearsal_lists_statements_with_row_counts_and_leaves_nothing(
     ]
     assert rehearsal.statements[0].args == ("evt_1", "one")
     assert await everything(inbox, rows) == before
-    assert (await replay(inbox.store, Selection(receipts=(receipt,)))).count == 1, "and no lock is left"
+    assert (await replay(inbox._runtime.store, Selection(receipts=(receipt,)))).count == 1, "and no lock is left"
 
 
 async def test_a_rehearsal_of_a_plain_function_and_of_one_without_tx(inbox: Inbox, rows: Rows, insert: str) -> None:

@@ -150,9 +150,9 @@ async def test_replay_of_many_is_one_row_of_the_audit(make_inbox: Callable[..., 
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])
     async with dashboard_of(inbox) as site, site.program("admin") as program, site.signed_in() as browser:
-        receipts = await inbox.store.claim([make_claim(f"evt_{n:05d}") for n in range(1200)])
+        receipts = await inbox._runtime.store.claim([make_claim(f"evt_{n:05d}") for n in range(1200)])
         rows("UPDATE webhook_receipts SET status = 'failed'")
-        done = await replay(inbox.store, Selection(), actor="ann")
+        done = await replay(inbox._runtime.store, Selection(), actor="ann")
         assert done.count == 1200 and done.last == receipts[-1].receipt and done.run is not None
         by_ann = [row for row in (await program.get("/api/audit")).json()["rows"] if row["actor"] == "ann"]
         assert [(row["action"], row["detail"]["count"], row["detail"]["state"]) for row in by_ann] == [
@@ -162,12 +162,12 @@ async def test_replay_of_many_is_one_row_of_the_audit(make_inbox: Callable[..., 
         assert audit.count(">ann<") == 1 and f'href="/replays/{done.run}"' in audit
         rows(f"UPDATE webhook_receipts SET status = 'processed' WHERE id <= {receipts[699].receipt}")
         rows(f"UPDATE webhook_receipts SET status = 'failed' WHERE id = {receipts[800].receipt}")
-        assert await outcomes(inbox.store, done.run) == Outcomes(handled=700, failed=1, waiting=499)
+        assert await outcomes(inbox._runtime.store, done.run) == Outcomes(handled=700, failed=1, waiting=499)
         state = (await program.get(f"/api/replays/{done.run}")).json()
         assert (state["handled"], state["failed"], state["waiting"], state["replayed"]) == (700, 1, 499, 1200)
         page = (await browser.get(f"/replays/{done.run}")).text
         assert "<strong>700</strong> handled" in page and "data-poll" in page
-        assert len(await inbox.store.replays(receipts[0].receipt)) == 1  # batches are still found by receipt
+        assert len(await inbox._runtime.store.replays(receipts[0].receipt)) == 1  # batches are still found by receipt
 
 
 @pytest.mark.anyio
@@ -175,7 +175,7 @@ async def test_page_and_api_replay_at_a_rate(make_inbox: Callable[..., Inbox], r
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])
     async with dashboard_of(inbox) as site, site.program("admin") as program, site.signed_in() as browser:
-        await inbox.store.claim([make_claim(f"evt_{n:05d}") for n in range(8)])
+        await inbox._runtime.store.claim([make_claim(f"evt_{n:05d}") for n in range(8)])
         rows("UPDATE webhook_receipts SET status = 'failed', failed_at = received_at")
 
         async def moved() -> int:

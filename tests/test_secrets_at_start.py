@@ -51,7 +51,7 @@ async def test_each_start_reads_the_secret_as_it_is_then(
     inbox.source("stripe", secrets=["env:SHOP_SECRET"])
     with pytest.raises(ConfigurationError) as caught:
         await inbox.start()
-    assert str(caught.value) == UNSET and not inbox.is_running
+    assert str(caught.value) == UNSET and not inbox._runtime.is_running
     for secret in ("whsec_test", "whsec_new"):
         monkeypatch.setenv("SHOP_SECRET", secret)
         body = stripe_body("evt_" + secret)
@@ -129,7 +129,7 @@ async def test_what_signs_a_forward_and_where_alerts_go_are_read_at_the_start_to
         await inbox.start()
     monkeypatch.setenv("SLACK_URL", "https://example.com/services/x")
     async with inbox.lifespan():
-        assert inbox.is_running
+        assert inbox._runtime.is_running
 
 
 @pytest.mark.anyio
@@ -175,4 +175,4 @@ async def test_a_handler_added_to_an_isolated_inbox_is_not_added_to_yours(tmp_pa
     yours = Inbox(f"sqlite:///{tmp_path}/yours.db")
     yours.source("stripe", secrets=["whsec_test"])
     isolated(yours, f"sqlite:///{tmp_path}/test.db").on("stripe", "*")(lambda event: None)
-    assert list(yours.handlers) == []
+    assert list(yours._runtime.handlers) == []

@@ -91,8 +91,8 @@ async def test_a_key_is_handled_in_order_one_at_a_time_and_keys_side_by_side(inb
     notes: list[Note] = []
     inbox.on("stripe", "*")(noting(notes))
     keys = {f"in_{n:02d}": 12 for n in range(20)}
-    await inbox.store.claim(interleaved(*(claims_of(key, count) for key, count in keys.items())))
-    inbox.start_worker()
+    await inbox._runtime.store.claim(interleaved(*(claims_of(key, count) for key, count in keys.items())))
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 240), 60)
     assert {key: len(done) for key, done in check_order(notes).items()} == keys
     assert most_at_once(notes) == 16
@@ -101,10 +101,10 @@ async def test_a_key_is_handled_in_order_one_at_a_time_and_keys_side_by_side(inb
 async def test_events_that_arrive_while_their_key_is_at_work_follow_in_order(inbox: Inbox, database: str) -> None:
     notes: list[Note] = []
     inbox.on("stripe", "*")(noting(notes))
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     for start in range(0, 40, 2):
         claims = interleaved(claims_of("in_1", 2, start), claims_of("in_2", 2, start))
-        await inbox.claimer.claim(claims)
+        await inbox._runtime.reception.claimer.claim(claims)
     await until(settled(database, "processed", 80), 60)
     assert check_order(notes) == {"in_1": list(range(40)), "in_2": list(range(40))}
 
@@ -118,10 +118,12 @@ async def test_two_inboxes_on_one_postgres_never_overlap_on_a_key(postgres: Post
         inbox.on("stripe", "*")(noting(notes, 0.003))
     async with inboxes[0].lifespan(), inboxes[1].lifespan(), inboxes[2].lifespan():
         for inbox in inboxes:
-            inbox.start_worker()
+            inbox._runtime.start_worker()
         for start in range(0, 60, 6):
             door = random.choice(inboxes)
-            await door.claimer.claim(interleaved(*(claims_of(f"in_{k}", 6, start) for k in range(8))))
+            await door._runtime.reception.claimer.claim(
+                interleaved(*(claims_of(f"in_{k}", 6, start) for k in range(8)))
+            )
         await until(settled(database, "processed", 480), 60)
     assert check_order(notes) == {f"in_{k}": list(range(60)) for k in range(8)}
 
@@ -133,8 +135,8 @@ async def test_a_batch_holds_one_event_of_a_key_at_most(inbox: Inbox, database: 
     async def many(events: list[Event]) -> None:
         batches.append([str(event.object_id) for event in events])
 
-    await inbox.store.claim(interleaved(*(claims_of(f"in_{n}", 5) for n in range(12))))
-    inbox.start_worker()
+    await inbox._runtime.store.claim(interleaved(*(claims_of(f"in_{n}", 5) for n in range(12))))
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 60))
     assert max(map(len, batches)) > 1
     assert all(len(set(batch)) == len(batch) for batch in batches)
@@ -149,8 +151,8 @@ async def test_a_head_that_is_tried_again_keeps_its_key_until_it_is_done(inbox: 
         if event.id == "in_1-0" and event.attempt < 3:
             raise ConnectionError("not yet")
 
-    await inbox.store.claim(claims_of("in_1", 3))
-    inbox.start_worker()
+    await inbox._runtime.store.claim(claims_of("in_1", 3))
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 3))
     assert seen == [("in_1-0", 1), ("in_1-0", 2), ("in_1-0", 3), ("in_1-1", 1), ("in_1-2", 1)]
 
@@ -171,16 +173,16 @@ async def test_a_dead_letter_blocks_its_key_or_is_passed_as_the_source_says(
         seen.append(event.id)
 
     async with inbox.lifespan():
-        await inbox.store.claim(interleaved(claims_of("in_1", 4), claims_of("in_2", 1)))
-        inbox.start_worker()
+        await inbox._runtime.store.claim(interleaved(claims_of("in_1", 4), claims_of("in_2", 1)))
+        inbox._runtime.start_worker()
         await until(settled(database, "failed", 1))
         await until(settled(database, "processed", 2 if policy == "block" else 4))
         if policy == "block":
             for _ in range(3):  # the worker looks again, and goes on leaving them
-                assert await lease(inbox.store) == []
+                assert await lease(inbox._runtime.store) == []
             assert sorted(seen) == ["in_1-0", "in_2-0"]
         mended = True
-        assert (await replay(inbox.store, Selection(Filter(status="failed")))).count == 1
+        assert (await replay(inbox._runtime.store, Selection(Filter(status="failed")))).count == 1
         await until(settled(database, "processed", 5))
     of_key = [event_id for event_id in seen if event_id.startswith("in_1")]
     expected = ["in_1-0", "in_1-1", "in_1-2", "in_1-3"]
@@ -370,14 +372,16 @@ def test_object_id_needs_a_provider_that_says_where_it_is() -> None:
 async def test_the_events_of_one_delivery_are_in_its_order(inbox: Inbox, database: str) -> None:
     names = [f"evt_{n:02d}-{n}" for n in range(20)]
     random.Random(3).shuffle(names)
-    await inbox.claimer.claim([make_claim(name, object_id="in_1", serial_key="in_1") for name in names])
+    await inbox._runtime.reception.claimer.claim(
+        [make_claim(name, object_id="in_1", serial_key="in_1") for name in names]
+    )
     seen: list[str] = []
 
     @inbox.on("stripe", "*")
     async def see(event: Event) -> None:
         seen.append(event.id)
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 20))
     assert seen == names
 
@@ -389,8 +393,8 @@ async def test_an_event_without_a_key_waits_for_nobody(inbox: Inbox, database: s
     async def meet(event: Event) -> None:
         await asyncio.wait_for(at_once.wait(), 20)
 
-    await inbox.store.claim([make_claim(f"evt_{n}", object_id=None) for n in range(3)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{n}", object_id=None) for n in range(3)])
+    inbox._runtime.start_worker()
     await until(settled(database, "processed", 3))
 
 

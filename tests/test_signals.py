@@ -200,7 +200,7 @@ def with_credentials(headers: dict[str, str]) -> dict[str, str]:
 
 async def go_every_way(inbox: Inbox) -> list[Answer]:
     """Deliveries that carry every canary, through every way that one can end."""
-    secret, now, answers = CANARIES["secret"], inbox.clock.now(), []
+    secret, now, answers = CANARIES["secret"], inbox._runtime.clock.now(), []
 
     async def send(body: bytes, signing: str = secret, at: float = now, source: str = "stripe", **more: str) -> None:
         headers = with_credentials({**stripe_headers(body, signing, at), **more})
@@ -222,9 +222,9 @@ async def go_every_way(inbox: Inbox) -> list[Answer]:
     await send(with_payload("3"), **{"Stripe-Signature": CANARIES["forged"]})
     headers = {**github_headers(b"{}", "guid"), "X-Hub-Signature-256": CANARIES["forged"]}
     answers.append(await post(inbox, "github", b"{}", headers))
-    await inbox.store.close()
+    await inbox._runtime.store.close()
     await send(with_payload("4"))
-    await inbox.store.open()
+    await inbox._runtime.store.open()
     return answers
 
 
@@ -323,9 +323,9 @@ async def test_a_log_that_cannot_be_written_changes_no_answer(
         answers = await one_of_each(stripe_inbox)
         answers.append(await deliver(stripe_inbox, "stripe", stripe_body(), secret="wrong"))
         answers.append(await post(stripe_inbox, "nobody", b"", {}))
-        await stripe_inbox.store.close()
+        await stripe_inbox._runtime.store.close()
         answers.append(await deliver(stripe_inbox, "stripe", stripe_body("evt_9")))
-        await stripe_inbox.store.open()
+        await stripe_inbox._runtime.store.open()
         written(format)
     assert [answer.status for answer in answers] == [202, 200, 200, 200, 202, 401, 404, 503]
     assert rows("SELECT count(*) FROM webhook_receipts") == [(3,)]

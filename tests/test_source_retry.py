@@ -109,7 +109,7 @@ def test_a_forwarded_request_may_take_as_long_as_the_source_says(
 ) -> None:
     config = write(tmp_path, f"sqlite:///{tmp_path}/a.db", 'forward = "http://127.0.0.1:9/"', *lines)
     inbox = Inbox(config=config)
-    (handler,) = inbox.handlers
+    (handler,) = inbox._runtime.handlers
     assert handler.function.__self__.timeout == seconds  # type: ignore[attr-defined]
 
 

@@ -147,7 +147,7 @@ async def test_an_answer_that_is_a_text_has_that_as_its_outcome(make_inbox: Call
 async def test_a_forged_or_tampered_delivery_is_refused_and_leaves_nothing(inbox: Inbox, rows: Rows) -> None:
     for forged in ({"secret": "guessed"}, {"tampered": True}, {"headers": {"stripe-signature": "t=1,v1=00"}}):
         assert (await deliver(inbox, "stripe", **forged)).status == 401, forged  # type: ignore[arg-type]
-    assert (await deliver(inbox, "stripe", now=inbox.clock.now() - 3600)).outcome == (401, "stale_timestamp")
+    assert (await deliver(inbox, "stripe", now=inbox._runtime.clock.now() - 3600)).outcome == (401, "stale_timestamp")
     assert rows("SELECT count(*) FROM webhook_receipts") == [(0,)]
 
 
@@ -298,7 +298,7 @@ async def test_an_effect_whose_process_died_comes_back_too(make_inbox: Callable[
     async with inbox.lifespan():
         await deliver(inbox, "stripe", type="invoice.paid")
         await drain(inbox, effects=False)
-        assert await inbox.store.lease_effects(1, "gone", [EffectTarget("function", "mail", 30.0)])
+        assert await inbox._runtime.store.lease_effects(1, "gone", [EffectTarget("function", "mail", 30.0)])
         assert (await drain(inbox)).effects == []
         await advance(inbox, "31s")
         (performed,) = (await drain(inbox, later=True)).effects
@@ -389,7 +389,7 @@ async def test_after_its_window_an_event_is_fresh_again(inbox: Inbox) -> None:
 async def test_every_time_that_is_recorded_moves_and_nothing_else(inbox: Inbox, rows: Rows) -> None:
     failing(inbox, 1)
     answer = await deliver(inbox, "stripe", copies=2)
-    await inbox.duplicates.drain()
+    await inbox._runtime.reception.duplicates.drain()
     await drain(inbox, later=True)
     await replay(inbox, answer)
     await crash(inbox)
@@ -405,14 +405,14 @@ async def test_every_time_that_is_recorded_moves_and_nothing_else(inbox: Inbox, 
         elif place[1] != "day":
             assert after[place] == value, place
     assert moved > 10
-    payload = await inbox.store.payload(answer.receipt or 0)
+    payload = await inbox._runtime.store.payload(answer.receipt or 0)
     assert payload is not None and answer.sent is not None and payload.body == answer.sent.body
 
 
 def everything(rows: Rows, inbox: Inbox) -> dict[tuple[str, str, int], Any]:
     """Every value of every table of ours, by table, column and row."""
     names = "SELECT name FROM sqlite_master WHERE type = 'table'"
-    if inbox.settings.database.startswith("postgresql"):
+    if inbox._runtime.settings.database.startswith("postgresql"):
         names = "SELECT relname::text FROM pg_class WHERE relkind IN ('r', 'p') AND NOT relispartition"
     found: dict[tuple[str, str, int], Any] = {}
     for (table,) in rows(names):
@@ -426,7 +426,7 @@ def everything(rows: Rows, inbox: Inbox) -> dict[tuple[str, str, int], Any]:
 
 def columns_of(rows: Rows, inbox: Inbox, table: str) -> list[str]:
     sql = f"SELECT name FROM pragma_table_info('{table}')"
-    if inbox.settings.database.startswith("postgresql"):
+    if inbox._runtime.settings.database.startswith("postgresql"):
         sql = f"SELECT attname::text FROM pg_attribute WHERE attrelid = '{table}'::regclass AND attnum > 0"
     return [name for (name,) in rows(sql)]
 
@@ -436,8 +436,10 @@ def as_time(value: Any) -> Any:
 
 
 async def test_a_column_that_holds_a_time_is_named_so_that_sqlite_knows_it(inbox: Inbox, rows: Rows) -> None:
-    if inbox.settings.database.startswith("postgresql"):
-        columns = [row["column_name"] for row in await inbox.store._read(inbox.store.sql["time_columns"], {})]  # type: ignore[attr-defined]
+    if inbox._runtime.settings.database.startswith("postgresql"):
+        columns = [
+            row["column_name"] for row in await inbox._runtime.store._read(inbox._runtime.store.sql["time_columns"], {})
+        ]  # type: ignore[attr-defined]
         assert [name for name in columns if not (name == "at" or name.endswith(("_at", "_until")))] == []
 
 
@@ -457,7 +459,7 @@ def test_a_plain_function_has_it_all_without_await(make_inbox: Callable[..., Inb
         assert [one.attempts for one in bench.crash()] == [1]
         assert bench.receipt(answer).status is State.PROCESSING
         assert not bench.prune()
-    assert not inbox.is_running
+    assert not inbox._runtime.is_running
 
 
 def test_a_bench_that_cannot_start_says_why_and_leaves_no_thread(tmp_path: Path) -> None:
@@ -481,8 +483,8 @@ async def test_an_isolated_inbox_has_your_handlers_and_leaves_yours_alone(tmp_pa
         assert (await deliver(mine, "stripe", type="charge.paid")).outcome == (200, "ignored")
         await deliver(mine, "stripe", type="invoice.paid")
         await drain(mine)
-    assert attempts == [1] and (mine.settings.lease, mine.settings.concurrency) == (7.0, 3)
-    assert not (tmp_path / "yours.db").exists() and not yours.is_running
+    assert attempts == [1] and (mine._runtime.settings.lease, mine._runtime.settings.concurrency) == (7.0, 3)
+    assert not (tmp_path / "yours.db").exists() and not yours._runtime.is_running
 
 
 async def test_an_isolated_inbox_has_your_effects_and_performs_them_when_told_to(database: str, tmp_path: Path) -> None:
@@ -531,7 +533,7 @@ async def test_effects_of_a_process_that_died_are_performed(inbox: Inbox) -> Non
 
     await deliver(inbox, "stripe", type="invoice.paid")
     await drain(inbox, effects=False)
-    assert len(await inbox.store.lease_effects(1, "dead", [EffectTarget("function", "send", 45.0)])) == 1
+    assert len(await inbox._runtime.store.lease_effects(1, "dead", [EffectTarget("function", "send", 45.0)])) == 1
     assert await perform(inbox) == 0
     await advance(inbox, "46s")
     await perform(inbox)  # it is taken back, and due again later

@@ -30,7 +30,7 @@ async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[I
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         rows("CREATE TABLE ledger (note TEXT PRIMARY KEY)")
-        await inbox.store.claim([make_claim("evt_1")])
+        await inbox._runtime.store.claim([make_claim("evt_1")])
         yield inbox
 
 
@@ -57,7 +57,7 @@ def shows(rows: Rows, status: str) -> Callable[[], bool]:
 
 
 async def lease(inbox: Inbox) -> Leased:
-    [leased] = await inbox.store.lease(1, 30, "a worker of the test")
+    [leased] = await inbox._runtime.store.lease(1, 30, "a worker of the test")
     return leased
 
 
@@ -70,7 +70,7 @@ def processed(leased: Leased) -> Settled:
 
 async def test_a_handler_that_never_touches_tx_opens_nothing(inbox: Inbox) -> None:
     opened: list[bool] = []
-    native = inbox.store.transaction
+    native = inbox._runtime.store.transaction
 
     def watched() -> Transaction:
         transaction = native()
@@ -83,14 +83,14 @@ async def test_a_handler_that_never_touches_tx_opens_nothing(inbox: Inbox) -> No
         transaction.connection = connection  # type: ignore[method-assign]
         return transaction
 
-    inbox.store.transaction = watched  # type: ignore[method-assign]
+    inbox._runtime.store.transaction = watched  # type: ignore[method-assign]
     handled = asyncio.Event()
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
         handled.set()
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(handled.wait(), 10)
     assert opened == []
 
@@ -105,15 +105,15 @@ async def test_nothing_is_held_before_the_first_statement(inbox: Inbox, insert: 
         await network.wait()
         await tx.execute(insert, "after the call")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(waiting.wait(), 10)
-    await asyncio.wait_for(inbox.store.claim([make_claim("evt_2")]), 2)
+    await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_2")]), 2)
     network.set()
 
 
 async def test_the_writes_and_the_mark_commit_together(inbox: Inbox, rows: Rows, insert: str) -> None:
     leased = await lease(inbox)
-    transaction = inbox.store.transaction()
+    transaction = inbox._runtime.store.transaction()
     tx = transaction.offer(is_async=True)
     await tx.execute(insert, "work")
     assert (rows(RECEIPTS)[0][0], rows(NOTES)) == ("processing", [])
@@ -127,17 +127,17 @@ async def test_a_failing_handler_leaves_nothing_and_is_retried(inbox: Inbox, row
         await tx.execute(insert, "work")
         raise ConnectionError("the bank is closed")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "retrying"))
     assert (rows(RECEIPTS), rows(NOTES)) == ([("retrying", 1, "retrying")], [])
 
 
 async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, rows: Rows, insert: str) -> None:
     leased = await lease(inbox)
-    late = inbox.store.transaction()
+    late = inbox._runtime.store.transaction()
     rows(STEAL)
     taken = Leased(**{name: getattr(leased, name) for name in Leased.__slots__} | {"lease": leased.lease + 1})
-    second = inbox.store.transaction()
+    second = inbox._runtime.store.transaction()
     await second.offer(is_async=True).execute(insert, "the second worker's")
     assert await second.settle([processed(taken)]) is True
     await late.offer(is_async=True).execute(insert, "the zombie's")
@@ -156,7 +156,7 @@ async def test_a_lease_that_is_lost_while_the_handler_runs_undoes_its_work(
         await tx.execute(insert, "the zombie's")
         ended.set()
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(ended.wait(), 10)
     await inbox.stop()
     assert (rows(RECEIPTS)[0][0], rows(NOTES)) == ("processing", [])
@@ -172,7 +172,7 @@ async def test_what_fails_only_at_the_commit_is_the_handlers_failure(inbox: Inbo
     async def paid(event: Event, tx: Any) -> None:
         await tx.execute("INSERT INTO child (note) VALUES ('an orphan')")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "retrying"))
     assert rows("SELECT * FROM child") == []
 
@@ -191,7 +191,7 @@ async def test_an_error_that_the_handler_swallowed_is_not_marked_as_work(
         except Exception:
             return
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "retrying"))
 
 
@@ -201,7 +201,7 @@ async def test_a_handler_that_ends_its_transaction_itself_is_not_marked(inbox: I
         await tx.execute(insert, "work")
         await tx.execute("ROLLBACK")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "retrying"))
     assert "not its to send" in rows("SELECT last_error FROM webhook_receipts")[0][0]
 
@@ -210,7 +210,7 @@ async def test_a_handler_that_ends_its_transaction_itself_is_not_marked(inbox: I
 
 
 async def test_the_four_verbs_are_the_same_on_both(inbox: Inbox, insert: str) -> None:
-    transaction = inbox.store.transaction()
+    transaction = inbox._runtime.store.transaction()
     tx = transaction.offer(is_async=True)
     await tx.execute(insert, "one")
     await tx.execute(insert, "two")
@@ -225,7 +225,7 @@ async def test_the_four_verbs_are_the_same_on_both(inbox: Inbox, insert: str) ->
 async def test_two_first_statements_at_once_share_one_transaction(inbox: Inbox, rows: Rows, insert: str) -> None:
     """The second must neither wait for the first one's turn nor open a transaction of its own."""
     leased = await lease(inbox)
-    transaction = inbox.store.transaction()
+    transaction = inbox._runtime.store.transaction()
     first, second = await asyncio.wait_for(asyncio.gather(transaction.connection(), transaction.connection()), 5)
     await first.execute(insert, "one")
     await second.execute(insert, "two")
@@ -246,7 +246,7 @@ async def test_a_savepoint_undoes_only_its_own_block(inbox: Inbox, rows: Rows, i
             async with tx.transaction():
                 await tx.execute(insert, "kept deeper")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "processed"))
     assert rows(NOTES) == [("before",), ("kept",), ("kept deeper",)]
 
@@ -258,7 +258,7 @@ async def test_a_released_savepoint_is_undone_with_the_handler(inbox: Inbox, row
             await tx.execute(insert, "released")
         raise ValueError("after it")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "retrying"))
     assert rows(NOTES) == []
 
@@ -271,7 +271,7 @@ async def test_tx_is_dead_once_its_handler_has_ended(inbox: Inbox, rows: Rows, i
         await tx.execute(insert, "work")
         kept.append(tx)
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "processed"))
     with pytest.raises(TransactionClosed, match="after its handler had ended"):
         await kept[0].execute(insert, "too late")
@@ -294,7 +294,7 @@ async def test_a_plain_handler_gets_a_synchronous_tx(inbox: Inbox, rows: Rows, i
         with tx.transaction():
             tx.execute(insert, f"{tx.fetchval('SELECT count(*) FROM ledger')} before")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "processed"))
     assert rows(NOTES) == [("1 before",), ("plain",)]
     assert threads != [threading.main_thread()]
@@ -313,7 +313,7 @@ async def test_a_handler_that_ran_out_of_time_leaves_nothing(inbox: Inbox, rows:
         except TransactionClosed as error:
             refused.append(error)
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "retrying"))
     late.set()
     await until(lambda: bool(refused))
@@ -326,7 +326,7 @@ async def test_a_transaction_that_was_given_up_before_its_turn_holds_nothing_lat
     """A thread that still waits to begin when its handler's time is up must not begin after that."""
     if not is_sqlite:
         pytest.skip("only SQLite takes turns")
-    first, second = inbox.store.transaction(), inbox.store.transaction()
+    first, second = inbox._runtime.store.transaction(), inbox._runtime.store.transaction()
     await first.connection()
     waiting = asyncio.ensure_future(second.connection())
     await asyncio.sleep(0)
@@ -334,7 +334,7 @@ async def test_a_transaction_that_was_given_up_before_its_turn_holds_nothing_lat
     await first.rollback()
     with pytest.raises(TransactionClosed):
         await waiting
-    third = inbox.store.transaction()
+    third = inbox._runtime.store.transaction()
     await asyncio.wait_for(third.offer(is_async=True).execute(insert, "work"), 2)
     await third.rollback()
 
@@ -365,9 +365,9 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
             if goes_on:
                 await tx.execute(insert, "more")
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await asyncio.wait_for(holding.wait(), 10)
-    await asyncio.wait_for(inbox.store.claim([make_claim("evt_2")]), 5)
+    await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_2")]), 5)
     claimed.set()
     await until(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(NOTES) == [("evt_1 2",), ("evt_2 1",)]
@@ -386,6 +386,6 @@ async def test_a_statement_that_takes_too_long_is_interrupted(
         if event.attempt == 1:
             await tx.fetchval(endless)
 
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(shows(rows, "processed"))
     assert rows(NOTES) == [("attempt 2",)]

@@ -82,7 +82,7 @@ async def inbox(make_inbox: Callable[..., Inbox], engine: Any, rows: Rows) -> As
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         rows("CREATE TABLE invoices (id TEXT PRIMARY KEY, status TEXT NOT NULL)")
-        await inbox.store.claim([make_claim("evt_1")])
+        await inbox._runtime.store.claim([make_claim("evt_1")])
         yield inbox
 
 
@@ -119,7 +119,7 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 
 
 async def worked_off(inbox: Inbox, rows: Rows, status: str) -> None:
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: rows(RECEIPTS)[0][0] == status)
 
 
@@ -190,8 +190,8 @@ async def test_what_was_only_added_is_flushed_with_the_mark(inbox: Inbox, rows: 
 
 async def test_many_handlers_at_once_each_have_a_session_of_their_own(inbox: Inbox, rows: Rows, on_paid: Any) -> None:
     on_paid(lambda event, session: session.add(Invoice(id=event.id, status="paid")))
-    await inbox.store.claim([make_claim(f"evt_{number:02d}") for number in range(40)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number:02d}") for number in range(40)])
+    inbox._runtime.start_worker()
     await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     assert len(rows(INVOICES)) == 41
 
@@ -240,7 +240,7 @@ async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, rows: Ro
         ended.set()
 
     on_paid(paid)
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(ended.is_set)
     await inbox.stop()
     assert (rows(RECEIPTS)[0][0], rows(INVOICES)) == ("processing", [])
@@ -259,8 +259,8 @@ async def test_a_batch_shares_one_session(inbox: Inbox, rows: Rows, kind: str) -
         tx.add_all([Invoice(id=event.id, status="paid") for event in events])
 
     inbox.on("stripe", "invoice.paid", batch=10)(asynchronous if kind == "async" else plain)
-    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(2, 9)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(2, 9)])
+    inbox._runtime.start_worker()
     await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     assert (sizes, len(rows(INVOICES))) == ([8], 8)
 
@@ -411,8 +411,8 @@ async def test_every_connection_is_given_back(inbox: Inbox, rows: Rows, engine: 
             raise ValueError("once")
 
     on_paid(paid, retry=QUICK)
-    await inbox.store.claim([make_claim(f"evt_{number:02d}") for number in range(40)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number:02d}") for number in range(40)])
+    inbox._runtime.start_worker()
     await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     await inbox.stop()
     assert engine.pool.checkedout() == 0
@@ -495,9 +495,9 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
                 tx.execute(select(Invoice))
 
     inbox.on("stripe", "invoice.paid", retry=QUICK)(asynchronous if kind == "async" else plain)
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(holding.is_set)
-    await asyncio.wait_for(inbox.store.claim([make_claim("evt_2")]), 5)
+    await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_2")]), 5)
     claimed.set()
     await until(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(INVOICES) == [("evt_1 2", "paid"), ("evt_2 1", "paid")]
@@ -613,10 +613,10 @@ def test_what_is_no_engine_is_refused(make_inbox: Callable[..., Inbox], database
 async def test_the_users_engine_is_left_as_it_is(inbox: Inbox, database: str, kind: str, is_sqlite: bool) -> None:
     """An app's own sessions read without the write lock: a request that is open stops no delivery."""
     if kind == "sync" and is_sqlite:
-        engine = inbox.sessions.engine
+        engine = inbox._runtime.sessions.engine
         with engine.connect() as reading:
             reading.execute(select(func.count()).select_from(Invoice))
-            await asyncio.wait_for(inbox.store.claim([make_claim("evt_2")]), 2)
+            await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_2")]), 2)
     assert ask(database, "SELECT count(*) FROM webhook_receipts")[0][0] >= 1
 
 
@@ -624,8 +624,8 @@ async def test_the_users_engine_is_left_as_it_is(inbox: Inbox, database: str, ki
 
 
 async def rehearsed(inbox: Inbox) -> Rehearsal:
-    (receipt,) = await inbox.store.find(Filter(), limit=1)
-    return await rehearse(inbox.store, inbox.handlers, receipt, inbox.sessions.transaction)
+    (receipt,) = await inbox._runtime.store.find(Filter(), limit=1)
+    return await rehearse(inbox._runtime.store, inbox._runtime.handlers, receipt, inbox._runtime.sessions.transaction)
 
 
 async def test_a_rehearsal_on_an_engine_shows_the_statements_and_leaves_nothing(
@@ -665,8 +665,8 @@ async def test_a_rehearsal_on_an_engine_shows_no_statement_of_oncehooks_own(
 
     inbox.on("stripe", "invoice.paid")(asynchronous if kind == "async" else plain)
     await deliver(inbox, "stripe", stripe_body("evt_1"))
-    (receipt,) = await inbox.store.find(Filter(), limit=1)
-    rehearsal = await inbox.rehearse(receipt)
+    (receipt,) = await inbox._runtime.store.find(Filter(), limit=1)
+    rehearsal = await inbox._runtime.rehearse(receipt)
     assert rehearsal.error is None and [one.sql for one in rehearsal.statements] == ["SELECT 1"]
     assert [(one["key"], one["new"]) for one in rehearsal.effects] == [("mail:in_1", True)]
 

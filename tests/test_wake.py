@@ -136,7 +136,7 @@ async def test_many_announcements_are_few_notifications_and_the_last_is_heard(in
         for _ in range(50):
             last = time.monotonic()
             for _ in range(20):
-                inbox.announcer.announce()
+                inbox._runtime.announcer.announce()
             await asyncio.sleep(0.005)
         await until(lambda: bool(times) and times[-1] >= last)
         assert len(times) <= (time.monotonic() - begun) / APART + 1
@@ -144,12 +144,12 @@ async def test_many_announcements_are_few_notifications_and_the_last_is_heard(in
 
 async def test_a_worker_is_told_of_a_replay(inbox: Inbox, database: str) -> None:
     inbox.on("stripe", "*")(_ignore)
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: len(ask(database, LISTENERS)) == 1)
     await deliver(inbox, "stripe", stripe_body("evt_1"))
     await until(settled(database, "processed", 1))
     for times in (1, 2):
-        assert (await replay(inbox.store, Selection(receipts=(1,)))).count == 1
+        assert (await replay(inbox._runtime.store, Selection(receipts=(1,)))).count == 1
         again = f"SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND replays = {times}"
         await until(lambda again=again: ask(database, again) == [(1,)])  # type: ignore[misc]
 
@@ -171,15 +171,15 @@ async def test_a_retry_that_is_due_at_once_and_what_a_worker_gives_back_are_anno
             await asyncio.sleep(0.3)
 
     async with heard(database) as times:
-        await inbox.store.claim([make_claim("evt_0")])
-        inbox.start_worker()
+        await inbox._runtime.store.claim([make_claim("evt_0")])
+        inbox._runtime.start_worker()
         await until(lambda: len(times) == 1)
         await until(settled(database, "processed", 1))
-        await inbox.store.claim([make_claim(f"evt_{n}") for n in range(1, 60)])
-        inbox.worker.wake()  # type: ignore[union-attr]
+        await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(1, 60)])
+        inbox._runtime.worker.wake()  # type: ignore[union-attr]
         await asyncio.wait_for(started.wait(), 20)
         assert len(times) == 1
-        await inbox.worker.stop()  # type: ignore[union-attr]
+        await inbox._runtime.worker.stop()  # type: ignore[union-attr]
         await until(lambda: len(times) == 2)
 
 
@@ -187,7 +187,7 @@ async def test_without_a_database_the_listener_tries_again_and_says_so_once(
     inbox: Inbox, database: str, postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = database.rpartition("/")[2]
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     await until(lambda: len(ask(database, LISTENERS)) == 1)
     postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     try:
@@ -211,7 +211,7 @@ async def test_sqlite_has_nobody_to_tell_and_a_second_process_looks(tmp_path: Pa
         inbox.source("stripe", secrets=["whsec_test"])
     worker.on("stripe", "*")(_ignore)
     async with door.lifespan(), worker.lifespan():
-        worker.start_worker()
+        worker._runtime.start_worker()
         await deliver(door, "stripe", stripe_body("evt_1"))
         await until(settled(database, "processed", 1))
 

@@ -59,7 +59,7 @@ async def test_every_answer_is_as_the_document_says(inbox: Inbox, site: Site, pr
     await send(inbox, "evt_tell")
     bounce = json.dumps(postmark_bounce("HardBounce", MessageID="m1@example.com")).encode()
     await post(inbox, "postmark", bounce, {"content-type": "application/json"})
-    await inbox.duplicates.drain()
+    await inbox._runtime.reception.duplicates.drain()
     await worked_off(inbox)
     await deliver(inbox, "stripe", stripe_body("x"), secret="whsec_wrong")
     started = (await program.post("/api/replays", json={"status": "failed", "count": 1})).json()["run"]
@@ -86,7 +86,7 @@ async def test_the_event_in_json_is_the_one_of_the_command_line(inbox: Inbox, pr
     (event,) = (await program.get("/api/events")).json()["events"]
     assert tuple(event) == schemas.Event.__struct_fields__
     assert set(Receipt.__slots__) - set(event) == {"unhandled_at"}
-    (receipt,) = await inbox.store.find(Filter(), limit=1)
+    (receipt,) = await inbox._runtime.store.find(Filter(), limit=1)
     assert event == receipt.as_json()
 
 
@@ -113,7 +113,7 @@ async def test_an_odd_type_pattern_is_no_trouble_of_the_database(
 
 async def test_the_audit_pages_by_cursor(inbox: Inbox, program: httpx.AsyncClient) -> None:
     for n in range(5):
-        await inbox.store.audit("me", "test", {"n": n})
+        await inbox._runtime.store.audit("me", "test", {"n": n})
     first = (await program.get("/api/audit", params={"limit": 3})).json()
     second = (await program.get("/api/audit", params={"limit": 3, "cursor": first["next"]})).json()
     assert [row["detail"]["n"] for row in first["rows"] + second["rows"]] == [4, 3, 2, 1, 0] and second["next"] is None

@@ -29,7 +29,7 @@ def working(inbox: Inbox, rows: Rows) -> Inbox:
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Any, tx: Any) -> None:
-        mark = "?" if inbox.settings.database.startswith("sqlite") else "$1"
+        mark = "?" if inbox._runtime.settings.database.startswith("sqlite") else "$1"
         await tx.execute(f"INSERT INTO paid VALUES ({mark})", event.object_id)
 
     @inbox.on("stripe", "charge.failed")
@@ -58,10 +58,10 @@ async def send(inbox: Inbox, event_id: str, type_: str = "invoice.paid", **more:
 
 async def worked_off(inbox: Inbox) -> None:
     """Have a worker do all that waits."""
-    if inbox.worker is None:
-        inbox.start_worker()
+    if inbox._runtime.worker is None:
+        inbox._runtime.start_worker()
     async with asyncio.timeout(20):
-        while await inbox.store.find(Filter(status="received"), limit=1) or await inbox.store.find(
+        while await inbox._runtime.store.find(Filter(status="received"), limit=1) or await inbox._runtime.store.find(
             Filter(status="processing"), limit=1
         ):
             await asyncio.sleep(0.02)
@@ -97,7 +97,7 @@ async def test_the_overview_counts_what_arrived_came_again_was_refused_and_faile
     await send(working, "evt_0")
     await send(working, "evt_f", "charge.failed")
     await deliver(working, "stripe", stripe_body("evt_x"), secret="whsec_wrong")
-    await working.duplicates.drain()
+    await working._runtime.reception.duplicates.drain()
     await worked_off(working)
     for over in ("15m", "1h", "24h", "7d"):
         page = (await browser.get("/", params={"range": over})).text
@@ -118,20 +118,22 @@ async def test_the_overview_has_the_rejections_and_latencies_of_all_processes(
             await deliver(inbox, "stripe", stripe_body(f"evt_{forged}"))
             for _ in range(forged):
                 await deliver(inbox, "stripe", stripe_body("evt_x"), secret="whsec_wrong")
-        await other.refusals.write()
-        await other.acks.write()
-        before = Overview(working)
+        await other._runtime.reception.refusals.write()
+        await other._runtime.reception.acks.write()
+        before = Overview(working._runtime)
         assert sum((await before.rates("1h"))[1]["rejected"]) == 12  # five of them are not written yet
         assert (await before.sources("1h"))[-1]["rejected"] == 12
-        await working.refusals.write()
-        await working.acks.write()
-        for overview in (Overview(working), Overview(other)):
+        await working._runtime.reception.refusals.write()
+        await working._runtime.reception.acks.write()
+        for overview in (Overview(working._runtime), Overview(other._runtime)):
             assert sum((await overview.rates("1h"))[1]["rejected"]) == 12
             assert sum((await overview.rates("15m"))[1]["rejected"]) == 12
-            assert (await overview.total())["accept_seconds"] == (await Overview(working).total())["accept_seconds"]
-        rows = ask(working.settings.database, "SELECT sum(acked) FROM webhook_acks")
+            assert (await overview.total())["accept_seconds"] == (await Overview(working._runtime).total())[
+                "accept_seconds"
+            ]
+        rows = ask(working._runtime.settings.database, "SELECT sum(acked) FROM webhook_acks")
         assert rows == [(2,)]
-    assert sum((await Overview(working).rates("7d"))[1]["rejected"]) == 12  # the other process is gone
+    assert sum((await Overview(working._runtime).rates("7d"))[1]["rejected"]) == 12  # the other process is gone
 
 
 async def test_charts_begin_with_15_minutes_until_there_is_an_hour_to_show(working: Inbox, browser: Browser) -> None:
@@ -143,23 +145,23 @@ async def test_charts_begin_with_15_minutes_until_there_is_an_hour_to_show(worki
 
 
 async def test_buckets_that_are_over_are_not_counted_again_and_the_last_are(working: Inbox, site: Site) -> None:
-    overview = Overview(working)
+    overview = Overview(working._runtime)
     await send(working, "evt_1")
     assert sum((await overview.rates("1h"))[1]["received"]) == 1
     asked: list[Any] = []
-    original = working.store.rates
+    original = working._runtime.store.rates
 
     async def rates(since: Any, seconds: int) -> Any:
         asked.append(since)
         return await original(since, seconds)
 
-    working.store.rates = rates  # type: ignore[method-assign]
+    working._runtime.store.rates = rates  # type: ignore[method-assign]
     await send(working, "evt_2")
     await asyncio.sleep(1.05)
     assert sum((await overview.rates("1h"))[1]["received"]) == 2
     assert sum((await overview.rates("1h"))[1]["received"]) == 2
     (since,) = asked  # once a second at most, and only from the last bucket on
-    assert (await working.store.now() - since).total_seconds() < 180
+    assert (await working._runtime.store.now() - since).total_seconds() < 180
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -248,7 +250,7 @@ async def test_an_event_is_shown_with_all_that_happened_to_it(working: Inbox, br
     receipt = await send(working, "evt_1", "charge.failed", amount=1.10)
     await send(working, "evt_1", "charge.failed", amount=1.10)
     await send(working, "evt_1", "charge.failed", amount=2)
-    await working.duplicates.drain()
+    await working._runtime.reception.duplicates.drain()
     await worked_off(working)
     other = await send(working, "evt_2")
     page = (await browser.get(f"/events/{receipt}")).text
@@ -428,8 +430,8 @@ async def test_a_database_that_does_not_answer_is_told_and_logged(
 ) -> None:
     lines: list[str] = []
     monkeypatch.setattr(signals, "emit", lambda line, **_: lines.append(line))
-    await working.store.close()
+    await working._runtime.store.close()
     page = await browser.get("/events/1")
     assert page.status_code == 503 and "does not answer" in page.text and "dashboard_waits" in lines
     assert (await browser.get("/api/events/1")).json()["error"]["code"] == "unavailable"
-    await working.store.open()
+    await working._runtime.store.open()

@@ -35,7 +35,7 @@ async def browser(site: Site) -> AsyncIterator[Browser]:
 async def test_the_doctor_says_why_a_delivery_was_refused(inbox: Inbox, site: Site, browser: Browser) -> None:
     await deliver(inbox, "stripe", stripe_body("evt_1"), secret="github-secret")
     async with asyncio.timeout(20):
-        while not await inbox.store.rejections("stripe"):
+        while not await inbox._runtime.store.rejections("stripe"):
             await asyncio.sleep(0.02)
     page = (await browser.get("/sources")).text
     assert "other source" in page and "secret of source github" in page and "github-secret" not in page
@@ -49,7 +49,7 @@ async def refuse(inbox: Inbox, reason: str, **how: Any) -> None:
     """A refused delivery whose sample is written."""
     assert (await deliver(inbox, "stripe", stripe_body(f"evt_{reason}"), **how)).outcome[1] == reason
     async with asyncio.timeout(20):
-        while not any(row["reason"] == reason for row in await inbox.store.rejections("stripe")):
+        while not any(row["reason"] == reason for row in await inbox._runtime.store.rejections("stripe")):
             await asyncio.sleep(0.02)
 
 
@@ -57,7 +57,7 @@ async def test_the_doctors_word_stands_with_the_delivery_it_is_about(
     inbox: Inbox, site: Site, browser: Browser
 ) -> None:
     await refuse(inbox, "bad_signature", secret="github-secret")
-    inbox.meter.refused("stripe", "too_large", "refused before it was read and verified")
+    inbox._runtime.reception.meter.refused("stripe", "too_large", "refused before it was read and verified")
     page = (await browser.get("/sources")).text
     of_stripe = page[page.index('id="source-stripe"') :]
     last, before = of_stripe.index("Last rejected"), of_stripe.index("Rejected before")
@@ -73,8 +73,8 @@ async def test_a_secret_that_was_taken_out_too_early_is_said_with_the_refusal(
     inbox: Inbox, site: Site, browser: Browser
 ) -> None:
     await send(inbox, "evt_1")
-    await inbox.secrets.write()
-    source = inbox.sources["stripe"]
+    await inbox._runtime.reception.secrets.write()
+    source = inbox._runtime.sources["stripe"]
     source.settings, removed = replace(source.settings, secrets=("whsec_new",)), source.marks[0]
     source.load_secrets()
     await refuse(inbox, "bad_signature", secret="whsec_test")
@@ -98,7 +98,7 @@ async def test_it_says_which_secret_was_used_and_what_is_not_confirmed(
     inbox: Inbox, site: Site, browser: Browser
 ) -> None:
     await send(inbox, "evt_1")
-    await inbox.secrets.write()
+    await inbox._runtime.reception.secrets.write()
     page = (await browser.get("/sources")).text
     assert re.search(r"secrets\[0\]</code>.*?used <time[^>]*>\S+ ago</time>, 1 in all", page, re.DOTALL)
     assert "whsec_test" not in page
@@ -116,7 +116,7 @@ async def test_a_source_is_paused_and_resumed_and_everybody_sees_it(
     assert paused.headers["location"] == "/sources?done=paused#source-stripe"
     assert "Resume stripe" in (await browser.get("/sources")).text
     assert "Paused:" in (await browser.get("/")).text
-    assert await inbox.store.lease(5, 30, "test") == []
+    assert await inbox._runtime.store.lease(5, 30, "test") == []
     async with site.signed_in("vera") as viewer:
         seen = (await viewer.get("/sources")).text
         assert "by user:otto" in seen and "Resume stripe" not in seen
@@ -127,6 +127,6 @@ async def test_a_source_is_paused_and_resumed_and_everybody_sees_it(
         assert (await program.post("/api/sources/stripe/resume")).json() == {"source": "stripe", "paused": False}
         assert (await program.post("/api/sources/nobody/pause")).status_code == 404
     assert "Paused:" not in (await browser.get("/")).text
-    assert len(await inbox.store.lease(5, 30, "test")) == 1
+    assert len(await inbox._runtime.store.lease(5, 30, "test")) == 1
     done = rows("SELECT actor, action FROM webhook_audit WHERE action IN ('pause', 'resume') ORDER BY id")
     assert done == [("user:otto", "pause"), ("token:admin", "resume")]

@@ -23,7 +23,7 @@ def configured(**alerts: Any) -> Configuration:
 async def look(inbox: Inbox, after: Any = "30s") -> Watched:
     """Let time pass, and have a turn."""
     await advance(inbox, after)
-    done = await inbox.alerts.turn()
+    done = await inbox._runtime.alerts.turn()
     assert done is not None, "it was another's turn"
     return done
 

@@ -47,8 +47,8 @@ class Browser(httpx.AsyncClient):
 async def dashboard_of(inbox: Inbox, configured: Mapping[str, Any] | None = None) -> AsyncIterator["Site"]:
     """The inbox served with its dashboard, and who is `configured` to use it."""
     settings = CONFIGURED if configured is None else configured
-    inbox.configuration = replace(inbox.configuration, dashboard=settings)
-    dashboard = Dashboard(inbox, "the key of this run")
+    inbox._runtime.configuration = replace(inbox._runtime.configuration, dashboard=settings)
+    dashboard = Dashboard(inbox._runtime, "the key of this run")
     async with served(inbox, dashboard) as port:
         yield Site(f"http://127.0.0.1:{port}", dashboard)
 

@@ -26,7 +26,7 @@ inbox = Inbox()
 
 @inbox.on("stripe", "invoice.paid")
 async def paid(event, tx):
-    mark = "?" if inbox.settings.database.startswith("sqlite") else "$1"
+    mark = "?" if inbox._runtime.settings.database.startswith("sqlite") else "$1"
     await tx.execute(f"INSERT INTO paid VALUES ({mark})", event.object_id)
 
 

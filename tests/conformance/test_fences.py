@@ -211,12 +211,12 @@ async def test_nothing_is_started_beside_a_receipt_whose_worker_died(
         running.discard(event.id)
 
     async with inbox.lifespan():
-        (one,) = await leased(inbox.store)
-        await inbox.store.claim([make_claim(f"evt_{number}") for number in range(1, 31)])
-        inbox.start_worker()
+        (one,) = await leased(inbox._runtime.store)
+        await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(1, 31)])
+        inbox._runtime.start_worker()
         await until(lambda: bool(running))
         crashed = Settled(one.receipt, one.lease, State.RETRYING, "crashed", after=0.0, crashed=True)
-        await inbox.store.settle([crashed])
+        await inbox._runtime.store.settle([crashed])
         finished = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
         await until(lambda: ask(database, finished) == [(31,)])
     assert beside and set().union(*beside) == set()

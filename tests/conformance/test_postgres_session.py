@@ -131,8 +131,8 @@ async def test_nothing_in_a_session_reaches_the_next_handler(inbox: Inbox, datab
             raise Fail("after all that")
 
     types = ["invoice.paid", "charge.paid"] * 4 + ["invoice.paid"]
-    await inbox.store.claim([make_claim(f"evt_{number}", type=type) for number, type in enumerate(types)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number}", type=type) for number, type in enumerate(types)])
+    inbox._runtime.start_worker()
     await until(lambda: states(database).count("processed") == 7 and states(database).count("failed") == 2)
     assert found == [found[0]] * 5
     assert (
@@ -175,8 +175,8 @@ async def test_the_event_is_processed_in_whatever_session_the_handler_leaves(
         attempts.append(len(events) if batch else 1)
         await tx.execute(left)
 
-    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(3)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(3)])
+    inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert ask(database, "SELECT status, last_error FROM webhook_receipts") == [("processed", None)] * 3
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
@@ -214,8 +214,8 @@ async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
 
     async with inbox.lifespan():
         ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
-        await inbox.store.claim([make_claim("evt_1"), make_claim("evt_2")])
-        inbox.start_worker()
+        await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+        inbox._runtime.start_worker()
         await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "failed"]
     [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
@@ -228,8 +228,8 @@ async def test_a_read_only_transaction_cannot_hold_the_processed_status(inbox: I
     async def read(event: Event, tx: Any) -> None:
         await tx.execute("SET TRANSACTION READ ONLY")
 
-    await inbox.store.claim([make_claim("evt_1")])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim("evt_1")])
+    inbox._runtime.start_worker()
     await until(lambda: states(database) == ["failed"])
     assert "read-only transaction" in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
 
@@ -255,8 +255,8 @@ async def test_a_deferred_trigger_runs_with_the_settings_and_the_role_of_its_han
         await tx.execute("SET LOCAL app.who = 'the handler'; SET LOCAL ROLE somebody")
         await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
 
-    await inbox.store.claim([make_claim("evt_1")])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim("evt_1")])
+    inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"])
     assert ask(database, "SELECT * FROM audit") == [("the handler", "somebody")]
 
@@ -273,8 +273,8 @@ async def test_deallocating_the_drivers_statements_fails_the_attempt_and_no_othe
         if event.id == "evt_3":
             raise Fail("after that")
 
-    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(5)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(5)])
+    inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["processed", "failed", "processed", "failed", "processed"]
     told = ask(database, "SELECT last_error FROM webhook_receipts WHERE event_id = 'evt_1'")[0][0]
@@ -296,8 +296,8 @@ async def test_a_session_can_be_left_as_it_is(make_inbox: Callable[..., Inbox], 
             raise Fail("after that")
 
     async with inbox.lifespan():
-        await inbox.store.claim([make_claim(f"evt_{number}") for number in range(4)])
-        inbox.start_worker()
+        await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(4)])
+        inbox._runtime.start_worker()
         await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert found == ["", "evt_0", "", "evt_2"]
 
@@ -306,8 +306,8 @@ async def test_a_session_can_be_left_as_it_is(make_inbox: Callable[..., Inbox], 
 
 
 def connections_of(inbox: Inbox) -> HandlerConnections:
-    assert isinstance(inbox.store, PostgresStore) and inbox.store.handling is not None
-    return inbox.store.handling
+    assert isinstance(inbox._runtime.store, PostgresStore) and inbox._runtime.store.handling is not None
+    return inbox._runtime.store.handling
 
 
 async def test_a_connection_whose_commit_was_cancelled_is_not_used_again(inbox: Inbox, database: str) -> None:

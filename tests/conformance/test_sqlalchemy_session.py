@@ -53,7 +53,7 @@ def register(inbox: Inbox, type: str, work: Work, **options: Any) -> None:
     def plain(given: Any, tx: Session) -> None:
         work(given, tx)
 
-    is_async = isinstance(inbox.sessions.engine, AsyncEngine)
+    is_async = isinstance(inbox._runtime.sessions.engine, AsyncEngine)
     inbox.on("stripe", type, **{"retry": ONCE, **options})(asynchronous if is_async else plain)
 
 
@@ -61,12 +61,12 @@ async def handle(inbox: Inbox, database: str, *types: str) -> None:
     """One event after the other: each has been settled before the next one comes."""
     number = len(states(database))
     for type in types:
-        await inbox.store.claim([make_claim(f"evt_{number}", type=type)])
+        await inbox._runtime.store.claim([make_claim(f"evt_{number}", type=type)])
         number += 1
-        if inbox.worker is None:
-            inbox.start_worker()
-        assert inbox.worker is not None
-        inbox.worker.wake()
+        if inbox._runtime.worker is None:
+            inbox._runtime.start_worker()
+        assert inbox._runtime.worker is not None
+        inbox._runtime.worker.wake()
         await until(lambda: set(states(database)) <= {"processed", "failed"})
 
 
@@ -229,8 +229,8 @@ async def test_nothing_of_a_batch_reaches_another_handler_or_the_app(
         connection.exec_driver_sql("PRAGMA case_sensitive_like = ON" if is_sqlite else "SET search_path = tenant_a")
 
     register(inbox, "charge.paid", leave, batch=3)
-    await inbox.store.claim([make_claim(f"evt_{number}", type="charge.paid") for number in range(3)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number}", type="charge.paid") for number in range(3)])
+    inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"] * 3)
     assert sizes == [3]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]

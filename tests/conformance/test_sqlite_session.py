@@ -73,11 +73,11 @@ async def test_nothing_in_a_connection_reaches_the_next_handler(inbox: Inbox, da
 
     types = ["invoice.paid", "charge.paid", "invoice.paid", "charge.paid", "invoice.paid"]
     for number, type in enumerate(types):
-        await inbox.store.claim([make_claim(f"evt_{number}", type=type)])
+        await inbox._runtime.store.claim([make_claim(f"evt_{number}", type=type)])
         if number == 0:
-            inbox.start_worker()
-        assert inbox.worker is not None
-        inbox.worker.wake()
+            inbox._runtime.start_worker()
+        assert inbox._runtime.worker is not None
+        inbox._runtime.worker.wake()
         await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
     assert found == [found[0]] * 3
@@ -93,8 +93,8 @@ async def test_a_handler_that_makes_its_connection_read_only_fails_and_no_other(
         if event.id == "evt_0":
             await tx.execute("PRAGMA query_only = ON")
 
-    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(3)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(3)])
+    inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "processed", "processed"]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_2",)]
@@ -108,8 +108,8 @@ async def test_the_event_is_processed_although_the_handler_has_a_table_of_the_sa
         await tx.execute("CREATE TEMP TABLE webhook_receipts AS SELECT * FROM main.webhook_receipts")
         await tx.execute("INSERT INTO ledger VALUES (?)", event.id)
 
-    await inbox.store.claim([make_claim("evt_1")])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim("evt_1")])
+    inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"])
     assert ask(database, "SELECT note FROM ledger") == [("evt_1",)]
 
@@ -136,8 +136,8 @@ async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
             except Exception:
                 pass  # as a handler may that wants to go on
 
-    await inbox.store.claim([make_claim("evt_1"), make_claim("evt_2")])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+    inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "failed"]
     [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
@@ -156,9 +156,9 @@ async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str)
         await tx.execute("UPDATE ledger SET note = lower(note) WHERE note IN (SELECT name FROM customers)")
         await tx.fetch("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 9) SELECT x FROM n")
         await tx.execute("DELETE FROM ledger WHERE note = '1'")
-        connections.add(id(inbox.store.handling.connection))  # type: ignore[attr-defined]
+        connections.add(id(inbox._runtime.store.handling.connection))  # type: ignore[attr-defined]
 
-    await inbox.store.claim([make_claim(f"evt_{number}") for number in range(5)])
-    inbox.start_worker()
+    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(5)])
+    inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"] * 5)
     assert len(connections) == 1

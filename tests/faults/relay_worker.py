@@ -53,7 +53,7 @@ def make_inbox(database: str, calls: Path, point: str) -> Inbox:
     async def ask(event: Event) -> None:
         await event.effect(f"mail:{event.object_id}", send, to="jane")
 
-    store: Any = inbox.store
+    store: Any = inbox._runtime.store
     if point == "after the lease":
         store.lease_effects = dies(store.lease_effects, before=False)
     elif point == "before the mark":
@@ -61,7 +61,7 @@ def make_inbox(database: str, calls: Path, point: str) -> Inbox:
     elif point == "after the mark":
         store.settle_effects = dies(store.settle_effects, before=False)
     elif point == "before the commit":
-        inbox._asked = lambda outbox: None  # type: ignore[method-assign]
+        inbox._runtime._asked = lambda outbox: None  # type: ignore[method-assign]
         native = store.transaction
 
         def transaction() -> Any:
@@ -71,7 +71,7 @@ def make_inbox(database: str, calls: Path, point: str) -> Inbox:
 
         store.transaction = transaction
     elif point == "after the commit":
-        inbox._asked = lambda outbox: die()  # type: ignore[method-assign]
+        inbox._runtime._asked = lambda outbox: die()  # type: ignore[method-assign]
     return inbox
 
 
@@ -84,7 +84,9 @@ async def main(database: str, calls: str, point: str) -> None:
         relay.MARGIN = -19.5  # what it leases is free again half a second later
     async with inbox.lifespan():
         if point == HEIR:  # so that it finds at once what was left behind
-            looking = asyncio.create_task(keep_rescuing(inbox.store, inbox.handlers, inbox.sources, 0.1))
+            looking = asyncio.create_task(
+                keep_rescuing(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources, 0.1)
+            )
         print("ready", flush=True)
         await stop.wait()
         if point == HEIR:

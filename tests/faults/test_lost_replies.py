@@ -153,9 +153,9 @@ async def test_a_lease_whose_reply_was_lost_uses_no_attempt_and_waits_for_no_lea
             handled.append(event.id)
 
         async with inbox.lifespan():
-            await inbox.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+            await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])
             proxy.lose_answer(b"evt_1")
-            inbox.start_worker()
+            inbox._runtime.start_worker()
             done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
             async with asyncio.timeout(30):
                 while await asyncio.to_thread(ask, address, done) != [(2,)]:

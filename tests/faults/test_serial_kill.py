@@ -33,7 +33,7 @@ async def work_off(postgres: Postgres, kills: int, each: int) -> None:
         workers = [worker(database), worker(database)]
         try:
             for start in range(0, each, 10):
-                await inbox.claimer.claim(interleaved(*(claims_of(key, 10, start) for key in KEYS)))
+                await inbox._runtime.reception.claimer.claim(interleaved(*(claims_of(key, 10, start) for key in KEYS)))
             for _ in range(kills):
                 # A worker may have finished everything while the other one started.
                 enough = min(ask(database, "SELECT count(*) FROM spans")[0][0] + 10, 2 * each * len(KEYS) - 1)

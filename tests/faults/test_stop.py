@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox
-from oncehook.inbox import STOP_MARGIN
+from oncehook.runtime import STOP_MARGIN
 from tests.events import STRIPE_SECRET, make_claim
 from tests.faults.proxy import proxied
 from tests.servers import Postgres
@@ -32,7 +32,7 @@ async def test_stopping_ends_in_time_though_the_database_does_not_answer(postgre
             await asyncio.sleep(30)
 
         await inbox.start()
-        await inbox.store.claim([make_claim(f"evt_{n}") for n in range(20)])
+        await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(20)])
         async with asyncio.timeout(10):
             for _ in range(8):
                 await inside.acquire()

@@ -101,7 +101,7 @@ def test_a_customer_without_an_address_has_paid_too(oncehook: Bench, shop: Shop)
 
 async def deliver_all(inbox: Inbox) -> list[tuple[int, str]]:
     """With workers at work: 20 times one event, and five other events of the same payment, all at once."""
-    inbox.start_worker()
+    inbox._runtime.start_worker()
     others = [invoice(f"evt_{n}", "invoice.paid" if n % 2 else "invoice.payment_succeeded") for n in range(2, 7)]
     answers = await asyncio.gather(
         deliver(inbox, "stripe", invoice("evt_1"), copies=20),

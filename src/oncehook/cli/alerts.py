@@ -16,9 +16,9 @@ from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.concurrency.calling import said
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.inbox import Inbox
 from oncehook.model.receipt import rfc3339
 from oncehook.model.values import as_duration
+from oncehook.runtime import Runtime
 
 
 @click.group("alerts", invoke_without_command=True)
@@ -40,20 +40,20 @@ def command(context: click.Context, config: str | None, as_json: bool) -> None:
     context.obj = config
     if context.invoked_subcommand is not None:
         return
-    inbox = configured_inbox(config)
-    incidents, not_opened, rules = run(_look(inbox))
+    runtime = configured_inbox(config)._runtime
+    incidents, not_opened, rules = run(_look(runtime))
     if as_json:
         for row in [*incidents, *rules]:
             print_json(row)
     else:
-        _print_incidents(incidents, not_opened, inbox.alerts.settings.every)
+        _print_incidents(incidents, not_opened, runtime.alerts.settings.every)
         _print_rules(rules)
 
 
-async def _look(inbox: Inbox) -> tuple[list[dict[str, Any]], list[Reading], list[dict[str, Any]]]:
-    inbox.alerts.check()
-    async with opened(replace(inbox.configuration, settings=inbox.settings)) as store:
-        alerts = Alerts(store, inbox.alerts.settings, inbox.sources, inbox.outgoing)
+async def _look(runtime: Runtime) -> tuple[list[dict[str, Any]], list[Reading], list[dict[str, Any]]]:
+    runtime.alerts.check()
+    async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
+        alerts = Alerts(store, runtime.alerts.settings, runtime.sources, runtime.outgoing)
         incidents = await alerts.incidents()
         return incidents, await alerts.not_opened(incidents), await alerts.standing()
 
@@ -108,9 +108,9 @@ def test(config_of_group: str | None, target: str | None, config: str | None) ->
     oncehook alerts test
     oncehook alerts test ops
     """
-    inbox = configured_inbox(config or config_of_group)
-    inbox.alerts.load_targets()
-    targets = inbox.alerts.targets
+    runtime = configured_inbox(config or config_of_group)._runtime
+    runtime.alerts.load_targets()
+    targets = runtime.alerts.targets
     if target is not None and target not in targets:
         known = ", ".join(targets) or "none"
         raise click.UsageError(f"alerts.targets.{target} is not in the configuration: known are {known}")
@@ -118,10 +118,10 @@ def test(config_of_group: str | None, target: str | None, config: str | None) ->
     if not chosen:
         click.echo("there are no targets: add one under [alerts.targets.NAME] in oncehook.toml", err=True)
         sys.exit(1)
-    sys.exit(0 if run(_test(inbox, chosen)) else 1)
+    sys.exit(0 if run(_test(runtime, chosen)) else 1)
 
 
-async def _test(inbox: Inbox, targets: list[Target]) -> bool:
+async def _test(runtime: Runtime, targets: list[Target]) -> bool:
     message, well = trial(f"{secrets.token_hex(12)}-test", rfc3339(SYSTEM.datetime()) or ""), True
     try:
         for target in targets:
@@ -129,7 +129,7 @@ async def _test(inbox: Inbox, targets: list[Target]) -> bool:
             well = well and word == "told"
             click.echo(f"{target.name}  {target.kind} {printable(target.where)}  {word}: {printable(answer)}")
     finally:
-        await inbox.outgoing.close()
+        await runtime.outgoing.close()
     return well
 
 

@@ -55,8 +55,9 @@ def configured(config: str | None, word: str | None = None) -> "tuple[Configurat
         return configuration, None
     with _configuration_file(config):
         inbox = load_inbox(name)
-    sources = {source.name: source.settings for source in inbox.sources.values()}
-    return replace(inbox.configuration, settings=inbox.settings, sources=sources), inbox
+    runtime = inbox._runtime
+    sources = {source.name: source.settings for source in runtime.sources.values()}
+    return replace(runtime.configuration, settings=runtime.settings, sources=sources), inbox
 
 
 @contextmanager

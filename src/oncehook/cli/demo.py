@@ -43,7 +43,7 @@ def command(port: int, rate: int, seconds: int | None) -> None:
         tempfile.TemporaryDirectory(prefix="oncehook-demo-", ignore_cleanup_errors=True) as folder,
     ):
         tour = Tour(Path(folder), listener, rate)
-        announce(tour.inbox, listener, tour.dashboard.access.run_token)
+        announce(tour.inbox._runtime, listener, tour.dashboard.access.run_token)
         _hint(Path(folder), tour.base)
         screen = console()
         view = Board(screen) if sys.stdout.isatty() and not screen.is_dumb_terminal else Lines()

@@ -14,11 +14,11 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.secret import resolve
 from oncehook.config.settings import Configuration
 from oncehook.handlers.roster import IGNORE_SECONDS
-from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.values import as_duration
 from oncehook.operations.doctor import examine
 from oncehook.operations.rotation import removed_secret
+from oncehook.runtime import Runtime
 from oncehook.store.protocols import Store
 from oncehook.store.rows import REJECTIONS_KEPT
 
@@ -54,17 +54,17 @@ def command(context: click.Context, config: str | None, as_json: bool) -> None:
 
 async def _examine(config: str | None) -> list[Finding]:
     try:
-        inbox = configured_inbox(config)
-        configuration = replace(inbox.configuration, settings=inbox.settings)
+        runtime = configured_inbox(config)._runtime
+        configuration = replace(runtime.configuration, settings=runtime.settings)
     except ConfigurationError as error:
         return [("wrong", str(error))]
     found: list[Finding] = [("ok", f"configuration: {configuration.file or 'no file, only the environment'}")]
-    found += [finding async for finding in _database(configuration, inbox)]
-    found += _sources(inbox)
+    found += [finding async for finding in _database(configuration, runtime)]
+    found += _sources(runtime)
     return found
 
 
-async def _database(configuration: Configuration, inbox: Inbox) -> AsyncIterator[Finding]:
+async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIterator[Finding]:
     kind = configuration.settings.database.partition(":")[0]
     if kind == "sqlite" and sqlite3.sqlite_version_info < SAFE_SQLITE:
         yield (
@@ -83,9 +83,9 @@ async def _database(configuration: Configuration, inbox: Inbox) -> AsyncIterator
                 )
             for risk in await store.risks():
                 yield "note", risk
-            async for finding in _handlers(inbox, store):
+            async for finding in _handlers(runtime, store):
                 yield finding
-            removed = [finding async for finding in _removed_secrets(inbox, store)]
+            removed = [finding async for finding in _removed_secrets(runtime, store)]
             for finding in removed:
                 yield finding
             rejected = await store.rejections(limit=1)
@@ -100,15 +100,15 @@ async def _database(configuration: Configuration, inbox: Inbox) -> AsyncIterator
         yield "wrong", str(error)
 
 
-async def _handlers(inbox: Inbox, store: Store) -> AsyncIterator[Finding]:
+async def _handlers(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
     """Sources whose events this app has no handler for, and events that no process has one for."""
     elsewhere = {row["source"] for row in await store.live_handlers()}
-    for name in sorted(inbox.sources.keys() - inbox.handlers.handled.sources):
+    for name in sorted(runtime.sources.keys() - runtime.handlers.handled.sources):
         who = "another process does" if name in elsewhere else "no running process does either, and its events wait"
         yield "note", f"source {name}: this app handles none of its events (no handler, forward or email); {who}"
     for name, row in (await store.unhandled()).items():
         events = "1 event has" if row["number"] == 1 else f"{row['number']:,} events have"
-        source = inbox.sources.get(name)
+        source = runtime.sources.get(name)
         if source is not None and source.settings.unhandled == "ignore":
             after = as_duration(IGNORE_SECONDS)
             yield "note", f"source {name}: {events} no handler anywhere: ignored after {after} without one"
@@ -121,10 +121,10 @@ async def _handlers(inbox: Inbox, store: Store) -> AsyncIterator[Finding]:
         )
 
 
-async def _removed_secrets(inbox: Inbox, store: Store) -> AsyncIterator[Finding]:
+async def _removed_secrets(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
     """Secrets that were taken out too early: a problem where deliveries have been refused since."""
     used = await store.secrets_used()
-    for name, source in sorted(inbox.sources.items()):
+    for name, source in sorted(runtime.sources.items()):
         try:
             removed = removed_secret(source, used)
         except ConfigurationError:
@@ -138,13 +138,13 @@ async def _removed_secrets(inbox: Inbox, store: Store) -> AsyncIterator[Finding]
             yield "wrong" if is_refusing else "note", f"source {name}: {removed.sentence.rstrip('.')}: {advice}"
 
 
-def _sources(inbox: Inbox) -> list[Finding]:
+def _sources(runtime: Runtime) -> list[Finding]:
     try:
-        inbox.load_secrets()
+        runtime.load_secrets()
     except ConfigurationError as error:
         return [("wrong", str(error))]
     found: list[Finding] = []
-    for name, source in sorted(inbox.sources.items()):
+    for name, source in sorted(runtime.sources.items()):
         if not source.is_verified:
             found.append(("note", f"source {name} accepts unsigned deliveries from anyone who knows its address"))
         elif source.provider.support == "unconfirmed":
@@ -154,7 +154,7 @@ def _sources(inbox: Inbox) -> list[Finding]:
                     f"source {name}: the scheme of {source.provider_name} is not confirmed; try it before you rely",
                 )
             )
-    return found or [("ok", f"sources: {', '.join(sorted(inbox.sources)) or 'none yet'}")]
+    return found or [("ok", f"sources: {', '.join(sorted(runtime.sources)) or 'none yet'}")]
 
 
 # -- signatures -----------------------------------------------------------------------------------------------------
@@ -177,11 +177,13 @@ def signature(source: str | None, limit: int, secret: Sequence[str], config: str
     oncehook doctor signature stripe --limit 1
     oncehook doctor signature stripe --secret env:STRIPE_SECRET_BEFORE
     """
-    inbox = configured_inbox(config)
-    if source is not None and source not in inbox.sources:
-        raise ConfigurationError(f"there is no source {source}; known are {', '.join(sorted(inbox.sources)) or 'none'}")
+    runtime = configured_inbox(config)._runtime
+    if source is not None and source not in runtime.sources:
+        raise ConfigurationError(
+            f"there is no source {source}; known are {', '.join(sorted(runtime.sources)) or 'none'}"
+        )
     secrets = [resolve(text, "--secret") for text in secret]
-    cases = run(_cases(inbox, source, limit, secrets))
+    cases = run(_cases(runtime, source, limit, secrets))
     for case in cases:
         print_json(case) if as_json else _print_case(case)
     if not cases:
@@ -189,9 +191,9 @@ def signature(source: str | None, limit: int, secret: Sequence[str], config: str
         sys.exit(1)
 
 
-async def _cases(inbox: Inbox, source: str | None, limit: int, secrets: Sequence[str]) -> list[dict[str, Any]]:
-    async with opened(replace(inbox.configuration, settings=inbox.settings)) as store:
-        return await examine(store, inbox.sources, source, limit, secrets)
+async def _cases(runtime: Runtime, source: str | None, limit: int, secrets: Sequence[str]) -> list[dict[str, Any]]:
+    async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
+        return await examine(store, runtime.sources, source, limit, secrets)
 
 
 def _print_case(case: dict[str, Any]) -> None:

@@ -15,15 +15,15 @@ from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
 
 if TYPE_CHECKING:
-    from oncehook.inbox import Inbox
+    from oncehook.runtime import Runtime
 
 Rehearsing = Callable[[Receipt], Awaitable[Rehearsal]]
 
 
-async def rehearse_all(store: Store, inbox: "Inbox", selection: Selection, *, as_json: bool) -> int:
+async def rehearse_all(store: Store, runtime: "Runtime", selection: Selection, *, as_json: bool) -> int:
     """Rehearse what can be replayed of the selection; the exit code."""
     good = rehearsed = 0
-    async with _rehearsing(store, inbox) as rehearsing:
+    async with _rehearsing(store, runtime) as rehearsing:
         async for page in pages(store, selection):
             for receipt in [receipt for receipt, why in page if why is None]:
                 rehearsal = await rehearsing(receipt)
@@ -39,18 +39,18 @@ async def rehearse_all(store: Store, inbox: "Inbox", selection: Selection, *, as
 
 
 @asynccontextmanager
-async def _rehearsing(store: Store, inbox: "Inbox") -> AsyncIterator[Rehearsing]:
+async def _rehearsing(store: Store, runtime: "Runtime") -> AsyncIterator[Rehearsing]:
     """How the handlers of the inbox are rehearsed."""
     rehearsing = partial(
-        rehearse, store, inbox.handlers, effects=inbox.effects, canonical=inbox.canonicals, transaction=None
+        rehearse, store, runtime.handlers, effects=runtime.effects, canonical=runtime.canonicals, transaction=None
     )
-    if inbox.sessions is None:
+    if runtime.sessions is None:
         yield rehearsing
         return
-    from oncehook.inbox import make_sessions
+    from oncehook.runtime import make_sessions
 
-    sessions = make_sessions(inbox.sessions.engine, store)
-    sessions.check_handlers(inbox.handlers)
+    sessions = make_sessions(runtime.sessions.engine, store)
+    sessions.check_handlers(runtime.handlers)
     await sessions.check_database()
     try:
         yield partial(rehearsing, transaction=sessions.transaction)

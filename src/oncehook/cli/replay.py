@@ -153,7 +153,7 @@ async def _replay(
             assert inbox is not None, "--rehearse needs an app"
             if not how.as_json:
                 _tell_left(would)
-            return await rehearse_all(store, inbox, selection, as_json=how.as_json)
+            return await rehearse_all(store, inbox._runtime, selection, as_json=how.as_json)
         return await _replay_selected(store, selection, would, how)
 
 

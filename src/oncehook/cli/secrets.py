@@ -23,13 +23,13 @@ def command(config: str | None, as_json: bool) -> None:
     \b
     oncehook secrets
     """
-    inbox = configured_inbox(config)
+    runtime = configured_inbox(config)._runtime
 
     async def used() -> list[dict[str, Any]]:
-        async with opened(replace(inbox.configuration, settings=inbox.settings)) as store:
+        async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
             return await store.secrets_used()
 
-    rows = list_secrets(list(inbox.sources.values()), run(used()))
+    rows = list_secrets(list(runtime.sources.values()), run(used()))
     if as_json:
         for row in rows:
             print_json(row)

@@ -25,6 +25,7 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.observability import metrics, signals
 from oncehook.providers.source import Source
 from oncehook.receiver.fast_protocol import Protocol, close_unfinished
+from oncehook.runtime import Runtime
 from oncehook.web.app import Service
 
 if TYPE_CHECKING:
@@ -71,33 +72,34 @@ def command(
     oncehook serve --config /etc/oncehook.toml --host 0.0.0.0 --processes 2
     """
     inbox = configured_inbox(config, app)
-    inbox.load_secrets()  # before anything listens, and before other processes are started
+    runtime = inbox._runtime
+    runtime.load_secrets()  # before anything listens, and before other processes are started
     if no_worker:
-        inbox.works = False
+        runtime.works = False
     if concurrency is not None:
-        inbox.set_concurrency(concurrency)
-    if processes > 1 and inbox.settings.database.startswith("sqlite:"):
+        runtime.set_concurrency(concurrency)
+    if processes > 1 and runtime.settings.database.startswith("sqlite:"):
         raise ConfigurationError(
             "--processes needs PostgreSQL: on SQLite one process writes, and more would only wait for it"
         )
-    signals.configure(inbox.settings.log_level, inbox.settings.log_format)
-    dashboard = None if no_dashboard else make_dashboard(inbox)
+    signals.configure(runtime.settings.log_level, runtime.settings.log_format)
+    dashboard = None if no_dashboard else make_dashboard(runtime)
     listener = socket.socket(fileno=fd) if fd is not None else listen(host, port, reuse_port=reuse_port)
     if processes > 1 and fd is None:
         options = _passed_on(config, no_worker, no_dashboard, concurrency)
         token = None
         if dashboard is not None:
             os.environ[RUN_KEY], token = dashboard.run_key, dashboard.access.run_token
-        sys.exit(run_processes(processes, listener, app_name(inbox.configuration, app) or "", options, token=token))
+        sys.exit(run_processes(processes, listener, app_name(runtime.configuration, app) or "", options, token=token))
     serve(inbox, listener, dashboard, announced=fd is None)
 
 
-def make_dashboard(inbox: Inbox) -> "Dashboard":
+def make_dashboard(runtime: Runtime) -> "Dashboard":
     """The dashboard of this run. Of several processes each has the key of the one that started it."""
     from oncehook.web.dashboard import Dashboard  # what it needs is for nobody else to import
 
     key = os.environ.pop(RUN_KEY, None) or secrets.token_hex(32)  # no handler's own child needs to know it
-    return Dashboard(inbox, key)
+    return Dashboard(runtime, key)
 
 
 def _passed_on(config: str | None, no_worker: bool, no_dashboard: bool, concurrency: int | None) -> list[str]:
@@ -126,22 +128,22 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     return listener
 
 
-def announce(inbox: Inbox, listener: socket.socket, token: str | None = None) -> None:
+def announce(runtime: Runtime, listener: socket.socket, token: str | None = None) -> None:
     """Say on standard output where to deliver and where to look: addresses, ready to be pasted."""
     host, port = listener.getsockname()[:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     click.echo(f"Oncehook on {base}  (Ctrl-C stops it)")
-    width = max(map(len, inbox.sources), default=0)
-    for name, source in sorted(inbox.sources.items()):
+    width = max(map(len, runtime.sources), default=0)
+    for name, source in sorted(runtime.sources.items()):
         unsigned = "   ! accepts unsigned deliveries" if not source.is_verified else ""
         doubtful = "   ! this scheme is not confirmed" if source.provider.support == "unconfirmed" else ""
         waits = "   ! waits for its secret" if source.waits_for_secret else ""
         title = source.provider.title or source.provider_name
-        handled = name in inbox.handlers.handled.sources or not inbox.works
+        handled = name in runtime.handlers.handled.sources or not runtime.works
         leaves = "" if handled else "   ! no handler in this process: it takes no work of this source"
         notes = f"{_forwarding(source)}{unsigned}{doubtful}{waits}{leaves}"
         click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{notes}")
-    if not inbox.sources:
+    if not runtime.sources:
         click.echo("  no sources yet: `oncehook init` writes a configuration to start from")
     if token is not None:
         click.echo(f"  {base}/?token={token}   the dashboard, until it stops")
@@ -160,15 +162,15 @@ class Server(uvicorn.Server):
 
     dashboard: "Dashboard | None" = None
 
-    def __init__(self, config: uvicorn.Config, inbox: Inbox) -> None:
+    def __init__(self, config: uvicorn.Config, runtime: Runtime) -> None:
         super().__init__(config)
-        self.inbox = inbox
+        self.runtime = runtime
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Drain: what streams on ends now; deliveries, handlers and effects have one grace together."""
         if self.dashboard is not None:
             self.dashboard.close()
-        await asyncio.gather(super().shutdown(sockets), self.inbox.end_work())
+        await asyncio.gather(super().shutdown(sockets), self.runtime.end_work())
         if self.dashboard is not None:
             await self.dashboard.stop()
 
@@ -178,7 +180,7 @@ class Server(uvicorn.Server):
 
     def end_on_signals(self) -> None:
         """From now on SIGINT and SIGTERM drain and end this server, also while it is still starting."""
-        end_on_signals(lambda number: self.handle_exit(number, None), self.inbox.settings.stop_grace)
+        end_on_signals(lambda number: self.handle_exit(number, None), self.runtime.settings.stop_grace)
 
 
 def most_connections() -> int | None:
@@ -209,9 +211,9 @@ def make_server(inbox: Inbox, dashboard: "Dashboard | None" = None) -> Server:
             access_log=False,
             log_config=None,
             log_level="critical",
-            timeout_graceful_shutdown=math.ceil(inbox.settings.stop_grace),
+            timeout_graceful_shutdown=math.ceil(inbox._runtime.settings.stop_grace),
         ),
-        inbox,
+        inbox._runtime,
     )
     server.dashboard = dashboard
     return server
@@ -221,21 +223,21 @@ def serve(inbox: Inbox, listener: socket.socket, dashboard: "Dashboard | None", 
     """Run until SIGTERM or SIGINT, then drain. Where to deliver is said once deliveries can be taken."""
 
     async def run() -> None:
-        server = make_server(inbox, dashboard)
+        runtime, server = inbox._runtime, make_server(inbox, dashboard)
         server.end_on_signals()
         if not announced:  # one of several: it ends with its parent, whose end of this pipe closes then
             asyncio.get_running_loop().add_reader(0, server.handle_exit, signal.SIGTERM, None)
-        inbox.is_mounted = False  # its own dashboard is served, if any
+        runtime.is_mounted = False  # its own dashboard is served, if any
         async with inbox.lifespan():
             if announced:
-                announce(inbox, listener, dashboard.access.run_token if dashboard else None)
+                announce(runtime, listener, dashboard.access.run_token if dashboard else None)
             gc.collect()
             gc.freeze()  # what start-up made stays; the collector need not walk it again and again
             gc.set_threshold(50_000, 20, 50)
-            if inbox.settings.database.startswith("sqlite:"):
+            if runtime.settings.database.startswith("sqlite:"):
                 # The writer's thread needs the GIL back after each statement; by default it waits 5 ms for it.
                 sys.setswitchinterval(0.0005)
-            unfinished = close_unfinished(server.server_state.connections, inbox.settings.receive_timeout)
+            unfinished = close_unfinished(server.server_state.connections, runtime.settings.receive_timeout)
             beside = [asyncio.create_task(unfinished), asyncio.create_task(metrics.keep_writing())]
             try:
                 await server.serve(sockets=[listener])

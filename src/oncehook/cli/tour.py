@@ -55,7 +55,7 @@ class Tour:
         self.listener = listener
         self.base = "http://{}:{}".format(*listener.getsockname())
         self.inbox = _make_inbox(folder, keys)
-        self.dashboard = make_dashboard(self.inbox)
+        self.dashboard = make_dashboard(self.inbox._runtime)
         self.tally = Tally()
         self.held = True
         self.now = Snapshot([sender.source for sender in SENDERS])
@@ -121,13 +121,13 @@ class Tour:
                 break
             await asyncio.sleep(0.1)
         self.held = self.held and self.now.check.holds
-        self.now.latest = await self.inbox.store.find(Filter(), limit=12)
+        self.now.latest = await self.inbox._runtime.store.find(Filter(), limit=12)
         self._measure()
         return max(0.5, CHECK_SHARE * (SYSTEM.monotonic() - before))
 
     async def _compare(self) -> None:
         receipts: Counter[str] = Counter()
-        for row in await self.inbox.store.counts():
+        for row in await self.inbox._runtime.store.counts():
             receipts[row["source"]] += row.get("receipts", 0)
         self.now.receipts = receipts
         self.now.check = self.tally.check(receipts.total())

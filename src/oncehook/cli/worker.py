@@ -8,9 +8,9 @@ import click
 from oncehook.cli.app import app_name, app_option, configured_inbox
 from oncehook.cli.ending import end_on_signals
 from oncehook.cli.options import config_option
-from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import signals
+from oncehook.runtime import Runtime
 
 
 @click.command("worker")
@@ -29,22 +29,22 @@ def command(app: str | None, config: str | None, concurrency: int | None) -> Non
     oncehook worker hooks:inbox
     oncehook worker hooks:inbox --concurrency 64
     """
-    inbox = configured_inbox(config, app)
-    require_handlers(inbox, app_name(inbox.configuration, app))
+    runtime = configured_inbox(config, app)._runtime
+    require_handlers(runtime, app_name(runtime.configuration, app))
     if concurrency is not None:
-        inbox.set_concurrency(concurrency)
-    inbox.works = True
-    signals.configure(inbox.settings.log_level, inbox.settings.log_format)
-    work(inbox)
+        runtime.set_concurrency(concurrency)
+    runtime.works = True
+    signals.configure(runtime.settings.log_level, runtime.settings.log_format)
+    work(runtime)
 
 
-def require_handlers(inbox: Inbox, app: str | None) -> None:
+def require_handlers(runtime: Runtime, app: str | None) -> None:
     """Without a handler, a worker would have nothing to do.
 
     Where every source has `email = true`, there is work without any.
     """
-    ours = inbox.handlers.ours
-    if not any(True for _ in inbox.handlers) and not (ours and ours.keys() >= inbox.sources.keys()):
+    ours = runtime.handlers.ours
+    if not any(True for _ in runtime.handlers) and not (ours and ours.keys() >= runtime.sources.keys()):
         where = f"{app} registers none" if app else "no APP was given"
         raise ConfigurationError(
             f"there are no handlers to work with: {where}. Name yours: oncehook worker hooks:inbox, or "
@@ -52,15 +52,15 @@ def require_handlers(inbox: Inbox, app: str | None) -> None:
         )
 
 
-def work(inbox: Inbox) -> None:
+def work(runtime: Runtime) -> None:
     """Run until SIGTERM or SIGINT, then finish what is under way."""
 
     async def run() -> None:
         stop = asyncio.Event()
-        end_on_signals(lambda number: stop.set(), inbox.settings.stop_grace)
-        inbox.is_mounted = False
-        async with inbox.lifespan():
-            click.echo(f"Oncehook worker, {inbox.settings.concurrency} at once  (Ctrl-C stops it)")
+        end_on_signals(lambda number: stop.set(), runtime.settings.stop_grace)
+        runtime.is_mounted = False
+        async with runtime.lifespan():
+            click.echo(f"Oncehook worker, {runtime.settings.concurrency} at once  (Ctrl-C stops it)")
             sys.stdout.flush()
             await stop.wait()
 

@@ -5,7 +5,7 @@ again later.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,9 @@ class Canonical:
                 f"source {source!r} has two canonical fetchers: keep one, and let it look at event.type"
             )
         self._of_source[source] = fetcher
+
+    def __iter__(self) -> Iterator[tuple[str, Fetcher]]:
+        return iter(self._of_source.items())
 
     async def fetch(self, source: str, event: Any) -> Any:
         """The object now. Raises RetryLater when it cannot be told, and lets `Fail` and `RetryLater` through."""

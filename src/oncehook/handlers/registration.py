@@ -14,13 +14,13 @@ from oncehook.model.values import duration
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Registry:
-    """The decorators of an inbox, and what was registered by them."""
+class Registration:
+    """The decorators of an inbox."""
 
-    def __init__(self) -> None:
-        self.handlers = Handlers()
-        self.effects = Effects()
-        self.canonicals = Canonical()
+    def __init__(self, handlers: Handlers, effects: Effects, canonicals: Canonical) -> None:
+        self._handlers = handlers
+        self._effects = effects
+        self._canonicals = canonicals
 
     # -- handlers -------------------------------------------------------------------------------------------------
 
@@ -52,7 +52,7 @@ class Registry:
             handler = Handler(
                 source, type_pattern, function, policy, limit, batch, once_per=identity, defaulted=defaulted
             )
-            self.handlers.add(handler)
+            self._handlers.add(handler)
             return function
 
         return register
@@ -98,7 +98,7 @@ class Registry:
 
     def _perform(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Any) -> None:
         policy = Retry() if retry is None else retry
-        self.effects.add(Target(kind, name, function, policy, seconds(timeout, EFFECT_TIMEOUT)))
+        self._effects.add(Target(kind, name, function, policy, seconds(timeout, EFFECT_TIMEOUT)))
 
     @overload
     def canonical(self, source: str, fetch: F, *, timeout: Any = None) -> F: ...
@@ -110,7 +110,7 @@ class Registry:
         """Register how a source's object is asked of its provider, for `event.canonical()`: `fetch(event)`."""
 
         def register(fetch: F) -> F:
-            self.canonicals.add(source, Fetcher(fetch, seconds(timeout, FETCH_TIMEOUT)))
+            self._canonicals.add(source, Fetcher(fetch, seconds(timeout, FETCH_TIMEOUT)))
             return fetch
 
         return register if fetch is None else register(fetch)

@@ -50,7 +50,7 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.inbox = getattr(self.app, "inbox", None)  # the service has one; any other app goes uvicorn's way
+        self.receiver = getattr(self.app, "receiver", None)  # the service has one; any other app goes uvicorn's way
         self.nobody = asyncio.Event()
         self.parts: list[bytes] = []  # of the body, out of the data that is being fed
 
@@ -124,9 +124,9 @@ class Protocol(HttpToolsProtocol):
         """Answer 431 and close. An earlier request that is not answered yet would take the 431 for its own answer."""
         if self.transport.is_closing():
             return
-        if self.inbox is not None and self._is_answered():
+        if self.receiver is not None and self._is_answered():
             self.cycle = taken = Taken(False, self.nobody)  # type: ignore[assignment]
-            self._answer(taken, self.inbox.receiver.refusals.answer("unknown", turned_away("head_too_large", CLOSE)))
+            self._answer(taken, self.receiver.refusals.answer("unknown", turned_away("head_too_large", CLOSE)))
         self.transport.close()
 
     def _is_answered(self) -> bool:
@@ -136,7 +136,7 @@ class Protocol(HttpToolsProtocol):
     def _may_be_short(self) -> bool:
         return (
             self.url.startswith(DOOR)
-            and self.inbox is not None
+            and self.receiver is not None
             and self._is_answered()
             and not self.expect_100_continue
             and self.parser.get_method() == b"POST"
@@ -146,8 +146,8 @@ class Protocol(HttpToolsProtocol):
 
     def _take(self, body: bytes) -> bool:
         """Receive a complete delivery without a task; False if its source needs more than a commit to be awaited."""
-        assert self.inbox is not None
-        receiver = self.inbox.receiver
+        receiver = self.receiver
+        assert receiver is not None
         address, _, query = self.url.partition(b"?")
         path = address.decode("latin-1")
         name = path[len(PREFIX) :].rstrip("/")

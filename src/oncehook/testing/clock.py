@@ -19,11 +19,11 @@ async def advance(inbox: Inbox, by: Any) -> None:
     Every time in the inbox's tables moves back by so much, those that a sender wrote too; the process's own clock, by
     which signatures are checked, and your own tables stay. Nothing may be at work meanwhile.
     """
-    if not inbox.is_running:
+    if not inbox._runtime.is_running:
         raise RuntimeError(NOT_RUNNING)
     seconds = duration(by)
-    store: Any = inbox.store  # what is below the protocol is known here, and only here
-    if inbox.settings.database.startswith("sqlite:"):
+    store: Any = inbox._runtime.store  # what is below the protocol is known here, and only here
+    if inbox._runtime.settings.database.startswith("sqlite:"):
         await store._write(lambda connection: _move_in_sqlite(connection, store.sql, seconds))
     else:
         async with store._connection() as connection, connection.transaction():

@@ -107,15 +107,15 @@ async def deliver(
     `secret` or `now` (seconds since the epoch) say otherwise; `tampered` adds a byte to the body after that. With
     `copies`, so many arrive at once: the answer is the first one's, the rest are its `others`.
     """
-    if not inbox.is_running:
+    if not inbox._runtime.is_running:
         raise RuntimeError(NOT_RUNNING)
     source = source_of(inbox, to)
     if source.inline:
-        inbox.start_processor()  # its work is done before the answer
+        inbox._runtime.start_processor()  # its work is done before the answer
     if isinstance(payload, Sample):
         sent = payload
     else:
-        moment = inbox.clock.now() if now is None else now
+        moment = inbox._runtime.clock.now() if now is None else now
         draft = _draft(source, payload, type, id, headers or {}, moment)
         sent = _signed(inbox, source, draft, secret, headers or {}, moment)
     if tampered:
@@ -164,12 +164,12 @@ async def post(
 
 def source_of(inbox: Inbox, to: str) -> Source:
     """The source of this name, or the only one of this provider."""
-    if to in inbox.sources:
-        return inbox.sources[to]
-    of_provider = [source for source in inbox.sources.values() if source.provider_name == to]
+    if to in inbox._runtime.sources:
+        return inbox._runtime.sources[to]
+    of_provider = [source for source in inbox._runtime.sources.values() if source.provider_name == to]
     if len(of_provider) == 1:
         return of_provider[0]
-    known = ", ".join(sorted(inbox.sources)) or "none"
+    known = ", ".join(sorted(inbox._runtime.sources)) or "none"
     problem = "is the provider of several sources" if of_provider else "is neither a source nor the provider of one"
     raise LookupError(f"{to!r} {problem}: the sources are {known}")
 

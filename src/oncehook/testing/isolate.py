@@ -25,38 +25,39 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
     does one whose secret is not set where the tests run. An inbox with a SQLAlchemy engine needs an engine on the
     test's database here. `settings` are changed settings.
     """
-    if inbox.sessions is not None and engine is None:
+    if inbox._runtime.sessions is not None and engine is None:
         raise ConfigurationError(
             "the handlers of this inbox write through its SQLAlchemy engine: give isolated() an engine on the test's "
             "database, engine=…"
         )
     sources, signing = {}, {}
-    for name, source in inbox.sources.items():
+    for name, source in inbox._runtime.sources.items():
         sources[name] = _with_what_is_set(source.settings)
         unset = any(is_unset(secret) for secret in source.settings.secrets)
         if source.is_verified and (unset or shared_secret(source) is None):
             pair = make_pair(source.provider)
             sources[name] = replace(sources[name], secrets=(pair.verifying,))
             signing[name] = pair.signing
-    for_tests = replace(inbox.settings, database=database, migrate="auto", unsafe_durability=True)
+    for_tests = replace(inbox._runtime.settings, database=database, migrate="auto", unsafe_durability=True)
     made = IsolatedInbox(
-        config=Configuration(for_tests, sources, inbox.configuration.providers),
+        config=Configuration(for_tests, sources, inbox._runtime.configuration.providers),
         worker=False,
-        clock=inbox.clock,
-        certificates=inbox.certificates,
+        clock=inbox._runtime.clock,
+        certificates=inbox._runtime.certificates,
         engine=engine,
         **settings,
     )
     made.signing = signing
-    made.canonicals = inbox.canonicals
-    for handler in inbox.handlers:
+    for name, fetcher in inbox._runtime.canonicals:
+        made._runtime.canonicals.add(name, fetcher)
+    for handler in inbox._runtime.handlers:
         if not handler.forwards_to:  # its own forwards, with its own secrets
-            made.handlers.add(handler)
-    for name, forward in made.forwards.items():
-        forward.trusted = inbox.forwards[name].trusted
-    for target in inbox.effects:
+            made._runtime.handlers.add(handler)
+    for name, forward in made._runtime.forwards.items():
+        forward.trusted = inbox._runtime.forwards[name].trusted
+    for target in inbox._runtime.effects:
         if target.kind != HTTP:  # its own way out, with its own addresses
-            made.effects.add(target)
+            made._runtime.effects.add(target)
     return made
 
 

@@ -57,7 +57,11 @@ async def drain(
     Leases that ran out are taken back first. With `effects=False` effects stay where they are, recorded. Raises
     NotAtRest after `most` attempts or so many seconds.
     """
-    draining = Draining(inbox, _processor(inbox), Relay(inbox.store, inbox.effects, concurrency=1) if effects else None)
+    draining = Draining(
+        inbox,
+        _processor(inbox),
+        Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=1) if effects else None,
+    )
     deadline = SYSTEM.monotonic() + seconds
     try:
         while await draining.step(most, later=later):
@@ -79,7 +83,7 @@ async def perform(inbox: Inbox) -> int:
     What failed is due again later: `advance`, then perform again. Leases that ran out are taken back first.
     """
     _check(inbox)
-    relay = Relay(inbox.store, inbox.effects)
+    relay = Relay(inbox._runtime.store, inbox._runtime.effects)
     try:
         await relay.rescue()
         return len(await relay.drain())
@@ -94,13 +98,13 @@ async def crash(inbox: Inbox, *, most: int = AT_ONCE) -> list[Receipt]:
     """
     _processor(inbox)
     leased = await lease_due(inbox, most)
-    return [found for one in leased if (found := await inbox.store.get(one.receipt)) is not None]
+    return [found for one in leased if (found := await inbox._runtime.store.get(one.receipt)) is not None]
 
 
 async def receipt(inbox: Inbox, which: int | Answer) -> Receipt:
     """A receipt as it is now, by its number or by the door's answer."""
     number = which.receipt if isinstance(which, Answer) else which
-    found = await inbox.store.get(number) if number is not None else None
+    found = await inbox._runtime.store.get(number) if number is not None else None
     if found is None:
         raise LookupError(f"there is no receipt {number}" if number else f"the door gave no receipt: {which}")
     return found
@@ -109,13 +113,13 @@ async def receipt(inbox: Inbox, which: int | Answer) -> Receipt:
 async def replay(inbox: Inbox, *which: int | Answer) -> int:
     """Replay these receipts, as `oncehook replay` does; how many went back to `received`."""
     numbers = tuple([(await receipt(inbox, one)).receipt for one in which])
-    return (await replaying.replay(inbox.store, Selection(receipts=numbers), actor="a test")).count
+    return (await replaying.replay(inbox._runtime.store, Selection(receipts=numbers), actor="a test")).count
 
 
 async def prune(inbox: Inbox) -> Pruned:
     """Prune what is past its horizon, as the janitor of `serve` does once an hour."""
-    kept = effect_horizon(inbox.settings, inbox.horizons.values())
-    done = await prune_store(inbox.store, inbox.horizons.values(), effects=kept)
+    kept = effect_horizon(inbox._runtime.settings, inbox._runtime.horizons.values())
+    done = await prune_store(inbox._runtime.store, inbox._runtime.horizons.values(), effects=kept)
     if done is None:
         raise NotAtRest("another process prunes this database right now")
     return done
@@ -125,22 +129,23 @@ async def prune(inbox: Inbox) -> Pruned:
 
 
 def _check(inbox: Inbox) -> None:
-    if not inbox.is_running:
+    if not inbox._runtime.is_running:
         raise RuntimeError(NOT_RUNNING)
-    if inbox.worker is not None:
+    if inbox._runtime.worker is not None:
         raise RuntimeError("this inbox has a worker of its own, which would take the work away: Inbox(worker=False)")
 
 
 def _processor(inbox: Inbox) -> Processor:
     _check(inbox)
-    return inbox.start_processor()
+    return inbox._runtime.start_processor()
 
 
 class Draining:
     """One drain of an inbox: what was done so far."""
 
     def __init__(self, inbox: Inbox, processor: Processor, relay: Relay | None) -> None:
-        self.inbox, self.processor, self.relay = inbox, processor, relay
+        self.inbox, self.runtime = inbox, inbox._runtime
+        self.processor, self.relay = processor, relay
         self.attempts = 0
         self.last = ""
         self.worked: dict[int, None] = {}
@@ -157,7 +162,7 @@ class Draining:
         return await self._work() or await self._perform(most)
 
     async def _work(self) -> bool:
-        await rescue(self.inbox.store, self.inbox.handlers, self.inbox.sources)
+        await rescue(self.runtime.store, self.runtime.handlers, self.runtime.sources)
         leased = await lease_due(self.inbox, AT_ONCE)
         if not leased:
             return False
@@ -180,15 +185,15 @@ class Draining:
         return bool(performed)
 
     async def _next_due(self) -> float | None:
-        store, effects = self.inbox.store, self.inbox.effects
-        due = [await store.next_due(self.inbox.handlers.handled)]
+        store, effects = self.runtime.store, self.runtime.effects
+        due = [await store.next_due(self.runtime.handlers.handled)]
         if self.relay is not None:
             waiting = await store.effects_waiting()
             due += [-row["lag"] for row in waiting if effects.find(row["kind"], row["target"]) is not None]
         return min((seconds for seconds in due if seconds is not None), default=None)
 
     async def done(self) -> Drained:
-        store = self.inbox.store
+        store = self.runtime.store
         receipts = [found for number in self.worked if (found := await store.get(number)) is not None]
         ids = tuple(self.performed)
         rows = await store.find_effects(EffectFilter(ids=ids), limit=len(ids)) if ids else []
@@ -204,8 +209,9 @@ def _performed(row: dict[str, Any]) -> Performed:
 
 async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
     """As a worker does it: one whose last worker died is taken alone."""
-    seconds, handled = inbox.settings.lease, inbox.handlers.handled
-    return await inbox.store.lease(most, seconds, "a test", handled=handled) or await inbox.store.lease(
+    runtime = inbox._runtime
+    seconds, handled = runtime.settings.lease, runtime.handlers.handled
+    return await runtime.store.lease(most, seconds, "a test", handled=handled) or await runtime.store.lease(
         1, seconds, "a test", rescued=True, handled=handled
     )
 

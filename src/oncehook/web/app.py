@@ -32,7 +32,9 @@ class Service:
 
     def __init__(self, inbox: Inbox, dashboard: App | None = None) -> None:
         self.inbox = inbox
-        self.scrape = Scrape(inbox.store, inbox.sources)
+        self.runtime = inbox._runtime
+        self.receiver, self.enter = self.runtime.reception.receiver, self.runtime.reception.enter
+        self.scrape = Scrape(self.runtime.store, self.runtime.sources)
         self.dashboard = dashboard
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -42,7 +44,7 @@ class Service:
             return respond(send, refused("malformed", CLOSE, message="Send one Host header."))
         path: str = scope["path"]
         if path.startswith(PREFIX):
-            return self.inbox.enter(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
+            return self.enter(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
         if self.dashboard is None or path in PROBES:
             return self._page(path, scope, send)
         return self.dashboard(scope, receive, send)
@@ -64,7 +66,7 @@ class Service:
         await respond(send, response)
 
     async def _metrics(self, scope: Scope) -> Response:
-        token = self.inbox.settings.metrics_token
+        token = self.runtime.settings.metrics_token
         given = dict(scope["headers"]).get(b"authorization", b"")
         if token is not None and not compare_digest(given, b"Bearer " + token.encode()):
             return 401, b"Give the token: Authorization: Bearer ...\n", (TEXT, (b"www-authenticate", b"Bearer"))

@@ -9,9 +9,9 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from oncehook import __version__
-from oncehook.inbox import Inbox
 from oncehook.operations.replay_runs import Runs
 from oncehook.receiver.request import Receive, Scope, Send
+from oncehook.runtime import Runtime
 from oncehook.web import filters
 from oncehook.web.api import ENDPOINTS
 from oncehook.web.auth import Access
@@ -46,13 +46,13 @@ def actions() -> list[Action]:
 class Dashboard:
     """An ASGI app. Its streams end with `close`, its replays with `stop`."""
 
-    def __init__(self, inbox: Inbox, run_key: str, *, stream_seconds: float | None = None) -> None:
-        access = Access(read_dashboard(inbox.configuration.dashboard), run_key.encode())
+    def __init__(self, runtime: Runtime, run_key: str, *, stream_seconds: float | None = None) -> None:
+        access = Access(read_dashboard(runtime.configuration.dashboard), run_key.encode())
         self.run_key = run_key
         self.access = access
-        self.live = Live(inbox.store, stream_seconds)
-        self.runs = Runs(inbox.store)
-        context = Context(inbox, access, self.live, Overview(inbox), self.runs, Doctor(inbox), PAGES, _renderer())
+        self.live = Live(runtime.store, stream_seconds)
+        self.runs = Runs(runtime.store)
+        context = Context(runtime, access, self.live, Overview(runtime), self.runs, Doctor(runtime), PAGES, _renderer())
         routes: list[Route | Mount] = [
             Route(action.path, guarded(context, action), methods=[action.method]) for action in actions()
         ]

@@ -4,9 +4,9 @@ import asyncio
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.inbox import Inbox
 from oncehook.operations.doctor import examine
 from oncehook.operations.rotation import list_secrets
+from oncehook.runtime import Runtime
 
 FRESH = 2.0
 """Seconds for which an answer is as good as a new one."""
@@ -15,8 +15,8 @@ FRESH = 2.0
 class Doctor:
     """The last kept sample of each source with the doctor's word on it, and when each secret was last used."""
 
-    def __init__(self, inbox: Inbox, clock: Clock = SYSTEM) -> None:
-        self.inbox = inbox
+    def __init__(self, runtime: Runtime, clock: Clock = SYSTEM) -> None:
+        self.runtime = runtime
         self.clock = clock
         self._asking = asyncio.Lock()
         self._asked = float("-inf")
@@ -32,7 +32,7 @@ class Doctor:
             return self._cases, self._secrets
 
     async def _look(self) -> None:
-        store, sources = self.inbox.store, self.inbox.sources
+        store, sources = self.runtime.store, self.runtime.sources
         cases = dict(self._cases)
         for name in sources:
             newest = await store.rejections(name, limit=1)

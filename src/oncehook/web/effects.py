@@ -108,8 +108,8 @@ async def try_again(context: Context, request: Request) -> int:
 
 
 def wake(context: Context) -> None:
-    if context.inbox.relay is not None:
-        context.inbox.relay.wake()
+    if context.runtime.relay is not None:
+        context.runtime.relay.wake()
 
 
 def selected(asked: Asked) -> EffectFilter:

@@ -10,7 +10,7 @@ from oncehook.web.page import Context, Problem, check_texts, principal
 async def look(context: Context, search: str, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
     """A page, and where the next one begins."""
     check_texts({"search": search, "cursor": after})
-    rows = await context.inbox.email.suppressions(after=after, limit=limit + 1, search=search)
+    rows = await context.runtime.email.suppressions(after=after, limit=limit + 1, search=search)
     return rows[:limit], rows[limit - 1]["address"] if len(rows) > limit else None
 
 
@@ -18,7 +18,7 @@ async def change(context: Context, request: Request, address: str, note: str, *,
     """Add or lift a suppression, and record who did. Raises Problem for what is no address."""
     address, note = address.strip(), note.strip()
     check_texts({"address": address, "note": note}, 500)
-    email = context.inbox.email
+    email = context.runtime.email
     try:
         return await (email.allow if remove else email.suppress)(
             address, actor=principal(request).name, note=note or None

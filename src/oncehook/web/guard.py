@@ -187,7 +187,7 @@ def guarded(context: Context, action: Action) -> Callable[[Request], Awaitable[R
         if action.scope is not None and (principal is None or not principal.may(action.scope)):
             raise Problem(403, "forbidden", f"This needs the scope “{action.scope}”, which you do not have.")
         if action.method not in SAFE:
-            body = await read_body(request, context.inbox.settings.receive_timeout)
+            body = await read_body(request, context.runtime.settings.receive_timeout)
             if is_api(action.path):
                 request.state.body = read_json(request, body)
                 check_form_token(principal, request.headers.get("x-csrf-token", ""))

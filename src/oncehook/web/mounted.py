@@ -26,7 +26,7 @@ class MountedDashboard:
 
     def start(self) -> None:
         """Read the settings. Raises ConfigurationError if they are wrong, or if nobody could sign in."""
-        dashboard = Dashboard(self.inbox, secrets.token_hex(32), stream_seconds=STREAM_SECONDS)
+        dashboard = Dashboard(self.inbox._runtime, secrets.token_hex(32), stream_seconds=STREAM_SECONDS)
         if dashboard.access.is_open:
             raise ConfigurationError(
                 "inbox.dashboard is mounted and nobody may sign in: `oncehook access NAME` makes the lines of a user "

@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.inbox import Inbox
 from oncehook.observability.meter import percentiles
+from oncehook.runtime import Runtime
 
 SERIES = ("received", "duplicate", "rejected", "failed")
 MOST = 10_000
@@ -49,8 +49,8 @@ Counts = dict[tuple[str, str], Counter[int]]  # (series, source) → bucket → 
 class Rates:
     """The counts of one range, kept and brought up to date."""
 
-    def __init__(self, inbox: Inbox, over: Range, clock: Clock = SYSTEM) -> None:
-        self.inbox = inbox
+    def __init__(self, runtime: Runtime, over: Range, clock: Clock = SYSTEM) -> None:
+        self.runtime = runtime
         self.over = over
         self.clock = clock
         self._counts: Counts = {}
@@ -70,7 +70,7 @@ class Rates:
             return buckets, self._with_unwritten(buckets[-1])
 
     async def _ask(self, since: int, now: int) -> None:
-        rows = await self.inbox.store.rates(datetime.fromtimestamp(since, UTC), self.over.bucket)
+        rows = await self.runtime.store.rates(datetime.fromtimestamp(since, UTC), self.over.bucket)
         oldest = now - self.over.seconds - self.over.bucket
         for counts in self._counts.values():
             for bucket in [one for one in counts if one >= since or one < oldest]:
@@ -82,7 +82,7 @@ class Rates:
 
     def _with_unwritten(self, last: int) -> Counts:
         counts = dict(self._counts)
-        for (source, _), number in self.inbox.meter.unwritten.items():
+        for (source, _), number in self.runtime.reception.meter.unwritten.items():
             counts["rejected", source] = counts.get(("rejected", source), Counter()) + Counter({last: number})
         return counts
 
@@ -90,10 +90,10 @@ class Rates:
 class Overview:
     """What the overview shows, for pages and for the API."""
 
-    def __init__(self, inbox: Inbox, clock: Clock = SYSTEM) -> None:
-        self.inbox = inbox
+    def __init__(self, runtime: Runtime, clock: Clock = SYSTEM) -> None:
+        self.runtime = runtime
         self.clock = clock
-        self._rates = {name: Rates(inbox, over, clock) for name, over in RANGES.items()}
+        self._rates = {name: Rates(runtime, over, clock) for name, over in RANGES.items()}
         self._standing: tuple[float, dict[str, Any]] | None = None
         self._asking = asyncio.Lock()
         self._is_young = True
@@ -101,7 +101,7 @@ class Overview:
     async def usual_range(self) -> Range:
         """The range to begin with: an hour, or 15 minutes while the first event is younger than an hour."""
         if self._is_young:
-            history = await self.inbox.store.measure("history", {})
+            history = await self.runtime.store.measure("history", {})
             self._is_young = not history or history[0]["value"] < RANGES["1h"].seconds
         return RANGES["15m" if self._is_young else "1h"]
 
@@ -118,7 +118,7 @@ class Overview:
         """Backlog, dead letters, lag, the last receipt and the pause, per source; a second old at most."""
         async with self._asking:
             if self._standing is None or self.clock.monotonic() - self._standing[0] >= 1.0:
-                store = self.inbox.store
+                store = self.runtime.store
                 found = {
                     **await store.standing(MOST),
                     "lag": await store.lags(),
@@ -138,7 +138,7 @@ class Overview:
     async def sources(self, over: str) -> list[dict[str, Any]]:
         """A row a source, configured or only known from its receipts."""
         standing = await self.standing()
-        names = sorted({*self.inbox.sources, *standing["sources"]})
+        names = sorted({*self.runtime.sources, *standing["sources"]})
         rows = []
         for name in names:
             _, series = await self.rates(over, name)
@@ -178,7 +178,7 @@ class Overview:
         for row in standing["acks"]:
             if name in (None, row["source"]):
                 counts[row["bucket"]] += row["value"]
-        for (source, bucket), number in self.inbox.meter.unwritten_acks.items():
+        for (source, bucket), number in self.runtime.reception.meter.unwritten_acks.items():
             if name in (None, source):
                 counts[bucket] += number
         return percentiles(counts)

@@ -12,9 +12,9 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from oncehook.inbox import Inbox
 from oncehook.model.errors import OncehookError
 from oncehook.operations.replay_runs import Runs
+from oncehook.runtime import Runtime
 from oncehook.store.protocols import Store
 from oncehook.web.auth import Access, Principal
 from oncehook.web.doctor import Doctor
@@ -42,7 +42,7 @@ class Problem(OncehookError):
 class Context:
     """What every action is given beside the request."""
 
-    inbox: Inbox
+    runtime: Runtime
     access: Access
     live: Live
     overview: Overview
@@ -53,11 +53,11 @@ class Context:
 
     @property
     def store(self) -> Store:
-        return self.inbox.store
+        return self.runtime.store
 
     def client(self, request: Request) -> str:
         """The address of whoever asks, as far as it is known: the peer's, or what the proxies in front say."""
-        return self.inbox.proxies.client(request.scope)
+        return self.runtime.proxies.client(request.scope)
 
     def door_url(self, request: Request) -> str:
         """Where senders deliver, without the source: at the configured address, else where this request was sent to."""
@@ -69,7 +69,7 @@ class Context:
         given = {
             "principal": principal,
             "csrf": principal.csrf if principal else "",
-            "pages": [page for page in self.pages if page.is_shown(self.inbox)],
+            "pages": [page for page in self.pages if page.is_shown(self.runtime)],
             "path": request.scope["path"],
             "may_replay": principal is not None and principal.may("replay"),
             "may_change": principal is not None and principal.may("admin"),
@@ -96,7 +96,7 @@ class Action:
     scope: str | None = "read"  # None: nobody need have signed in
 
 
-def always(inbox: Inbox) -> bool:
+def always(runtime: Runtime) -> bool:
     return True
 
 
@@ -107,7 +107,7 @@ class Page:
     title: str
     path: str
     actions: tuple[Action, ...] = field(default=())
-    is_shown: Callable[[Inbox], bool] = always
+    is_shown: Callable[[Runtime], bool] = always
 
 
 def form(request: Request) -> dict[str, str]:

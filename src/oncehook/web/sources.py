@@ -12,8 +12,8 @@ from oncehook.web.page import Context, Problem, principal
 
 def about(context: Context, name: str) -> dict[str, Any]:
     """What may be told of a source. Of its secrets, how many there are."""
-    source = context.inbox.sources[name]
-    provider, horizon = source.provider, context.inbox.horizons[name]
+    source = context.runtime.sources[name]
+    provider, horizon = source.provider, context.runtime.horizons[name]
     return {
         "source": name,
         "provider": source.provider_name,
@@ -44,7 +44,7 @@ def last_refusals(context: Context, name: str, case: Refusal | None) -> tuple[Re
     This process has seen the last one, or any process has kept it as a sample. The doctor's word is on the sample; it
     holds for a later refusal with the same reason and detail.
     """
-    seen = context.inbox.meter.last_refused.get(name)
+    seen = context.runtime.reception.meter.last_refused.get(name)
     examined = None if case is None else {
         "at": case["rejected_at"], "reason": case["reason"], "detail": case["detail"], "findings": case["findings"]
     }  # fmt: skip
@@ -62,15 +62,15 @@ async def change(
     """Pause or resume a source that is there; one that is as it should be already is left so."""
     name: str = request.path_params["source"]
     standing = await context.overview.standing()
-    if name not in {*context.inbox.sources, *standing["sources"], *standing["paused"]}:
+    if name not in {*context.runtime.sources, *standing["sources"], *standing["paused"]}:
         raise Problem(404, "not_found", "There is no such source.")
     store = context.store
     actor = principal(request).name
     await (store.pause(name, actor, reason=reason, seconds=seconds) if paused else store.resume(name, actor))
     context.overview.forget()
     await store.notify()
-    if context.inbox.worker is not None:
-        context.inbox.worker.wake()
+    if context.runtime.worker is not None:
+        context.runtime.worker.wake()
     return name
 
 

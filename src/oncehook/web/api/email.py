@@ -14,10 +14,10 @@ from oncehook.web.page import Context, Problem, check_texts
 async def status(context: Context, request: Request) -> Response:
     message = read_query(request, schemas.EmailMessageQuery).message
     check_texts({"message": message})
-    statuses = await context.inbox.email.status(message)
+    statuses = await context.runtime.email.status(message)
     if not statuses:
         raise Problem(404, "not_found", "No email event of this message is known.")
-    return answer({"statuses": statuses, "events": await context.inbox.email.events(message)})
+    return answer({"statuses": statuses, "events": await context.runtime.email.events(message)})
 
 
 async def suppressed(context: Context, request: Request) -> Response:
@@ -25,10 +25,10 @@ async def suppressed(context: Context, request: Request) -> Response:
     if query.address:
         check_texts({"address": query.address})
         try:
-            context.inbox.email.named(query.address)
+            context.runtime.email.named(query.address)
         except ValueError:
             raise Problem(422, "bad_address", "This is not an email address.") from None
-        found = await context.inbox.email.suppression(query.address)
+        found = await context.runtime.email.suppression(query.address)
         return answer({"suppressions": [found] if found else [], "next": None})
     rows, more = await look(context, query.search, query.cursor, query.limit)
     return answer({"suppressions": rows, "next": more})
@@ -51,7 +51,7 @@ async def counts(context: Context, request: Request) -> Response:
     if any(side not in DIMENSIONS for side in sides):
         raise Problem(422, "bad_query", f"by is not made of {', '.join(DIMENSIONS)}.")
     since, until = read_moment(query.since, "since"), read_moment(query.until, "until")
-    rows = await context.inbox.email.counts(sides, since=since, until=until, source=query.source or None)
+    rows = await context.runtime.email.counts(sides, since=since, until=until, source=query.source or None)
     return answer({"counts": rows})
 
 

@@ -63,8 +63,8 @@ async def replay_one(context: Context, request: Request) -> Response:
     done = await replay(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
     if not done.count:
         raise Problem(409, "not_replayable", f"It was not replayed: {next(iter(done.left), 'changed meanwhile')}.")
-    if context.inbox.worker is not None:
-        context.inbox.worker.wake()
+    if context.runtime.worker is not None:
+        context.runtime.worker.wake()
     return answer({"matched": done.matched, "replayed": done.count, "left": dict(done.left), "run": None})
 
 
@@ -77,7 +77,7 @@ async def retry_one(context: Context, request: Request) -> Response:
 async def rehearse_one(context: Context, request: Request) -> Response:
     receipt = await find(context, request)
     await context.store.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
-    told = (await context.inbox.rehearse(receipt)).as_json()
+    told = (await context.runtime.rehearse(receipt)).as_json()
     for statement in told["statements"]:
         statement["args"] = [shortened(value) for value in statement["args"]]
     return answer(told)

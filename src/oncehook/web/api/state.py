@@ -37,7 +37,7 @@ async def dead(context: Context, request: Request) -> Response:
 async def sources(context: Context, request: Request) -> Response:
     standing = await context.overview.standing()
     looked = await context.doctor.look()
-    names = sorted(context.inbox.sources)
+    names = sorted(context.runtime.sources)
     return answer({"sources": [_source(context, request, standing, looked, name) for name in names]})
 
 
@@ -76,7 +76,7 @@ async def resume(context: Context, request: Request) -> Response:
 
 
 async def alerts(context: Context, request: Request) -> Response:
-    watching = context.inbox.alerts
+    watching = context.runtime.alerts
     return answer({"incidents": await watching.incidents(), "rules": await watching.standing()})
 
 

@@ -32,7 +32,7 @@ async def show(context: Context, request: Request) -> Response:
     return context.render(
         request, "effects.html", status=422 if problem else 200, asked=asked, found=found, problem=problem,
         counts=await context.store.effect_standing(MOST), most=MOST, meaning=MEANING, is_first=not cursor,
-        sources=sorted({*context.inbox.sources, *standing["sources"]}), query=urlencode(asked.given()),
+        sources=sorted({*context.runtime.sources, *standing["sources"]}), query=urlencode(asked.given()),
         more=urlencode({**asked.given(), "cursor": found.next or ""}),
         failed=urlencode({name: value for name in ("source", "target") if (value := getattr(asked, name))}),
         done=request.query_params.get("done"),

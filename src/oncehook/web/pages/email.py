@@ -11,8 +11,8 @@ from starlette.responses import RedirectResponse, Response
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.email import DIMENSIONS
 from oncehook.email.event import EmailType
-from oncehook.inbox import Inbox
 from oncehook.model.errors import StoreUnavailable
+from oncehook.runtime import Runtime
 from oncehook.web.charts import Chart, chart
 from oncehook.web.email import change, look
 from oncehook.web.page import Action, Context, Page, Problem, check_texts, form
@@ -31,8 +31,8 @@ CHARTS = {
 ORDER = {name: place for place, name in enumerate(EmailType)}
 
 
-def is_used(inbox: Inbox) -> bool:
-    return any(source.settings.email for source in inbox.sources.values())
+def is_used(runtime: Runtime) -> bool:
+    return any(source.settings.email for source in runtime.sources.values())
 
 
 # -- counters ---------------------------------------------------------------------------------------------------------
@@ -61,7 +61,7 @@ async def show(context: Context, request: Request) -> Response:
 async def _count(context: Context, days: int, by: str) -> tuple[dict[str, Chart], list[str], list[dict[str, Any]]]:
     today = datetime.combine(SYSTEM.datetime().date(), datetime.min.time(), UTC)
     since = today - timedelta(days=days - 1)
-    email = context.inbox.email
+    email = context.runtime.email
     daily = await email.counts(("day", "type"), since=since)
     found = daily if by == "day" else await email.counts((by, "type"), since=since)
     return _charts(daily, since, days), *pivoted(found, by)
@@ -97,7 +97,7 @@ def pivoted(found: list[dict[str, Any]], by: str) -> tuple[list[str], list[dict[
 async def message(context: Context, request: Request) -> Response:
     named = request.query_params.get("message", "").strip()
     check_texts({"message": named})
-    email = context.inbox.email
+    email = context.runtime.email
     statuses = await email.status(named) if named else []
     events = await email.events(named) if statuses else []
     return context.render(request, "email_message.html", message=named, statuses=statuses, events=events)
@@ -122,7 +122,7 @@ async def _suppressions(
 ) -> Response:
     after = request.query_params.get("after", "")
     rows, more = await look(context, search, after, LIMIT)
-    exact = await context.inbox.email.suppression(search) if "@" in search else None
+    exact = await context.runtime.email.suppression(search) if "@" in search else None
     if exact is not None and exact["address"] not in [row["address"] for row in rows]:
         rows = [exact, *rows]  # one that was forgotten is kept by its hash
     return context.render(

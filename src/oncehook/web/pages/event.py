@@ -111,8 +111,8 @@ async def replay_one(context: Context, request: Request) -> Response:
     if not done.count:
         why = next(iter(done.left), "changed meanwhile")
         raise Problem(409, "not_replayable", f"It was not replayed: {why}.")
-    if context.inbox.worker is not None:
-        context.inbox.worker.wake()
+    if context.runtime.worker is not None:
+        context.runtime.worker.wake()
     return RedirectResponse(f"/events/{receipt.receipt}?done=replayed", 303)
 
 
@@ -126,7 +126,7 @@ async def rehearse_one(context: Context, request: Request) -> Response:
     """Its handler runs in a transaction that is rolled back; what it would have done is shown."""
     receipt = await find(context, request)
     await context.store.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
-    rehearsal = await context.inbox.rehearse(receipt)
+    rehearsal = await context.runtime.rehearse(receipt)
     return await _render(context, request, receipt, rehearsal=rehearsal)
 
 

@@ -31,7 +31,7 @@ async def show(context: Context, request: Request) -> Response:
 
 async def _sources(context: Context) -> list[str]:
     standing = await context.overview.standing()
-    return sorted({*context.inbox.sources, *standing["sources"]})
+    return sorted({*context.runtime.sources, *standing["sources"]})
 
 
 # -- replays of many --------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ async def show(context: Context, request: Request) -> Response:
     total = await context.overview.total()
     if total["is_empty"]:
         return context.render(request, "start.html", base=context.door_url(request), sources=_sources(context))
-    incidents = await context.inbox.alerts.incidents()
+    incidents = await context.runtime.alerts.incidents()
     charts, rows, is_slow = {}, [], False
     try:
         buckets, series = await context.overview.rates(over.name)
@@ -46,7 +46,7 @@ def _sources(context: Context) -> list[dict[str, str]]:
             "secret": source.provider.secret,
             "type": next((e.type for e in source.provider.examples if e.type.isalnum() or "." in e.type), "test"),
         }
-        for name, source in sorted(context.inbox.sources.items())
+        for name, source in sorted(context.runtime.sources.items())
     ]
 
 

@@ -25,15 +25,15 @@ ADVICE = {
 
 
 async def show(context: Context, request: Request) -> Response:
-    standing, meter = await context.overview.standing(), context.inbox.meter
-    gone = sorted({*standing["sources"], *standing["paused"]} - set(context.inbox.sources))
+    standing, meter = await context.overview.standing(), context.runtime.reception.meter
+    gone = sorted({*standing["sources"], *standing["paused"]} - set(context.runtime.sources))
     cases, secrets = await context.doctor.look()
-    handlers: dict[str, list[dict[str, Any]]] = {name: [] for name in context.inbox.sources}
+    handlers: dict[str, list[dict[str, Any]]] = {name: [] for name in context.runtime.sources}
     for row in await context.store.live_handlers():
         handlers.setdefault(row["source"], []).append(row)
-    refused = {name: last_refusals(context, name, cases.get(name)) for name in context.inbox.sources}
+    refused = {name: last_refusals(context, name, cases.get(name)) for name in context.runtime.sources}
     return context.render(
-        request, "sources.html", sources=[about(context, name) for name in sorted(context.inbox.sources)], gone=gone,
+        request, "sources.html", sources=[about(context, name) for name in sorted(context.runtime.sources)], gone=gone,
         standing=standing, unknown=meter.last_refused.get("unknown"), advice=ADVICE, base=context.door_url(request),
         since=meter.started, refused=refused, secrets=secrets, handlers=handlers, done=request.query_params.get("done"),
     )  # fmt: skip

@@ -1,0 +1,390 @@
+"""Runtime: the parts behind an `Inbox`, wired together; and how they start and stop.
+
+Internal. The command line, the web pages, `oncehook.testing` and the tests of this project reach it as
+`inbox._runtime`; nobody else should.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from oncehook.alerts import Alerts, read_alerts
+from oncehook.concurrency.clock import Clock
+from oncehook.concurrency.stopping import Deadline
+from oncehook.config.settings import Configuration, Horizon, Settings, SourceSettings
+from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, Effects, Target
+from oncehook.effects.relay import Relay
+from oncehook.email import Email, Folding
+from oncehook.email.folding import BATCH, folded
+from oncehook.handlers.canonical import Canonical
+from oncehook.handlers.forward import POLICY, Forward, Posting
+from oncehook.handlers.outbox import Outbox
+from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handler, Handlers
+from oncehook.handlers.roster import Roster
+from oncehook.http_client.circuit_breaker import Target as ForwardTarget
+from oncehook.http_client.client import Outgoing
+from oncehook.model.errors import ConfigurationError, Unavailable
+from oncehook.model.receipt import Receipt
+from oncehook.model.retry import Retry, with_fields
+from oncehook.observability import signals
+from oncehook.observability.code_version import checked_out
+from oncehook.operations.prune import Janitor, effect_horizon, horizon
+from oncehook.operations.rehearse import Rehearsal, rehearse
+from oncehook.providers.certificates import Certificates
+from oncehook.providers.proxied import Proxies
+from oncehook.providers.source import Source
+from oncehook.receiver.inline import Inline
+from oncehook.receiver.reception import Reception
+from oncehook.store import make_store
+from oncehook.store.protocols import Store
+from oncehook.store.transaction import django_writes_apart
+from oncehook.worker.heartbeat import Heartbeat
+from oncehook.worker.process import Processor
+from oncehook.worker.rescue import keep_rescuing
+from oncehook.worker.wakeups import Announcer, keep_listening
+from oncehook.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+READY_SECONDS = 1.8
+
+STOP_MARGIN = 3.0
+"""Seconds beyond `stop_grace` in which everything but handlers and effects has to end."""
+
+
+class Companion(Protocol):
+    """A part that starts and stops with an inbox that is mounted in another app, such as its dashboard."""
+
+    def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Runtime:
+    """The store, the receiver, the worker, the relay and the background tasks of one inbox."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        settings: Settings,
+        *,
+        worker: bool,
+        clock: Clock,
+        certificates: Certificates,
+        engine: "Engine | AsyncEngine | None",
+    ) -> None:
+        self.configuration = configuration
+        self.settings = settings
+        self.clock = clock
+        self.certificates = certificates
+        self.works = worker
+        self.is_mounted = True  # in another app; not where Oncehook's own command is the process
+        self.sources: dict[str, Source] = {}
+        self.horizons: dict[str, Horizon] = {}
+        self.handlers, self.effects, self.canonicals = Handlers(), Effects(), Canonical()
+        self.store: Store = make_store(settings)
+        self.store.longest_handler = lambda: self.handlers.longest
+        self.sessions = None if engine is None else make_sessions(engine, self.store)
+        self.proxies = Proxies(settings.trusted_proxies)
+        self.announcer = Announcer(self.store)
+        self.reception = Reception(
+            self.store,
+            self.sources,
+            settings,
+            clock=clock,
+            wake=self._wake_worker,
+            announce=self.announcer.announce,
+        )
+        self._wire_outgoing()
+        self.email = Email(self.store, settings)
+        self.folding = self.handlers.first = Folding(self.email.policy)
+        self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
+        self.heartbeat: Heartbeat | None = None
+        self.processor: Processor | None = None
+        self.worker: Worker | None = None
+        self.relay: Relay | None = None
+        self.janitor: Janitor | None = None
+        self._rescuing: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
+        self._listening: asyncio.Task[None] | None = None
+        self._companions: list[Companion] = []
+        self._running = 0
+        self._deadline = Deadline()
+
+    def _wire_outgoing(self) -> None:
+        """What is sent from here: effects, forwards and alerts, over one HTTP client."""
+        self.outgoing = Outgoing()
+        self.targets: dict[str, ForwardTarget] = {}
+        self.forwards: dict[str, Forward] = {}
+        posting = Posting(self.outgoing, self.configuration.settings.effect_targets, self.targets, self.clock)
+        self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))  # addresses of the file only
+        self.alerts = Alerts(
+            self.store,
+            read_alerts(self.configuration.alerts),
+            self.sources,
+            self.outgoing,
+            base=self.configuration.dashboard.get("public_url"),
+            clock=self.clock,
+        )
+
+    # -- sources --------------------------------------------------------------------------------------------------
+
+    def add_source(self, name: str, settings: SourceSettings, *, in_file: bool = False) -> Source:
+        if name in self.sources:
+            raise ConfigurationError(
+                f"sources.{name} is defined twice: in the configuration and in code, or twice in code"
+            )
+        source = Source(
+            name,
+            settings,
+            own_providers=self.configuration.providers,
+            max_body=self.settings.max_body,
+            certificates=self.certificates,
+            proxies=self.proxies,
+        )
+        self.sources[name] = source
+        self.horizons[name] = horizon(name, settings, source.provider, self.settings)
+        retry, timeout = (
+            with_fields(Retry(), source.retry, f"sources.{name}.retry"),
+            settings.timeout or DEFAULT_TIMEOUT,
+        )
+        self.handlers.set_defaults(name, retry=retry, timeout=timeout)
+        if settings.forward is not None:
+            forward = Forward(source, self.outgoing, self.targets, trusted=in_file, clock=self.clock)
+            self.handlers.add(forward.handler)
+            self.forwards[name] = forward
+        if settings.email:
+            self.folding.add(name, source.provider_name, natural=settings.id is not None)
+            if settings.forward is None:
+                self.handlers.add_projection(Handler(name, "*", folded, retry, timeout, BATCH))
+        return source
+
+    def load_secrets(self) -> None:
+        """Resolve every secret that is a reference, as a start does. Raises ConfigurationError for one that is not set.
+
+        Until then none is read: your module can be imported by tests, migrations and CI without them.
+        """
+        for source in self.sources.values():
+            source.load_secrets()
+        for forward in self.forwards.values():
+            forward.load_secrets()
+        self.alerts.load_targets()
+
+    # -- what handlers ask for ------------------------------------------------------------------------------------
+
+    def outbox(self) -> Outbox:
+        """A handler's transaction, not begun yet, with what it may ask for."""
+        begin = self.store.transaction if self.sessions is None else self.sessions.transaction
+        return Outbox(begin, self.store, self.effects, self.canonicals, self._asked)
+
+    def _asked(self, outbox: Outbox) -> None:
+        for noop in outbox.noops:
+            signals.noop(noop.leased, noop.reason, noop.scope, noop.key)
+        if self.relay is not None and any(ask.new for ask in outbox.asks):
+            self.relay.wake()
+
+    async def rehearse(self, receipt: Receipt) -> Rehearsal:
+        """Run a receipt's handler in a transaction that is rolled back, and tell what it would do."""
+        begin = None if self.sessions is None else self.sessions.transaction
+        return await rehearse(self.store, self.handlers, receipt, begin, self.effects, self.canonicals)
+
+    # -- running --------------------------------------------------------------------------------------------------
+
+    def set_concurrency(self, concurrency: int) -> None:
+        """Run so many handlers at once, whatever the settings say. It counts from the next start on."""
+        self.settings = self.store.settings = replace(self.settings, concurrency=concurrency)
+
+    @property
+    def is_running(self) -> bool:
+        return self._running > 0
+
+    def attach(self, companion: Companion) -> None:
+        """Start and stop `companion` with this inbox; at once if the inbox runs."""
+        self._companions.append(companion)
+        if self.is_running:
+            companion.start()
+
+    async def start(self) -> None:
+        """Open the store. From here on deliveries are taken."""
+        self._running += 1
+        if self._running > 1:
+            return
+        self._checking = None  # one of an earlier loop never ends
+        try:
+            self.load_secrets()
+            if self.is_mounted:
+                for companion in self._companions:
+                    companion.start()
+            effect_horizon(self.settings, self.horizons.values())
+            self.alerts.check()
+            self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
+            await self._open_store()
+            self.reception.start()
+        except BaseException:
+            self._running = 0
+            raise
+        for source in self.sources.values():
+            if not source.is_verified:
+                signals.emit("unverified_source", source=source.name)
+            elif source.waits_for_secret:
+                signals.emit("waits_for_secret", source=source.name)
+        if django_writes_apart() and any(not handler.forwards_to for handler in self.handlers):
+            signals.emit("django_apart", detail="use tx, or make what the ORM writes idempotent")
+        if self.works:
+            self.start_worker()
+        signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])
+
+    async def _open_store(self) -> None:
+        if self.sessions is not None:
+            self.sessions.check_handlers(self.handlers)
+        await self.store.open()
+        try:
+            if self.settings.migrate == "never" and await self.store.pending_migrations():
+                raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+            if self.sessions is not None:
+                await self.sessions.check_database()
+        except BaseException:
+            await self.store.close()
+            raise
+
+    async def stop(self) -> None:
+        """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
+        self._running -= 1
+        if self._running > 0:
+            return
+        async with AsyncExitStack() as last:
+            last.push_async_callback(self.store.close)
+            last.push_async_callback(self._stop_heart)
+            await self._in_time(self._finish())
+        self._deadline.clear()
+        signals.emit("stopped")
+
+    async def _in_time(self, *parts: Coroutine[Any, Any, None]) -> None:
+        """Await parts of stopping, until the one deadline of all of them: a database may not answer any more."""
+        seconds = self.settings.stop_grace + STOP_MARGIN
+        if not await self._deadline.keep(seconds, *parts):
+            signals.emit("stop_late", seconds=seconds)
+
+    async def _finish(self) -> None:
+        for task in (self._rescuing, self._listening):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        if self.janitor is not None:
+            await self.janitor.stop()
+            self.janitor = None
+        await self.alerts.stop()
+        for companion in self._companions:
+            await companion.stop()
+        await self.roster.stop()
+        await self.end_work()
+        await self._stop_heart()
+        await self.outgoing.close()
+        await self.reception.stop()
+        await self.announcer.stop()
+
+    async def _stop_heart(self) -> None:
+        heartbeat, self.heartbeat = self.heartbeat, None
+        if heartbeat is not None:
+            self.processor = self.reception.receiver.inline = None
+            await asyncio.to_thread(heartbeat.stop)
+
+    async def end_work(self) -> None:
+        """Lease no more, and let handlers and effects that are under way end, within `stop_grace` altogether."""
+        worker, relay, self.worker, self.relay = self.worker, self.relay, None, None
+        ending = [one for one in (worker, relay, self.reception.receiver.inline) if one is not None]
+        await self._in_time(*(one.stop(self.settings.stop_grace) for one in ending))
+
+    def start_processor(self) -> Processor:
+        """Be able to run handlers in this process: for the worker, for inline sources, and for tests without either."""
+        if self.processor is None:
+            settings = self.settings
+            self.heartbeat = Heartbeat(self.store.heart(), settings.lease, self.clock)
+            self.heartbeat.start()
+            self.processor = Processor(
+                self.store,
+                self.handlers,
+                self.heartbeat,
+                transaction=self.outbox,
+                version=settings.version or checked_out(Path.cwd()),
+                clock=self.clock,
+                announce=self.announcer.announce,
+                threads=settings.concurrency,
+            )
+            self.reception.receiver.inline = Inline(
+                self.store, self.reception.claimer, self.processor, self.roster, settings.lease
+            )
+        return self.processor
+
+    def start_worker(self) -> None:
+        """Work off what was accepted, in this process."""
+        settings = self.settings
+        self.worker = Worker(
+            self.store,
+            self.start_processor(),
+            concurrency=settings.concurrency,
+            lease_seconds=settings.lease,
+            poll=settings.poll,
+            skip_failed=[name for name, source in self.sources.items() if source.settings.serial_failed == "skip"],
+            announce=self.announcer.announce,
+            handled=self.roster.handled,
+        )
+        self.worker.start()
+        self.roster.start()
+        self._listening = asyncio.create_task(keep_listening(self.store, self.worker.wake))
+        self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
+        self.relay.start()
+        kept = effect_horizon(settings, self.horizons.values())
+        self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=self.email.prune)
+        self.janitor.start()
+        self.alerts.start()
+        every, elsewhere = settings.lease / 3, self.roster.is_handled_elsewhere
+        rescuing = keep_rescuing(self.store, self.handlers, self.sources, every, elsewhere)
+        self._rescuing = asyncio.create_task(rescuing)
+
+    @asynccontextmanager
+    async def lifespan(self) -> AsyncIterator[None]:
+        """Start, and stop at the end of the block, also when the block is cancelled."""
+        await self.start()
+        try:
+            yield
+        finally:
+            stopping = asyncio.create_task(self.stop())
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                await stopping  # left behind, it would be cut off with the loop; whoever cancels again cuts it short
+                raise
+
+    async def ready(self) -> None:
+        """Return if an event could be committed now, else raise Unavailable, within READY_SECONDS whatever happens."""
+        if self._checking is None or self._checking.done():  # requests that come meanwhile share one check
+            self._checking = asyncio.create_task(self.store.ping())
+            self._checking.add_done_callback(lambda task: task.cancelled() or task.exception())
+        done, _ = await asyncio.wait([self._checking], timeout=READY_SECONDS)
+        if not done:
+            raise Unavailable("the database does not take a write in time")
+        self._checking.result()
+
+    def _announce_work(self) -> None:
+        """Events wait that a worker of this or another process may lease."""
+        self._wake_worker()
+        self.announcer.announce()
+
+    def _wake_worker(self) -> None:
+        if self.worker is not None:
+            self.worker.wake()
+
+
+def make_sessions(engine: Any, store: Store) -> Any:
+    """Handlers' transactions on a SQLAlchemy engine."""
+    try:
+        from oncehook.integrations.sqlalchemy import Sessions
+    except ModuleNotFoundError:
+        raise ConfigurationError("engine needs SQLAlchemy: pip install 'oncehook[sqlalchemy]'") from None
+    return Sessions(engine, store)
