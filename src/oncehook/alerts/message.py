@@ -1,9 +1,7 @@
-"""What a target is told: the same facts as JSON, as a line of text and as a mail."""
+"""The message that a target gets: the same facts as JSON and as text."""
 
 from dataclasses import dataclass
 from datetime import datetime
-from email.message import EmailMessage
-from email.utils import format_datetime
 from typing import Any
 
 import msgspec
@@ -52,16 +50,6 @@ class Message:
         data: dict[str, Any] = {"id": self.id} | {name: getattr(self, name) for name in names}
         return msgspec.json.encode({"type": f"alert.{self.word}", "timestamp": self.at, "data": data})
 
-    def as_mail(self, sender: str, to: tuple[str, ...]) -> EmailMessage:
-        mail = EmailMessage()
-        mail["Subject"] = f"[oncehook] {self.title}"
-        mail["From"], mail["To"] = sender, ", ".join(to)
-        mail["Message-ID"] = f"<{self.id}@oncehook.invalid>"
-        mail["Date"] = format_datetime(_time(self.at))
-        mail["Auto-Submitted"] = "auto-generated"
-        mail.set_content("\n\n".join(part for part in (self.summary, self.remedy, self.link) if part) + "\n")
-        return mail
-
 
 def compose(alert: LeasedAlert, source: Source | None, base: str | None) -> Message:
     """The message of an alert. `base` is where people reach the dashboard, if that is known."""
@@ -69,7 +57,7 @@ def compose(alert: LeasedAlert, source: Source | None, base: str | None) -> Mess
     facts = {} if rule is None else facts_of(rule, alert.source, alert.value, alert.threshold, source)
     summary, over = alert.summary, alert.word == "recovered"
     if over and alert.recovered_at is not None:
-        seconds = (_time(alert.recovered_at) - _time(alert.opened_at)).total_seconds()
+        seconds = (time_of(alert.recovered_at) - time_of(alert.opened_at)).total_seconds()
         worst = "" if rule is None else f" At worst: {told(rule, max(alert.worst, alert.value))}."
         summary = f"It is over, after {lasted(seconds)}.{worst} It was: {alert.summary}"
     elif alert.word == "reminder" and rule is not None:
@@ -96,7 +84,7 @@ def trial(id: str, at: str) -> Message:
     return Message(id, "test", "test", "", "This is a test: alerts of this inbox arrive here.", "", at)
 
 
-def _time(text: str) -> datetime:
+def time_of(text: str) -> datetime:
     found = moment(text)
     assert found is not None
     return found

@@ -8,15 +8,12 @@ import asyncio
 import json
 import os
 import signal
-import smtplib
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
 from oncehook.alerts.message import Message
 from oncehook.alerts.settings import AlertSettings, TargetSettings
-from oncehook.concurrency.calling import Threads, call
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.secret import resolve
 from oncehook.handlers.forward import judge, retry_after, signed, usable
@@ -76,78 +73,6 @@ def _escaped(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-class Mail:
-    """A mail server: one message to all of `to`, in a thread, because the standard library's client waits."""
-
-    kind = "smtp"
-
-    def __init__(self, name: str, settings: TargetSettings) -> None:
-        self.name = name
-        self.settings = settings
-        self.timeout = settings.timeout
-        where = f"alerts.targets.{name}"
-        self.host, self.port = _host_and_port(settings.smtp or "", f"{where}.smtp", settings.tls)
-        self.where = f"{self.host}:{self.port}"
-        self.user = settings.user and resolve(settings.user, f"{where}.user", "target")
-        self.password = settings.password and resolve(settings.password, f"{where}.password", "target")
-
-    async def tell(self, message: Message) -> str:
-        thread = Threads(1, "oncehook-mail")  # of its own, and left behind if the server never comes to an end
-        try:
-            return str(await call(self.where, self._send, thread, self.timeout, message))
-        except (smtplib.SMTPException, OSError, UnicodeError) as error:
-            raise SendFailed(f"{self.where} {_said(error, self.timeout)}") from None
-
-    def _send(self, message: Message) -> str:
-        mail = message.as_mail(self.settings.sender or "", self.settings.to)
-        with self._connect() as server:
-            if self.settings.tls == "starttls":
-                server.starttls(context=ssl.create_default_context())
-            if self.user and self.password:
-                server.login(self.user, self.password)
-            refused = server.send_message(mail)
-        taken = len(self.settings.to) - len(refused)
-        return f"took it for {taken} of {len(self.settings.to)}"
-
-    def _connect(self) -> smtplib.SMTP:
-        if self.settings.tls == "implicit":
-            context = ssl.create_default_context()
-            return smtplib.SMTP_SSL(self.host, self.port, timeout=self.timeout, context=context)
-        return smtplib.SMTP(self.host, self.port, timeout=self.timeout)
-
-
-def _host_and_port(text: str, where: str, tls: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":") if ":" in text else (text, "", "465" if tls == "implicit" else "587")
-    if not host.strip("[]") or not port.isdigit() or not 0 < int(port) < 65536 or not text.isprintable() or "/" in text:
-        raise ConfigurationError(f"{where} is {text!r}: expected a mail server, such as mail.example.com:587")
-    return host.strip("[]"), int(port)
-
-
-def _said(error: Exception, timeout: float) -> str:
-    """What a mail server's refusal means; of its own words only the number, for they may quote what was sent."""
-    if isinstance(error, UnicodeError):
-        return "was not asked: a user name, password or address is not ASCII"
-    if isinstance(error, TimeoutError):
-        return f"did not take it within {timeout:g} s"
-    if isinstance(error, smtplib.SMTPAuthenticationError):
-        return f"refused the user name or the password ({error.smtp_code})"
-    if isinstance(error, smtplib.SMTPRecipientsRefused):
-        return f"refused every recipient ({', '.join(sorted({str(code) for code, _ in error.recipients.values()}))})"
-    if isinstance(error, smtplib.SMTPSenderRefused):
-        return f"refused the sender ({error.smtp_code})"
-    if isinstance(error, smtplib.SMTPNotSupportedError):
-        return "offers no STARTTLS, or no way to sign in that is known here: see tls and user"
-    if isinstance(error, smtplib.SMTPResponseException):
-        return f"refused it ({error.smtp_code})"
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return f"has no valid certificate ({error.verify_message})"
-    if isinstance(error, ssl.SSLError):
-        return f"cannot speak TLS ({error.reason or type(error).__name__}): see tls"
-    if isinstance(error, smtplib.SMTPServerDisconnected):
-        return "closed the connection"
-    return f"cannot be reached: {getattr(error, 'strerror', None) or type(error).__name__}"
-
-
 class Command:
     """A program: the alert is JSON on its standard input, no shell is between, and 0 is told."""
 
@@ -199,6 +124,8 @@ def make_targets(settings: AlertSettings, outgoing: Outgoing, clock: Clock = SYS
     made: dict[str, Target] = {}
     for name, one in settings.targets.items():
         if one.kind == "smtp":
+            from oncehook.alerts.mail import Mail  # smtplib and email are 15 modules that most inboxes never use
+
             made[name] = Mail(name, one)
         elif one.kind == "command":
             made[name] = Command(name, one)

@@ -7,10 +7,8 @@ environment (which win over the file) and the rows of docs/settings.md. The fiel
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -293,6 +291,8 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
     known: dict[str, Any] = {}
     for name, value in values.items():
         if name not in table:
+            from difflib import get_close_matches  # only a mistake needs it
+
             near = get_close_matches(name, table, 1)
             hint = f"did you mean {where}{near[0]}?" if near else f"known are {', '.join(table)}"
             raise ConfigurationError(f"{where}{name} is not a setting: {hint}")
@@ -376,6 +376,8 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
 
 
 def _read_file(file: Path) -> dict[str, Any]:
+    import tomllib  # an inbox that is configured in code reads no file
+
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except FileNotFoundError:

@@ -7,7 +7,6 @@ signed by Standard Webhooks if there is a `forward_secret`. The target is called
 import re
 from collections.abc import Awaitable, Sequence
 from datetime import UTC
-from email.utils import parsedate_to_datetime
 from fnmatch import translate
 from typing import Any
 from urllib.parse import quote
@@ -251,6 +250,8 @@ def retry_after(answer: Answer, now: float) -> float | None:
     if re.fullmatch("[0-9]{1,9}", told):
         wait = float(told)
     else:
+        from email.utils import parsedate_to_datetime  # most targets answer in seconds, and `email` is 14 modules
+
         try:
             moment = parsedate_to_datetime(told)
             wait = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - now

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from functools import wraps
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -155,6 +154,8 @@ def with_allowed(message: str, *tables: type) -> str:
     if found is None:
         return message
     allowed = sorted({word for table in tables for word in _words(table, found["key"]) if word})
+    from difflib import get_close_matches  # only a mistake needs it
+
     near = get_close_matches(found[1], allowed, 1)
     hint = f"did you mean {near[0]}? " if near else ""
     return f"{found['path']} is {found[1]!r}: {hint}allowed are {', '.join(allowed)}"

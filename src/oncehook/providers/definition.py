@@ -8,9 +8,8 @@ what a definition can name is a closed set of algorithms, canonical forms and ha
 import datetime
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from functools import cache
-from importlib import resources
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -33,6 +32,7 @@ OWN_FORM = ("basic", "sns", "paypal", "plaid", "braintree")
 FETCHED = ("sns", "paypal")
 """Algorithms whose key is fetched where no secret is given."""
 
+CATALOG = Path(__file__).parent / "catalog"
 FORM = b"application/x-www-form-urlencoded"
 _SHARED = ("text", "base64", "hex", "whsec")  # forms of a key that both sides have
 
@@ -305,20 +305,21 @@ def _check_timestamp(signature: Signature, timestamp: Timestamp | None) -> None:
 @cache
 def built_in_names() -> tuple[str, ...]:
     """The names of the providers that come with Oncehook, sorted."""
-    files = (resources.files("oncehook.providers") / "catalog").iterdir()
-    return tuple(sorted(file.name.removesuffix(".toml") for file in files if file.name.endswith(".toml")))
+    return tuple(sorted(file.stem for file in CATALOG.glob("*.toml")))
 
 
 @cache
 def built_in(name: str) -> Provider:
     """A provider that comes with Oncehook."""
     if name not in built_in_names():
+        from difflib import get_close_matches  # only a mistake needs it
+
         near = get_close_matches(name, built_in_names(), 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigurationError(
             f"provider {name} is not known: {hint}`oncehook providers` lists them, and [providers.{name}] defines one"
         )
-    content = (resources.files("oncehook.providers") / "catalog" / f"{name}.toml").read_bytes()
+    content = (CATALOG / f"{name}.toml").read_bytes()
     return read_provider(name, msgspec.toml.decode(content), f"providers/catalog/{name}.toml")
 
 

@@ -9,10 +9,11 @@ import json
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
+from pathlib import Path
 
 from oncehook.model.errors import ConfigurationError
 
+SQL = Path(__file__).parent / "sql"
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _OPTIONAL = re.compile(r"--\?\s*(\w+)\s*$")
 _INCLUDED = re.compile(r"\{> (\w+)\}")
@@ -24,7 +25,7 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
 def load(dialect: str) -> dict[str, str]:
     """Every query of a dialect by its name."""
     found: dict[str, str] = {}
-    for file in (resources.files("oncehook.store") / "sql" / dialect).iterdir():
+    for file in (SQL / dialect).iterdir():
         if file.name.endswith(".sql"):
             _, *parts = _NAME.split(file.read_text("utf-8"))
             for name, body in zip(parts[::2], parts[1::2], strict=True):
@@ -63,16 +64,14 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 @cache
 def columns() -> dict[str, dict[str, dict[str, str]]]:
     """Of every table and view: its columns, each with its type in both dialects and its meaning."""
-    found: dict[str, dict[str, dict[str, str]]] = json.loads(
-        (resources.files("oncehook.store") / "sql" / "columns.json").read_text("utf-8")
-    )
+    found: dict[str, dict[str, dict[str, str]]] = json.loads((SQL / "columns.json").read_text("utf-8"))
     return found
 
 
 @cache
 def migrations(dialect: str) -> tuple[tuple[int, str, str], ...]:
     """(number, name, SQL) of every migration of a dialect, in order."""
-    folder = resources.files("oncehook.store") / "sql" / dialect / "migrations"
+    folder = SQL / dialect / "migrations"
     found = []
     for file in folder.iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")

@@ -8,10 +8,12 @@ import base64
 import binascii
 import hashlib
 import hmac
-from typing import Any
-from xml.parsers import expat
+from typing import TYPE_CHECKING, Any
 
 from oncehook.providers.expressions import NotReadable, TooDeep
+
+if TYPE_CHECKING:
+    from xml.parsers.expat import XMLParserType
 
 DEEPEST = 64
 MOST_PAIRS = 32
@@ -50,8 +52,10 @@ def read_xml(encoded: str) -> Any:
 
     Raises NotReadable or TooDeep. A document type is refused: entities are how XML attacks its readers.
     """
+    from xml.parsers import expat  # only Braintree sends XML
+
     try:
-        return _Reader().read(base64.b64decode("".join(encoded.split()), validate=True))
+        return _Reader(expat.ParserCreate()).read(base64.b64decode("".join(encoded.split()), validate=True))
     except (binascii.Error, expat.ExpatError, UnicodeError, ValueError) as error:
         if isinstance(error, TooDeep):
             raise
@@ -59,11 +63,12 @@ def read_xml(encoded: str) -> Any:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, parser: "XMLParserType") -> None:
+        self.parser = parser
         self.stack: list[tuple[dict[str, Any], list[str]]] = [({}, [])]
 
     def read(self, content: bytes) -> Any:
-        parser = expat.ParserCreate()
+        parser = self.parser
         parser.StartDoctypeDeclHandler = _refuse
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
