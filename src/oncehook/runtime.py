@@ -199,6 +199,10 @@ class Runtime:
         """Run so many handlers at once, whatever the settings say. It counts from the next start on."""
         self.settings = self.store.settings = replace(self.settings, concurrency=concurrency)
 
+    def set_fast_paths(self, fast: bool) -> None:
+        """Use the setting `fast_paths` with this value. It counts from the next start on."""
+        self.settings = self.store.settings = replace(self.settings, fast_paths=fast)
+
     @property
     def is_running(self) -> bool:
         return self._running > 0

@@ -24,7 +24,10 @@ from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import metrics, signals
 from oncehook.providers.source import Source
-from oncehook.receiver.fast_protocol import Protocol, close_unfinished
+from oncehook.receiver.fast_protocol import FastProtocol
+from oncehook.receiver.limited_protocol import LimitedProtocol, close_unfinished
+from oncehook.receiver.protocol_check import choose_protocol
+from oncehook.receiver.request import MOST_HEAD
 from oncehook.runtime import Runtime
 from oncehook.web.app import Service
 
@@ -46,6 +49,7 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
 @click.option("--reuse-port", is_flag=True, help="Let another `serve --reuse-port` take over this port without a gap.")
 @click.option("--no-worker", is_flag=True, help="Only take deliveries; `oncehook worker` does the work elsewhere.")
 @click.option("--no-dashboard", is_flag=True, help="Only the door and the probes: no dashboard and no API.")
+@click.option("--no-fast-paths", is_flag=True, help="Use the plain variant of every optimisation (`fast_paths`).")
 @click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers at once.  [default: 16]")
 @click.option("--fd", type=int, hidden=True, help="The listening socket, from the parent of several processes.")
 def command(
@@ -57,6 +61,7 @@ def command(
     reuse_port: bool,
     no_worker: bool,
     no_dashboard: bool,
+    no_fast_paths: bool,
     concurrency: int | None,
     fd: int | None,
 ) -> None:
@@ -78,6 +83,8 @@ def command(
         runtime.works = False
     if concurrency is not None:
         runtime.set_concurrency(concurrency)
+    if no_fast_paths:
+        runtime.set_fast_paths(False)
     if processes > 1 and runtime.settings.database.startswith("sqlite:"):
         raise ConfigurationError(
             "--processes needs PostgreSQL: on SQLite one process writes, and more would only wait for it"
@@ -86,7 +93,7 @@ def command(
     dashboard = None if no_dashboard else make_dashboard(runtime)
     listener = socket.socket(fileno=fd) if fd is not None else listen(host, port, reuse_port=reuse_port)
     if processes > 1 and fd is None:
-        options = _passed_on(config, no_worker, no_dashboard, concurrency)
+        options = _passed_on(config, no_worker, no_dashboard, no_fast_paths, concurrency)
         token = None
         if dashboard is not None:
             os.environ[RUN_KEY], token = dashboard.run_key, dashboard.access.run_token
@@ -102,9 +109,11 @@ def make_dashboard(runtime: Runtime) -> "Dashboard":
     return Dashboard(runtime, key)
 
 
-def _passed_on(config: str | None, no_worker: bool, no_dashboard: bool, concurrency: int | None) -> list[str]:
+def _passed_on(
+    config: str | None, no_worker: bool, no_dashboard: bool, no_fast_paths: bool, concurrency: int | None
+) -> list[str]:
     """The options that each of several processes is started with."""
-    options = ["--no-worker"] * no_worker + ["--no-dashboard"] * no_dashboard
+    options = ["--no-worker"] * no_worker + ["--no-dashboard"] * no_dashboard + ["--no-fast-paths"] * no_fast_paths
     options += [] if config is None else ["--config", config]
     return options if concurrency is None else [*options, "--concurrency", str(concurrency)]
 
@@ -197,12 +206,15 @@ def most_connections() -> int | None:
     return max(16, min(soft, 1_000_000) - 64)
 
 
-def make_server(inbox: Inbox, dashboard: "Dashboard | None" = None) -> Server:
-    """The server as it is tuned for the door: no proxy headers, no access log, nothing per request that need not be."""
+def make_server(
+    inbox: Inbox, dashboard: "Dashboard | None" = None, protocol: type[asyncio.Protocol] | str | None = None
+) -> Server:
+    """The server as it is tuned for the receiver: no proxy headers, no access log, no work per request without need."""
     server = Server(
         uvicorn.Config(
             Service(inbox, dashboard),
-            http=Protocol,
+            http=protocol or (FastProtocol if inbox._runtime.settings.fast_paths else LimitedProtocol),
+            h11_max_incomplete_event_size=MOST_HEAD,
             limit_concurrency=most_connections(),
             lifespan="off",
             interface="asgi3",
@@ -223,7 +235,9 @@ def serve(inbox: Inbox, listener: socket.socket, dashboard: "Dashboard | None", 
     """Run until SIGTERM or SIGINT, then drain. Where to deliver is said once deliveries can be taken."""
 
     async def run() -> None:
-        runtime, server = inbox._runtime, make_server(inbox, dashboard)
+        runtime = inbox._runtime
+        protocol = await choose_protocol(fast=runtime.settings.fast_paths)
+        server = make_server(inbox, dashboard, protocol)
         server.end_on_signals()
         if not announced:  # one of several: it ends with its parent, whose end of this pipe closes then
             asyncio.get_running_loop().add_reader(0, server.handle_exit, signal.SIGTERM, None)

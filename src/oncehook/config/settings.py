@@ -126,6 +126,12 @@ class Settings:
         "PostgreSQL: whether a handler's session is cleaned before another handler gets its connection. `false` saves "
         "time where no handler changes session state; see [transactions](transactions.md#the-session).",
     )
+    fast_paths: bool = setting(
+        True,
+        flag,
+        "Whether optimisations that lean on internals of uvicorn and asyncpg are used; `false` uses the plain variant "
+        "of each. See [fast paths](operate.md#fast-paths).",
+    )
     dedupe_window: float = setting(
         Default(30 * 86400.0),
         duration,

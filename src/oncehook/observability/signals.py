@@ -115,6 +115,10 @@ LINES: dict[str, tuple[str, str]] = {
     "alert_failed": ("error", "A target could not be told of an incident, and is not tried again."),
     "alerts_wait": ("warning", "The database does not answer; rules are looked at again at the next turn."),
     "lines_dropped": ("warning", "The log was not read quickly enough, and lines were left out."),
+    "fast_path_off": (
+        "warning",
+        "A fast path does not work with the installed library; its plain variant is used.",
+    ),
     "connections_closed": ("warning", "Connections that never completed a request were closed."),
     "sign_in_failed": ("warning", "Somebody did not sign in to the dashboard: a wrong password or token."),
     "dashboard_waits": ("warning", "The database did not answer the dashboard, or not in time."),
