@@ -24,7 +24,7 @@ from oncehook.observability import signals
 from tests import programs
 from tests.events import Rows
 from tests.running import Ran, Run
-from tests.servers import Postgres, ask, in_memory
+from tests.servers import Postgres, ask, in_memory, sqlite_file
 
 os.environ.pop("ONCEHOOK_CONFIG", None)
 os.environ.pop("ONCEHOOK_DATABASE", None)
@@ -83,10 +83,12 @@ def postgres() -> Postgres:
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The address of a database of this test alone, with no rows in it, on each kind in turn."""
+    migrated = request.node.get_closest_marker("without_schema") is None
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'inbox.db'}"
+        file = tmp_path / "inbox.db"
+        return sqlite_file(file) if migrated else f"sqlite:///{file}"
     server: Postgres = request.getfixturevalue("postgres")
-    return server.database(migrated=request.node.get_closest_marker("without_schema") is None)
+    return server.database(migrated=migrated)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@
 A server that already listens on this machine is never touched.
 """
 
-import asyncio
 import contextlib
 import os
 import pwd
@@ -18,11 +17,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import psycopg
+from psycopg.types.string import TextLoader
 
 from tests import programs
 
@@ -150,12 +150,7 @@ class Postgres:
         name = f"migrated_{os.getpid()}"
         if not self._has_template:
             self.sql(f"CREATE DATABASE {name}")
-            mine = {
-                key: value for key, value in os.environ.items() if key != "ONCEHOOK_CONFIG"
-            }  # a test may have set it
-            environment = {**mine, "ONCEHOOK_DATABASE": self.url(name)}
-            command = [sys.executable, "-m", "oncehook", "migrate"]
-            subprocess.run(command, check=True, env=environment, cwd="/", stdout=subprocess.DEVNULL)
+            _migrate(self.url(name))
             self._has_template = True
         return name
 
@@ -168,6 +163,28 @@ class Postgres:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+
+def sqlite_file(path: Path) -> str:
+    """The address of a new SQLite database with the schema, which is made once and copied."""
+    path.write_bytes(_migrated_sqlite())
+    path.chmod(0o600)  # as a service makes it
+    return f"sqlite:///{path}"
+
+
+@cache
+def _migrated_sqlite() -> bytes:
+    with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
+        file = Path(folder) / "migrated.db"
+        _migrate(f"sqlite:///{file}")
+        return file.read_bytes()
+
+
+def _migrate(address: str) -> None:
+    mine = {key: value for key, value in os.environ.items() if key != "ONCEHOOK_CONFIG"}  # a test may have set it
+    command = [sys.executable, "-m", "oncehook", "migrate"]
+    environment = {**mine, "ONCEHOOK_DATABASE": address}
+    subprocess.run(command, check=True, env=environment, cwd="/", stdout=subprocess.DEVNULL)
 
 
 def children_of(parent: int) -> list[int]:
@@ -265,26 +282,37 @@ def ask(database: str, statement: str) -> list[tuple[Any, ...]]:
         with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"), timeout=10)) as connection:
             connection.isolation_level = None
             return connection.execute(statement).fetchall()
-    found: list[tuple[Any, ...]] = []
+    if threading.current_thread() is not threading.main_thread():
+        with _connect(database) as connection:
+            return _fetch(connection, statement)
+    try:
+        return _fetch(_kept(database), statement)
+    except psycopg.OperationalError:
+        if not _last[database].closed:
+            raise
+        return _fetch(_kept(database), statement)  # its server was stopped, or somebody ended it, since the last time
 
-    async def fetch() -> None:
-        connection = await asyncpg.connect(database)
-        try:
-            found.extend(tuple(row) for row in await connection.fetch(statement))
-        finally:
-            await connection.close()
 
-    failure: list[BaseException] = []
+_last: dict[str, psycopg.Connection] = {}
+"""The connection of the main thread to the database that it asked last: a new one costs more than the answer."""
 
-    def run() -> None:
-        try:
-            asyncio.run(fetch())
-        except BaseException as error:  # it belongs to the test, not to this thread
-            failure.append(error)
 
-    asking = threading.Thread(target=run)  # the test's own loop may be running here
-    asking.start()
-    asking.join()
-    if failure:
-        raise failure[0]
-    return found
+def _kept(database: str) -> psycopg.Connection:
+    if database not in _last or _last[database].closed:
+        for former in _last.values():
+            former.close()
+        _last.clear()
+        _last[database] = _connect(database)
+    return _last[database]
+
+
+def _connect(database: str) -> psycopg.Connection:
+    connection = psycopg.connect(database, autocommit=True, prepare_threshold=None)
+    for kind in ("json", "jsonb"):
+        connection.adapters.register_loader(kind, TextLoader)  # as it is stored
+    return connection
+
+
+def _fetch(connection: psycopg.Connection, statement: str) -> list[tuple[Any, ...]]:
+    cursor = connection.execute(statement.encode())
+    return cursor.fetchall() if cursor.description else []

@@ -229,7 +229,7 @@ async def test_metrics_are_open_unless_there_is_a_token(make_inbox: Callable[...
 
 def test_several_processes_are_counted_together_and_a_dead_one_still_counts(postgres: Postgres, tmp_path: Path) -> None:
     """A process that is killed takes along what it has not written yet: before that, both have written."""
-    config = write_config(tmp_path, postgres.database())
+    config = write_config(tmp_path, postgres.database(migrated=True))
     with process(config, "--processes", "2", "--no-worker", TMPDIR=str(tmp_path)) as serving:
         address = f"http://127.0.0.1:{serving.port}"
 

@@ -92,7 +92,7 @@ async def test_what_lies_before_the_paused_backlog_and_what_is_replayed_is_found
 
 
 async def test_a_paused_backlog_is_not_passed_over_by_every_lease(postgres: Postgres) -> None:
-    database = postgres.database()
+    database = postgres.database(migrated=True)
     async with opened(database) as store:
         ask(
             database,

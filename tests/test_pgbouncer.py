@@ -43,7 +43,7 @@ def bouncer(postgres: Postgres) -> Iterator[PgBouncer]:
 @pytest.fixture
 def database(postgres: Postgres) -> str:
     """The address that does not go through the pooler, for a look beside it."""
-    return postgres.database()
+    return postgres.database(migrated=True)
 
 
 @pytest.fixture

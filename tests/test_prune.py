@@ -344,7 +344,7 @@ async def test_a_receipt_that_is_replayed_meanwhile_stays(store: Store, database
 
 
 async def test_one_process_at_a_time_prunes(postgres: Postgres) -> None:
-    address = postgres.database()
+    address = postgres.database(migrated=True)
     stores = [make_store(Settings(database=address)) for _ in range(2)]
     for store in stores:
         await store.open()
@@ -389,7 +389,7 @@ async def test_claims_go_on_while_much_is_pruned(
 
 @pytest.fixture
 def address(postgres: Postgres) -> str:
-    return postgres.database()
+    return postgres.database(migrated=True)
 
 
 @pytest.fixture

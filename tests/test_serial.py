@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
 from oncehook import ConfigurationError, Event, Fail, Inbox, Retry
@@ -110,7 +111,7 @@ async def test_events_that_arrive_while_their_key_is_at_work_follow_in_order(inb
 
 
 async def test_two_inboxes_on_one_postgres_never_overlap_on_a_key(postgres: Postgres) -> None:
-    database = postgres.database()
+    database = postgres.database(migrated=True)
     notes: list[Note] = []
     inboxes = [Inbox(database, worker=False, poll="50ms") for _ in range(3)]
     for inbox in inboxes:
@@ -251,7 +252,7 @@ async def test_a_dead_letter_whose_payload_was_erased_blocks_nothing(store: Stor
 
 async def test_the_database_itself_refuses_two_of_a_key_at_once(store: Store, database: str) -> None:
     await store.claim([*claims_of("a", 2), make_claim("free_1"), make_claim("free_2")])
-    with pytest.raises((sqlite3.IntegrityError, asyncpg.UniqueViolationError)):
+    with pytest.raises((sqlite3.IntegrityError, psycopg.errors.UniqueViolation)):
         ask(database, "UPDATE webhook_receipts SET status = 'processing' WHERE serial_key = 'a'")
     ask(database, "UPDATE webhook_receipts SET status = 'processing' WHERE serial_key IS NULL")
 
@@ -295,7 +296,7 @@ async def test_events_with_a_key_and_without_share_even_a_room_of_one(store: Sto
 
 
 async def test_order_is_that_of_arrival_whichever_process_drew_its_ids_first(postgres: Postgres) -> None:
-    stores = [make_store(Settings(database=postgres.database())) for _ in range(1)]
+    stores = [make_store(Settings(database=postgres.database(migrated=True))) for _ in range(1)]
     stores.append(make_store(stores[0].settings))  # type: ignore[attr-defined]
     for store in stores:
         await store.open()
@@ -409,7 +410,7 @@ async def opened(*stores: Store) -> AsyncIterator[None]:
 
 async def test_workers_that_see_another_first_cannot_both_have_it(postgres: Postgres) -> None:
     """An earlier event is replayed again and again while many lease: at most one of a key is ever at work."""
-    database = postgres.database()
+    database = postgres.database(migrated=True)
     stores = [make_store(Settings(database=database)) for _ in range(6)]
     async with opened(*stores):
         await stores[0].claim(claims_of("a", 40))
@@ -444,7 +445,7 @@ GIVEN = {
 
 @pytest.mark.parametrize("analysed", [False, True])
 async def test_a_look_at_a_key_is_a_look_into_its_indexes(postgres: Postgres, analysed: bool) -> None:
-    store = make_store(Settings(database=postgres.database()))
+    store = make_store(Settings(database=postgres.database(migrated=True)))
     async with opened(store):
         await store.claim(claims_of("in_1", 500))
         await store.claim([claims_of(f"dead_{n}", 1, status=State.FAILED)[0] for n in range(500)])

@@ -76,7 +76,7 @@ def test_a_log_that_nobody_reads_stops_nothing(tmp_path: Path) -> None:
 
 
 async def test_children_end_with_a_parent_that_was_killed(tmp_path: Path, postgres: object) -> None:
-    database = postgres.database()  # type: ignore[attr-defined]
+    database = postgres.database(migrated=True)  # type: ignore[attr-defined]
     service = Process(write_config(tmp_path, database), "--processes", "2")
     assert post(service.port, "evt_1") == b"HTTP/1.1 202 Accepted"
     service.kill()

@@ -41,12 +41,13 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 def deliver(port: int, *events: tuple[str, str], source: str = "stripe") -> None:
     """Deliver (id, type) pairs, many at once."""
 
-    def post(event: tuple[str, str]) -> int:
-        body = stripe_body(*event)
-        address = f"http://127.0.0.1:{port}/webhooks/{source}"
-        return httpx.post(address, content=body, headers=stripe_headers(body), timeout=30, verify=False).status_code
+    address = f"http://127.0.0.1:{port}/webhooks/{source}"
+    with httpx.Client(timeout=30, verify=False) as client, ThreadPoolExecutor(8) as pool:
 
-    with ThreadPoolExecutor(8) as pool:
+        def post(event: tuple[str, str]) -> int:
+            body = stripe_body(*event)
+            return client.post(address, content=body, headers=stripe_headers(body)).status_code
+
         assert set(pool.map(post, events)) <= {200, 202}
 
 

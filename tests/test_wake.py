@@ -46,7 +46,7 @@ async def handle(event: Event) -> None: ...
 
 @pytest.fixture
 def database(postgres: Postgres) -> str:
-    return postgres.database()
+    return postgres.database(migrated=True)
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def test_a_password_in_place_of_its_hash_is_one_sentence_and_exit_code_2(config:
 
 
 def test_a_session_holds_in_every_process_of_a_run(tmp_path: Path, postgres: Postgres) -> None:
-    config = write_config(tmp_path, postgres.database())
+    config = write_config(tmp_path, postgres.database(migrated=True))
     with process(config, "--processes", "2") as service:
         address = printed(service)
         with httpx.Client(follow_redirects=True, timeout=20, verify=False) as browser:

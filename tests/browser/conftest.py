@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 from oncehook.web.auth import hash_password, hash_token
 from tests import programs
 from tests.events import stripe_body, stripe_headers
-from tests.servers import Postgres, ask
+from tests.servers import Postgres, ask, sqlite_file
 from tests.serving import Process
 
 PASSWORD = "correct horse battery"
@@ -130,7 +130,7 @@ def sqlite_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 def _started(request: pytest.FixtureRequest, folders: pytest.TempPathFactory, kind: str) -> Iterator[Service]:
     folder = folders.mktemp("service")
     server: Postgres = request.getfixturevalue("postgres")
-    service = Service(folder, f"sqlite:///{folder / 'inbox.db'}" if kind == "sqlite" else server.database())
+    service = Service(folder, sqlite_file(folder / "inbox.db") if kind == "sqlite" else server.database(migrated=True))
     try:
         yield service
     finally:

@@ -20,6 +20,7 @@ from oncehook.providers.sample import TOPIC
 from oncehook.providers.source import Source
 from tests.conformance.test_cost import BODIES, FORM, QUERIES, VALUES, counted, repeated
 from tests.senders import NOW, OPTIONS, SENDERS, Sender, changed
+from tests.servers import sqlite_file
 
 MOST_SECONDS = 0.05
 MOST_STEPS = 40_000
@@ -121,7 +122,7 @@ def in_this_thread(work: Callable[..., Any], *arguments: Any) -> float:
 @pytest.mark.anyio
 async def test_no_delivery_of_a_stranger_costs_more_than_50_ms(sender: Sender, tmp_path: Path) -> None:
     """Neither of the event loop, through the receiver, nor of the thread in which large bodies are verified."""
-    inbox = Inbox(f"sqlite:///{tmp_path / 'inbox.db'}", worker=False)
+    inbox = Inbox(sqlite_file(tmp_path / "inbox.db"), worker=False)
     options = {name: OPTIONS[name] for name in sender.provider.options}
     source = inbox.source("here", provider=sender.provider.name, secrets=[sender.pair().verifying], **options)
     async with inbox.lifespan():
@@ -129,9 +130,9 @@ async def test_no_delivery_of_a_stranger_costs_more_than_50_ms(sender: Sender, t
             what = f"{name}, {len(delivery.body)} bytes"
             assert len(delivery.body) <= source.max_body
             with counted() as steps:
-                examine(source, delivery)
+                took = in_this_thread(examine, source, delivery)  # counting makes it slower, if anything
             assert steps[0] < MOST_STEPS, what
-            assert _is_cheap(source, delivery), what
+            assert took < MOST_SECONDS or _is_cheap(source, delivery), what
             if await on_the_loop(inbox, delivery) > MOST_SECONDS:
                 assert min([await on_the_loop(inbox, delivery) for _ in range(RUNS)]) < MOST_SECONDS, what
 

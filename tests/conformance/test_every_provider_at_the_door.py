@@ -13,6 +13,7 @@ from oncehook.concurrency.clock import Clock
 from oncehook.model.receipt import Delivery, Filter
 from oncehook.web.app import Service
 from tests.senders import NOW, OPTIONS, PUBLIC_URL, SENDERS, Sender, changed, sender
+from tests.servers import sqlite_file
 
 pytestmark = pytest.mark.anyio
 every = pytest.mark.parametrize("sender", SENDERS, ids=str)
@@ -42,7 +43,7 @@ class Door:
 
 @asynccontextmanager
 async def door(folder: Path, sender: Sender, **settings: Any) -> AsyncIterator[Door]:
-    inbox = Inbox(f"sqlite:///{folder / 'inbox.db'}", worker=False, clock=Then())
+    inbox = Inbox(sqlite_file(folder / "inbox.db"), worker=False, clock=Then())
     given = {name: OPTIONS[name] for name in sender.provider.options}
     inbox.source("here", provider=sender.provider.name, **{"secrets": [sender.pair().verifying], **given, **settings})
     async with (

@@ -234,6 +234,7 @@ async def test_a_ping_answers_while_a_claim_could_be_committed(store: Store) -> 
     await store.ping()
 
 
+@pytest.mark.without_schema
 @pytest.mark.parametrize("verb", ["ping", "claim", "note_duplicates", "get", "counts"])
 async def test_a_store_that_is_closed_or_never_opened_is_unavailable(database: str, verb: str) -> None:
     store = make_store(Settings(database=database))

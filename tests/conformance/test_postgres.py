@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def address(postgres: Postgres) -> str:
-    return postgres.database()
+    return postgres.database(migrated=True)
 
 
 @pytest.fixture
@@ -36,7 +36,8 @@ async def store(address: str) -> AsyncIterator[PostgresStore]:
 # -- durability -----------------------------------------------------------------------------------------------------
 
 
-async def test_it_does_not_start_where_commits_are_not_synchronous(address: str) -> None:
+async def test_it_does_not_start_where_commits_are_not_synchronous(postgres: Postgres) -> None:
+    address = postgres.database()
     ask(address, f"ALTER DATABASE {address.rpartition('/')[2]} SET synchronous_commit = off")
     with pytest.raises(ConfigurationError, match=r"synchronous_commit = off.*unsafe_durability"):
         await PostgresStore(Settings(database=address)).open()

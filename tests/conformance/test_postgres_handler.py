@@ -37,7 +37,7 @@ CLEAN = {"who": "nobody", "locks": 0, "tables": None, "cursors": 0, "channels": 
 
 @pytest.fixture
 def database(postgres: Postgres) -> str:
-    return postgres.database()
+    return postgres.database(migrated=True)
 
 
 @pytest.fixture

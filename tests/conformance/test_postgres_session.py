@@ -97,7 +97,7 @@ LEFT = {
 
 @pytest.fixture
 def database(postgres: Postgres) -> str:
-    return postgres.database()
+    return postgres.database(migrated=True)
 
 
 @pytest.fixture

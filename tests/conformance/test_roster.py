@@ -152,7 +152,7 @@ SELECT n, CASE WHEN n % 500 = 0 THEN 'github' ELSE 'stripe' END, 'p', 'e' || n, 
 
 
 async def test_a_backlog_of_another_process_is_not_passed_over_by_every_lease(postgres: Postgres) -> None:
-    store = make_store(Settings(database=postgres.database()))
+    store = make_store(Settings(database=postgres.database(migrated=True)))
     await store.open()
     try:
         address = store.settings.database
@@ -186,7 +186,7 @@ INDEXES = {
 
 
 async def test_the_statements_of_the_roster_go_by_an_index(postgres: Postgres) -> None:
-    store = make_store(Settings(database=postgres.database()))
+    store = make_store(Settings(database=postgres.database(migrated=True)))
     await store.open()
     address = store.settings.database
     await store.close()

@@ -14,7 +14,7 @@ from tests.conformance import test_postgres_session as on_postgres
 from tests.conformance import test_sqlite_session as on_sqlite
 from tests.conformance.test_postgres_handler import states, until
 from tests.events import make_claim
-from tests.servers import Postgres, ask
+from tests.servers import Postgres, ask, sqlite_file
 
 pytestmark = pytest.mark.anyio
 
@@ -92,7 +92,7 @@ async def start(inbox: Inbox, database: str) -> None:
 @pytest.fixture
 def on(postgres: Postgres, tmp_path: Path) -> Callable[[str], str]:
     """A new database for a driver."""
-    return lambda driver: f"sqlite:///{tmp_path / 'inbox.db'}" if "sqlite" in driver else postgres.database()
+    return lambda driver: sqlite_file(tmp_path / "inbox.db") if "sqlite" in driver else postgres.database(migrated=True)
 
 
 @pytest.fixture

@@ -70,7 +70,7 @@ def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
 @pytest.fixture
 def database(postgres: Postgres, tmp_path: Path) -> str:
     """Twelve events, more than a worker starts at once, and the ledger of their handler."""
-    address = postgres.database()
+    address = postgres.database(migrated=True)
 
     async def claim() -> None:
         store = PostgresStore(Settings(database=address))

@@ -99,7 +99,7 @@ async def run(
 
 
 async def test_connections_that_are_terminated_under_load_cost_no_event_and_no_503(postgres: Postgres) -> None:
-    address = postgres.database()
+    address = postgres.database(migrated=True)
     terminate = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND application_name = 'oncehook'"

@@ -22,7 +22,7 @@ ROWS = "SELECT event_id, id FROM webhook_receipts ORDER BY event_id"
 
 @pytest.fixture
 def address(postgres: Postgres) -> str:
-    return postgres.database()
+    return postgres.database(migrated=True)
 
 
 @pytest.fixture

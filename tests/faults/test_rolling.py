@@ -32,7 +32,7 @@ async def until_other(parent: int, gone: int) -> None:
 async def test_every_child_is_replaced_under_load_and_no_delivery_is_refused(
     postgres: Postgres, tmp_path: Path
 ) -> None:
-    database = postgres.database()
+    database = postgres.database(migrated=True)
     config = write_config(tmp_path, database, 'log_level = "error"')
     ledger, stop = Ledger(random.randrange(2**32)), asyncio.Event()
     service = Process(config, "--processes", "2")
@@ -71,7 +71,7 @@ async def count_refused(port: int, stop: asyncio.Event) -> int:
 async def test_a_service_is_replaced_on_its_port_and_no_connection_is_refused(
     postgres: Postgres, tmp_path: Path
 ) -> None:
-    database = postgres.database()
+    database = postgres.database(migrated=True)
     config = write_config(tmp_path, database, 'log_level = "error"')
     ledger, stop = Ledger(random.randrange(2**32)), asyncio.Event()
     old = Process(config, "--reuse-port")

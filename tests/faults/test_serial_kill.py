@@ -25,7 +25,7 @@ def worker(database: str) -> WorkerProcess:
 async def work_off(postgres: Postgres, kills: int, each: int) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
-    database = postgres.database()
+    database = postgres.database(migrated=True)
     inbox = Inbox(database, worker=False)
     inbox.source("stripe", secrets=["whsec_test"], serial_by="object_id")
     async with inbox.lifespan():

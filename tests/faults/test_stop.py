@@ -20,7 +20,7 @@ SOME_SECONDS = 6.0
 
 async def test_stopping_ends_in_time_though_the_database_does_not_answer(postgres: Postgres) -> None:
     """Handlers hold transactions, others wait for theirs, effects and alerts look for work."""
-    async with proxied(postgres.database()) as (proxy, through):
+    async with proxied(postgres.database(migrated=True)) as (proxy, through):
         inbox = Inbox(through, stop_grace="500ms", lease="10s", poll="50ms")
         inbox.source("stripe", secrets=[STRIPE_SECRET])
         inside = asyncio.Semaphore(0)

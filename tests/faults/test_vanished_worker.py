@@ -24,7 +24,7 @@ STATES = "SELECT status, attempts, last_error FROM webhook_receipts ORDER BY eve
 
 @pytest.fixture
 def database(postgres: Postgres) -> str:
-    return postgres.database()
+    return postgres.database(migrated=True)
 
 
 @pytest.mark.parametrize("way", ["direct", "pooled"])

@@ -111,7 +111,7 @@ async def test_three_hundred_kills_of_workers_apply_each_event_once(
 
 async def test_a_worker_that_slept_past_its_lease_cannot_commit(postgres: Postgres) -> None:
     """On PostgreSQL: a stopped process that holds SQLite's one write lock stops every other process with it."""
-    database = postgres.database()
+    database = postgres.database(migrated=True)
     async with filled(lambda **settings: Inbox(database, **settings), database) as claim:
         zombie = WorkerProcess(database)
         other: WorkerProcess | None = None
@@ -130,7 +130,7 @@ async def test_a_worker_that_slept_past_its_lease_cannot_commit(postgres: Postgr
 
 async def test_two_workers_share_the_work(postgres: Postgres) -> None:
     """Each does at least a quarter, however late it was woken: a handler takes long enough for the other to come."""
-    database = postgres.database()
+    database = postgres.database(migrated=True)
     async with filled(lambda **settings: Inbox(database, **settings), database) as claim:
         workers = [WorkerProcess(database, "0.1"), WorkerProcess(database, "0.1")]
         try:
