@@ -297,8 +297,8 @@ async def test_failed_effects_fire_and_those_that_are_replayed_recover(make_inbo
             names([opened]) == [("effects", "stripe")] and "Failed effects of stripe's events: 1" in opened["summary"]
         )
         broken = False
-        (failed,) = await inbox._runtime.store.find_effects(EffectFilter(status="failed"), limit=10)
-        await inbox._runtime.store.replay_effects([failed["id"]], "the test")
+        (failed,) = await inbox._runtime.store.effects.find(EffectFilter(status="failed"), limit=10)
+        await inbox._runtime.store.effects.replay([failed.id], "the test")
         await drain(inbox)
         assert await recovered(inbox) == [("effects", "stripe")]
 

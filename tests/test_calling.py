@@ -500,8 +500,10 @@ class Failing:
 async def test_the_loops_of_worker_and_relay_survive_a_bug(
     inbox: Inbox, rows: Rows, emitted: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for verb in ("lease", "lease_effects", "expired_effects", "expired", "listen"):
-        monkeypatch.setattr(inbox._runtime.store, verb, Failing(getattr(inbox._runtime.store, verb)))
+    store, effects = inbox._runtime.store, inbox._runtime.store.effects
+    verbs = ((store, "lease"), (store, "expired"), (store, "listen"), (effects, "lease"), (effects, "expired"))
+    for owner, verb in verbs:
+        monkeypatch.setattr(owner, verb, Failing(getattr(owner, verb)))
 
     @inbox.effect
     def send(effect: Effect) -> None: ...
@@ -530,7 +532,7 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
 async def test_an_effect_that_could_not_be_marked_for_a_bug_keeps_no_place(
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inbox._runtime.store, "settle_effects", Failing(inbox._runtime.store.settle_effects))
+    monkeypatch.setattr(inbox._runtime.store.effects, "settle", Failing(inbox._runtime.store.effects.settle))
 
     @inbox.effect
     def send(effect: Effect) -> None: ...

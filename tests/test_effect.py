@@ -9,6 +9,7 @@ import pytest
 
 from oncehook import ConfigurationError, Effect, EffectRefused, Event, Inbox, Retry
 from oncehook.effects.effect import MOST_BYTES, encode
+from oncehook.model.rows import NoopCount
 from oncehook.store.transaction import TransactionClosed
 from oncehook.testing import post
 from tests.events import Rows, make_claim, stripe_body, stripe_headers
@@ -230,7 +231,7 @@ async def test_two_events_that_ask_for_one_key_have_one_effect_and_a_counted_con
     assert sorted(answers) == [False, False, True]
     assert len(mails) == 1 and len(rows(EFFECTS)) == 1
     assert rows(NOOPS) == [("effect", "receipt-email:in_1")] * 2
-    assert await inbox._runtime.store.noop_counts() == [{"source": "stripe", "reason": "effect", "noops": 2}]
+    assert await inbox._runtime.store.effects.noop_counts() == [NoopCount("stripe", "effect", 2)]
 
 
 async def test_eight_workers_that_ask_for_one_key_at_once_record_it_once(

@@ -215,7 +215,7 @@ async def until_handled(inbox: Inbox, handled: list[str], wanted: set[str]) -> N
         inbox._runtime.start_worker()
         while not wanted <= set(handled):
             await asyncio.sleep(0.05)
-        while (await inbox._runtime.store.effect_counts()).get("done", 0) < 4:
+        while (await inbox._runtime.store.effects.counts()).get("done", 0) < 4:
             await asyncio.sleep(0.05)
         await inbox._runtime.end_work()
 

@@ -13,6 +13,7 @@ import pytest
 from oncehook import Event, Fail, Inbox, Retry, RetryLater
 from oncehook.handlers.order import OrderRefused, advance_of
 from oncehook.model.receipt import Leased
+from oncehook.model.rows import NoopCount
 from oncehook.store.postgres.handler import PostgresTransaction
 from oncehook.store.protocols import Store
 from oncehook.store.queries import load, numbered
@@ -156,7 +157,7 @@ async def test_a_late_update_after_the_end_changes_nothing(inbox: Inbox, rows: R
     assert answers == {"evt_2": (False, True), "evt_1": (True, False), "evt_3": (True, False)}
     assert rows(ENTITIES) == [("subscription", "sub_1", "customer.subscription.deleted", "evt_2")]
     assert rows("SELECT reason, key FROM webhook_noops") == [("stale", "subscription:sub_1")] * 2
-    assert await inbox._runtime.store.noop_counts() == [{"source": "stripe", "reason": "stale", "noops": 2}]
+    assert await inbox._runtime.store.effects.noop_counts() == [NoopCount("stripe", "stale", 2)]
 
 
 @pytest.mark.parametrize("kind", ["async", "plain"])

@@ -89,9 +89,9 @@ async def test_after_its_attempts_it_is_given_up_and_replayed_by_hand(inbox: Inb
     assert rows(EFFECTS) == [("send:evt_1", "failed", 3, "ConnectionError: no route")]
     [(id,)] = rows("SELECT id FROM webhook_effects")
     mended.set()
-    assert await inbox._runtime.store.replay_effects([id], "jane") == [id]
+    assert await inbox._runtime.store.effects.replay([id], "jane") == [id]
     await until(now(rows, "done"))
-    assert await inbox._runtime.store.replay_effects([id], "jane") == []  # what is done is never repeated
+    assert await inbox._runtime.store.effects.replay([id], "jane") == []  # what is done is never repeated
     assert rows(EFFECTS) == [("send:evt_1", "done", 1, None)]
     assert rows("SELECT actor, action FROM webhook_audit") == [("jane", "replay effects")]
 
@@ -143,7 +143,7 @@ async def test_one_whose_process_died_and_whose_function_is_gone_is_told_of_too(
     inbox: Inbox, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
     await record(inbox, "evt_1")
-    await inbox._runtime.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    await inbox._runtime.store.effects.lease(1, "gone", [EffectTarget("function", "send", 0.0)])
     after_a_deployment = relay.Relay(inbox._runtime.store, inbox._runtime.effects)
     while not lines():  # the lease of no seconds runs out with the database's next tick
         assert await after_a_deployment.rescue() == 0
@@ -194,21 +194,21 @@ async def test_an_effect_that_commits_late_is_not_passed_over(inbox: Inbox, rows
 
 async def test_a_late_mark_matches_nothing(inbox: Inbox, rows: Rows) -> None:
     await record(inbox, "evt_1")
-    [zombie] = await inbox._runtime.store.lease_effects(1, "zombie", [EffectTarget("function", "send", 0.0)])
+    [zombie] = await inbox._runtime.store.effects.lease(1, "zombie", [EffectTarget("function", "send", 0.0)])
     inbox.effect(name="send")(lambda effect, number: None)
     relay_ = relay.Relay(inbox._runtime.store, inbox._runtime.effects)
     while not await relay_.rescue():  # the lease of no seconds runs out with the database's next tick
         pass
     assert (
-        await inbox._runtime.store.settle_effects([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
+        await inbox._runtime.store.effects.settle([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
     )
     make_due(rows)
-    [again] = await inbox._runtime.store.lease_effects(1, "other", SEND, rescued=True)
+    [again] = await inbox._runtime.store.effects.lease(1, "other", SEND, rescued=True)
     assert (again.lease, again.attempt) == (zombie.lease + 1, 2)
     assert (
-        await inbox._runtime.store.settle_effects([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
+        await inbox._runtime.store.effects.settle([SettledEffect(zombie.id, zombie.lease, EffectState.DONE)]) == set()
     )
-    assert await inbox._runtime.store.settle_effects([SettledEffect(again.id, again.lease, EffectState.DONE)]) == {
+    assert await inbox._runtime.store.effects.settle([SettledEffect(again.id, again.lease, EffectState.DONE)]) == {
         again.id
     }
 
@@ -225,13 +225,13 @@ async def test_an_effect_that_kills_its_process_is_given_up_after_its_attempts_a
     inbox.effect(name="send", retry=Retry(attempts=3, first=0, most=0))(lambda effect, number: None)
     relay_ = relay.Relay(inbox._runtime.store, inbox._runtime.effects)
     gone = [EffectTarget("function", "send", 0.0)]
-    first = await inbox._runtime.store.lease_effects(10, "gone", gone)
+    first = await inbox._runtime.store.effects.lease(10, "gone", gone)
     assert len(first) == 2  # the process died with both
     await rescue_all(relay_, rows)
-    assert await inbox._runtime.store.lease_effects(10, "other", SEND) == []  # now each is taken alone
+    assert await inbox._runtime.store.effects.lease(10, "other", SEND) == []  # now each is taken alone
     for _ in range(2):
         make_due(rows)
-        [poison] = await inbox._runtime.store.lease_effects(1, "gone", gone, rescued=True)
+        [poison] = await inbox._runtime.store.effects.lease(1, "gone", gone, rescued=True)
         assert poison.key == "send:evt_1"
         await rescue_all(relay_, rows)
     assert [row[:3] for row in rows(EFFECTS)] == [("send:evt_1", "failed", 3), ("send:evt_2", "retrying", 1)]
@@ -248,7 +248,7 @@ async def rescue_all(relay_: relay.Relay, rows: Rows) -> None:
 
 async def test_a_crashed_one_gets_its_turn_although_others_keep_coming(inbox: Inbox, rows: Rows) -> None:
     await record(inbox, "evt_0")
-    await inbox._runtime.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    await inbox._runtime.store.effects.lease(1, "gone", [EffectTarget("function", "send", 0.0)])
 
     @inbox.effect(retry=QUICK)
     async def send(effect: Effect, number: int) -> None:
@@ -274,7 +274,7 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
     monkeypatch.setattr("oncehook.concurrency.quarantine.EVERY", 0.5)
     monkeypatch.setattr("oncehook.concurrency.quarantine.FIRST_PATIENCE", 0.05)
     await record(inbox, "evt_0")
-    await inbox._runtime.store.lease_effects(1, "gone", [EffectTarget("function", "send", 0.0)])
+    await inbox._runtime.store.effects.lease(1, "gone", [EffectTarget("function", "send", 0.0)])
     began, go_on, beside = asyncio.Event(), asyncio.Event(), []
 
     @inbox.effect(retry=QUICK)
@@ -303,7 +303,7 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
 
 async def test_between_two_crashed_ones_others_have_their_turn(inbox: Inbox, rows: Rows) -> None:
     await record(inbox, *(f"evt_{n}" for n in range(3)))
-    await inbox._runtime.store.lease_effects(3, "gone", [EffectTarget("function", "send", 0.0)])
+    await inbox._runtime.store.effects.lease(3, "gone", [EffectTarget("function", "send", 0.0)])
     order: list[str] = []
 
     @inbox.effect(retry=Retry(attempts=3, first=0, most=0))
@@ -443,7 +443,7 @@ async def test_arguments_that_were_erased_are_not_guessed(inbox: Inbox, rows: Ro
     await until(now(rows, "failed"))
     assert rows(EFFECTS) == [("send:evt_1", "failed", 1, "Fail: its arguments were erased")]
     [(id,)] = rows("SELECT id FROM webhook_effects")
-    assert await inbox._runtime.store.replay_effects([id], "jane") == []
+    assert await inbox._runtime.store.effects.replay([id], "jane") == []
 
 
 async def test_every_line_of_a_performed_effect_says_which_one(
@@ -482,7 +482,7 @@ async def test_a_mark_whose_answer_was_lost_is_written_again(
     calls: list[str] = []
     inbox.effect(name="send")(lambda effect, number: calls.append(effect.key))
     await record(inbox, "evt_1", "evt_2")
-    native, failures = inbox._runtime.store.settle_effects, 2
+    native, failures = inbox._runtime.store.effects.settle, 2
 
     async def lost(settled: Any) -> set[int]:
         nonlocal failures
@@ -492,7 +492,7 @@ async def test_a_mark_whose_answer_was_lost_is_written_again(
             raise StoreUnavailable("no answer")
         return await native(settled) | landed
 
-    inbox._runtime.store.settle_effects = lost  # type: ignore[method-assign]
+    inbox._runtime.store.effects.settle = lost  # type: ignore[method-assign]
     assert len(await relay.Relay(inbox._runtime.store, inbox._runtime.effects).drain()) == 2
     await until(now(rows, "done", 2))
     assert sorted(calls) == ["send:evt_1", "send:evt_2"]

@@ -298,7 +298,7 @@ async def test_an_effect_whose_process_died_comes_back_too(make_inbox: Callable[
     async with inbox.lifespan():
         await deliver(inbox, "stripe", type="invoice.paid")
         await drain(inbox, effects=False)
-        assert await inbox._runtime.store.lease_effects(1, "gone", [EffectTarget("function", "mail", 30.0)])
+        assert await inbox._runtime.store.effects.lease(1, "gone", [EffectTarget("function", "mail", 30.0)])
         assert (await drain(inbox)).effects == []
         await advance(inbox, "31s")
         (performed,) = (await drain(inbox, later=True)).effects
@@ -438,7 +438,7 @@ def as_time(value: Any) -> Any:
 async def test_a_column_that_holds_a_time_is_named_so_that_sqlite_knows_it(inbox: Inbox, rows: Rows) -> None:
     if inbox._runtime.settings.database.startswith("postgresql"):
         columns = [
-            row["column_name"] for row in await inbox._runtime.store._read(inbox._runtime.store.sql["time_columns"], {})
+            row["column_name"] for row in await inbox._runtime.store.read(inbox._runtime.store.sql["time_columns"], {})
         ]  # type: ignore[attr-defined]
         assert [name for name in columns if not (name == "at" or name.endswith(("_at", "_until")))] == []
 
@@ -533,7 +533,7 @@ async def test_effects_of_a_process_that_died_are_performed(inbox: Inbox) -> Non
 
     await deliver(inbox, "stripe", type="invoice.paid")
     await drain(inbox, effects=False)
-    assert len(await inbox._runtime.store.lease_effects(1, "dead", [EffectTarget("function", "send", 45.0)])) == 1
+    assert len(await inbox._runtime.store.effects.lease(1, "dead", [EffectTarget("function", "send", 45.0)])) == 1
     assert await perform(inbox) == 0
     await advance(inbox, "46s")
     await perform(inbox)  # it is taken back, and due again later

@@ -50,7 +50,7 @@ async def performed(inbox: Inbox, *ids: str) -> None:
         await worked_off(inbox)
     await worked_off(inbox)
     async with asyncio.timeout(20):
-        while {row["status"] for row in await inbox._runtime.store.find_effects(EffectFilter(), limit=1000)} - {
+        while {row.status for row in await inbox._runtime.store.effects.find(EffectFilter(), limit=1000)} - {
             "done",
             "failed",
         }:
@@ -91,10 +91,10 @@ async def test_effects_are_counted_filtered_and_paged(
 async def test_one_effect_is_whole_and_leads_to_its_event(inbox: Inbox, browser: Browser) -> None:
     receipt = await send(inbox, "evt_1")
     await performed(inbox)
-    (row,) = await inbox._runtime.store.find_effects(EffectFilter(key="mail:evt_1"), limit=1)
-    page = (await browser.get(f"/effects/{row['id']}")).text
+    (row,) = await inbox._runtime.store.effects.find(EffectFilter(key="mail:evt_1"), limit=1)
+    page = (await browser.get(f"/effects/{row.id}")).text
     assert "jane@example.com" in page and f'href="/events/{receipt}"' in page and "&lt;b&gt;the mailbox" in page
-    assert f'href="/effects/{row["id"]}"' in (await browser.get(f"/events/{receipt}")).text
+    assert f'href="/effects/{row.id}"' in (await browser.get(f"/events/{receipt}")).text
     assert (await browser.get("/effects/99999")).status_code == 404
     assert (await browser.get("/effects/x")).status_code == 404
 
@@ -132,15 +132,15 @@ async def test_a_failed_effect_is_tried_again_and_a_done_one_is_not(
     inbox: Inbox, browser: Browser, site: Site, rows: Rows
 ) -> None:
     await performed(inbox, "evt_1")
-    (failed,) = await inbox._runtime.store.find_effects(EffectFilter(status="failed"), limit=2)
-    (done,) = await inbox._runtime.store.find_effects(EffectFilter(status="done"), limit=2)
-    assert (await browser.submit(f"/effects/{failed['id']}/replay")).headers["location"].endswith("?done=replayed")
+    (failed,) = await inbox._runtime.store.effects.find(EffectFilter(status="failed"), limit=2)
+    (done,) = await inbox._runtime.store.effects.find(EffectFilter(status="done"), limit=2)
+    assert (await browser.submit(f"/effects/{failed.id}/replay")).headers["location"].endswith("?done=replayed")
     await performed(inbox)
-    refused = await browser.submit(f"/effects/{done['id']}/replay")
+    refused = await browser.submit(f"/effects/{done.id}/replay")
     assert refused.status_code == 409 and "it is done" in refused.text
     async with site.program("admin") as program:
-        assert (await program.post(f"/api/effects/{failed['id']}/replay")).json() == {"replayed": 1, "left": 0}
-        assert (await program.post(f"/api/effects/{done['id']}/replay")).status_code == 409
+        assert (await program.post(f"/api/effects/{failed.id}/replay")).json() == {"replayed": 1, "left": 0}
+        assert (await program.post(f"/api/effects/{done.id}/replay")).status_code == 409
     audited = rows("SELECT actor FROM webhook_audit WHERE action = 'replay effects' ORDER BY id")
     assert audited == [("user:otto",), ("token:admin",)]
 

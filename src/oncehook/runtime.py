@@ -180,7 +180,7 @@ class Runtime:
     def outbox(self) -> Outbox:
         """A handler's transaction, not begun yet, with what it may ask for."""
         begin = self.store.transaction if self.sessions is None else self.sessions.transaction
-        return Outbox(begin, self.store, self.effects, self.canonicals, self._asked)
+        return Outbox(begin, self.store.effects, self.effects, self.canonicals, self._asked)
 
     def _asked(self, outbox: Outbox) -> None:
         for noop in outbox.noops:

@@ -83,5 +83,5 @@ async def test_an_effect_of_the_future_is_due(store: Store, database: str, go_ba
     )
     go_back()
     targets = [EffectTarget("call", "send", 30)]
-    assert [one.key for one in await store.lease_effects(10, "worker", targets)] == ["k"]
-    assert await store.lease_effects(10, "worker", targets) == []
+    assert [one.key for one in await store.effects.lease(10, "worker", targets)] == ["k"]
+    assert await store.effects.lease(10, "worker", targets) == []

@@ -243,7 +243,7 @@ async def explained(store: Any, database: str, sql: str, given: dict[str, Any]) 
             name: json.dumps(v) if isinstance(v, list) else rfc3339(now) if v == "now" else v
             for name, v in given.items()
         }
-        rows = await store._read(f"EXPLAIN QUERY PLAN {sql}", plain)
+        rows = await store.read(f"EXPLAIN QUERY PLAN {sql}", plain)
         return [row["detail"] for row in rows]
     times = {name: now if v == "now" or str(v).endswith("Z") else v for name, v in given.items()}
-    return [row[0] for row in await store._read(f"EXPLAIN {sql}", times)]
+    return [row[0] for row in await store.read(f"EXPLAIN {sql}", times)]

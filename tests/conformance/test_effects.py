@@ -27,17 +27,17 @@ async def record(store: Store, *keys: str, **changes: Any) -> None:
 
 
 async def finish(store: Store, status: EffectState = EffectState.DONE, **more: Any) -> None:
-    leased = await store.lease_effects(100, "the test", SEND)
+    leased = await store.effects.lease(100, "the test", SEND)
     done = [SettledEffect(one.id, one.lease, status, **more) for one in leased]
-    assert len(await store.settle_effects(done)) == len(leased)
+    assert len(await store.effects.settle(done)) == len(leased)
 
 
 async def test_an_effect_is_leased_by_one_of_many(store: Store) -> None:
     await record(store, *(f"k{n}" for n in range(50)))
-    leased = await asyncio.gather(*(store.lease_effects(10, f"w{n}", SEND) for n in range(8)))
+    leased = await asyncio.gather(*(store.effects.lease(10, f"w{n}", SEND) for n in range(8)))
     ids = [one.id for some in leased for one in some]
     assert len(ids) == len(set(ids)) == 50
-    assert await store.lease_effects(10, "late", SEND) == []
+    assert await store.effects.lease(10, "late", SEND) == []
 
 
 async def test_only_what_can_be_performed_is_leased_and_a_kind_may_be_taken_whole(store: Store) -> None:
@@ -50,26 +50,26 @@ async def test_only_what_can_be_performed_is_leased_and_a_kind_may_be_taken_whol
         ([EffectTarget("function", None, 5.0), *SEND], ["b"]),
         ([], []),
     ):
-        assert [one.key for one in await store.lease_effects(10, "w", targets)] == expected
+        assert [one.key for one in await store.effects.lease(10, "w", targets)] == expected
 
 
 async def test_a_pause_is_waited_for_by_the_databases_clock(store: Store, rows: Rows) -> None:
     await record(store, "a")
     await finish(store, EffectState.RETRYING, after=3600.0, error="later\x00")
-    assert await store.lease_effects(10, "w", SEND) == []
-    [row] = await store.find_effects(EffectFilter(status="retrying"), limit=10)
-    assert row["last_error"].startswith("later")
+    assert await store.effects.lease(10, "w", SEND) == []
+    [row] = await store.effects.find(EffectFilter(status="retrying"), limit=10)
+    assert row.last_error.startswith("later")
     rows("UPDATE webhook_effects SET next_attempt_at = created_at RETURNING id")
-    assert [one.attempt for one in await store.lease_effects(10, "w", SEND)] == [2]
+    assert [one.attempt for one in await store.effects.lease(10, "w", SEND)] == [2]
 
 
 async def test_a_mark_counts_once_and_only_under_its_lease(store: Store) -> None:
     await record(store, "a")
-    [one] = await store.lease_effects(1, "w", SEND)
-    assert await store.settle_effects([SettledEffect(one.id, one.lease + 1, EffectState.DONE)]) == set()
-    assert await store.settle_effects([SettledEffect(one.id, one.lease, EffectState.DONE)]) == {one.id}
-    assert await store.settle_effects([SettledEffect(one.id, one.lease, EffectState.FAILED)]) == set()
-    assert await store.effect_counts() == {"done": 1}
+    [one] = await store.effects.lease(1, "w", SEND)
+    assert await store.effects.settle([SettledEffect(one.id, one.lease + 1, EffectState.DONE)]) == set()
+    assert await store.effects.settle([SettledEffect(one.id, one.lease, EffectState.DONE)]) == {one.id}
+    assert await store.effects.settle([SettledEffect(one.id, one.lease, EffectState.FAILED)]) == set()
+    assert await store.effects.counts() == {"done": 1}
 
 
 async def test_effects_are_found_by_each_condition_and_in_pages(store: Store) -> None:
@@ -77,33 +77,36 @@ async def test_effects_are_found_by_each_condition_and_in_pages(store: Store) ->
     await record(store, "other", source="github", scope="github", target="publish", kind="topic", receipt=7)
     await finish(store)
     found = {
-        "status": await store.find_effects(EffectFilter(status="waiting"), limit=10),
-        "source": await store.find_effects(EffectFilter(source="github"), limit=10),
-        "target": await store.find_effects(EffectFilter(target="publish"), limit=10),
-        "receipt": await store.find_effects(EffectFilter(receipt=7), limit=10),
-        "key": await store.find_effects(EffectFilter(key="other"), limit=10),
+        "status": await store.effects.find(EffectFilter(status="waiting"), limit=10),
+        "source": await store.effects.find(EffectFilter(source="github"), limit=10),
+        "target": await store.effects.find(EffectFilter(target="publish"), limit=10),
+        "receipt": await store.effects.find(EffectFilter(receipt=7), limit=10),
+        "key": await store.effects.find(EffectFilter(key="other"), limit=10),
     }
-    assert {name: [row["key"] for row in rows] for name, rows in found.items()} == {name: ["other"] for name in found}
-    ids = [row["id"] for row in found["key"]]
-    assert [row["id"] for row in await store.find_effects(EffectFilter(ids=tuple(ids)), limit=10)] == ids
+    assert {name: [row.key for row in rows] for name, rows in found.items()} == {name: ["other"] for name in found}
+    ids = [row.id for row in found["key"]]
+    assert [row.id for row in await store.effects.find(EffectFilter(ids=tuple(ids)), limit=10)] == ids
     seen: list[str] = []
     before = None
-    while page := await store.find_effects(EffectFilter(), limit=2, before=before):
-        before = page[-1]["id"]
-        seen += [row["key"] for row in page]
+    while page := await store.effects.find(EffectFilter(), limit=2, before=before):
+        before = page[-1].id
+        seen += [row.key for row in page]
     assert seen == ["other", "k4", "k3", "k2", "k1", "k0"]
+    newest, *_, lowest = await store.effects.find(EffectFilter(), limit=4)
+    window = await store.effects.find(EffectFilter(), limit=10, before=newest.id, down_to=lowest.id)
+    assert [row.key for row in window] == ["k4", "k3", "k2"]
 
 
 async def test_waiting_effects_are_counted_by_target(store: Store) -> None:
     await record(store, "a", "b")
     await record(store, "c", target="other")
-    await store.lease_effects(1, "w", SEND)
-    waiting = await store.effects_waiting()
-    assert [(row["kind"], row["target"], row["effects"], row["crashed"]) for row in waiting] == [
+    await store.effects.lease(1, "w", SEND)
+    waiting = await store.effects.waiting()
+    assert [(row.kind, row.target, row.effects, row.crashed) for row in waiting] == [
         ("function", "other", 1, 0),
         ("function", "send", 1, 0),
     ]
-    assert all(row["lag"] >= 0 for row in waiting)
+    assert all(row.lag >= 0 for row in waiting)
 
 
 async def test_only_failed_effects_are_replayed_and_it_is_recorded(store: Store, rows: Rows) -> None:
@@ -113,8 +116,8 @@ async def test_only_failed_effects_are_replayed_and_it_is_recorded(store: Store,
     await finish(store)
     await record(store, "d")
     ids = [row[0] for row in rows("SELECT id FROM webhook_effects ORDER BY id")]
-    assert await store.replay_effects(ids, "jane") == ids[:2]
-    assert await store.replay_effects(ids, "jane") == []
+    assert await store.effects.replay(ids, "jane") == ids[:2]
+    assert await store.effects.replay(ids, "jane") == []
     [(actor, action, detail)] = rows("SELECT actor, action, detail FROM webhook_audit")
     assert (actor, action, json.loads(detail)) == ("jane", "replay effects", {"count": 2, "effects": ids[:2]})
     assert rows("SELECT status, attempts, replays FROM webhook_effects ORDER BY id") == [

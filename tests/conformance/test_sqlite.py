@@ -38,7 +38,7 @@ async def store(address: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 async def pragma(store: SqliteStore, name: str) -> object:
     """A pragma as the writer's own connection has it."""
-    return await store._write(lambda connection: connection.execute(f"PRAGMA {name}").fetchone()[0])
+    return await store.write(lambda connection: connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
 async def test_the_file_is_in_wal_mode_can_shrink_and_commits_are_synced(store: SqliteStore, address: str) -> None:
@@ -142,7 +142,7 @@ async def test_a_connection_that_breaks_is_replaced_by_one_as_durable(store: Sql
         connection.execute("SELECT 1")
 
     with pytest.raises(StoreUnavailable):
-        await store._write(break_it)
+        await store.write(break_it)
     assert (await store.claim([make_claim()]))[0].fresh
     assert await pragma(store, "synchronous") == 2
 
@@ -154,7 +154,7 @@ async def test_work_that_fails_leaves_no_transaction_open(store: SqliteStore) ->
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await store._write(fail)
+        await store.write(fail)
     assert await store.pending_migrations() == []
     await store.ping()
 
@@ -185,7 +185,7 @@ async def test_a_place_that_cannot_hold_the_inbox_is_unavailable(tmp_path: Path,
 
 async def test_claims_and_handlers_of_one_process_take_turns_and_do_not_poll_the_file(store: SqliteStore) -> None:
     """SQLite's own waiting is turned off: whoever met a lock on the file would fail at once."""
-    await store._write(lambda connection: connection.execute("PRAGMA busy_timeout = 0"))
+    await store.write(lambda connection: connection.execute("PRAGMA busy_timeout = 0"))
     for number in range(20):
         handler = store.transaction()
         await (await handler.connection()).execute("CREATE TABLE IF NOT EXISTS ledger (event_id TEXT)")

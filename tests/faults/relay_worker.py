@@ -55,11 +55,11 @@ def make_inbox(database: str, calls: Path, point: str) -> Inbox:
 
     store: Any = inbox._runtime.store
     if point == "after the lease":
-        store.lease_effects = dies(store.lease_effects, before=False)
+        store.effects.lease = dies(store.effects.lease, before=False)
     elif point == "before the mark":
-        store.settle_effects = dies(store.settle_effects, before=True)
+        store.effects.settle = dies(store.effects.settle, before=True)
     elif point == "after the mark":
-        store.settle_effects = dies(store.settle_effects, before=False)
+        store.effects.settle = dies(store.effects.settle, before=False)
     elif point == "before the commit":
         inbox._runtime._asked = lambda outbox: None  # type: ignore[method-assign]
         native = store.transaction

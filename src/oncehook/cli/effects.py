@@ -1,7 +1,6 @@
 """`oncehook effects`: what is done outside the database after a handler's commit."""
 
 import sys
-from typing import Any
 
 import click
 
@@ -16,6 +15,7 @@ from oncehook.cli.options import (
 )
 from oncehook.effects.effect import effect_json
 from oncehook.model.receipt import EffectFilter, EffectState
+from oncehook.model.rows import StoredEffect
 from oncehook.operations.replay import replay_effects, whoami
 
 PAGE = 500
@@ -63,14 +63,14 @@ def command(
 
 
 async def _list(config: str | None, wanted: EffectFilter, limit: int, as_json: bool) -> int:
-    rows: list[dict[str, Any]] = []
+    rows: list[StoredEffect] = []
     async with opened_store(config) as store:
         before = None
         while len(rows) < limit:
-            page = await store.find_effects(wanted, limit=min(PAGE, limit - len(rows)), before=before)
+            page = await store.effects.find(wanted, limit=min(PAGE, limit - len(rows)), before=before)
             if not page:
                 break
-            before = page[-1]["id"]
+            before = page[-1].id
             rows += page
             if as_json:
                 for row in page:
@@ -93,20 +93,20 @@ COLUMNS = (
 )
 
 
-def _print_table(rows: list[dict[str, Any]]) -> None:
+def _print_table(rows: list[StoredEffect]) -> None:
     print_table(
         COLUMNS,
         [
             (
-                row["created_at"][:19],
-                row["source"],
-                row["key"],
-                row["target"],
-                str(row["status"]),
-                row["attempts"],
-                (row["last_error"] or "")[:200],
-                row["receipt"],
-                row["id"],
+                row.created_at[:19],
+                row.source,
+                row.key,
+                row.target,
+                str(row.status),
+                row.attempts,
+                (row.last_error or "")[:200],
+                row.receipt,
+                row.id,
             )
             for row in rows
         ],
@@ -158,16 +158,16 @@ async def _replay(config: str | None, wanted: EffectFilter, actor: str) -> tuple
     async with opened_store(config) as store:
         moved = await replay_effects(store, wanted, actor=actor)
         left = sorted(set(wanted.ids or ()) - moved)
-        there: dict[int, dict[str, Any]] = {}
+        there: dict[int, StoredEffect] = {}
         if left:
-            found = await store.find_effects(EffectFilter(ids=tuple(left)), limit=len(left))
-            there = {row["id"]: row for row in found}
+            found = await store.effects.find(EffectFilter(ids=tuple(left)), limit=len(left))
+            there = {row.id: row for row in found}
     return len(moved), {id: _why_left(there.get(id)) for id in left}
 
 
-def _why_left(row: dict[str, Any] | None) -> str:
+def _why_left(row: StoredEffect | None) -> str:
     if row is None:
         return "which is not there"
-    if row["args"] is None:
+    if row.args is None:
         return "whose arguments were erased"
-    return f"which is {row['status']}"
+    return f"which is {row.status}"

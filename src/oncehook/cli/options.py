@@ -17,6 +17,7 @@ from oncehook.cli.app import configured
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Configuration
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.rows import Row
 from oncehook.model.values import duration
 from oncehook.providers.expressions import moment
 from oncehook.store import make_store
@@ -105,7 +106,11 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # as above
 
 
 def print_json(row: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+    sys.stdout.write(json.dumps(row, ensure_ascii=False, default=_as_json) + "\n")
+
+
+def _as_json(value: Any) -> Any:
+    return value.as_json() if isinstance(value, Row) else str(value)
 
 
 def printable(text: Any) -> str:

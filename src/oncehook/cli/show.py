@@ -23,6 +23,7 @@ from oncehook.cli.options import (
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
 from oncehook.model.receipt import EffectFilter, Filter, Payload, Receipt, rfc3339
+from oncehook.model.rows import StoredNoop
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.store.protocols import Store
 
@@ -61,8 +62,8 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         duplicates = await store.duplicates(receipt.receipt)
         attempts = await store.attempts(receipt.receipt)
         replays = await store.replays(receipt.receipt) if receipt.replays else []
-        effects = [effect_json(row) for row in await store.find_effects(_recorded_by(receipt), limit=MOST_EFFECTS)]
-        noops = await store.noops(receipt.receipt)
+        effects = [effect_json(row) for row in await store.effects.find(_recorded_by(receipt), limit=MOST_EFFECTS)]
+        noops = await store.effects.noops(receipt.receipt)
         entities = await entities_of(store, receipt)
     if raw:
         return _print_raw(payload)
@@ -145,7 +146,7 @@ Rows = list[dict[str, Any]]
 
 
 def _print_timeline(
-    receipt: Receipt, duplicates: Rows, attempts: Rows, replays: Rows, noops: Rows, effects: Rows
+    receipt: Receipt, duplicates: Rows, attempts: Rows, replays: Rows, noops: list[StoredNoop], effects: Rows
 ) -> None:
     """What happened to it since it was received, and to what it asked for, in the order of time."""
     from rich.text import Text
@@ -155,7 +156,7 @@ def _print_timeline(
     if (failed_at := failed_without_attempt(receipt, attempts)) is not None:
         moments.append((failed_at, f"dead letter: {printable(receipt.last_error)}", "red"))
     moments += [(row["at"], f"replayed by {printable(row['actor'])}", "bold") for row in replays]
-    moments += [(row["at"], _told_noop(row), "bright_black") for row in noops]
+    moments += [(row.at, _told_noop(row), "bright_black") for row in noops]
     moments += [(row["done_at"] or row["created_at"], *_told_effect(row)) for row in reversed(effects)]
     out = console()
     for at, text, style in sorted(moments, key=lambda moment: moment[0]):
@@ -193,9 +194,9 @@ def _told_attempt(row: dict[str, Any]) -> tuple[str, str]:
     return "   ".join(facts), ATTEMPT_COLOURS.get(row["outcome"], "red")
 
 
-def _told_noop(row: dict[str, Any]) -> str:
-    told = "not repeated, it was recorded before: effect" if row["reason"] == "effect" else "stale, newer is known of"
-    return f"{told} {printable(row['key'])}"
+def _told_noop(row: StoredNoop) -> str:
+    told = "not repeated, it was recorded before: effect" if row.reason == "effect" else "stale, newer is known of"
+    return f"{told} {printable(row.key)}"
 
 
 def _told_effect(row: dict[str, Any]) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from oncehook.cli.options import (
 )
 from oncehook.cli.pause import pause_text
 from oncehook.model.receipt import EffectState, State, rfc3339
+from oncehook.model.rows import WaitingEffects
 from oncehook.model.values import positive_duration
 from oncehook.store.protocols import Store
 
@@ -102,8 +103,8 @@ def _print(sources: list[dict[str, Any]], effects: dict[str, Any]) -> None:
 async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row for each source, and one about effects, empty if there are none."""
     pauses = await store.pauses()
-    counts, lags, noops = await store.counts(), await store.lags(), await store.noop_counts()
-    states, waiting = await store.effect_counts(), await store.effects_waiting()
+    counts, lags, noops = await store.counts(), await store.lags(), await store.effects.noop_counts()
+    states, waiting = await store.effects.counts(), await store.effects.waiting()
     unfinished = await store.measure("unfinished", {})
     sources: dict[str, dict[str, Any]] = {}
     for row in counts:
@@ -121,9 +122,9 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     for row in unfinished:
         if row["source"] in sources:
             sources[row["source"]]["oldest_unfinished_seconds"] = round(max(0.0, row["value"]), 3)
-    for row in noops:
-        if row["source"] in sources:
-            sources[row["source"]][NOOPS[row["reason"]]] = row["noops"]
+    for noop in noops:
+        if noop.source in sources:
+            sources[noop.source][NOOPS[noop.reason]] = noop.noops
     for name, row in (await store.unhandled()).items():
         if name in sources:
             sources[name]["unhandled"] = row["number"]
@@ -134,12 +135,12 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     return [sources[name] for name in sorted(sources)], _about_effects(states, waiting)
 
 
-def _about_effects(states: dict[str, int], waiting: list[dict[str, Any]]) -> dict[str, Any]:
+def _about_effects(states: dict[str, int], waiting: list[WaitingEffects]) -> dict[str, Any]:
     """Effects by state; and per function or topic those that wait, which show what no process has registered."""
     if not states:
         return {}
     names = ("kind", "target", "effects")
-    lags = [{**{n: row[n] for n in names}, "lag_seconds": round(max(0.0, row["lag"]), 3)} for row in waiting]
+    lags = [{**{n: getattr(row, n) for n in names}, "lag_seconds": round(max(0.0, row.lag), 3)} for row in waiting]
     return {"effects": {state.value: states.get(state, 0) for state in EffectState}, "waiting_for": lags}
 
 

@@ -20,6 +20,7 @@ from oncehook.concurrency.calling import name_of as told
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.receipt import LeasedEffect
 from oncehook.model.retry import Retry
+from oncehook.model.rows import StoredEffect
 from oncehook.providers.expressions import is_storable
 
 EFFECT_TIMEOUT = 30.0
@@ -39,10 +40,10 @@ def idempotency_key(*parts: str) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
 
-def effect_json(row: dict[str, Any]) -> dict[str, Any]:
+def effect_json(row: StoredEffect) -> dict[str, Any]:
     """An effect as the outside knows it: the same keys wherever one is printed."""
-    args = None if row["args"] is None else json.loads(row["args"])
-    return {**row, "args": args, "idempotency_key": idempotency_key("effect", row["scope"], row["key"])}
+    args = None if row.args is None else json.loads(row.args)
+    return {**row.as_json(), "args": args, "idempotency_key": idempotency_key("effect", row.scope, row.key)}
 
 
 @dataclass(frozen=True, slots=True)

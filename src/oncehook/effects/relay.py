@@ -22,7 +22,7 @@ from oncehook.model.errors import Unavailable
 from oncehook.model.receipt import EffectState, LeasedEffect, SettledEffect
 from oncehook.model.retry import Crashed, Fail, NotNow, Retry
 from oncehook.observability import signals, tracing
-from oncehook.store.protocols import Store
+from oncehook.store.protocols import EffectStore, Store
 from oncehook.store.rows import EffectTarget
 
 MARGIN = 15.0
@@ -52,7 +52,7 @@ class Relay:
         self.poll = poll  # seconds between looks when nothing woke it: a wake-up is a hint, never the only way
         self.look_around = LOOK_AROUND if look_around is None else look_around
         self.name = f"{socket.gethostname()}:{os.getpid()}"
-        self.marks = Marks(store)
+        self.marks = Marks(store.effects)
         self._threads = Threads(concurrency, "oncehook-effect", patience=MARGIN / 3)
         self._running: set[asyncio.Task[None]] = set()
         self._attention = asyncio.Event()  # something may be due, or a place is free
@@ -86,8 +86,8 @@ class Relay:
         """Perform what is due now and return when nothing of it is left, or after `most` calls; which were called."""
         performed: list[int] = []
         while most is None or len(performed) < most:
-            leased = await self.store.lease_effects(self.concurrency, self.name, self._targets())
-            leased = leased or await self.store.lease_effects(1, self.name, self._targets(), rescued=True)
+            leased = await self.store.effects.lease(self.concurrency, self.name, self._targets())
+            leased = leased or await self.store.effects.lease(1, self.name, self._targets(), rescued=True)
             if not leased:
                 break
             await asyncio.gather(*map(self._perform, leased))
@@ -126,7 +126,7 @@ class Relay:
         try:
             leased = await self._take_crashed(targets) if self._alone.leased else []
             if not leased:
-                leased = await self.store.lease_effects(room, self.name, targets)
+                leased = await self.store.effects.lease(room, self.name, targets)
             if not leased and self._crashed and not self._running:
                 leased = await self._take_crashed(targets)
         except Unavailable as error:
@@ -140,7 +140,7 @@ class Relay:
 
     async def _take_crashed(self, targets: list[EffectTarget]) -> list[LeasedEffect]:
         """An effect whose process died, with nothing under way beside it."""
-        leased = await self.store.lease_effects(1, self.name, targets, rescued=True)
+        leased = await self.store.effects.lease(1, self.name, targets, rescued=True)
         self._crashed = bool(leased)
         self._alone.take(True if leased else None)
         if leased:
@@ -195,30 +195,30 @@ class Relay:
     async def rescue(self) -> int:
         """Take back effects whose lease ran out; how many. One that used up its attempts is given up."""
         rescued = after = 0
-        while page := await self.store.expired_effects(PAGE, after):
-            after = page[-1]["id"]
+        while page := await self.store.effects.expired(PAGE, after):
+            after = page[-1].id
             taken: dict[int, SettledEffect] = {}
             for row in page:
-                target = self.effects.find(row["kind"], row["target"])
+                target = self.effects.find(row.kind, row.target)
                 if target is None:  # its policy is not known here
-                    self._tell_unregistered(row["kind"], row["target"], 1)
+                    self._tell_unregistered(row.kind, row.target, 1)
                 else:
-                    settled = SettledEffect(row["id"], row["lease"], EffectState.FAILED, crashed=True)
-                    _failed(settled, target.retry, row["attempt"], Crashed("the process died, or was cut off"))
-                    taken[row["id"]] = settled
-            landed = await self.store.settle_effects([*taken.values()]) if taken else set()
+                    settled = SettledEffect(row.id, row.lease, EffectState.FAILED, crashed=True)
+                    _failed(settled, target.retry, row.attempt, Crashed("the process died, or was cut off"))
+                    taken[row.id] = settled
+            landed = await self.store.effects.settle([*taken.values()]) if taken else set()
             for row in page:
-                if row["id"] in landed:
-                    signals.effect_rescued(row, taken[row["id"]])
+                if row.id in landed:
+                    signals.effect_rescued(row, taken[row.id])
             rescued += len(landed)
         return rescued
 
     async def _look_at_waiting(self) -> None:
         """Give a turn to those whose process died; tell, once for each name, of those that nobody here can perform."""
-        for row in await self.store.effects_waiting():
-            if self.effects.find(row["kind"], row["target"]) is None:
-                self._tell_unregistered(row["kind"], row["target"], row["effects"])
-            elif row["crashed"]:
+        for row in await self.store.effects.waiting():
+            if self.effects.find(row.kind, row.target) is None:
+                self._tell_unregistered(row.kind, row.target, row.effects)
+            elif row.crashed:
                 self._crashed = True
                 self.wake()
 
@@ -231,7 +231,7 @@ class Relay:
 class Marks:
     """Writes what came of calls: the first at once, whoever comes meanwhile together in the next, for one fsync."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: EffectStore) -> None:
         self.store = store
         self._waiting: list[tuple[SettledEffect, asyncio.Future[bool | None]]] = []
         self._writing: asyncio.Task[None] | None = None
@@ -258,7 +258,7 @@ class Marks:
     async def _surely(self, settled: list[SettledEffect]) -> set[int] | None:
         for number in range(1, MARK_TRIES + 1):
             try:
-                landed = await self.store.settle_effects(settled)
+                landed = await self.store.settle(settled)
             except Unavailable as error:
                 if number == MARK_TRIES:
                     signals.emit("effect_mark_failed", effects=len(settled), detail=error.detail)

@@ -17,7 +17,7 @@ from oncehook.handlers.order import Advance, Place, place
 from oncehook.model.errors import OncehookError
 from oncehook.model.receipt import Leased, Settled
 from oncehook.providers.expressions import indexed, is_storable, moment
-from oncehook.store.protocols import Store
+from oncehook.store.protocols import EffectStore
 from oncehook.store.transaction import Pick, Transaction, TransactionClosed
 
 ONCE = "once"
@@ -94,7 +94,7 @@ class Outbox:
     def __init__(
         self,
         begin: Callable[[], Transaction],
-        store: Store,
+        store: EffectStore,
         effects: Effects,
         canonical: Canonical,
         committed: Callable[["Outbox"], None],
@@ -262,7 +262,7 @@ class Outbox:
         It is only looked at here, so that a handler that first asks the network holds no lock; the row is written with
         the mark, and if another event was quicker, nothing of this one is kept.
         """
-        found = await self._store.recorded_effect(leased.source, key)
+        found = await self._store.recorded_by(leased.source, key)
         if found is not None and found != leased.receipt:
             self._skipped.append(Noop(leased, "effect", leased.source, key))
             return True
@@ -289,7 +289,7 @@ class Outbox:
             known = _place_of(rows[0]) if rows else None
         else:
             row = await self._store.entity(advance.scope, advance.kind, advance.id)
-            known = _place_of(row) if row else None
+            known = place(row.is_terminal, row.at, row.version, row.event_id) if row else None
         return known is not None and advance.place < known
 
     # -- the object now -------------------------------------------------------------------------------------------

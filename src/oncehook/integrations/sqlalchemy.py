@@ -165,7 +165,7 @@ class Sessions:
 
     async def _check_server(self, theirs: tuple[Any, ...]) -> None:
         """Not by address: a socket, an alias and a PgBouncer lead to the same database under different names."""
-        [ours] = await self.store._read(self.store.sql["same_database"], {})
+        [ours] = await self.store.read(self.store.sql["same_database"], {})
         if tuple(ours[:2]) != theirs[:2]:
             raise ConfigurationError(
                 f"engine is on another PostgreSQL database ({theirs[0]}) than the inbox ({ours[0]}), or on another "

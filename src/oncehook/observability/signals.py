@@ -31,6 +31,7 @@ from oncehook.model.receipt import (
     State,
     rfc3339,
 )
+from oncehook.model.rows import ExpiredEffect
 from oncehook.observability import metrics
 from oncehook.observability.log import STANDARD, AppLog, JsonLog, console, encode_lines, escape, standard_error
 
@@ -360,12 +361,12 @@ def performed(leased: LeasedEffect, done: SettledEffect, landed: bool) -> None:
     )
 
 
-def effect_rescued(row: Mapping[str, Any], done: SettledEffect) -> None:
+def effect_rescued(row: ExpiredEffect, done: SettledEffect) -> None:
     """One line for an effect whose lease ran out, and one more if that was its last attempt."""
-    about = {"effect": row["id"], "key": row["key"], "target": target_told(row["kind"], row["target"])}
-    emit("effect_rescued", **about, status=done.status.value, attempt=row["attempt"])
+    about = {"effect": row.id, "key": row.key, "target": target_told(row.kind, row.target)}
+    emit("effect_rescued", **about, status=done.status.value, attempt=row.attempt)
     if done.status is EffectState.FAILED:
-        emit("effect_dead", **about, status=done.status.value, attempt=row["attempt"], error=done.error)
+        emit("effect_dead", **about, status=done.status.value, attempt=row.attempt, error=done.error)
 
 
 def unavailable(source: str, detail: str) -> None:

@@ -86,7 +86,7 @@ async def rehearse(
         recording = _recording(store, transaction, watch)
         outbox = Outbox(
             lambda: recording,
-            store,
+            store.effects,
             effects or Effects(),
             canonical or Canonical(),
             lambda outbox: None,  # nothing is ever committed here

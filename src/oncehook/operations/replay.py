@@ -260,9 +260,9 @@ async def replay_effects(store: Store, wanted: EffectFilter, *, actor: str) -> s
     """
     moved: set[int] = set()
     before = None
-    while page := await store.find_effects(
+    while page := await store.effects.find(
         replace(wanted, status=EffectState.FAILED.value), limit=BATCH, before=before
     ):
-        before = page[-1]["id"]
-        moved |= set(await store.replay_effects([row["id"] for row in page], actor))
+        before = page[-1].id
+        moved |= set(await store.effects.replay([row.id for row in page], actor))
     return moved

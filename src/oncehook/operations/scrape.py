@@ -50,7 +50,7 @@ class Scrape:
     async def _ask(self) -> dict[Key, float]:
         try:
             counts, lags = await self.store.counts(), await self.store.lags()
-            effects, pauses = await self.store.effect_counts(), await self.store.pauses()
+            effects, pauses = await self.store.effects.counts(), await self.store.pauses()
             unfinished, unhandled = await self.store.measure("unfinished", {}), await self.store.unhandled()
         except Unavailable:
             return {}

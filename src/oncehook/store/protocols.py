@@ -23,6 +23,8 @@ from oncehook.model.receipt import (
     Settled,
     SettledEffect,
 )
+from oncehook.model.rows import EntityState, ExpiredEffect, NoopCount, StoredEffect, StoredNoop, WaitingEffects
+from oncehook.store.dialect import Dialect
 from oncehook.store.roster import RosterStore
 from oncehook.store.rows import Cursor, Cutoffs, EffectTarget, Place, Selection
 from oncehook.store.transaction import Heart, Transaction
@@ -59,11 +61,66 @@ class Pruning(Protocol):
         """Give some of the free space back to the disk; whether there is more."""
 
 
+class EffectStore(Protocol):
+    """Effects and entities."""
+
+    async def lease(
+        self, limit: int, worker: str, targets: Sequence[EffectTarget], *, rescued: bool = False
+    ) -> list[LeasedEffect]:
+        """Take up to `limit` due effects of these targets: `performing`, attempt counted, fence raised.
+
+        With `rescued`, only such whose last relay died; without, only others.
+        """
+
+    async def settle(self, settled: Sequence[SettledEffect]) -> set[int]:
+        """End attempts at effects: those whose lease still held are moved on; returns those."""
+
+    async def expired(self, limit: int, after: int) -> list[ExpiredEffect]:
+        """Effects whose lease ran out, by id above `after`."""
+
+    async def recorded_by(self, scope: str, key: str) -> int | None:
+        """The receipt whose event recorded a key, or None if there is none."""
+
+    async def entity(self, scope: str, kind: str, id: str) -> EntityState | None:
+        """Where an entity stands, or None if it was never advanced."""
+
+    async def find(
+        self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
+    ) -> list[StoredEffect]:
+        """Effects that match, newest first: of an id below `before`, the last of a page, and none below `down_to`."""
+
+    async def noops(self, receipt: int) -> list[StoredNoop]:
+        """What a receipt's event asked for and did not get, oldest first."""
+
+    async def noop_counts(self) -> list[NoopCount]:
+        """Per source and reason: how often an event asked for what was done, or came too late."""
+
+    async def counts(self) -> dict[str, int]:
+        """How many effects are in which state."""
+
+    async def bounded_counts(self, most: int) -> dict[str, int]:
+        """The same, of each state up to `most`."""
+
+    async def count_failed(self, wanted: EffectFilter) -> tuple[int, int]:
+        """How many failed effects of a source and target can be replayed, and how many have lost their arguments."""
+
+    async def waiting(self) -> list[WaitingEffects]:
+        """Per kind and target with effects to be performed: how many, and for how long the oldest has been due."""
+
+    async def replay(self, ids: Sequence[int], actor: str) -> list[int]:
+        """Have failed effects performed again and record who asked, in one transaction; returns those that moved."""
+
+
 class Store(RosterStore, Protocol):
     """The verbs. Times are the database's own; every text that comes in is already capped and clean."""
 
     settings: Settings
     """What it opens with."""
+
+    dialect: Dialect
+    """Facts about its database."""
+
+    effects: EffectStore
 
     worker: str
     """The name of the worker whose handlers use it, once there is one."""
@@ -287,53 +344,6 @@ class Store(RosterStore, Protocol):
 
     async def secrets_used(self) -> list[dict[str, Any]]:
         """Per source and mark: how often it has verified, first and last when; and the database's time."""
-
-    async def lease_effects(
-        self, limit: int, worker: str, targets: Sequence[EffectTarget], *, rescued: bool = False
-    ) -> list[LeasedEffect]:
-        """Take up to `limit` due effects of these targets: `performing`, attempt counted, fence raised.
-
-        With `rescued`, only such whose last relay died; without, only others.
-        """
-
-    async def settle_effects(self, settled: Sequence[SettledEffect]) -> set[int]:
-        """End attempts at effects: those whose lease still held are moved on; returns those."""
-
-    async def expired_effects(self, limit: int, after: int) -> list[dict[str, Any]]:
-        """Effects whose lease ran out, by id above `after`."""
-
-    async def recorded_effect(self, scope: str, key: str) -> int | None:
-        """The receipt whose event recorded a key, or None if nobody has."""
-
-    async def entity(self, scope: str, kind: str, id: str) -> tuple[Any, ...] | None:
-        """(is_terminal, at, version, event_id, state) of an entity, or None if it was never advanced."""
-
-    async def find_effects(
-        self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
-    ) -> list[dict[str, Any]]:
-        """Effects that match, newest first: of an id below `before`, the last of a page, and none below `down_to`."""
-
-    async def noops(self, receipt: int) -> list[dict[str, Any]]:
-        """What a receipt's event asked for and did not get, oldest first: `reason` is "effect" or "stale"."""
-
-    async def effect_counts(self) -> dict[str, int]:
-        """How many effects are in which state."""
-
-    async def effect_standing(self, most: int) -> dict[str, int]:
-        """The same, of each state up to `most`."""
-
-    async def failed_effects(self, wanted: EffectFilter) -> tuple[int, int]:
-        """How many failed effects of a source and target can be replayed, and how many have lost their arguments."""
-
-    async def noop_counts(self) -> list[dict[str, Any]]:
-        """Per source and reason: how often an event asked for what was done, or came too late."""
-
-    async def effects_waiting(self) -> list[dict[str, Any]]:
-        """Per kind and target with effects to be performed: how many, for how long the oldest has been due (`lag`), and
-        how many of those that are due have lost their last process (`crashed`)."""
-
-    async def replay_effects(self, ids: Sequence[int], actor: str) -> list[int]:
-        """Have failed effects performed again and record who asked, in one transaction; returns those that moved."""
 
     async def note_refusals(self, refused: Mapping[tuple[str, str], int]) -> None:
         """Add how often deliveries of each (source, reason) were refused just now, to the minute that it is."""

@@ -7,7 +7,7 @@ stands for the fragment of that name.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cache
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def load(dialect: str) -> dict[str, str]:
     return {name: body for name, body in whole.items() if name not in fragments}
 
 
-def with_given(sql: str, given: set[str]) -> str:
+def with_given(sql: str, given: Set[str]) -> str:
     """The query with the optional lines whose parameter is given, and without the others."""
     lines = []
     for line in sql.splitlines():
@@ -46,6 +46,12 @@ def with_given(sql: str, given: set[str]) -> str:
         elif optional[1] in given:
             lines.append(line[: optional.start()].rstrip())
     return "\n".join(lines)
+
+
+@cache
+def statement(dialect: str, name: str, given: frozenset[str]) -> str:
+    """A query of a dialect with the optional lines of these parameters."""
+    return with_given(load(dialect)[name], given)
 
 
 @cache

@@ -24,9 +24,9 @@ async def advance(inbox: Inbox, by: Any) -> None:
     seconds = duration(by)
     store: Any = inbox._runtime.store  # what is below the protocol is known here, and only here
     if inbox._runtime.settings.database.startswith("sqlite:"):
-        await store._write(lambda connection: _move_in_sqlite(connection, store.sql, seconds))
+        await store.write(lambda connection: _move_in_sqlite(connection, store.sql, seconds))
     else:
-        async with store._connection() as connection, connection.transaction():
+        async with store.connection() as connection, connection.transaction():
             await _move_in_postgres(connection, store, seconds)
     await inbox.email.rebuild()  # the order of facts has their times in it
 

@@ -10,6 +10,7 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.effects.relay import Relay
 from oncehook.inbox import Inbox
 from oncehook.model.receipt import EffectFilter, EffectState, Leased, Receipt
+from oncehook.model.rows import StoredEffect
 from oncehook.operations import replay as replaying
 from oncehook.operations.prune import Pruned, effect_horizon
 from oncehook.operations.prune import prune as prune_store
@@ -188,23 +189,23 @@ class Draining:
         store, effects = self.runtime.store, self.runtime.effects
         due = [await store.next_due(self.runtime.handlers.handled)]
         if self.relay is not None:
-            waiting = await store.effects_waiting()
-            due += [-row["lag"] for row in waiting if effects.find(row["kind"], row["target"]) is not None]
+            waiting = await store.effects.waiting()
+            due += [-row.lag for row in waiting if effects.find(row.kind, row.target) is not None]
         return min((seconds for seconds in due if seconds is not None), default=None)
 
     async def done(self) -> Drained:
         store = self.runtime.store
         receipts = [found for number in self.worked if (found := await store.get(number)) is not None]
         ids = tuple(self.performed)
-        rows = await store.find_effects(EffectFilter(ids=ids), limit=len(ids)) if ids else []
-        by_id = {row["id"]: row for row in rows}
+        rows = await store.effects.find(EffectFilter(ids=ids), limit=len(ids)) if ids else []
+        by_id = {row.id: row for row in rows}
         return Drained(receipts, [_performed(by_id[id]) for id in ids if id in by_id])
 
 
-def _performed(row: dict[str, Any]) -> Performed:
-    args = None if row["args"] is None else json.loads(row["args"])
-    told = {name: row[name] for name in ("key", "target", "attempts", "last_error")}
-    return Performed(**told, args=args, status=EffectState(row["status"]))
+def _performed(row: StoredEffect) -> Performed:
+    args = None if row.args is None else json.loads(row.args)
+    told = {name: getattr(row, name) for name in ("key", "target", "attempts", "last_error")}
+    return Performed(**told, args=args, status=EffectState(row.status))
 
 
 async def lease_due(inbox: Inbox, most: int) -> list[Leased]:

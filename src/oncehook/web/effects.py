@@ -9,6 +9,7 @@ from starlette.requests import Request
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.receipt import EffectFilter, EffectState
+from oncehook.model.rows import StoredEffect
 from oncehook.store.protocols import Store
 from oncehook.web.page import Context, Problem, check_texts, number, principal
 
@@ -50,7 +51,7 @@ class Asked(msgspec.Struct, frozen=True):
 class Listing:
     """A page: what was found, the id to go on before, and whether looking stopped for time and not for room."""
 
-    rows: list[dict[str, Any]]
+    rows: list[StoredEffect]
     next: int | None = None
     is_partial: bool = False
 
@@ -58,15 +59,15 @@ class Listing:
 async def list_effects(store: Store, wanted: EffectFilter, before: int | None, limit: int = PAGE) -> Listing:
     """The next page. What an index leads to is asked for as it is, everything else in windows, for a second."""
     if wanted == EffectFilter() or wanted.receipt is not None or wanted.status == EffectState.FAILED.value:
-        return _page(await store.find_effects(wanted, limit=limit + 1, before=before), limit)
+        return _page(await store.effects.find(wanted, limit=limit + 1, before=before), limit)
     deadline = SYSTEM.monotonic() + SECONDS
     if before is None:
-        newest = await store.find_effects(EffectFilter(), limit=1)
-        before = newest[0]["id"] + 1 if newest else 0
-    found: list[dict[str, Any]] = []
+        newest = await store.effects.find(EffectFilter(), limit=1)
+        before = newest[0].id + 1 if newest else 0
+    found: list[StoredEffect] = []
     while before > 0:
         end = max(0, before - WINDOW)
-        found += await store.find_effects(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
+        found += await store.effects.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
         if len(found) > limit:
             return _page(found, limit)
         if SYSTEM.monotonic() > deadline and end:
@@ -75,8 +76,8 @@ async def list_effects(store: Store, wanted: EffectFilter, before: int | None, l
     return Listing(found)
 
 
-def _page(found: list[dict[str, Any]], limit: int) -> Listing:
-    return Listing(found[:limit], found[limit - 1]["id"] if len(found) > limit else None)
+def _page(found: list[StoredEffect], limit: int) -> Listing:
+    return Listing(found[:limit], found[limit - 1].id if len(found) > limit else None)
 
 
 def read_cursor(text: str | None) -> int | None:
@@ -88,9 +89,9 @@ def read_cursor(text: str | None) -> int | None:
     return found
 
 
-async def find(context: Context, request: Request) -> dict[str, Any]:
+async def find(context: Context, request: Request) -> StoredEffect:
     named = number(request.path_params["effect"])
-    found = await context.store.find_effects(EffectFilter(ids=(named,)), limit=1) if named is not None else []
+    found = await context.store.effects.find(EffectFilter(ids=(named,)), limit=1) if named is not None else []
     if not found:
         raise Problem(404, "not_found", "There is no such effect: it was never here, or its time is over.")
     return found[0]
@@ -99,12 +100,11 @@ async def find(context: Context, request: Request) -> dict[str, Any]:
 async def try_again(context: Context, request: Request) -> int:
     """Have one failed effect performed again, or say why not."""
     row = await find(context, request)
-    if not await context.store.replay_effects([row["id"]], principal(request).name):
-        why = "its arguments were erased" if row["status"] == EffectState.FAILED.value else f"it is {row['status']}"
+    if not await context.store.effects.replay([row.id], principal(request).name):
+        why = "its arguments were erased" if row.status == EffectState.FAILED.value else f"it is {row.status}"
         raise Problem(409, "not_replayable", f"It was not replayed: {why}.")
     wake(context)
-    number_: int = row["id"]
-    return number_
+    return row.id
 
 
 def wake(context: Context) -> None:

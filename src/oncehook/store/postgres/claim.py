@@ -56,7 +56,7 @@ class PostgresClaim(PostgresPool):
     async def ping(self) -> None:
         """Run the statements of a claim with no events in it: they wait for the same locks, and for the standby."""
         await super().ping()
-        async with self._connection() as connection:
+        async with self.connection() as connection:
             await connection.fetch(self.sql["claim"], "[]", b"", self.is_durable, timeout=PING_SECONDS)
             await connection.fetch(self.sql["claimed_before"], [], [], self.is_durable, timeout=PING_SECONDS)
 

@@ -19,7 +19,7 @@ class PostgresEmail(PostgresRejections):
     """The verbs of email."""
 
     async def look(self, name: str, given: Any) -> list[dict[str, Any]]:
-        return [plain(row) for row in await self._read(self.sql[name], {"given": json.dumps(given)})]
+        return [plain(row) for row in await self.read(self.sql[name], {"given": json.dumps(given)})]
 
     async def perform(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         transaction = self.transaction()

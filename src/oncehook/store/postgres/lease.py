@@ -38,7 +38,7 @@ class PostgresLease(PostgresPause):
         share = self._rounds.share(limit)
         leased = await self._lease_serial(share, given, skip_failed) if share else []
         if len(leased) < limit:
-            rows = await self._read(
+            rows = await self.read(
                 self.sql["lease"], {**given, "limit": limit - len(leased), "floor": self._pauses.floor}
             )
             leased += starmap(Leased, rows)
@@ -51,7 +51,7 @@ class PostgresLease(PostgresPause):
         while look.goes_on(limit):
             source, key = self._pauses.past(self._rounds.after)
             wanted = look.keys_wanted(limit)
-            rows = await self._read(self.sql["serial_keys"], {"source": source, "key": key, "most": wanted})
+            rows = await self.read(self.sql["serial_keys"], {"source": source, "key": key, "most": wanted})
             keys = [(row["source"], row["key"]) for row in rows]
             room = {**given, "limit": limit - len(look.leased), "skip_failed": list(skip_failed)}
             look.passed(keys, wanted, await self._lease_heads(keys, room) if keys else [], limit)
@@ -61,7 +61,7 @@ class PostgresLease(PostgresPause):
         """What could be leased of these keys; nothing where somebody else was at one of them at the same moment."""
         told = told_of(keys, self._pauses.may_lease)
         try:
-            rows = await self._read(self.sql["lease_serial"], {**given, "keys": told})
+            rows = await self.read(self.sql["lease_serial"], {**given, "keys": told})
         except StoreUnavailable as error:
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
                 return []

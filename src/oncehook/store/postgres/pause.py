@@ -27,7 +27,7 @@ class PostgresPause(PostgresRoster):
         return await self._change_pause("resume", source, actor)
 
     async def pauses(self) -> list[dict[str, Any]]:
-        return [plain(row) for row in await self._read(self.sql["pauses"], {})]
+        return [plain(row) for row in await self.read(self.sql["pauses"], {})]
 
     async def _change_pause(
         self, name: str, source: str, actor: str, reason: str | None = None, seconds: float | None = None
@@ -35,7 +35,7 @@ class PostgresPause(PostgresRoster):
         given = {"source": source, "actor": actor, "reason": reason, "seconds": seconds}
         change, names = numbered(self.sql[name])
         audit, _ = numbered(self.sql["audit"])
-        async with self._connection() as connection, connection.transaction():
+        async with self.connection() as connection, connection.transaction():
             changed = await connection.fetch(change, *(given[name] for name in names))
             if changed:
                 await connection.execute(audit, actor, name, json.dumps(pause_detail(source, reason, seconds)))
@@ -45,14 +45,14 @@ class PostgresPause(PostgresRoster):
     async def _end_pauses(self) -> None:
         """Remove the pauses whose time is over, and record it."""
         audit, _ = numbered(self.sql["audit"])
-        async with self._connection() as connection, connection.transaction():
+        async with self.connection() as connection, connection.transaction():
             for row in await connection.fetch(self.sql["end_pauses"]):
                 detail = json.dumps({"source": row["source"], "ended_at": rfc3339(row["ends_at"])})
                 await connection.execute(audit, ENDS_ITSELF, "resume", detail)
 
     async def _look_at_pauses(self, handled: Handled | None) -> None:
         async def sources() -> list[str]:
-            rows = await self._read(self.sql["pauses_looked_at"], {})
+            rows = await self.read(self.sql["pauses_looked_at"], {})
             if any(row["is_over"] for row in rows):
                 await self._end_pauses()
             return [row["source"] for row in rows if not row["is_over"]]
@@ -60,7 +60,7 @@ class PostgresPause(PostgresRoster):
         async def window(after: str) -> dict[str, Any]:
             return plain(
                 (
-                    await self._read(
+                    await self.read(
                         self.sql["due_window"], {"after": after, "size": WINDOW, **handled_parameters(handled)}
                     )
                 )[0]

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import date, datetime, timedelta
 from typing import Any, TypeVar
@@ -128,7 +128,7 @@ class PostgresPool:
         return risks(await self._durability())
 
     async def _durability(self) -> Any:
-        async with self._connection() as connection:
+        async with self.connection() as connection:
             return await connection.fetchrow(self.sql["durability"])
 
     async def _is_pooled(self) -> bool:
@@ -196,7 +196,7 @@ class PostgresPool:
             await pool.release(connection)
 
     @asynccontextmanager
-    async def _connection(self) -> AsyncIterator[Connection]:
+    async def connection(self) -> AsyncIterator[Connection]:
         """A connection; what goes wrong on it is Unavailable."""
         try:
             async with self._acquired(self.settings.claim_timeout) as connection:
@@ -233,15 +233,15 @@ class PostgresPool:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
-    async def _read(self, sql: str, parameters: dict[str, Any]) -> list[Any]:
+    async def read(self, sql: str, parameters: dict[str, Any]) -> list[Any]:
         text, names = queries.numbered(sql)
-        async with self._connection() as connection:
+        async with self.connection() as connection:
             return list(await connection.fetch(text, *(parameters[name] for name in names)))
 
     # -- migrations and partitions --------------------------------------------------------------------------------
 
     async def pending_migrations(self) -> list[tuple[int, str, str]]:
-        async with self._connection() as connection:
+        async with self.connection() as connection:
             applied = await self._applied(connection)
         return queries.pending_migrations("postgres", applied)
 
@@ -253,7 +253,7 @@ class PostgresPool:
 
     async def migrate(self) -> list[str]:
         done = []
-        async with self._connection() as connection, connection.transaction():
+        async with self.connection() as connection, connection.transaction():
             await connection.execute(self.sql["migration_lock"], MIGRATION_LOCK, timeout=MIGRATION_SECONDS)
             await connection.execute(self.sql["create_migrations"])
             applied = await self._applied(connection)
@@ -269,7 +269,7 @@ class PostgresPool:
 
         LIKE and ATTACH take no lock that a claim waits for; CREATE … PARTITION OF would.
         """
-        async with self._connection() as connection:
+        async with self.connection() as connection:
             there = await self._partitions(connection)
             today = await connection.fetchval(self.sql["today"])
             missing = [d for n in range(-1, DAYS_AHEAD + 1) if _partition(d := today + timedelta(days=n)) not in there]
@@ -294,15 +294,6 @@ async def _keep_as_it_is(connection: Any) -> None:
 
 def _partition(day: date) -> str:
     return f"webhook_payloads_{day:%Y%m%d}"
-
-
-def array(values: Iterable[Any]) -> str:
-    """Numbers or dates as the text of a PostgreSQL array.
-
-    For an array parameter asyncpg asks each new connection what that type is, in a query that can take seconds on a
-    busy server, the more so behind a pooler.
-    """
-    return "{" + ",".join(map(str, values)) + "}"
 
 
 def plain(row: Any) -> dict[str, Any]:

@@ -17,7 +17,8 @@ import asyncpg
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.receipt import rfc3339
 from oncehook.store import queries
-from oncehook.store.postgres.pool import LOST, array, told
+from oncehook.store.postgres.dialect import array
+from oncehook.store.postgres.pool import LOST, told
 from oncehook.store.postgres.replay import PostgresReplay
 from oncehook.store.rows import Cursor, Cutoffs
 
@@ -70,7 +71,7 @@ class PostgresPrune(PostgresReplay):
 
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
         given = {"receipts": array(receipts), "text": text, "actor": actor, "action": "forget", "detail": detail}
-        async with self._connection() as connection, connection.transaction():
+        async with self.connection() as connection, connection.transaction():
             erased = await _run(connection, self.sql["erase_payloads"], given)
             await _run(connection, self.sql["erase_in_effects"], given)
             if text is not None:

@@ -7,7 +7,8 @@ from typing import Any
 
 from oncehook.model.receipt import Receipt, State
 from oncehook.store import queries
-from oncehook.store.postgres.pool import array, plain
+from oncehook.store.postgres.dialect import array
+from oncehook.store.postgres.pool import plain
 from oncehook.store.postgres.work import PostgresWork
 from oncehook.store.rows import Selection
 
@@ -20,7 +21,7 @@ class PostgresReplay(PostgresWork):
     """The verbs of replays."""
 
     async def now(self) -> datetime:
-        found: datetime = (await self._read(self.sql["replay_now"], {}))[0][0]
+        found: datetime = (await self.read(self.sql["replay_now"], {}))[0][0]
         return found
 
     async def select(self, selection: Selection, *, after: int, limit: int) -> list[tuple[Receipt, bool]]:
@@ -50,7 +51,7 @@ class PostgresReplay(PostgresWork):
         """Run the statement, which returns the receipts that moved, and record who asked."""
         move, _ = queries.numbered(self.sql[statement])
         audit, _ = queries.numbered(self.sql["audit"])
-        async with self._connection() as connection, connection.transaction():
+        async with self.connection() as connection, connection.transaction():
             moved = sorted(row[0] for row in await connection.fetch(move, array(receipts)))
             if moved:
                 told = json.dumps({**detail, "count": len(moved), "receipts": moved})
@@ -72,7 +73,7 @@ class PostgresReplay(PostgresWork):
 
     async def _look(self, sql: str, parameters: dict[str, Any]) -> list[Any]:
         text, names = queries.numbered(sql)
-        async with self._connection() as connection:
+        async with self.connection() as connection:
             return list(await connection.fetch(text, *(parameters[name] for name in names), timeout=LOOK_SECONDS))
 
 

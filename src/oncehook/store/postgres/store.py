@@ -5,13 +5,18 @@ from typing import Any
 
 import msgspec
 
+from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.config.settings import Settings
 from oncehook.model.patterns import like
 from oncehook.model.receipt import UNHANDLED, Duplicate, Filter, Payload, Receipt, State
 from oncehook.providers.expressions import moment
 from oncehook.store import queries
+from oncehook.store.effects import Effects
 from oncehook.store.postgres.alerts import PostgresAlerts
 from oncehook.store.postgres.claim import PostgresClaim
+from oncehook.store.postgres.executor import PostgresExecutor
 from oncehook.store.postgres.pool import plain
+from oncehook.store.protocols import EffectStore
 from oncehook.store.rows import DUPLICATES_KEPT, Place
 
 _encode = msgspec.json.Encoder().encode
@@ -19,6 +24,12 @@ _encode = msgspec.json.Encoder().encode
 
 class PostgresStore(PostgresClaim, PostgresAlerts):
     """The Store of `postgresql://…`."""
+
+    def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
+        super().__init__(settings, clock)
+        self.executor = PostgresExecutor(self)
+        self.dialect = self.executor.dialect
+        self.effects: EffectStore = Effects(self.executor)
 
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
         rows = [
@@ -30,7 +41,7 @@ class PostgresStore(PostgresClaim, PostgresAlerts):
             }
             for d in duplicates
         ]
-        async with self._connection() as connection:
+        async with self.connection() as connection:
             await connection.execute(self.sql["note_duplicate"], _encode(rows).decode(), DUPLICATES_KEPT)
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -48,19 +59,19 @@ class PostgresStore(PostgresClaim, PostgresAlerts):
         return found[0] if found else None
 
     async def _find(self, parameters: dict[str, Any]) -> list[Receipt]:
-        rows = await self._read(queries.with_given(self.sql["find"], set(parameters)), parameters)
+        rows = await self.read(queries.with_given(self.sql["find"], set(parameters)), parameters)
         return [Receipt(**{**dict(row), "status": State(row["status"])}) for row in rows]
 
     async def payload(self, receipt: int) -> Payload | None:
-        rows = await self._read(self.sql["payload"], {"receipt": receipt})
+        rows = await self.read(self.sql["payload"], {"receipt": receipt})
         return Payload(rows[0]["body"], msgspec.json.decode(rows[0]["headers"])) if rows else None
 
     async def duplicates(self, receipt: int) -> list[dict[str, Any]]:
-        return [plain(row) for row in await self._read(self.sql["duplicates"], {"receipt": receipt})]
+        return [plain(row) for row in await self.read(self.sql["duplicates"], {"receipt": receipt})]
 
     async def counts(self) -> list[dict[str, Any]]:
-        rows = await self._read(self.sql["counts"], {})
-        return [plain(row) for row in [*rows, *await self._read(self.sql["counts_duplicates"], {})]]
+        rows = await self.read(self.sql["counts"], {})
+        return [plain(row) for row in [*rows, *await self.read(self.sql["counts_duplicates"], {})]]
 
 
 def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = None) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class PostgresWake(PostgresPool):
         if not self.notifies:
             return
         try:
-            async with self._connection() as connection:
+            async with self.connection() as connection:
                 await connection.fetch(self.sql["notify"])
         except StoreUnavailable:
             pass

@@ -19,19 +19,19 @@ class PostgresWeb(PostgresEmail):
         from oncehook.store.postgres.store import _parameters  # the module of the class that is made of this one
 
         given = _parameters(Filter(since=wanted.since, until=wanted.until), before) | {"skipped": size - 1}
-        rows = await self._read(queries.with_given(self.sql["window_end"], set(given)), given)
+        rows = await self.read(queries.with_given(self.sql["window_end"], set(given)), given)
         return (rfc3339(rows[0]["received_at"]) or "", rows[0]["id"]) if rows else None
 
     async def known_sources(self) -> list[str]:
-        return [row["source"] for row in await self._read(self.sql["known_sources"], {})]
+        return [row["source"] for row in await self.read(self.sql["known_sources"], {})]
 
     async def rates(self, since: datetime, seconds: int) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["rates"], {"since": since, "seconds": seconds})]
+        return [dict(row) for row in await self.read(self.sql["rates"], {"since": since, "seconds": seconds})]
 
     async def standing(self, most: int) -> dict[str, dict[str, Any]]:
-        waiting = await self._read(self.sql["waiting"], {"most": most})
-        dead = await self._read(self.sql["dead_letters"], {"most": most})
-        last = await self._read(self.sql["last_received"], {"most": most})
+        waiting = await self.read(self.sql["waiting"], {"most": most})
+        dead = await self.read(self.sql["dead_letters"], {"most": most})
+        last = await self.read(self.sql["last_received"], {"most": most})
         return {
             "waiting": {row["source"]: row["number"] for row in waiting},
             "dead_letters": {row["source"]: row["number"] for row in dead},
@@ -39,16 +39,16 @@ class PostgresWeb(PostgresEmail):
         }
 
     async def pulse(self) -> str:
-        return "/".join(str(value) for value in (await self._read(self.sql["pulse"], {}))[0].values())
+        return "/".join(str(value) for value in (await self.read(self.sql["pulse"], {}))[0].values())
 
     async def audit(self, actor: str, action: str, detail: dict[str, Any]) -> None:
         row = {"actor": actor, "action": action, "detail": json.dumps(detail)}
-        await self._read(self.sql["audit"], row)
+        await self.read(self.sql["audit"], row)
 
     async def audited(self, *, before: int | None, limit: int) -> list[dict[str, Any]]:
         given = {"limit": limit} | ({} if before is None else {"before": before})
-        rows = await self._read(queries.with_given(self.sql["audited"], set(given)), given)
+        rows = await self.read(queries.with_given(self.sql["audited"], set(given)), given)
         return [{**plain(row), "detail": json.loads(row["detail"])} for row in rows]
 
     async def audited_run(self, run: str) -> Sequence[dict[str, Any]]:
-        return [plain(row) for row in await self._read(self.sql["audited_run"], {"run": run})]
+        return [plain(row) for row in await self.read(self.sql["audited_run"], {"run": run})]

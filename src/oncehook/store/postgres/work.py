@@ -11,9 +11,10 @@ from oncehook.model.errors import StoreUnavailable
 from oncehook.model.patterns import Handled
 from oncehook.model.receipt import Held, Leased, Settled
 from oncehook.store import queries
+from oncehook.store.postgres.dialect import array
 from oncehook.store.postgres.handler import HandlerConnections, PostgresTransaction
 from oncehook.store.postgres.lease import PostgresLease
-from oncehook.store.postgres.pool import LOST, PostgresPool, array, plain
+from oncehook.store.postgres.pool import LOST, PostgresPool, plain
 from oncehook.store.postgres.roster import handled_parameters
 from oncehook.store.postgres.session import session_name
 
@@ -59,33 +60,33 @@ class PostgresWork(PostgresLease):
 
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         given = {"receipt": receipt, "seconds": seconds, "worker": worker}
-        rows = await self._read(self.sql["lease_one"], given)
+        rows = await self.read(self.sql["lease_one"], given)
         return Leased(*rows[0]) if rows else None
 
     async def abandon_inline(self, reason: str) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["abandon_inline"], {"reason": reason})]
+        return [dict(row) for row in await self.read(self.sql["abandon_inline"], {"reason": reason})]
 
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
-        rows = await self._read(self.sql["settle"], {"given": settled_json(settled)})
+        rows = await self.read(self.sql["settle"], {"given": settled_json(settled)})
         return {row[0] for row in rows}
 
     async def release(self, held: Sequence[Held], after: float | None = None) -> int:
-        return len(await self._read(self.sql["release"], {"held": held_json(held), "after": after}))
+        return len(await self.read(self.sql["release"], {"held": held_json(held), "after": after}))
 
     async def release_strays(self, worker: str, held: Collection[int]) -> int:
-        return len(await self._read(self.sql["release_strays"], {"worker": worker, "held": array(held)}))
+        return len(await self.read(self.sql["release_strays"], {"worker": worker, "held": array(held)}))
 
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["expired"], {"limit": limit, "after": after})]
+        return [dict(row) for row in await self.read(self.sql["expired"], {"limit": limit, "after": after})]
 
     async def end_sessions(self, worker: str) -> int:
-        return len(await self._read(self.sql["end_sessions"], {"worker": worker, "session": session_name(worker)}))
+        return len(await self.read(self.sql["end_sessions"], {"worker": worker, "session": session_name(worker)}))
 
     async def attempts(self, receipt: int) -> list[dict[str, Any]]:
-        return [plain(row) for row in await self._read(self.sql["attempts"], {"receipt": receipt})]
+        return [plain(row) for row in await self.read(self.sql["attempts"], {"receipt": receipt})]
 
     async def next_due(self, handled: Handled | None = None) -> float | None:
-        rows = await self._read(self.sql["next_due"], handled_parameters(handled))
+        rows = await self.read(self.sql["next_due"], handled_parameters(handled))
         due: float | None = rows[0][0]
         return due
 

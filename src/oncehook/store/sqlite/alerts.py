@@ -21,7 +21,7 @@ class SqliteAlerts(SqliteWeb):
         def note(connection: sqlite3.Connection) -> None:
             connection.execute(self.sql["note_refusals"], {"given": json.dumps(given)})
 
-        await self._write(note)
+        await self.write(note)
 
     async def note_acks(self, acked: Mapping[tuple[str, int], int]) -> None:
         given = [{"source": source, "bucket": bucket, "acked": number} for (source, bucket), number in acked.items()]
@@ -29,17 +29,17 @@ class SqliteAlerts(SqliteWeb):
         def note(connection: sqlite3.Connection) -> None:
             connection.execute(self.sql["note_acks"], {"given": json.dumps(given)})
 
-        await self._write(note)
+        await self.write(note)
 
     async def measure(self, name: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql[name], dict(given))]
+        return [dict(row) for row in await self.read(self.sql[name], dict(given))]
 
     async def take_turn(self, name: str, every: float) -> int | None:
         def take(connection: sqlite3.Connection) -> int | None:
             rows = connection.execute(self.sql["take_turn"], {"name": name, "every": every}).fetchall()
             return rows[0][0] if rows else None
 
-        return await self._write(take)
+        return await self.write(take)
 
     async def watch(
         self,
@@ -68,7 +68,7 @@ class SqliteAlerts(SqliteWeb):
             connection.execute("COMMIT")
             return Watched(opened, recovered)
 
-        return await self._write(watch)
+        return await self.write(watch)
 
     async def lease_alerts(self, limit: int, worker: str, targets: Sequence[AlertTarget]) -> list[LeasedAlert]:
         wanted = json.dumps([{"target": one.target, "seconds": one.seconds} for one in targets])
@@ -81,15 +81,15 @@ class SqliteAlerts(SqliteWeb):
             connection.execute("COMMIT" if leased else "ROLLBACK")
             return [LeasedAlert(**row) for row in rows]
 
-        return await self._write(lease)
+        return await self.write(lease)
 
     async def settle_alert(self, settled: SettledAlert) -> bool:
-        return await self._write(lambda connection: bool(_run(connection, self.sql["settle_alert"], asdict(settled))))
+        return await self.write(lambda connection: bool(_run(connection, self.sql["settle_alert"], asdict(settled))))
 
     async def incidents(self, limit: int) -> list[dict[str, Any]]:
-        found = [dict(row) for row in await self._read(self.sql["incidents"], {"limit": limit})]
+        found = [dict(row) for row in await self.read(self.sql["incidents"], {"limit": limit})]
         ids = json.dumps([row["incident"] for row in found])
-        rows = [dict(row) for row in await self._read(self.sql["alerts_of"], {"ids": ids})] if found else []
+        rows = [dict(row) for row in await self.read(self.sql["alerts_of"], {"ids": ids})] if found else []
         return with_alerts(found, rows)
 
     async def prune_incidents(self, incidents: float, refusals: float, acks: float) -> None:
@@ -101,7 +101,7 @@ class SqliteAlerts(SqliteWeb):
             _run(connection, self.sql["prune_acks"], {"seconds": acks})
             connection.execute("COMMIT")
 
-        await self._write(prune)
+        await self.write(prune)
 
 
 def _run(connection: sqlite3.Connection, sql: str, given: Mapping[str, Any]) -> list[dict[str, Any]]:

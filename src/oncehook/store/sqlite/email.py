@@ -17,7 +17,7 @@ class SqliteEmail(SqliteRejections):
     """The verbs of email."""
 
     async def look(self, name: str, given: Any) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql[name], {"given": json.dumps(given)})]
+        return [dict(row) for row in await self.read(self.sql[name], {"given": json.dumps(given)})]
 
     async def perform(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         transaction = self.transaction()

@@ -12,7 +12,7 @@ import sqlite3
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -53,7 +53,7 @@ class SqliteFile:
     async def open(self) -> None:
         self._writer = Writer(self.path, min(BUSY_MS / 1000, self.settings.claim_timeout / 2), self.turn)
         try:
-            await self._write(lambda connection: None)  # connecting is the first piece of work
+            await self.write(lambda connection: None)  # connecting is the first piece of work
             if self.settings.migrate == "auto":
                 await self.migrate()
         except BaseException:
@@ -89,7 +89,7 @@ class SqliteFile:
 
     # -- plumbing -------------------------------------------------------------------------------------------------
 
-    async def _write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._writer is None:
             raise StoreUnavailable("the store is not open")
         try:
@@ -105,7 +105,7 @@ class SqliteFile:
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(f"SQLite cannot write to {self.path}: {error}") from error
 
-    async def _read(self, sql: str, parameters: dict[str, Any]) -> list[sqlite3.Row]:
+    async def read(self, sql: str, parameters: Mapping[str, Any]) -> list[sqlite3.Row]:
         def read() -> list[sqlite3.Row]:
             connection = sqlite3.connect(f"file:{_quoted(self.path)}?mode=ro", uri=True, timeout=BUSY_MS / 1000)
             try:
@@ -129,10 +129,10 @@ class SqliteFile:
                 applied = {}
             return queries.pending_migrations("sqlite", applied)
 
-        return await self._write(pending)
+        return await self.write(pending)
 
     async def migrate(self) -> list[str]:
-        return await self._write(self._migrate)
+        return await self.write(self._migrate)
 
     def _migrate(self, connection: sqlite3.Connection) -> list[str]:
         connection.execute("BEGIN IMMEDIATE")

@@ -59,7 +59,7 @@ class SqliteLease(SqlitePause):
             connection.execute("COMMIT")
             return leased
 
-        return await self._write(lease)
+        return await self.write(lease)
 
     def _lease(self, connection: sqlite3.Connection, limit: int, given: dict[str, Any]) -> list[Leased]:
         share = self._rounds.share(limit)

@@ -25,7 +25,7 @@ class SqlitePause(SqliteRoster):
         return await self._change_pause("resume", source, actor)
 
     async def pauses(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["pauses"], {})]
+        return [dict(row) for row in await self.read(self.sql["pauses"], {})]
 
     async def _change_pause(
         self, name: str, source: str, actor: str, reason: str | None = None, seconds: float | None = None
@@ -41,7 +41,7 @@ class SqlitePause(SqliteRoster):
             connection.execute("COMMIT")
             return bool(changed)
 
-        changed = await self._write(change)
+        changed = await self.write(change)
         self._pauses.forget()
         return changed
 
@@ -55,16 +55,14 @@ class SqlitePause(SqliteRoster):
 
     async def _look_at_pauses(self, handled: Handled | None) -> None:
         async def sources() -> list[str]:
-            rows = await self._read(self.sql["pauses_looked_at"], {})
+            rows = await self.read(self.sql["pauses_looked_at"], {})
             if any(row["is_over"] for row in rows):
-                await self._write(self._end_pauses)
+                await self.write(self._end_pauses)
             return [row["source"] for row in rows if not row["is_over"]]
 
         async def window(after: str) -> Any:
             return (
-                await self._read(
-                    self.sql["due_window"], {"after": after, "size": WINDOW, **handled_parameters(handled)}
-                )
+                await self.read(self.sql["due_window"], {"after": after, "size": WINDOW, **handled_parameters(handled)})
             )[0]
 
         await self._pauses.look(sources, window, handled)

@@ -28,7 +28,7 @@ class SqlitePrune(SqliteReplay):
             {"source": source, "receipts": rfc3339(receipts[source]), "payloads": rfc3339(payloads[source])}
             for source in receipts
         ]
-        return [dict(row) for row in await self._read(self.sql["prunable"], {"before": json.dumps(before)})]
+        return [dict(row) for row in await self.read(self.sql["prunable"], {"before": json.dumps(before)})]
 
     @asynccontextmanager
     async def pruning(self) -> AsyncIterator["SqlitePruning"]:
@@ -37,10 +37,10 @@ class SqlitePrune(SqliteReplay):
     # -- forgetting -----------------------------------------------------------------------------------------------
 
     async def bodies(self, after: int, limit: int) -> list[tuple[int, bytes, str]]:
-        return [tuple(row) for row in await self._read(self.sql["bodies"], {"after": after, "limit": limit})]
+        return [tuple(row) for row in await self.read(self.sql["bodies"], {"after": after, "limit": limit})]
 
     async def about_object(self, object_id: str) -> list[int]:
-        return [row[0] for row in await self._read(self.sql["about_object"], {"object_id": object_id})]
+        return [row[0] for row in await self.read(self.sql["about_object"], {"object_id": object_id})]
 
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
         given = {"receipts": json.dumps(list(receipts)), "text": text}
@@ -59,7 +59,7 @@ class SqlitePrune(SqliteReplay):
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             return erased
 
-        return await self._write(erase)
+        return await self.write(erase)
 
 
 class SqlitePruning:
@@ -108,7 +108,7 @@ class SqlitePruning:
             "after_receipt": after[1] if after else 0,
             "limit": limit,
         }
-        rows = await self.store._read(self.sql["old_receipts"], given)
+        rows = await self.store.read(self.sql["old_receipts"], given)
         if len(rows) < limit:
             return rows, None
         last = moment(rows[-1]["received_at"])
@@ -129,7 +129,7 @@ class SqlitePruning:
             connection.execute("COMMIT")
             return dict(Counter(source for _, source in held))
 
-        return await self.store._write(delete)
+        return await self.store.write(delete)
 
     async def clear_effects(self, before: Cutoffs, limit: int) -> int:
         given = json.dumps([{"source": source, "before": rfc3339(time)} for source, time in before.items()])
@@ -139,7 +139,7 @@ class SqlitePruning:
         return await self._change(self.sql["prune_effects"], {"before": rfc3339(before), "limit": limit})
 
     async def _change(self, sql: str, given: dict[str, Any]) -> int:
-        return await self.store._write(lambda connection: len(connection.execute(sql, given).fetchall()))
+        return await self.store.write(lambda connection: len(connection.execute(sql, given).fetchall()))
 
     async def give_back(self) -> bool:
         def give_back(connection: sqlite3.Connection) -> bool:
@@ -151,4 +151,4 @@ class SqlitePruning:
             left = connection.execute(self.sql["free_pages"]).fetchone()[0]
             return bool(left < free)  # a file that was made without auto_vacuum never shrinks
 
-        return await self.store._write(give_back)
+        return await self.store.write(give_back)

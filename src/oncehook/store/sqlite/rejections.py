@@ -8,10 +8,10 @@ from typing import Any
 from oncehook.model.receipt import Rejection
 from oncehook.store import queries
 from oncehook.store.rows import REJECTIONS_KEPT
-from oncehook.store.sqlite.effects import SqliteEffects
+from oncehook.store.sqlite.prune import SqlitePrune
 
 
-class SqliteRejections(SqliteEffects):
+class SqliteRejections(SqlitePrune):
     """The verbs of rejections and secrets."""
 
     async def keep_rejection(self, rejection: Rejection) -> None:
@@ -23,11 +23,11 @@ class SqliteRejections(SqliteEffects):
             connection.execute(self.sql["trim_rejections"], given)
             connection.execute("COMMIT")
 
-        await self._write(keep)
+        await self.write(keep)
 
     async def rejections(self, source: str | None = None, *, limit: int = 20) -> list[dict[str, Any]]:
         given = {"limit": limit} | ({} if source is None else {"source": source})
-        return [dict(row) for row in await self._read(queries.with_given(self.sql["rejections"], set(given)), given)]
+        return [dict(row) for row in await self.read(queries.with_given(self.sql["rejections"], set(given)), given)]
 
     async def note_secrets(self, used: Mapping[tuple[str, str], int]) -> None:
         rows = [{"source": s, "secret": secret, "verified": n} for (s, secret), n in sorted(used.items())]
@@ -37,7 +37,7 @@ class SqliteRejections(SqliteEffects):
             connection.executemany(self.sql["note_secret"], rows)
             connection.execute("COMMIT")
 
-        await self._write(note)
+        await self.write(note)
 
     async def secrets_used(self) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["secrets_used"], {})]
+        return [dict(row) for row in await self.read(self.sql["secrets_used"], {})]

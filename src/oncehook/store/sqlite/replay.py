@@ -19,7 +19,7 @@ class SqliteReplay(SqliteWork):
     """The verbs of replays."""
 
     async def now(self) -> datetime:
-        found = moment((await self._read(self.sql["replay_now"], {}))[0][0])
+        found = moment((await self.read(self.sql["replay_now"], {}))[0][0])
         assert found is not None
         return found
 
@@ -28,14 +28,14 @@ class SqliteReplay(SqliteWork):
 
         given = _given(selection) | {"after": after, "limit": limit}
         page = queries.with_given(self.sql["replay_page"], set(given))
-        rows: list[Any] = [dict(row) for row in await self._read(page, given)]
+        rows: list[Any] = [dict(row) for row in await self.read(page, given)]
         kept = [bool(row.pop("kept")) for row in rows]
         return list(zip(map(_receipt, rows), kept, strict=True))
 
     async def count_selected(self, selection: Selection) -> list[dict[str, Any]]:
         given = _given(selection) | {"after": selection.after, "limit": NO_LIMIT}
         page = queries.with_given(self.sql["replay_page"], set(given))
-        return [dict(row) for row in await self._read(self.sql["replay_counts"].replace("{page}", page), given)]
+        return [dict(row) for row in await self.read(self.sql["replay_counts"].replace("{page}", page), given)]
 
     async def replay(
         self, receipts: Sequence[int], actor: str, detail: dict[str, Any], *, action: str = "replay"
@@ -62,20 +62,20 @@ class SqliteReplay(SqliteWork):
             connection.execute("COMMIT")
             return moved
 
-        return await self._write(move)
+        return await self.write(move)
 
     async def replays(self, receipt: int) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["audited_replays"], {"receipt": receipt})]
+        return [dict(row) for row in await self.read(self.sql["audited_replays"], {"receipt": receipt})]
 
     async def run_outcomes(self, run: str) -> dict[str, int]:
-        rows = await self._read(self.sql["run_outcomes"], {"run": run})
+        rows = await self.read(self.sql["run_outcomes"], {"run": run})
         return {row["status"]: row["receipts"] for row in rows}
 
     async def dead(self, limit: int) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["dead"], {"limit": limit})]
+        return [dict(row) for row in await self.read(self.sql["dead"], {"limit": limit})]
 
     async def lags(self) -> dict[str, float]:
-        return {row["source"]: row["lag"] for row in await self._read(self.sql["lags"], {})}
+        return {row["source"]: row["lag"] for row in await self.read(self.sql["lags"], {})}
 
 
 def _given(selection: Selection) -> dict[str, Any]:

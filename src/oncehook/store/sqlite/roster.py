@@ -30,13 +30,13 @@ class SqliteRoster(SqliteFile):
                 connection.execute(self.sql[name], given)
             connection.execute("COMMIT")
 
-        await self._write(register)
+        await self.write(register)
 
     async def worker_seen(self, worker: str) -> bool:
         return bool(await self._change("worker_seen", {"worker": worker}))
 
     async def live_handlers(self) -> list[dict[str, Any]]:
-        rows = [dict(row) for row in await self._read(self.sql["live_handlers"], {})]
+        rows = [dict(row) for row in await self.read(self.sql["live_handlers"], {})]
         return [{**row, "is_projection": bool(row["is_projection"])} for row in rows]
 
     async def waiting_types(
@@ -44,10 +44,10 @@ class SqliteRoster(SqliteFile):
     ) -> tuple[list[Type], Position | None, bool]:
         if serial:
             source, key = after or ("", "")
-            rows = await self._read(self.sql["waiting_serial_types"], {"source": source, "key": key, "size": size})
+            rows = await self.read(self.sql["waiting_serial_types"], {"source": source, "key": key, "size": size})
         else:
             (due,) = after or ("",)
-            rows = await self._read(self.sql["waiting_types"], {"after": due, "size": size})
+            rows = await self.read(self.sql["waiting_types"], {"after": due, "size": size})
         return window_of([dict(row) for row in rows], size, serial=serial)
 
     async def set_apart(
@@ -63,7 +63,7 @@ class SqliteRoster(SqliteFile):
         return Counter((row[0], row[1]) for row in rows)
 
     async def unhandled_types(self, most: int) -> list[Type]:
-        return [(row["source"], row["type"]) for row in await self._read(self.sql["unhandled_types"], {"most": most})]
+        return [(row["source"], row["type"]) for row in await self.read(self.sql["unhandled_types"], {"most": most})]
 
     async def take_up(self, type_: Type, size: int) -> int:
         return len(await self._change("take_up", {"source": type_[0], "type": type_[1], "size": size}))
@@ -73,7 +73,7 @@ class SqliteRoster(SqliteFile):
         return len(await self._change("ignore_unhandled", given))
 
     async def unhandled(self) -> dict[str, dict[str, Any]]:
-        return {row["source"]: dict(row) for row in await self._read(self.sql["unhandled"], {})}
+        return {row["source"]: dict(row) for row in await self.read(self.sql["unhandled"], {})}
 
     async def _change(self, name: str, given: dict[str, Any]) -> list[Any]:
-        return await self._write(lambda connection: connection.execute(self.sql[name], given).fetchall())
+        return await self.write(lambda connection: connection.execute(self.sql[name], given).fetchall())

@@ -9,13 +9,17 @@ from typing import Any
 import msgspec
 
 from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.settings import Settings
 from oncehook.model.errors import KeyTaken, StoreUnavailable
 from oncehook.model.patterns import glob
 from oncehook.model.receipt import UNHANDLED, Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
 from oncehook.providers.expressions import moment
 from oncehook.store import queries
+from oncehook.store.effects import Effects
+from oncehook.store.protocols import EffectStore
 from oncehook.store.rows import DUPLICATES_KEPT, Place
 from oncehook.store.sqlite.alerts import SqliteAlerts
+from oncehook.store.sqlite.executor import SqliteExecutor
 
 ROWS_AT_ONCE = (256, 64, 16, 4, 1)
 """The sizes of INSERT statements: few sizes, so that SQLite's cache of prepared statements holds them all."""
@@ -26,11 +30,17 @@ class SqliteStore(SqliteAlerts):
 
     parallel_claims = 1
 
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
+        self.executor = SqliteExecutor(self)
+        self.dialect = self.executor.dialect
+        self.effects: EffectStore = Effects(self.executor)
+
     # -- the door -------------------------------------------------------------------------------------------------
 
     async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
         latest = SYSTEM.monotonic() + self.settings.claim_timeout / 2
-        return await self._write(lambda connection: self._claim_in_time(connection, claims, latest))
+        return await self.write(lambda connection: self._claim_in_time(connection, claims, latest))
 
     def _claim_in_time(self, connection: sqlite3.Connection, claims: Sequence[Claim], latest: float) -> list[Claimed]:
         """Claim, unless the writer took too long for what was before: its sender may have left."""
@@ -72,7 +82,7 @@ class SqliteStore(SqliteAlerts):
             raise KeyTaken("another receipt has one of the event's keys") from error
 
     async def claim_or_find(self, claim: Claim) -> Claimed:
-        return await self._write(lambda connection: self._claim_or_find(connection, claim))
+        return await self.write(lambda connection: self._claim_or_find(connection, claim))
 
     def _claim_or_find(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
         for key in claim.keys:
@@ -96,7 +106,7 @@ class SqliteStore(SqliteAlerts):
             }
             for d in duplicates
         ]
-        await self._write(lambda connection: _in_transaction(connection, self.sql["note_duplicate"], rows))
+        await self.write(lambda connection: _in_transaction(connection, self.sql["note_duplicate"], rows))
 
     # -- looking --------------------------------------------------------------------------------------------------
 
@@ -116,19 +126,19 @@ class SqliteStore(SqliteAlerts):
 
     async def _find(self, parameters: dict[str, Any]) -> list[Receipt]:
         sql = queries.with_given(self.sql["find"], set(parameters))
-        return [_receipt(row) for row in await self._read(sql, parameters)]
+        return [_receipt(row) for row in await self.read(sql, parameters)]
 
     async def payload(self, receipt: int) -> Payload | None:
-        rows = await self._read(self.sql["payload"], {"receipt": receipt})
+        rows = await self.read(self.sql["payload"], {"receipt": receipt})
         return Payload(rows[0]["body"], msgspec.json.decode(rows[0]["headers"])) if rows else None
 
     async def duplicates(self, receipt: int) -> list[dict[str, Any]]:
-        rows = await self._read(self.sql["duplicates"], {"receipt": receipt})
+        rows = await self.read(self.sql["duplicates"], {"receipt": receipt})
         return [{**dict(row), "same_body": bool(row["same_body"])} for row in rows]
 
     async def counts(self) -> list[dict[str, Any]]:
-        rows = [dict(row) for row in await self._read(self.sql["counts"], {})]
-        return rows + [dict(row) for row in await self._read(self.sql["counts_duplicates"], {})]
+        rows = [dict(row) for row in await self.read(self.sql["counts"], {})]
+        return rows + [dict(row) for row in await self.read(self.sql["counts_duplicates"], {})]
 
 
 def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:

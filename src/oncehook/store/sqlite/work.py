@@ -60,7 +60,7 @@ class SqliteWork(SqliteLease):
 
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         given = {"receipt": receipt, "seconds": seconds, "worker": worker}
-        leased = await self._write(lambda connection: leased_by(connection, self.sql["lease_one"], given))
+        leased = await self.write(lambda connection: leased_by(connection, self.sql["lease_one"], given))
         return leased[0] if leased else None
 
     async def abandon_inline(self, reason: str) -> list[dict[str, Any]]:
@@ -69,7 +69,7 @@ class SqliteWork(SqliteLease):
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-        return await self._write(abandon)
+        return await self.write(abandon)
 
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
         def settle(connection: sqlite3.Connection) -> set[int]:
@@ -78,30 +78,30 @@ class SqliteWork(SqliteLease):
             connection.execute("COMMIT")
             return landed
 
-        return await self._write(settle)
+        return await self.write(settle)
 
     async def release(self, held: Sequence[Held], after: float | None = None) -> int:
         def release(connection: sqlite3.Connection) -> int:
             given = {"held": held_json(held), "after": after}
             return len(connection.execute(self.sql["release"], given).fetchall())
 
-        return await self._write(release)
+        return await self.write(release)
 
     async def release_strays(self, worker: str, held: Collection[int]) -> int:
         given = {"worker": worker, "held": _encode(list(held)).decode()}
-        return await self._write(lambda one: len(one.execute(self.sql["release_strays"], given).fetchall()))
+        return await self.write(lambda one: len(one.execute(self.sql["release_strays"], given).fetchall()))
 
     async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["expired"], {"limit": limit, "after": after})]
+        return [dict(row) for row in await self.read(self.sql["expired"], {"limit": limit, "after": after})]
 
     async def end_sessions(self, worker: str) -> int:
         return 0  # the lock of a process ends with it
 
     async def attempts(self, receipt: int) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self._read(self.sql["attempts"], {"receipt": receipt})]
+        return [dict(row) for row in await self.read(self.sql["attempts"], {"receipt": receipt})]
 
     async def next_due(self, handled: Handled | None = None) -> float | None:
-        due: float | None = (await self._read(self.sql["next_due"], handled_parameters(handled)))[0][0]
+        due: float | None = (await self.read(self.sql["next_due"], handled_parameters(handled)))[0][0]
         return due
 
     def transaction(self) -> "SqliteTransaction":

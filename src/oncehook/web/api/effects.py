@@ -22,7 +22,7 @@ async def list_them(context: Context, request: Request) -> Response:
             "effects": [effect_json(row) for row in found.rows],
             "next": None if found.next is None else str(found.next),
             "is_partial": found.is_partial,
-            "counts": await context.store.effect_standing(MOST),
+            "counts": await context.store.effects.bounded_counts(MOST),
         }
     )
 
@@ -40,7 +40,7 @@ async def replay_many(context: Context, request: Request) -> Response:
     """Count first; then the same with that count. What has changed since was not agreed to."""
     body = read_body(request, schemas.SelectedEffects)
     wanted = selected(Asked(source=body.source, target=body.target))
-    count, erased = await context.store.failed_effects(wanted)
+    count, erased = await context.store.effects.count_failed(wanted)
     if body.dry_run:
         return answer({"replayed": count, "left": erased})
     if body.count != count:

@@ -33,7 +33,7 @@ async def show(context: Context, request: Request) -> Response:
     receipt = await find(context, request)
     store, number = context.store, receipt.receipt
     payload = await store.payload(number)
-    effects = await store.find_effects(EffectFilter(receipt=number), limit=EFFECTS)
+    effects = await store.effects.find(EffectFilter(receipt=number), limit=EFFECTS)
     return answer(
         {
             **receipt.as_json(),
@@ -43,7 +43,7 @@ async def show(context: Context, request: Request) -> Response:
             "attempts_history": await store.attempts(number),
             "replays_history": await store.replays(number) if receipt.replays else [],
             "effects": [effect_json(row) for row in effects],
-            "noops": await store.noops(number),
+            "noops": await store.effects.noops(number),
             "entities": await entities_of(store, receipt),
         }
     )

@@ -31,7 +31,7 @@ async def show(context: Context, request: Request) -> Response:
     standing = await context.overview.standing()
     return context.render(
         request, "effects.html", status=422 if problem else 200, asked=asked, found=found, problem=problem,
-        counts=await context.store.effect_standing(MOST), most=MOST, meaning=MEANING, is_first=not cursor,
+        counts=await context.store.effects.bounded_counts(MOST), most=MOST, meaning=MEANING, is_first=not cursor,
         sources=sorted({*context.runtime.sources, *standing["sources"]}), query=urlencode(asked.given()),
         more=urlencode({**asked.given(), "cursor": found.next or ""}),
         failed=urlencode({name: value for name in ("source", "target") if (value := getattr(asked, name))}),
@@ -41,8 +41,8 @@ async def show(context: Context, request: Request) -> Response:
 
 async def one(context: Context, request: Request) -> Response:
     row = await find(context, request)
-    args, is_cut = pretty((row["args"] or "").encode("utf-8", "replace"))
-    receipt = await context.store.get(row["receipt"])
+    args, is_cut = pretty((row.args or "").encode("utf-8", "replace"))
+    receipt = await context.store.get(row.receipt)
     return context.render(
         request, "effect.html", effect=effect_json(row), args=args, is_cut=is_cut, receipt=receipt,
         done=request.query_params.get("done"),
@@ -62,7 +62,7 @@ async def ask(context: Context, request: Request) -> Response:
 
 
 async def _confirm(context: Context, request: Request, asked: Asked, *, changed: bool = False) -> Response:
-    count, erased = await context.store.failed_effects(selected(asked))
+    count, erased = await context.store.effects.count_failed(selected(asked))
     given = {name: value for name, value in asked.given().items() if name in ("source", "target")}
     return context.render(
         request, "effects_replay.html", status=409 if changed else 200, given=given, count=count, erased=erased,
@@ -74,7 +74,7 @@ async def start(context: Context, request: Request) -> Response:
     """Replay as many as were agreed to. Another number now is asked again."""
     asked = Asked.of(form(request))
     wanted = selected(asked)
-    count, _ = await context.store.failed_effects(wanted)
+    count, _ = await context.store.effects.count_failed(wanted)
     if not count or str(count) != form(request).get("count"):
         return await _confirm(context, request, asked, changed=True)
     moved = len(await replay_effects(context.store, wanted, actor=principal(request).name))

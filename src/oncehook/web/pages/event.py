@@ -8,6 +8,7 @@ from starlette.responses import RedirectResponse, Response
 
 from oncehook.handlers.order import entities_of
 from oncehook.model.receipt import EffectFilter, Filter, Receipt, rfc3339
+from oncehook.model.rows import StoredNoop
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.prune import forget
 from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
@@ -51,7 +52,7 @@ async def _render(
         really_made=REALLY_MADE, shortened=shortened,
         done=request.query_params.get("done"),
         entities=await entities_of(context.store, receipt),
-        effects=await context.store.find_effects(EffectFilter(receipt=receipt.receipt), limit=EFFECTS),
+        effects=await context.store.effects.find(EffectFilter(receipt=receipt.receipt), limit=EFFECTS),
     )  # fmt: skip
 
 
@@ -64,7 +65,7 @@ async def timeline(context: Context, receipt: Receipt) -> list[Moment]:
     moments += [_attempt(row) for row in attempts]
     if (failed_at := failed_without_attempt(receipt, attempts)) is not None:
         moments.append(Moment(failed_at, "failed", "Dead letter", error=receipt.last_error))
-    moments += [_noop(row) for row in await store.noops(receipt.receipt)]
+    moments += [_noop(row) for row in await store.effects.noops(receipt.receipt)]
     if receipt.replays:
         replays = await store.replays(receipt.receipt)
         moments += [Moment(row["at"], "replayed", "Replayed", (("by", row["actor"]),)) for row in replays]
@@ -87,11 +88,11 @@ def _attempt(row: dict[str, Any]) -> Moment:
     return Moment(row["ended_at"], row["outcome"].replace(" ", "-"), title, facts, row["error"], row["traceback"])
 
 
-def _noop(row: dict[str, Any]) -> Moment:
+def _noop(row: StoredNoop) -> Moment:
     """What its handler asked for and did not get."""
-    is_stale = row["reason"] == "stale"
+    is_stale = row.reason == "stale"
     title = "Stale: newer is known" if is_stale else "An effect was not repeated: it was recorded before"
-    return Moment(row["at"], row["reason"], title, (("of" if is_stale else "key", row["key"]),))
+    return Moment(row.at, row.reason, title, (("of" if is_stale else "key", row.key),))
 
 
 async def _related(context: Context, receipt: Receipt) -> list[Receipt]:

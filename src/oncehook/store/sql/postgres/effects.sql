@@ -112,7 +112,7 @@ SELECT e.id, e.scope, e.key, e.kind, e.target, e.status, e.attempts, e.created_a
 FROM webhook_effects e
 WHERE e.id > 0
   AND e.id < CAST(:before AS bigint)                           --? before
-  AND e.id < CAST(:before AS bigint)                           --? down_to
+  AND e.id >= CAST(:down_to AS bigint)                         --? down_to
   AND e.id = ANY(CAST(:ids AS text)::bigint[])                       --? ids
   AND e.receipt_id = CAST(:receipt AS bigint)                  --? receipt
   AND e.status = :status                                       --? status

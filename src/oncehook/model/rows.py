@@ -1,0 +1,429 @@
+"""The rows that the store returns, one type for each kind.
+
+A time is RFC 3339 text where a field says `str`, and an aware `datetime` where it says so.
+"""
+
+from datetime import datetime
+from typing import Any
+
+import msgspec
+
+
+class Row(msgspec.Struct, frozen=True):
+    """A row of a query: its fields are the query's columns."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as it is printed: the same keys in the same order."""
+        return msgspec.structs.asdict(self)
+
+
+class StoredEffect(Row, frozen=True):
+    """An effect as the table has it."""
+
+    id: int
+    scope: str
+    key: str
+    kind: str
+    target: str
+    status: str
+    attempts: int
+    created_at: str
+    next_attempt_at: str | None
+    done_at: str | None
+    last_error: str | None
+    source: str
+    receipt: int
+    replays: int
+    worker: str | None
+    args: str | None  # a JSON object; None: erased
+
+
+class ExpiredEffect(Row, frozen=True):
+    """An effect whose lease expired."""
+
+    id: int
+    lease: int
+    attempt: int
+    kind: str
+    target: str
+    key: str
+
+
+class WaitingEffects(Row, frozen=True):
+    """The effects of one kind and target that wait to be performed."""
+
+    kind: str
+    target: str
+    effects: int
+    crashed: int  # due, and their last process died
+    lag: float  # seconds since the oldest was due
+
+
+class StoredNoop(Row, frozen=True):
+    """What an event asked for and did not get."""
+
+    at: str
+    reason: str  # "effect" or "stale"
+    scope: str
+    key: str
+
+
+class NoopCount(Row, frozen=True):
+    """How many noops of one reason a source has."""
+
+    source: str
+    reason: str
+    noops: int
+
+
+class EntityState(Row, frozen=True):
+    """Where an entity stands."""
+
+    is_terminal: bool
+    at: datetime | None
+    version: int | None
+    event_id: str
+    state: str | None
+
+
+class StoredDuplicate(Row, frozen=True):
+    """A delivery of an event that was here before."""
+
+    received_at: str
+    delivery_id: str | None
+    same_body: bool
+
+
+class StoredAttempt(Row, frozen=True):
+    """One attempt at a receipt."""
+
+    number: int
+    started_at: str | None
+    ended_at: str | None
+    outcome: str
+    error: str | None
+    traceback: str | None
+    handler: str | None
+    version: str | None
+    worker: str | None
+
+
+class WindowEnd(Row, frozen=True):
+    """Where a window of receipts ends."""
+
+    received_at: str
+    id: int
+
+
+class ExpiredReceipt(Row, frozen=True):
+    """A receipt whose lease expired."""
+
+    receipt: int
+    lease: int
+    attempt: int
+    source: str
+    provider: str
+    event_id: str
+    type: str
+    object_id: str | None
+    delivery_id: str | None
+    correlation_id: str | None
+    is_inline: bool
+    worker: str | None
+
+
+class AbandonedReceipt(Row, frozen=True):
+    """An inline receipt whose provider stopped retrying."""
+
+    receipt: int
+    attempt: int
+    source: str
+    provider: str
+    event_id: str
+    type: str
+    object_id: str | None
+    delivery_id: str | None
+    correlation_id: str | None
+    handler: str | None
+    last_error: str | None
+
+
+class Pause(Row, frozen=True):
+    """A paused source."""
+
+    source: str
+    paused_at: str
+    actor: str
+    reason: str | None
+    ends_at: str | None
+
+
+class PauseState(Row, frozen=True):
+    """Whether a pause has reached its end."""
+
+    source: str
+    is_over: bool
+
+
+class EndedPause(Row, frozen=True):
+    """A pause that reached its end and was removed."""
+
+    source: str
+    ends_at: str
+
+
+class DueWindow(Row, frozen=True):
+    """A window of due receipts: where those that may be leased begin, where it ends, and how many there are."""
+
+    first: str | None
+    last: str | None
+    number: int
+    lately: str  # a second ago
+
+
+class LiveHandler(Row, frozen=True):
+    """A handler of a live process."""
+
+    worker: str
+    source: str
+    pattern: str
+    is_projection: bool
+    seen_at: str
+
+
+class WaitingType(Row, frozen=True):
+    """How many waiting receipts of a window have this type, and where the last one is."""
+
+    source: str
+    type: str
+    number: int
+    last: str
+
+
+class Unhandled(Row, frozen=True):
+    """A source's events that no process handles."""
+
+    source: str
+    number: int
+    since: str
+
+
+class SelectedCount(Row, frozen=True):
+    """How many selected receipts are alike."""
+
+    status: str
+    typed: bool  # whether they have a type
+    kept: bool  # whether their payloads are still there
+    receipts: int
+
+
+class ReplayEntry(Row, frozen=True):
+    """Who replayed a receipt, and when."""
+
+    at: str
+    actor: str
+
+
+class AuditEntry(Row, frozen=True):
+    """What somebody did."""
+
+    id: int
+    at: str
+    actor: str
+    action: str
+    detail: Any
+
+
+class AuditedRun(Row, frozen=True):
+    """What the audit has of one action of a replay."""
+
+    action: str
+    rows: int
+    number: int | None
+    at: str
+    last_at: str
+    actor: str
+    detail: str | None
+
+
+class Time(Row, frozen=True):
+    """The database's time."""
+
+    now: datetime
+
+
+class ReceiptCount(Row, frozen=True):
+    """How many receipts of a source have one status."""
+
+    source: str
+    status: str
+    receipts: int
+    last_received_at: str
+
+
+class DuplicateCount(Row, frozen=True):
+    """How many duplicates a source has had, and how many of them had another body."""
+
+    source: str
+    duplicates: int
+    other_bodies: int
+
+
+class DeadLetters(Row, frozen=True):
+    """Dead letters of one source, handler and error."""
+
+    source: str
+    handler: str | None
+    last_error: str | None
+    receipts: int
+    first_received_at: str
+    last_received_at: str
+    first_failed_at: str
+    last_failed_at: str
+    last_receipt: int
+
+
+class Rate(Row, frozen=True):
+    """How many of a series fall into one bucket of time."""
+
+    series: str  # received, duplicate, failed or rejected
+    source: str
+    number: int
+    bucket: int
+
+
+class SourceCount(Row, frozen=True):
+    """A number for one source."""
+
+    source: str
+    number: int
+
+
+class LastReceived(Row, frozen=True):
+    """When a source's newest event arrived."""
+
+    source: str
+    received_at: str
+
+
+class Standing(Row, frozen=True):
+    """Where each source stands."""
+
+    waiting: dict[str, int]
+    dead_letters: dict[str, int]
+    last_received_at: dict[str, str]
+
+
+class Prunable(Row, frozen=True):
+    """How many receipts and payloads of a source are older than their cutoffs."""
+
+    source: str
+    receipts: int
+    payloads: int
+
+
+class OldReceipt(Row, frozen=True):
+    """A finished receipt that is older than its cutoff."""
+
+    id: int
+    source: str
+    received_at: datetime
+    has_payload: bool
+
+
+class StoredBody(Row, frozen=True):
+    """The payload of a receipt."""
+
+    receipt_id: int
+    body: bytes
+    headers: str
+
+
+class StoredRejection(Row, frozen=True):
+    """A sample of a rejected request."""
+
+    id: int
+    source: str
+    rejected_at: str
+    reason: str
+    detail: str
+    method: str
+    query: str
+    headers: str
+    body: bytes
+    size: int
+
+
+class SecretUse(Row, frozen=True):
+    """How often a secret has verified a delivery."""
+
+    source: str
+    secret: str
+    verified: int
+    first_used_at: str
+    last_used_at: str
+    now: str  # the database's time
+
+
+class Measured(Row, frozen=True):
+    """What a rule's statement measures. Each statement has some of these columns."""
+
+    source: str = ""
+    value: int | float = 0
+    number: int = 0
+    last: float = 0
+    bucket: int = 0
+    is_paused: bool = False
+
+
+class OpenedIncident(Row, frozen=True):
+    """An incident that a turn opened."""
+
+    id: int
+    rule: str
+    source: str
+    value: float
+    threshold: float
+    summary: str
+
+
+class RecoveredIncident(Row, frozen=True):
+    """An incident that a turn closed."""
+
+    id: int
+    rule: str
+    source: str
+    seconds: float  # how long it was open
+
+
+class Watched(Row, frozen=True):
+    """What a turn opened and closed."""
+
+    opened: list[OpenedIncident]
+    recovered: list[RecoveredIncident]
+
+
+class SentAlert(Row, frozen=True):
+    """What one target was told of an incident."""
+
+    target: str
+    word: str
+    status: str
+    attempts: int
+    told_at: str | None
+    last_error: str | None
+
+
+class Incident(Row, frozen=True):
+    """An open incident."""
+
+    incident: int
+    rule: str
+    source: str
+    opened_at: str
+    value: float
+    worst: float
+    threshold: float
+    summary: str
+    below_at: str | None
+    alerts: list[SentAlert] = []

@@ -1,0 +1,84 @@
+"""Effects and entities: the verbs of the relay, and what a person asks about effects."""
+
+import json
+from collections.abc import Sequence
+from itertools import starmap
+from typing import Any
+
+from oncehook.model.receipt import EffectFilter, LeasedEffect, SettledEffect
+from oncehook.model.rows import EntityState, ExpiredEffect, NoopCount, StoredEffect, StoredNoop, WaitingEffects
+from oncehook.store.decode import decode
+from oncehook.store.executor import Executor, Run
+from oncehook.store.rows import EffectTarget
+
+
+class Effects:
+    """Implements `EffectStore` on every database."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._dialect = executor.dialect
+
+    async def lease(
+        self, limit: int, worker: str, targets: Sequence[EffectTarget], *, rescued: bool = False
+    ) -> list[LeasedEffect]:
+        given = {"limit": limit, "worker": worker, "targets": self._dialect.json(targets), "rescued": rescued}
+        rows = await self._executor.write("lease_effects", given)
+        return sorted(starmap(LeasedEffect, rows), key=lambda effect: effect.id)  # the columns are in its order
+
+    async def settle(self, settled: Sequence[SettledEffect]) -> set[int]:
+        return {row[0] for row in await self._executor.write("settle_effects", {"given": self._dialect.json(settled)})}
+
+    async def expired(self, limit: int, after: int) -> list[ExpiredEffect]:
+        return decode(await self._executor.read("expired_effects", {"limit": limit, "after": after}), ExpiredEffect)
+
+    async def recorded_by(self, scope: str, key: str) -> int | None:
+        rows = await self._executor.read("recorded_effects", {"given": json.dumps([{"scope": scope, "key": key}])})
+        return rows[0]["receipt_id"] if rows else None
+
+    async def entity(self, scope: str, kind: str, id: str) -> EntityState | None:
+        given = json.dumps({"scope": scope, "kind": kind, "id": id})
+        rows = decode(await self._executor.read("entity", {"given": given}), EntityState)
+        return rows[0] if rows else None
+
+    async def find(
+        self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
+    ) -> list[StoredEffect]:
+        given = {name: getattr(wanted, name) for name in EffectFilter.__slots__}
+        given["ids"] = None if wanted.ids is None else self._dialect.array(wanted.ids)
+        given |= {"before": before, "down_to": down_to, "limit": limit}
+        return decode(await self._executor.scan("find_effects", _without_none(given)), StoredEffect)
+
+    async def noops(self, receipt: int) -> list[StoredNoop]:
+        return decode(await self._executor.read("noops", {"receipt": receipt}), StoredNoop)
+
+    async def noop_counts(self) -> list[NoopCount]:
+        return decode(await self._executor.scan("noop_counts"), NoopCount)
+
+    async def counts(self) -> dict[str, int]:
+        return {row["status"]: row["effects"] for row in await self._executor.scan("effect_counts")}
+
+    async def bounded_counts(self, most: int) -> dict[str, int]:
+        return {row["status"]: row["effects"] for row in await self._executor.scan("effect_standing", {"most": most})}
+
+    async def count_failed(self, wanted: EffectFilter) -> tuple[int, int]:
+        given = _without_none({"source": wanted.source, "target": wanted.target})
+        row = (await self._executor.scan("failed_effects", given))[0]
+        return row["replayable"], row["erased"]
+
+    async def waiting(self) -> list[WaitingEffects]:
+        return decode(await self._executor.scan("effects_waiting"), WaitingEffects)
+
+    async def replay(self, ids: Sequence[int], actor: str) -> list[int]:
+        async def move(run: Run) -> list[int]:
+            moved = sorted(row[0] for row in await run("replay_effects", {"ids": self._dialect.array(ids)}))
+            if moved:
+                detail = json.dumps({"count": len(moved), "effects": moved})
+                await run("audit", {"actor": actor, "action": "replay effects", "detail": detail})
+            return moved
+
+        return await self._executor.transaction(move)
+
+
+def _without_none(given: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if value is not None}
