@@ -259,7 +259,7 @@ async def test_of_a_thousand_signed_events_the_bad_ones_fail_alone(
 # -- the user's handler ---------------------------------------------------------------------------------------------
 
 
-async def test_a_handler_sees_what_was_folded_and_both_are_one(
+async def test_a_failed_attempt_leaves_nothing_of_handler_and_projection(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows
 ) -> None:
     inbox = make(make_inbox)
@@ -276,7 +276,7 @@ async def test_a_handler_sees_what_was_folded_and_both_are_one(
     async with inbox.lifespan():
         await send(inbox, "postmark", postmark_bounce())
         await settled(inbox, database)
-    assert seen == [(1, "hard_bounce", [(0,)]), (2, "hard_bounce", [(0,)])]
+    assert seen == [(1, None, [(0,)]), (2, None, [(0,)])]
     assert len(rows(FACTS)) == 1
     assert rows("SELECT status, attempts FROM webhook_receipts") == [("processed", 2)]
 
@@ -364,7 +364,7 @@ async def test_on_the_users_engine_it_is_folded_in_their_session(
         await settled(inbox, database)
         assert not await inbox.email.can_send(JANE)
     await dispose(engine)
-    assert seen == ([1, 1] if handled else [])
+    assert seen == ([0, 0] if handled else []), "the projection runs after the handler"
     assert len(rows(FACTS)) == 1
     assert rows("SELECT status, attempts FROM webhook_receipts") == [("processed", 2 if handled else 1)]
 
@@ -422,7 +422,7 @@ async def test_where_another_event_was_quicker_only_the_handlers_work_goes(
 
     inbox.on("sendgrid", "*", once_per="sg_message_id")(meet_with if takes_tx else meet)
     if takes_tx:  # one at a time holds a transaction on SQLite, so both look before either is folded
-        fold, looked = inbox._runtime.folding.fold, asyncio.Event()
+        fold, looked = inbox._runtime.email_projection.project, asyncio.Event()
         waiting: list[Any] = []
 
         async def fold_together(events: Any, transaction: Any) -> None:
@@ -432,7 +432,7 @@ async def test_where_another_event_was_quicker_only_the_handlers_work_goes(
             await asyncio.wait_for(looked.wait(), 30)
             await fold(events, transaction)
 
-        inbox._runtime.folding.fold = fold_together  # type: ignore[method-assign]
+        inbox._runtime.email_projection.project = fold_together  # type: ignore[method-assign]
     async with inbox.lifespan():
         events = [
             sendgrid("delivered", sg_event_id="one"), sendgrid("bounce", START + 5, type="bounce", sg_event_id="two"),

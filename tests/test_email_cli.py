@@ -188,7 +188,7 @@ def test_a_rehearsal_folds_and_leaves_nothing(
     for table in ("webhook_email_events", "webhook_email_status", "webhook_suppressions"):
         ask(database, f"DELETE FROM {table} WHERE true" + (" RETURNING 1" if database.startswith("p") else ""))
     shown = run("replay", "--source", "sendgrid", "--rehearse", "--app", "hooks:inbox", "--json", "--yes")
-    assert shown.code == 0 and {line["handler"] for line in shown.lines} == {"oncehook.email.folding.folded"}
+    assert shown.code == 0 and {line["handler"] for line in shown.lines} == {"oncehook.email.projection.project_only"}
     assert rows("SELECT count(*) FROM webhook_email_events") == [(0,)]
 
 

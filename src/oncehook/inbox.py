@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Configuration, Settings, load, read_source, read_table
-from oncehook.email import Email
 from oncehook.handlers.registration import Registration
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.source import Source
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from oncehook.email import Email
     from oncehook.web.mounted import MountedDashboard
 
 
@@ -63,7 +63,7 @@ class Inbox(Registration):
         return self._runtime.add_source(name, read_source(name, {"secrets": list(secrets), **settings}))
 
     @property
-    def email(self) -> Email:
+    def email(self) -> "Email":
         """The status of messages, the suppressed addresses and the counts that follow from email events."""
         return self._runtime.email
 

@@ -8,21 +8,19 @@ import asyncio
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from oncehook.alerts import Alerts, read_alerts
 from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.stopping import Deadline
 from oncehook.config.settings import Configuration, Horizon, Settings, SourceSettings
 from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, Effects, Target
 from oncehook.effects.relay import Relay
-from oncehook.email import Email, Folding
-from oncehook.email.folding import BATCH, folded
 from oncehook.handlers.canonical import Canonical
 from oncehook.handlers.forward import POLICY, Forward, Posting
 from oncehook.handlers.outbox import Outbox
-from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handler, Handlers
+from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handlers
 from oncehook.handlers.roster import Roster
 from oncehook.http_client.circuit_breaker import Target as ForwardTarget
 from oncehook.http_client.client import Outgoing
@@ -50,6 +48,9 @@ from oncehook.worker.worker import Worker
 if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from oncehook.alerts import Alerts
+    from oncehook.email import Email, EmailProjection
 
 READY_SECONDS = 1.8
 
@@ -101,8 +102,7 @@ class Runtime:
             announce=self.announcer.announce,
         )
         self._wire_outgoing()
-        self.email = Email(self.store, settings)
-        self.folding = self.handlers.first = Folding(self.email.policy)
+        self.email_projection: EmailProjection | None = None
         self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
         self.heartbeat: Heartbeat | None = None
         self.processor: Processor | None = None
@@ -123,7 +123,22 @@ class Runtime:
         self.forwards: dict[str, Forward] = {}
         posting = Posting(self.outgoing, self.configuration.settings.effect_targets, self.targets, self.clock)
         self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))  # addresses of the file only
-        self.alerts = Alerts(
+
+    # -- what is built when it is needed --------------------------------------------------------------------------
+
+    @cached_property
+    def email(self) -> "Email":
+        """Status, suppressions and counts that follow from email events."""
+        from oncehook.email import Email
+
+        return Email(self.store, self.settings)
+
+    @cached_property
+    def alerts(self) -> "Alerts":
+        """The rules that a worker watches, and the targets of alerts."""
+        from oncehook.alerts import Alerts, read_alerts
+
+        return Alerts(
             self.store,
             read_alerts(self.configuration.alerts),
             self.sources,
@@ -131,6 +146,16 @@ class Runtime:
             base=self.configuration.dashboard.get("public_url"),
             clock=self.clock,
         )
+
+    def _project_email(self, source: Source, *, alone: bool) -> None:
+        """Keep the email tables for a source; `alone` if events without a handler are of this process too."""
+        from oncehook.email.projection import BATCH, EmailProjection, project_only
+
+        if self.email_projection is None:
+            self.email_projection = self.handlers.projection = EmailProjection(self.email.policy)
+        self.email_projection.add(source.name, source.provider_name, natural=source.settings.id is not None)
+        if alone:
+            self.handlers.add_projection(source.name, project_only, batch=BATCH)
 
     # -- sources --------------------------------------------------------------------------------------------------
 
@@ -159,9 +184,7 @@ class Runtime:
             self.handlers.add(forward.handler)
             self.forwards[name] = forward
         if settings.email:
-            self.folding.add(name, source.provider_name, natural=settings.id is not None)
-            if settings.forward is None:
-                self.handlers.add_projection(Handler(name, "*", folded, retry, timeout, BATCH))
+            self._project_email(source, alone=settings.forward is None)
         return source
 
     def load_secrets(self) -> None:
@@ -173,7 +196,8 @@ class Runtime:
             source.load_secrets()
         for forward in self.forwards.values():
             forward.load_secrets()
-        self.alerts.load_targets()
+        if self.configuration.alerts or "alerts" in vars(self):
+            self.alerts.load_targets()
 
     # -- what handlers ask for ------------------------------------------------------------------------------------
 
@@ -225,7 +249,8 @@ class Runtime:
                 for companion in self._companions:
                     companion.start()
             effect_horizon(self.settings, self.horizons.values())
-            self.alerts.check()
+            if self.configuration.alerts:
+                self.alerts.check()
             self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
             await self._open_store()
             self.reception.start()
@@ -282,7 +307,8 @@ class Runtime:
         if self.janitor is not None:
             await self.janitor.stop()
             self.janitor = None
-        await self.alerts.stop()
+        if "alerts" in vars(self):
+            await self.alerts.stop()
         for companion in self._companions:
             await companion.stop()
         await self.roster.stop()
@@ -344,7 +370,8 @@ class Runtime:
         self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
         self.relay.start()
         kept = effect_horizon(settings, self.horizons.values())
-        self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=self.email.prune)
+        prune_email = None if settings.email_retention is None else self.email.prune
+        self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=prune_email)
         self.janitor.start()
         self.alerts.start()
         every, elsewhere = settings.lease / 3, self.roster.is_handled_elsewhere

@@ -1,15 +1,19 @@
 """`oncehook forget`: the payloads about an object or an address are erased, the receipts stay."""
 
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, opened, run
-from oncehook.email import Email
+from oncehook.config.settings import Configuration
 from oncehook.operations.prune import forget, mentioning
 from oncehook.operations.replay import whoami
 from oncehook.store.protocols import Store
+
+if TYPE_CHECKING:
+    from oncehook.email import Email
 
 
 @click.command("forget")
@@ -38,17 +42,23 @@ async def _forget(config: str | None, object_id: str, address: str, yes: bool) -
     configuration, _ = configured(config)
     async with opened(configuration) as store:
         found = await store.about_object(object_id) if object_id else await _search(store, address)
-        email = Email(store, configuration.settings)
-        if not found and not (address and await email.knows(address)):
+        email = _email(store, configuration) if address else None
+        if not found and not (email and await email.knows(address)):
             click.echo("no payload matches", err=True)
             return 1
         _confirm(len(found), yes)
-        facts = await email.forget(address, actor=whoami()) if address else 0
+        facts = await email.forget(address, actor=whoami()) if email else 0
         erased = await forget(store, found, actor=whoami(), object_id=object_id, address=address)
     click.echo(f"erased {erased:,} payload{'s' * (erased != 1)}; the receipts stay")
     if facts:
         click.echo(f"erased what {facts:,} rows knew of its email; a suppression stays, by a hash")
     return 0 if erased or facts else 1
+
+
+def _email(store: Store, configuration: Configuration) -> "Email":
+    from oncehook.email import Email
+
+    return Email(store, configuration.settings)
 
 
 async def _search(store: Store, address: str) -> list[int]:

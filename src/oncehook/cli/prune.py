@@ -4,18 +4,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
 from oncehook.config.settings import Configuration, Horizon, Settings
-from oncehook.email import Email
 from oncehook.model.values import as_duration
 from oncehook.operations.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune, prune_email
 from oncehook.providers import definition as providers
 from oncehook.store.protocols import Store
+
+if TYPE_CHECKING:
+    from oncehook.email import Email
 
 
 @click.command("prune")
@@ -68,6 +70,15 @@ class Row:
         }
 
 
+def _email(store: Store, settings: Settings) -> "Email | None":
+    """The email facts, if any of them are to go."""
+    if settings.email_retention is None:
+        return None
+    from oncehook.email import Email
+
+    return Email(store, settings)
+
+
 async def _prune(
     configuration: Configuration, horizons: list[Horizon], dry_run: bool, removed_sources: bool, as_json: bool
 ) -> int:
@@ -76,10 +87,10 @@ async def _prune(
         if removed_sources:
             horizons = horizons + [_removed(source, configuration.settings) for source in sorted(others)]
             others = set()
-        email = Email(store, configuration.settings)
+        email = _email(store, configuration.settings)
         if dry_run:
             rows = await _count(store, horizons)
-            facts = await email.prunable()
+            facts = 0 if email is None else await email.prunable()
             if facts:
                 click.echo(f"would remove {facts:,} email facts; suppressions stay", err=True)
         else:
@@ -92,7 +103,7 @@ async def _prune(
             rows = _gone(done, horizons)
             if done.effects and not as_json:
                 click.echo(f"removed {done.effects:,} effects that were done before effect_retention")
-            facts = await prune_email(email.prune)
+            facts = await prune_email(None if email is None else email.prune)
             if facts:
                 click.echo(f"removed {facts:,} email facts; suppressions stay", err=True)
     _print(rows, dry_run, as_json)

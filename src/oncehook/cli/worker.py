@@ -43,8 +43,8 @@ def require_handlers(runtime: Runtime, app: str | None) -> None:
 
     Where every source has `email = true`, there is work without any.
     """
-    ours = runtime.handlers.ours
-    if not any(True for _ in runtime.handlers) and not (ours and ours.keys() >= runtime.sources.keys()):
+    projecting = runtime.handlers.projecting
+    if not any(True for _ in runtime.handlers) and not (projecting and projecting.keys() >= runtime.sources.keys()):
         where = f"{app} registers none" if app else "no APP was given"
         raise ConfigurationError(
             f"there are no handlers to work with: {where}. Name yours: oncehook worker hooks:inbox, or "

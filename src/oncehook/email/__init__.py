@@ -13,14 +13,14 @@ from oncehook.config.settings import Settings
 from oncehook.email import status, suppress
 from oncehook.email.event import message
 from oncehook.email.events import normalise, sendgrid_message
-from oncehook.email.folding import Folding
+from oncehook.email.projection import EmailProjection
 from oncehook.email.suppress import Allowed, Blocked, Change, Policy
 from oncehook.model.receipt import rfc3339
 from oncehook.store.protocols import Store
 from oncehook.store.transaction import Transaction
 
 PAGE = 500
-__all__ = ["Allowed", "Blocked", "Email", "Folding", "normalise"]
+__all__ = ["Allowed", "Blocked", "Email", "EmailProjection", "normalise"]
 
 
 @dataclass(slots=True)

@@ -112,7 +112,7 @@ class Outbox:
         self._skipped: list[Noop] = []  # to be noted with the mark
         self._fetched: dict[int, Any] = {}
         self._ended = False
-        self.stays: Callable[[], Awaitable[None]] | None = None  # what is done even if the handler's work is not kept
+        self.project_again: Callable[[], Awaitable[None]] | None = None  # even if the handler's work is not kept
         self.unanswered: set[Answer] = set()
         self.asks: list[Ask] = []
         self.noops: list[Noop] = []
@@ -143,7 +143,7 @@ class Outbox:
     async def settle(self, settled: Sequence[Settled]) -> bool:
         """The marks with all that was asked for. Where another event was first, the mark, and that it was so.
 
-        What comes before a handler stays in either case.
+        A projection is kept in either case.
         """
         try:
             await self.flush()
@@ -162,8 +162,8 @@ class Outbox:
         self._transaction = self._begin()
         self.asks, self.noops = [], []
         try:
-            if self.stays is not None:
-                await self.stays()
+            if self.project_again is not None:
+                await self.project_again()
             await self._note([Noop(ask.leased, "effect", *ask.at)])
         except BaseException:
             await asyncio.shield(self.rollback())

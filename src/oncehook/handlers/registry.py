@@ -112,12 +112,18 @@ def _identity(event: Event, name: str) -> Any:
     return event.get(name)
 
 
-class First(Protocol):
-    """What is done with the events of some sources before their handler, in its transaction."""
+class Projection(Protocol):
+    """Keeps tables that are derived from the events of some sources, such as the email tables.
 
-    def __contains__(self, source: str) -> bool: ...
+    It runs after the handler, in the same transaction, right before the processed status is written. So it holds no
+    lock while a handler runs, whatever the handler takes. If either fails, nothing of both is kept.
+    """
 
-    async def fold(self, events: Sequence[Event], transaction: Transaction) -> None: ...
+    def __contains__(self, source: str) -> bool:
+        """Whether it derives anything from the events of a source."""
+
+    async def project(self, events: Sequence[Event], transaction: Transaction) -> None:
+        """Derive the tables from these events too. Projecting an event again changes nothing."""
 
 
 class Handlers:
@@ -126,8 +132,8 @@ class Handlers:
     def __init__(self) -> None:
         self._of_source: dict[str, list[Handler]] = {}
         self._chosen: dict[tuple[str, str], Handler | None] = {}
-        self.ours: dict[str, Handler] = {}  # by source: the project's own, where the user has none
-        self.first: First | None = None
+        self.projection: Projection | None = None
+        self.projecting: dict[str, Handler] = {}  # by source: for events that no handler of the user's takes
         self._defaults: dict[str, dict[str, Any]] = {}
         self._handled: Handled | None = None
 
@@ -162,9 +168,10 @@ class Handlers:
         of_source.sort(key=lambda h: h.rank, reverse=True)
         self._chosen.clear()
 
-    def add_projection(self, handler: Handler) -> None:
-        """Handle the events of a source that no handler of the user's takes."""
-        self.ours[handler.source] = handler
+    def add_projection(self, source: str, function: Function, *, batch: int) -> None:
+        """Call `function` for the events of a source that no handler of the user's takes, before their projection."""
+        defaults = {"retry": Retry(), "timeout": DEFAULT_TIMEOUT, **self._defaults.get(source, {})}
+        self.projecting[source] = Handler(source, "*", function, batch=batch, **defaults)
         self._handled = None
         self._chosen.clear()
 
@@ -173,18 +180,18 @@ class Handlers:
         """What this process handles."""
         if self._handled is None:
             patterns = tuple(sorted((handler.source, handler.pattern) for handler in self))
-            self._handled = Handled(patterns, frozenset(self.ours))
+            self._handled = Handled(patterns, frozenset(self.projecting))
         return self._handled
 
     @property
     def longest(self) -> float:
         """How many seconds a handler may take, at most."""
-        return max((handler.timeout for handler in [*self, *self.ours.values()]), default=DEFAULT_TIMEOUT)
+        return max((handler.timeout for handler in [*self, *self.projecting.values()]), default=DEFAULT_TIMEOUT)
 
     @property
     def largest_batch(self) -> int:
         """The most events that one call of a handler takes beyond the first."""
-        return max((handler.batch or 1 for handler in [*self, *self.ours.values()]), default=1) - 1
+        return max((handler.batch or 1 for handler in [*self, *self.projecting.values()]), default=1) - 1
 
     def find(self, source: str, type_: str) -> Handler | None:
         """The one handler of an event, or None."""
@@ -194,20 +201,20 @@ class Handlers:
                 self._chosen.clear()
             of_source = self._of_source.get(source, ())
             self._chosen[key] = next(
-                (h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)), self.ours.get(source)
+                (h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)), self.projecting.get(source)
             )
         return self._chosen[key]
 
-    async def fold(self, events: Sequence[Event], transaction: Transaction) -> None:
-        """What comes before their handler. It sees in its transaction what follows from them.
+    async def project(self, events: Sequence[Event], transaction: Transaction) -> None:
+        """Run the projection of these events, after their handler.
 
-        Where `once_per` finds out at the mark that another event was quicker, the handler's work goes, and this stays.
+        Where `once_per` shows at the end that another event was first, the handler's work is undone and this is kept.
         """
-        first = self.first
-        if first is not None and events[0].source in first:
-            await first.fold(events, transaction)
+        projection = self.projection
+        if projection is not None and events[0].source in projection:
+            await projection.project(events, transaction)
             if isinstance(transaction, Outbox):
-                transaction.stays = lambda: first.fold(events, transaction)
+                transaction.project_again = lambda: projection.project(events, transaction)
 
     def check(self, types_of: Mapping[str, Sequence[str] | None]) -> None:
         """Refuse a handler that no event can reach. `types_of` has every source with its allow-list."""

@@ -116,11 +116,9 @@ async def _handle(handlers: Handlers, handler: Handler, event: Event, outbox: Ou
     rehearsal.repeated = await is_repeated(handler, event, outbox)
     threads = Threads(1, "oncehook-rehearsal")
     given = [event] if handler.batch else event
-    if not rehearsal.repeated and not handler.takes_tx:
+    if not rehearsal.repeated:
         await handler.call(given, outbox, threads, payloads)
-    await handlers.fold([event], outbox)
-    if not rehearsal.repeated and handler.takes_tx:
-        await handler.call(given, outbox, threads, payloads)
+    await handlers.project([event], outbox)
     await outbox.flush()
     for ask in outbox.asks:
         if ask.kind != ONCE:

@@ -94,7 +94,7 @@ class Inline:
             return True
         handlers, type_ = self.processor.handlers, claim.type or ""
         handler = handlers.find(source.name, type_)
-        if handler is not None and handler is handlers.ours.get(source.name):
+        if handler is not None and handler is handlers.projecting.get(source.name):
             return not self.roster.is_handled_elsewhere(source.name, type_, projections=False)
         return handler is not None
 

@@ -193,15 +193,11 @@ class Processor:
     async def _run(
         self, handler: Handler, events: list[Event], transaction: Transaction, held: Sequence[Leased]
     ) -> None:
-        """What comes before the handler, then the handler. One that takes no `tx` cannot see what came before: then the
-        transaction opens after it, and a handler that waits on the network holds no lock."""
+        """Run the handler, then the projection of its events."""
         payloads = None if handler.payloads is None else handler.payloads.decode(events[0])
-        is_called = not await is_repeated(handler, events[0], transaction)
-        if is_called and not handler.takes_tx:
+        if not await is_repeated(handler, events[0], transaction):
             await self._call(handler, events, transaction, held, payloads)
-        await self.handlers.fold(events, transaction)
-        if is_called and handler.takes_tx:
-            await self._call(handler, events, transaction, held, payloads)
+        await self.handlers.project(events, transaction)
 
     async def _call(
         self,

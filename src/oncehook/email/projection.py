@@ -1,4 +1,4 @@
-"""The project's own handler of email events: it runs before the user's, in the same transaction as the mark."""
+"""The projection of email events: facts, status and suppressions, written in the transaction of the events' handler."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,11 +17,11 @@ from oncehook.providers.expressions import NotReadable, TooDeep, indexed, parse
 from oncehook.store.transaction import Transaction
 
 BATCH = 200
-"""How many events are folded in one transaction where no handler of the user's is."""
+"""How many events are projected in one transaction where the user has no handler for them."""
 
 
-class Folding:
-    """Folds the events of the sources that have `email = true`."""
+class EmailProjection:
+    """The email tables, derived from the events of sources with `email = true`."""
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
@@ -37,8 +37,8 @@ class Folding:
     def __contains__(self, source: str) -> bool:
         return source in self._sources
 
-    async def fold(self, events: Sequence[Event], transaction: Transaction) -> None:
-        """Record what these events tell, in their transaction; what it was told before changes nothing."""
+    async def project(self, events: Sequence[Event], transaction: Transaction) -> None:
+        """Record the facts of these events, and update status and suppressions. A known fact changes nothing."""
         facts = [fact for event in events if event.source in self._sources for fact in self._facts(event)]
         if facts:
             new = await status.record(transaction, facts)
@@ -71,8 +71,8 @@ def _believable(event: Event, *times: datetime | None) -> datetime:
     return next((time for time in times if time is not None and time <= latest), event.received_at)
 
 
-async def folded(events: list[Event]) -> None:
-    """The handler of events that nobody else handles: they are folded before any handler runs."""
+async def project_only(events: list[Event]) -> None:
+    """The handler of events that have no other: their projection does all of it."""
 
 
 def payload_of(event: Event) -> Any:
