@@ -4,13 +4,15 @@ PORT ?= 8000
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run shop test check torture bench bench-accept bench-process bench-email docs clean
+.PHONY: run shop test test-lowest test-newest check torture bench bench-accept bench-process bench-email docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run      install into .venv and start the demo on http://127.0.0.1:$(PORT)"
 	@echo "make shop     the worked example: a small shop, on http://127.0.0.1:$(PORT)"
 	@echo "make test     install what the tests need, start private servers, run every check and test"
+	@echo "make test-lowest, make test-newest"
+	@echo "              the tests that depend most on other libraries, with the oldest and newest allowed versions"
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the long fault runs"
 	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email)"
@@ -24,6 +26,20 @@ shop: .venv/ready-for-tests
 
 test: check
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)
+
+# The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: what leans on other libraries' internals.
+VERSION_TESTS := tests/test_receive.py tests/test_fast_protocol.py tests/test_heads.py tests/test_outgoing.py \
+  tests/test_transact.py tests/test_transact_sqlalchemy.py tests/conformance/test_every_store.py \
+  tests/conformance/test_postgres_handler.py tests/conformance/test_postgres_session.py \
+  tests/conformance/test_sqlite_session.py tests/conformance/test_sqlalchemy_session.py
+
+test-lowest test-newest: test-%:
+	$(PYTHON) -m venv --clear .venv-$*
+	$(PYTHON) -m tests.versions $* > .venv-$*/requirements.txt
+	.venv-$*/bin/pip install -q -r .venv-$*/requirements.txt -e '.[postgres,sqlalchemy,otel]'
+	.venv-$*/bin/python -m tests.programs
+	.venv-$*/bin/pip freeze --exclude-editable
+	.venv-$*/bin/python -m pytest -q $(VERSION_TESTS) $(ARGS)
 
 check: .venv/ready-for-tests
 	$(BIN)/ruff check .
@@ -50,7 +66,7 @@ docs: .venv/ready-for-tests
 	$(BIN)/python -m docs.generate
 
 clean:
-	rm -rf .venv .venv-bench dist build
+	rm -rf .venv .venv-bench .venv-lowest .venv-newest dist build
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, Engine, NullPool, SingletonThreadPool, StaticPool, create_engine, event, text
+from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from oncehook import Event, Fail, Inbox, Retry
 from tests.conformance import test_postgres_session as on_postgres
