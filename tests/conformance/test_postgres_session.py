@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
+from oncehook.model.receipt import Settled, State
+from oncehook.store import Store
 from oncehook.store.postgres.handler import HandlerConnections
 from oncehook.store.postgres.store import PostgresStore
 from tests.conformance.test_postgres_handler import states, until
@@ -261,7 +263,8 @@ async def test_a_deferred_trigger_runs_with_the_settings_and_the_role_of_its_han
     assert ask(database, "SELECT * FROM audit") == [("the handler", "somebody")]
 
 
-async def test_deallocating_the_drivers_statements_fails_the_attempt_and_no_other(inbox: Inbox, database: str) -> None:
+async def test_a_session_without_the_drivers_prepared_statements_is_closed(inbox: Inbox, database: str) -> None:
+    """The handler's work is committed by then: the event is processed, and no other handler gets the session."""
     backends: list[int] = []
 
     @inbox.on("stripe", "invoice.paid", retry=ONCE)
@@ -270,16 +273,66 @@ async def test_deallocating_the_drivers_statements_fails_the_attempt_and_no_othe
         await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
         if event.id in ("evt_1", "evt_3"):
             await tx.execute("DEALLOCATE ALL")
+        if event.id == "evt_2":
+            await tx.execute("DEALLOCATE ALL; PREPARE mine AS SELECT 1")
         if event.id == "evt_3":
             raise Fail("after that")
 
     await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(5)])
     inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
-    assert states(database) == ["processed", "failed", "processed", "failed", "processed"]
-    told = ask(database, "SELECT last_error FROM webhook_receipts WHERE event_id = 'evt_1'")[0][0]
-    assert "DEALLOCATE ALL" in told
-    assert [backends.index(backend) for backend in backends] == [0, 0, 2, 2, 4]
+    assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
+    assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",), ("evt_4",)]
+    assert [backends.index(backend) for backend in backends] == [0, 0, 2, 3, 4]
+
+
+async def test_a_commit_is_reported_though_the_message_fails_behind_it(store: Store, database: str) -> None:
+    await store.claim([make_claim("evt_1")])
+    (leased,) = await store.lease(1, 60, "worker")
+    transaction = store.transaction()
+    connection = await transaction.connection()
+    await connection.execute("DEALLOCATE ALL")
+    assert await transaction.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")]) is True
+    assert states(database) == ["processed"]
+
+
+async def test_a_missing_prepared_statement_before_the_commit_fails_the_attempt(inbox: Inbox, database: str) -> None:
+    """The same error as after DEALLOCATE ALL, but of the handler's own deferred trigger: nothing is committed."""
+    ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
+                  "$$ BEGIN EXECUTE 'EXECUTE missing'; RETURN NULL; END $$")  # fmt: skip
+
+    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    async def write(event: Event, tx: Any) -> None:
+        await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
+        await tx.execute("INSERT INTO watched_late VALUES (1)")
+
+    await inbox._runtime.store.claim([make_claim("evt_1")])
+    inbox._runtime.start_worker()
+    await until(lambda: states(database) == ["failed"])
+    assert '"missing" does not exist' in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
+    assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
+
+
+async def test_a_session_is_closed_if_a_deferred_trigger_changed_its_user(inbox: Inbox, database: str) -> None:
+    """The trigger runs in the message that ends the transaction: the client learns of it only afterwards."""
+    ask(database, "GRANT SELECT, UPDATE ON webhook_receipts TO somebody")
+    ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
+                  "$$ BEGIN SET SESSION AUTHORIZATION somebody; RETURN NULL; END $$")  # fmt: skip
+    found: list[tuple[str, int]] = []
+
+    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    async def write(event: Event, tx: Any) -> None:
+        found.append(tuple(await tx.fetchrow("SELECT session_user, pg_backend_pid()")))
+        if event.id == "evt_0":
+            await tx.execute("INSERT INTO watched_late VALUES (1)")
+
+    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(3)])
+    inbox._runtime.start_worker()
+    await until(lambda: set(states(database)) <= {"processed", "failed"})
+    assert states(database) == ["processed"] * 3
+    users, backends = zip(*found, strict=True)
+    assert len(set(users)) == 1
+    assert backends[0] != backends[1] == backends[2]
 
 
 async def test_a_session_can_be_left_as_it_is(make_inbox: Callable[..., Inbox], database: str) -> None:
@@ -316,7 +369,8 @@ async def test_a_connection_whose_commit_was_cancelled_is_not_used_again(inbox: 
     await connection.execute("INSERT INTO watched_late VALUES (1)")
     ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
                   "$$ BEGIN PERFORM pg_sleep(60); RETURN NULL; END $$")  # fmt: skip
-    committing = asyncio.create_task(connections.commit(connection, [], and_begin=False))
+    settled = [Settled(1, 1, State.PROCESSED, "processed")]
+    committing = asyncio.create_task(connections.commit(connection, settled, and_begin=False))
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
     await until(lambda: ask(database, sleeping) == [(1,)])
     committing.cancel()

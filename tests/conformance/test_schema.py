@@ -19,9 +19,11 @@ pytestmark = pytest.mark.anyio
 # What one dialect needs and the other has another way for; everything else is in both.
 POSTGRES_ONLY = {
     "begin_handling",
+    "before_reset",
     "before_finish",
     "finish",
-    "finish_batch",
+    "finish_others",
+    "is_done",
     "after_finish",
     "unlock_session",
     "unlock_guarded_session",

@@ -81,7 +81,7 @@ class Cleaner(ABC):
 
 
 STATEMENTS = (
-    "guard_transaction", "before_finish", "finish", "finish_batch", "after_finish", "unlock_session",
+    "guard_transaction", "before_finish", "finish", "finish_others", "after_finish", "unlock_session",
     "unlock_prepared_session", "clean_session", "deallocate_statements", "session_state",
 )  # fmt: skip
 
@@ -147,7 +147,7 @@ class PostgresCleaner(Cleaner):
             raise
 
     def _ending(self, connection: Connection, settled: Sequence[Settled]) -> str:
-        finish = finish_statement(self._sql, settled, cleans=self.cleans, guarded=False)
+        finish = finish_statement(self._sql, settled, resets=False, guarded=False if self.cleans else None)
         if not self.cleans:
             return finish
         restore = self._restore(connection)

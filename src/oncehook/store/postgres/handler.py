@@ -6,7 +6,7 @@ Where handlers follow each other, that message also begins the next one's transa
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import asyncpg
@@ -16,7 +16,6 @@ from oncehook.model.receipt import Settled
 from oncehook.store import queries
 from oncehook.store.postgres.finish import (
     LEASE_LOST,
-    STATEMENTS_GONE,
     TRANSACTION_REPLACED,
     finish_statement,
     in_one_line,
@@ -26,8 +25,8 @@ from oncehook.store.postgres.session import IDLE, HandlerConnection, session_lim
 from oncehook.store.transaction import ENDED, NOT_YOURS, RESETS, Native, Pick, TransactionClosed
 
 STATEMENTS = (
-    "begin_handling", "before_finish", "finish", "finish_batch", "after_finish", "unlock_session",
-    "unlock_guarded_session", "clean_session", "deallocate_statements", "guard_session",
+    "begin_handling", "before_reset", "finish", "finish_others", "is_done", "unlock_session", "unlock_guarded_session",
+    "clean_session", "deallocate_statements", "guard_session",
 )  # fmt: skip
 
 FRESH = 0.01
@@ -47,19 +46,6 @@ class TransactionReplaced(asyncpg.PostgresError):
     """The transaction is not the one that was begun for the handler."""
 
     sqlstate = TRANSACTION_REPLACED
-
-
-class StatementsGone(asyncpg.PostgresError):
-    """The handler deallocated the driver's prepared statements."""
-
-    sqlstate = STATEMENTS_GONE
-
-
-ENDINGS: dict[type[asyncpg.PostgresError], str] = {
-    TransactionReplaced: f"{NOT_YOURS} ({RESETS})",
-    StatementsGone: "the handler sent DEALLOCATE ALL: deallocate your own prepared statements by their names",
-}
-"""What a handler is told that left a session in which its work must not be committed."""
 
 
 class HandlerConnections:
@@ -89,6 +75,11 @@ class HandlerConnections:
         self.taken = 0  # how many transactions were begun
         self._last_taken = (0.0, 0.0)  # when the last one was, and the one before
         self._sql = {name: in_one_line(sql[name]) for name in STATEMENTS}
+        self._unlock = {True: self._sql["unlock_guarded_session"], False: self._sql["unlock_session"]}
+        self._before = {  # by `is_as_at_login`
+            is_same: self._sql["before_reset"].format(authorization="" if is_same else "RESET SESSION AUTHORIZATION;")
+            for is_same in (True, False)
+        }
         self._free = asyncio.Semaphore(limit)
         self._waiting: list[HandlerConnection] = []
         self._sweeping: asyncio.Task[None] | None = None
@@ -146,6 +137,7 @@ class HandlerConnections:
         try:
             if self._is_guarded:
                 await self._send(connection, self._sql["guard_session"])
+                connection.login = connection.get_settings().session_authorization
         except BaseException:
             connection.terminate()
             raise
@@ -188,27 +180,31 @@ class HandlerConnections:
         access mode it would inherit, and the cleaning is not part of it: a rollback would undo that.
         """
         try:
-            await self._send(connection, "; ".join(self._ending(settled, and_begin=and_begin)))
-        except BaseException:
+            await self._send(connection, self._ending(connection, settled, and_begin=and_begin))
+        except BaseException as error:
             connection.is_used_up = True  # how far it came is not known
+            if isinstance(error, asyncpg.InvalidSQLStatementNameError) and await self._is_done(connection, settled[0]):
+                return
             raise
+        if self._is_guarded and not connection.is_as_at_login:
+            connection.is_used_up = True  # a deferred trigger did that
         if and_begin:
             connection.begun_at = SYSTEM.monotonic()
 
-    def _ending(self, settled: Sequence[Settled], *, and_begin: bool) -> Iterator[str]:
-        if self.cleans:
-            yield self._sql["before_finish"]
-        if settled:
-            yield finish_statement(self._sql, settled, cleans=self.cleans, guarded=self._is_guarded)
-        if self.cleans:
-            yield self._sql["after_finish"]
-        if self.cleans:
-            unlock = self._sql["unlock_guarded_session" if self._is_guarded else "unlock_session"]
-            yield f"COMMIT AND CHAIN; {unlock}; COMMIT"
-        else:
-            yield "COMMIT"
-        if and_begin:
-            yield self._beginning()
+    async def _is_done(self, connection: HandlerConnection, settled: Settled) -> bool:
+        """Whether the message came past its COMMIT. After DEALLOCATE ALL it does, and then fails at `oncehook`."""
+        await self._send(connection, f"ROLLBACK; {self._sql['clean_session']}")
+        status = await connection.execute(self._sql["is_done"].format(receipt=settled.receipt, lease=settled.lease))
+        return bool(status == "SELECT 1")
+
+    def _ending(self, connection: HandlerConnection, settled: Sequence[Settled], *, and_begin: bool) -> str:
+        begin = f"; {self._beginning()}" if and_begin else ""
+        if not self.cleans:
+            return f"{finish_statement(self._sql, settled, resets=False, guarded=None)}; COMMIT{begin}"
+        guarded = self._is_guarded
+        before = self._before[guarded and connection.is_as_at_login]
+        finish = finish_statement(self._sql, settled, resets=True, guarded=guarded)
+        return f"{before}; {finish}; COMMIT AND CHAIN; {self._unlock[guarded]}; COMMIT{begin}"
 
     async def _send(self, connection: HandlerConnection, message: str) -> None:
         await connection.execute(message, timeout=self.timeout)
@@ -216,8 +212,10 @@ class HandlerConnections:
     async def roll_back(self, connection: HandlerConnection) -> None:
         """Undo everything, also what is left in the session. One that cannot be asked is cut."""
         try:
-            deallocate = self._sql["deallocate_statements"].format(guarded=self._is_guarded)
-            await self._send(connection, f"ROLLBACK; {self._sql['clean_session']}; {deallocate}")
+            guarded = self._is_guarded
+            deallocate = self._sql["deallocate_statements"].format(guarded=guarded)
+            message = f"ROLLBACK; {self._sql['clean_session']}; {deallocate}; {self._unlock[guarded]}"
+            await self._send(connection, message)
         except (*LOST, asyncpg.PostgresError):
             connection.terminate()
 
@@ -305,9 +303,9 @@ class PostgresTransaction(Native):
         except LeaseLost:
             await self.rollback()
             return False
-        except (TransactionReplaced, StatementsGone) as error:
+        except TransactionReplaced as error:
             await asyncio.shield(self.rollback())
-            raise TransactionClosed(ENDINGS[type(error)]) from error
+            raise TransactionClosed(f"{NOT_YOURS} ({RESETS})") from error
         except BaseException:
             await asyncio.shield(self.rollback())
             raise

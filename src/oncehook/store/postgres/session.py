@@ -59,6 +59,12 @@ class HandlerConnection(asyncpg.Connection):
 
     is_used_up = False  # a handler changed the driver's side of it, or it is not known what state it is in
     begun_at: float | None = None  # it waits for its next handler in a transaction, since then
+    login = ""  # who logged in; behind a pooler that is not known
+
+    @property
+    def is_as_at_login(self) -> bool:
+        """Whether no SET SESSION AUTHORIZATION is in force: the server reports it after every message."""
+        return bool(self.get_settings().session_authorization == self.login)
 
 
 def _uses_up(name: str) -> None:

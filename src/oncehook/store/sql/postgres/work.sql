@@ -72,21 +72,30 @@ SELECT (SELECT nullif(session_user, a.usename)::text FROM pg_stat_activity a WHE
            OR EXISTS (SELECT FROM pg_cursors WHERE is_holdable)
            OR EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid())
 
+-- name: before_reset
+-- Deferred triggers run first, with the handler's own settings and role. The rest is what would keep webhook_finish from being
+-- found or run, and CLOSE ALL, which PL/pgSQL lacks; the procedure resets everything else. RESET ROLE comes after RESET SESSION
+-- AUTHORIZATION, which forgets a role that the address or ALTER ROLE had set.
+SET CONSTRAINTS ALL IMMEDIATE; CLOSE ALL; {authorization} RESET ROLE; RESET statement_timeout; RESET search_path
+
 -- name: before_finish
--- Deferred triggers run first, with the handler's own settings and role. Then nothing that the handler left may stand
--- between us and our tables: a role, a timeout, a search_path, a temporary table of the same name. RESET ROLE comes after
--- RESET SESSION AUTHORIZATION, which forgets a role that the address or ALTER ROLE had set. RESET ALL has to wait: it would
--- also reset what the next statement looks for.
+-- The same for a connection of the user's pool, where settings of the user's are restored before webhook_finish runs. RESET ALL
+-- follows in after_finish: it would also reset the setting that webhook_finish checks.
 SET CONSTRAINTS ALL IMMEDIATE; CLOSE ALL; RESET SESSION AUTHORIZATION; RESET ROLE; RESET statement_timeout;
 RESET lock_timeout; RESET search_path; DISCARD TEMP
 
 -- name: finish
--- The processed status in a handler's transaction. Errors of its own, and so no COMMIT: OH001 unless the lease still held,
--- OH002 if this is not the transaction that was begun for the handler, OH003 after DEALLOCATE ALL.
-CALL webhook_finish({receipt}, {lease}, {handler}, {version}, {seconds}, {cleans}, {guarded})
+-- Settles a receipt as processed in its handler's transaction. Two errors prevent the COMMIT: OH001 if the lease was lost, OH002
+-- if this is not the transaction that was begun for the handler.
+CALL webhook_finish({receipt}, {lease}, {handler}, {version}, {seconds}, {resets}, {guarded})
 
--- name: finish_batch
-CALL webhook_finish_batch({receipts}, {leases}, {handler}, {version}, {seconds}, {cleans}, {guarded})
+-- name: finish_others
+-- The other receipts of a batch.
+CALL webhook_mark({receipts}, {leases}, {handler}, {version}, {seconds})
+
+-- name: is_done
+-- Whether the message that settles came past its COMMIT, for an error whose position in the message is not known.
+SELECT FROM webhook_receipts WHERE id = {receipt} AND lease = {lease} AND status = 'processed'
 
 -- name: after_finish
 RESET ALL; UNLISTEN *; DISCARD SEQUENCES
@@ -99,15 +108,15 @@ SELECT pg_advisory_unlock_all()
 EXECUTE oncehook
 
 -- name: clean_session
--- After a ROLLBACK: all that a handler may have left, as DISCARD ALL has it, but for the driver's prepared statements.
-RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; SELECT pg_advisory_unlock_all(); CLOSE ALL; UNLISTEN *;
-DISCARD TEMP; DISCARD SEQUENCES
+-- After a ROLLBACK: everything that DISCARD ALL removes, except prepared statements and advisory locks.
+RESET SESSION AUTHORIZATION; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; DISCARD TEMP; DISCARD SEQUENCES
 
 -- name: deallocate_statements
 SELECT webhook_deallocate({guarded})
 
 -- name: guard_session
--- Saves planning it for every event, and is missed after DEALLOCATE ALL, which takes the driver's statements as well.
+-- Saves planning the unlock for every event. DEALLOCATE ALL drops it together with the driver's statements: the error at the
+-- next EXECUTE tells that the connection must be closed.
 PREPARE oncehook AS SELECT pg_advisory_unlock_all()
 
 -- name: release

@@ -471,7 +471,61 @@ BEGIN
     SELECT m.id FROM marked m ORDER BY m.id;
 END $$;
 
--- Settles receipts as processed: all of them, or an error. Receipts are given in ascending order, which is the order in
+-- The error of a handler that ended its transaction itself.
+CREATE FUNCTION webhook_transaction_replaced() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the handler ended its transaction itself' USING ERRCODE = 'OH002';
+END $$;
+
+-- Deallocates the statements that a handler prepared in SQL; the driver's own are not from_sql. `guarded`: the session has our
+-- prepared statement `oncehook`, which stays.
+CREATE FUNCTION webhook_deallocate(guarded boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+    prepared name;
+BEGIN
+    FOR prepared IN
+        SELECT s.name FROM pg_prepared_statement() s WHERE s.from_sql AND NOT (guarded AND s.name = 'oncehook')
+    LOOP
+        EXECUTE format('DEALLOCATE %I', prepared);
+    END LOOP;
+END $$;
+
+-- Settles one receipt as processed, in its handler's transaction. `resets`: resets the session before it names our tables, except
+-- for roles, cursors and advisory locks. `guarded`: as for webhook_deallocate; NULL keeps prepared statements.
+CREATE PROCEDURE webhook_finish(
+    receipt bigint, a_lease bigint, a_handler text, a_version text, seconds double precision, resets boolean, guarded boolean
+) LANGUAGE plpgsql AS $$
+BEGIN
+    IF current_setting('oncehook.transaction', true) IS DISTINCT FROM 'open' THEN
+        PERFORM webhook_transaction_replaced();
+    END IF;
+    IF resets THEN
+        RESET ALL;
+        UNLISTEN *;
+        DISCARD SEQUENCES;
+        IF pg_my_temp_schema() <> 0 THEN
+            DISCARD TEMP;
+        END IF;
+    END IF;
+    IF guarded IS NOT NULL THEN
+        PERFORM FROM pg_prepared_statement() s WHERE s.from_sql AND NOT (guarded AND s.name = 'oncehook');
+        IF FOUND THEN
+            PERFORM webhook_deallocate(guarded);
+        END IF;
+    END IF;
+    SET LOCAL enable_seqscan = off;
+    UPDATE webhook_receipts r
+    SET status = 'processed', outcome = 'processed', handler = a_handler, version = a_version, last_error = NULL,
+        lease_until = NULL, crashes = 0,
+        started_at = coalesce(statement_timestamp() - seconds * interval '1 second', r.leased_at),
+        processed_at = statement_timestamp(), next_attempt_at = NULL
+    WHERE r.id = receipt AND r.lease = a_lease AND r.status IS NOT DISTINCT FROM 'processing';
+    IF NOT FOUND THEN
+        PERFORM webhook_lease_lost();
+    END IF;
+END $$;
+
+-- Settles the other receipts of a batch, after webhook_finish: all of them, or an error. Receipts are given in ascending order, which is the order in
 -- which every process locks them.
 CREATE PROCEDURE webhook_mark(
     receipts bigint[], leases bigint[], a_handler text, a_version text, seconds double precision
@@ -490,71 +544,4 @@ BEGIN
     IF marked <> cardinality(receipts) THEN
         PERFORM webhook_lease_lost();
     END IF;
-END $$;
-
--- The error of a handler that ended its transaction itself.
-CREATE FUNCTION webhook_transaction_replaced() RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    RAISE EXCEPTION 'the handler ended its transaction itself' USING ERRCODE = 'OH002';
-END $$;
-
--- Deallocates the statements that a handler prepared in SQL; the driver's own are not from_sql. `guarded`: the session has our
--- prepared statement `oncehook`. If that is gone, DEALLOCATE ALL took the driver's too, and the session cannot be used again.
-CREATE FUNCTION webhook_deallocate(guarded boolean) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-    prepared name;
-    is_whole boolean := NOT guarded;
-BEGIN
-    FOR prepared IN SELECT s.name FROM pg_prepared_statement() s WHERE s.from_sql LOOP
-        IF guarded AND prepared = 'oncehook' THEN
-            is_whole := true;
-        ELSE
-            EXECUTE format('DEALLOCATE %I', prepared);
-        END IF;
-    END LOOP;
-    IF NOT is_whole THEN
-        RAISE EXCEPTION 'the handler deallocated prepared statements that are not its own' USING ERRCODE = 'OH003';
-    END IF;
-END $$;
-
--- Settles one event as processed, in its handler's transaction.
-CREATE PROCEDURE webhook_finish(
-    receipt bigint, a_lease bigint, a_handler text, a_version text, seconds double precision, cleans boolean, guarded boolean
-) LANGUAGE plpgsql SET enable_seqscan = off AS $$
-DECLARE
-    only_ours boolean;  -- NULL: nothing is prepared by SQL
-BEGIN
-    IF current_setting('oncehook.transaction', true) IS DISTINCT FROM 'open' THEN
-        PERFORM webhook_transaction_replaced();
-    END IF;
-    IF cleans THEN
-        SELECT bool_and(s.name = 'oncehook') INTO only_ours FROM pg_prepared_statement() s WHERE s.from_sql;
-        IF only_ours IS DISTINCT FROM nullif(guarded, false) THEN
-            PERFORM webhook_deallocate(guarded);
-        END IF;
-    END IF;
-    UPDATE webhook_receipts r
-    SET status = 'processed', outcome = 'processed', handler = a_handler, version = a_version, last_error = NULL,
-        lease_until = NULL, crashes = 0,
-        started_at = coalesce(statement_timestamp() - seconds * interval '1 second', r.leased_at),
-        processed_at = statement_timestamp(), next_attempt_at = NULL
-    WHERE r.id = receipt AND r.lease = a_lease AND r.status IS NOT DISTINCT FROM 'processing';
-    IF NOT FOUND THEN
-        PERFORM webhook_lease_lost();
-    END IF;
-END $$;
-
--- Settles a batch as processed, in its handler's transaction.
-CREATE PROCEDURE webhook_finish_batch(
-    receipts bigint[], leases bigint[], a_handler text, a_version text, seconds double precision, cleans boolean,
-    guarded boolean
-) LANGUAGE plpgsql AS $$
-BEGIN
-    IF current_setting('oncehook.transaction', true) IS DISTINCT FROM 'open' THEN
-        PERFORM webhook_transaction_replaced();
-    END IF;
-    IF cleans THEN
-        PERFORM webhook_deallocate(guarded);
-    END IF;
-    CALL webhook_mark(receipts, leases, a_handler, a_version, seconds);
 END $$;
