@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -18,9 +17,11 @@ import msgspec
 import pydantic
 import pytest
 from mypy import api as mypy
+from sqlalchemy import create_engine, text
 from sqlalchemy import event as sqlalchemy_event
-from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+from typing_extensions import TypeAliasType
 
 from oncehook import ConfigurationError, Event, Inbox, Payload, Retry, State
 from oncehook.testing import deliver, drain, isolated, post, receipt, replay
@@ -358,6 +359,24 @@ async def test_event_that_does_not_fit_takes_no_connection(make_inbox: Callable[
     await engine.dispose()
 
 
+async def test_plain_handler_gets_its_payload_beside_a_session(make_inbox: Callable[..., Inbox], database: str) -> None:
+    engine = create_engine(database.replace("postgresql:", "postgresql+psycopg:"))
+    inbox = make_inbox(engine=engine)
+    inbox.source("stripe", secrets=["whsec_test"])
+    sums: list[int] = []
+
+    @inbox.on("stripe", "*")
+    def paid(invoice: PaidInvoice, event: Event, tx: Session) -> None:
+        sums.append(tx.execute(text(f"SELECT {invoice.amount} + 1")).scalar_one())
+
+    async with inbox.lifespan():
+        recorded = await receipt(inbox, await deliver(inbox, "stripe", body(OBJECT)))
+        assert (await inbox._runtime.rehearse(recorded)).error is None
+        assert [one.status for one in await drain(inbox)] == [State.PROCESSED]
+    assert sums == [13, 13]
+    engine.dispose()
+
+
 async def test_body_that_cannot_be_read_is_a_dead_letter(make_inbox: Callable[..., Inbox]) -> None:
     got: list[Any] = []
     inbox = make_inbox()
@@ -468,11 +487,8 @@ def test_names_for_type_checkers_alone_are_no_error(unstarted: Inbox) -> None:
     assert handler.takes_tx and handler.payloads is not None
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="the `type` statement came with Python 3.12")
-def test_type_statement_is_resolved(unstarted: Inbox) -> None:
-    names: dict[str, Any] = {"PaidInvoice": PaidInvoice}
-    exec("type Paid = PaidInvoice\nasync def paid(event, invoice: Paid): ...", names)
-    unstarted.on("stripe", "*")(names["paid"])
+def test_type_alias_is_resolved(unstarted: Inbox) -> None:
+    unstarted.on("stripe", "*")(handler_with(TypeAliasType("Paid", PaidInvoice), []))  # as `type Paid = …` makes it
     (handler,) = unstarted._runtime.handlers
     assert handler.payloads is not None and not handler.takes_tx
 
