@@ -79,10 +79,10 @@ async def test_dead_letters_above_the_threshold_fire_and_a_replay_that_works_rec
         await deliver(inbox, "stripe", stripe_body("evt_2"))
         await drain(inbox)
         (opened,) = (await look(inbox)).opened
-        assert (opened["rule"], opened["source"], opened["value"], opened["threshold"]) == (
+        assert (opened.rule, opened.source, opened.value, opened.threshold) == (
             "dead_letters", "stripe", 2, 1
         )  # fmt: skip
-        assert opened["summary"] == "Dead letters of stripe: 2 (limit 1)."
+        assert opened.summary == "Dead letters of stripe: 2 (limit 1)."
         assert (await look(inbox)).opened == []
         broken = False
         assert (
@@ -112,7 +112,7 @@ async def test_lag_above_the_threshold_fires_and_working_it_off_recovers(make_in
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert (await look(inbox, "4m")).opened == []
         (opened,) = (await look(inbox, "90s")).opened
-        assert opened["rule"] == "lag" and "of stripe is 5m 30s old (limit 5m)" in opened["summary"]
+        assert opened.rule == "lag" and "of stripe is 5m 30s old (limit 5m)" in opened.summary
         await drain(inbox)
         assert await recovered(inbox) == [("lag", "stripe")]
 
@@ -130,7 +130,7 @@ async def test_a_hung_handler_is_seen_within_the_lag(make_inbox: Make, rows: Row
         for number in range(12):
             await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
         await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processing'") == [(12,)])
-        assert (await inbox._runtime.store.lags()) == {}  # nothing waits: the workers hold it all
+        assert (await inbox._runtime.store.stats.lags()) == {}  # nothing waits: the workers hold it all
         await until(lambda: rows(INCIDENTS) == [("lag", "stripe", 0)])
         let_go.set()
     (value,) = rows("SELECT value FROM webhook_incidents")[0]
@@ -148,7 +148,7 @@ async def test_an_event_that_fails_again_and_again_is_seen_within_the_lag(make_i
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await drain(inbox)
         (opened,) = (await look(inbox, "6m")).opened
-        assert opened["rule"] == "lag"
+        assert opened.rule == "lag"
 
 
 async def test_a_replayed_event_is_as_old_as_its_replay(make_inbox: Make, rows: Rows) -> None:
@@ -168,12 +168,12 @@ async def test_a_replayed_event_is_as_old_as_its_replay(make_inbox: Make, rows: 
             await replay(inbox._runtime.store, Selection(wanted=Filter(status="failed")), actor="the test")
         ).count == 1
         assert names((await look(inbox, "4m")).opened) == []
-        lags = await inbox._runtime.store.lags()
+        lags = await inbox._runtime.store.stats.lags()
         assert 239 < lags["stripe"] < 300
         await drain(inbox)  # it is retrying now, and still as old as its replay
         assert rows("SELECT status FROM webhook_receipts") == [("retrying",)]
-        (row,) = await inbox._runtime.store.measure("unfinished", {})
-        assert 239 < row["value"] < 300
+        (row,) = await inbox._runtime.store.alerts.measure("unfinished", {})
+        assert 239 < row.value < 300
         assert names((await look(inbox, "2m")).opened) == [("lag", "stripe")]
 
 
@@ -191,11 +191,11 @@ async def test_an_inline_event_counts_only_while_its_handler_runs(make_inbox: Ma
     async with inbox.lifespan():
         first = asyncio.create_task(deliver(inbox, "stripe", stripe_body("evt_1")))
         await asyncio.wait_for(inside.wait(), 20)
-        (row,) = await inbox._runtime.store.measure("unfinished", {})
-        assert row["source"] == "stripe" and 0 <= row["value"] < 60
+        (row,) = await inbox._runtime.store.alerts.measure("unfinished", {})
+        assert row.source == "stripe" and 0 <= row.value < 60
         let_go.set()
         assert (await first).status == 500
-        assert await inbox._runtime.store.measure("unfinished", {}) == []
+        assert await inbox._runtime.store.alerts.measure("unfinished", {}) == []
 
 
 async def test_a_paused_source_has_no_lag_alert_and_one_of_its_own_after_a_day(make_inbox: Make) -> None:
@@ -204,10 +204,10 @@ async def test_a_paused_source_has_no_lag_alert_and_one_of_its_own_after_a_day(m
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await inbox._runtime.store.pause("stripe", "jane")
         assert (await look(inbox, "23h")).opened == []
-        (row,) = await inbox._runtime.store.measure("unfinished", {})
-        assert row["value"] > 82000 and row["is_paused"]  # the gauge tells it all the same
+        (row,) = await inbox._runtime.store.alerts.measure("unfinished", {})
+        assert row.value > 82000 and row.is_paused  # the gauge tells it all the same
         (opened,) = (await look(inbox, "2h")).opened
-        assert opened["rule"] == "paused" and "stripe has been paused for 1d 1h (limit 1d)" in opened["summary"]
+        assert opened.rule == "paused" and "stripe has been paused for 1d 1h (limit 1d)" in opened.summary
         await inbox._runtime.store.resume("stripe", "jane")
         assert names((await look(inbox)).opened) == [("lag", "stripe")]
 
@@ -229,7 +229,7 @@ async def test_a_spike_of_refusals_in_all_processes_together_fires_and_passes(ma
         assert (await look(inbox)).opened == []
         await refuse(other, 1)
         (opened,) = (await look(inbox)).opened
-        assert opened["summary"] == "Rejected deliveries to stripe within 5 minutes: 5 (limit 4)."
+        assert opened.summary == "Rejected deliveries to stripe within 5 minutes: 5 (limit 4)."
         assert await recovered_after(inbox, "5m") == [("rejections", "stripe")]
         await refuse(inbox, 1)
         (reason,) = {row[0] for row in rows("SELECT reason FROM webhook_refusals")}
@@ -251,7 +251,7 @@ async def test_counts_of_refusals_that_could_not_be_written_are_written_with_the
             async def fails(refused: Any) -> None:
                 raise StoreUnavailable("gone")
 
-            patch.setattr(inbox._runtime.store, "note_refusals", fails)
+            patch.setattr(inbox._runtime.store.alerts, "note_rejections", fails)
             await refuse(inbox, 2)
         await refuse(inbox, 1)
         assert rows("SELECT CAST(sum(refused) AS integer) FROM webhook_refusals") == [(3,)]
@@ -270,7 +270,7 @@ async def test_a_source_gone_silent_fires_and_one_delivery_recovers(make_inbox: 
         assert (await look(inbox, "119m")).opened == []
         (opened,) = (await look(inbox, "2m")).opened
         assert names([opened]) == [("silent", "shop")]
-        assert "no authentic delivery for 2h 1m (limit 2h)" in opened["summary"]
+        assert "no authentic delivery for 2h 1m (limit 2h)" in opened.summary
         await deliver(inbox, "shop", stripe_body("evt_1"))  # a duplicate is a sign of life too
         await deliver(inbox, "shop", stripe_body("evt_2"))
         await inbox._runtime.reception.secrets.write()
@@ -293,9 +293,7 @@ async def test_failed_effects_fire_and_those_that_are_replayed_recover(make_inbo
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await drain(inbox)
         (opened,) = (await look(inbox)).opened
-        assert (
-            names([opened]) == [("effects", "stripe")] and "Failed effects of stripe's events: 1" in opened["summary"]
-        )
+        assert names([opened]) == [("effects", "stripe")] and "Failed effects of stripe's events: 1" in opened.summary
         broken = False
         (failed,) = await inbox._runtime.store.effects.find(EffectFilter(status="failed"), limit=10)
         await inbox._runtime.store.effects.replay([failed.id], "the test")
@@ -317,7 +315,7 @@ async def test_a_source_that_refuses_everything_fires_before_its_provider_stops_
         await refuse(inbox)
         (opened,) = (await look(inbox, "5h")).opened
         assert names([opened]) == [("refusing", "stripe")]
-        assert "rejected for 2d 7h" in opened["summary"] and "stops retrying after 3d" in opened["summary"]
+        assert "rejected for 2d 7h" in opened.summary and "stops retrying after 3d" in opened.summary
         await deliver(inbox, "stripe", stripe_body("evt_2"))  # the secret is right again
         await inbox._runtime.reception.secrets.write()
         assert await recovered(inbox) == [("refusing", "stripe")]
@@ -350,7 +348,7 @@ async def test_an_inline_event_that_fails_fires_before_its_provider_stops_retryi
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 500
         assert (await look(inbox, "53h")).opened == []
         (opened,) = (await look(inbox, "2h")).opened
-        assert names([opened]) == [("failing", "stripe")] and "failed at every delivery for 2d 7h" in opened["summary"]
+        assert names([opened]) == [("failing", "stripe")] and "failed at every delivery for 2d 7h" in opened.summary
         broken = False
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 200
         assert await recovered(inbox) == [("failing", "stripe")]
@@ -462,21 +460,21 @@ async def test_two_that_measured_at_once_open_one_incident_and_a_turn_that_is_ov
     ]
     options: dict[str, Any] = {"targets": ["ops"], "recover_after": 0, "remind": None}
     async with inbox.lifespan():
-        first = await inbox._runtime.store.take_turn("alerts", 0)
+        first = await inbox._runtime.store.alerts.take_turn("alerts", 0)
         await advance(inbox, "1s")
-        second = await inbox._runtime.store.take_turn("alerts", 0)
+        second = await inbox._runtime.store.alerts.take_turn("alerts", 0)
         assert first is not None and second is not None
-        assert await inbox._runtime.store.take_turn("alerts", 3600) is None
-        assert await inbox._runtime.store.watch(("alerts", first), firing[:1], **options) is None
+        assert await inbox._runtime.store.alerts.take_turn("alerts", 3600) is None
+        assert await inbox._runtime.store.alerts.record(("alerts", first), firing[:1], **options) is None
         assert rows(INCIDENTS) == []
-        opened = await inbox._runtime.store.watch(("alerts", second), firing[:1], **options)
-        again = await inbox._runtime.store.watch(("alerts", second), firing[1:], **options)
+        opened = await inbox._runtime.store.alerts.record(("alerts", second), firing[:1], **options)
+        again = await inbox._runtime.store.alerts.record(("alerts", second), firing[1:], **options)
         assert opened is not None and len(opened.opened) == 1 and again is not None and again.opened == []
         assert rows("SELECT key FROM webhook_incidents") == [("k1",)]
         assert rows(ALERTS) == [("ops", "opened", "waiting", 0)]
-        over = await inbox._runtime.store.watch(("alerts", second), [], **options)
+        over = await inbox._runtime.store.alerts.record(("alerts", second), [], **options)
         assert over is not None and names(over.recovered) == [("lag", "stripe")]
-        anew = await inbox._runtime.store.watch(("alerts", second), firing[1:], **options)
+        anew = await inbox._runtime.store.alerts.record(("alerts", second), firing[1:], **options)
         assert anew is not None and names(anew.opened) == [("lag", "stripe")]
 
 
@@ -486,15 +484,15 @@ async def test_who_lost_the_lease_cannot_mark_and_who_took_it_over_can(make_inbo
         await lagging(inbox)
         await look(inbox)
         able = [AlertTarget("ops", 50.0)]
-        (first,) = await inbox._runtime.store.lease_alerts(10, "one", able)
-        assert await inbox._runtime.store.lease_alerts(10, "two", able) == []
+        (first,) = await inbox._runtime.store.alerts.lease(10, "one", able)
+        assert await inbox._runtime.store.alerts.lease(10, "two", able) == []
         await advance(inbox, "51s")
-        (second,) = await inbox._runtime.store.lease_alerts(10, "two", able)
+        (second,) = await inbox._runtime.store.alerts.lease(10, "two", able)
         assert (second.id, second.attempt, second.key) == (first.id, 2, first.key)
-        assert not await inbox._runtime.store.settle_alert(SettledAlert(first.id, first.lease, "told"))
-        assert await inbox._runtime.store.settle_alert(SettledAlert(second.id, second.lease, "told"))
-        assert not await inbox._runtime.store.settle_alert(SettledAlert(second.id, second.lease, "told"))
-        assert await inbox._runtime.store.lease_alerts(10, "three", able) == []
+        assert not await inbox._runtime.store.alerts.settle(SettledAlert(first.id, first.lease, "told"))
+        assert await inbox._runtime.store.alerts.settle(SettledAlert(second.id, second.lease, "told"))
+        assert not await inbox._runtime.store.alerts.settle(SettledAlert(second.id, second.lease, "told"))
+        assert await inbox._runtime.store.alerts.lease(10, "three", able) == []
 
 
 async def test_a_mark_that_is_lost_repeats_the_alert_with_the_same_id(
@@ -509,7 +507,7 @@ async def test_a_mark_that_is_lost_repeats_the_alert_with_the_same_id(
             async def lost(settled: Any) -> bool:
                 raise StoreUnavailable("gone")
 
-            patch.setattr(inbox._runtime.store, "settle_alert", lost)
+            patch.setattr(inbox._runtime.store.alerts, "settle", lost)
             assert await inbox._runtime.alerts.tell() == 1
         assert await inbox._runtime.alerts.tell() == 0  # its lease holds
         await advance(inbox, 20 + watch.MARGIN + 1)
@@ -590,10 +588,10 @@ async def test_what_is_long_over_is_pruned(make_inbox: Make, receiver: Receiver,
         await look(inbox)
         await look(inbox, "6m")
         await advance(inbox, "40d")
-        await inbox._runtime.store.prune_incidents(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
+        await inbox._runtime.store.alerts.prune(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
         assert len(rows(INCIDENTS)) == 1 and rows("SELECT * FROM webhook_refusals") == []
         await advance(inbox, "60d")
-        await inbox._runtime.store.prune_incidents(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
+        await inbox._runtime.store.alerts.prune(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
         assert rows(INCIDENTS) == [] and rows(ALERTS) == []
 
 
@@ -609,7 +607,7 @@ async def test_a_database_that_does_not_answer_recovers_nothing(
             async def fails(name: str, given: Any) -> list[dict[str, Any]]:
                 raise StoreUnavailable("gone")
 
-            patch.setattr(inbox._runtime.store, "measure", fails)
+            patch.setattr(inbox._runtime.store.alerts, "measure", fails)
             with pytest.raises(StoreUnavailable):
                 await look(inbox)
         assert rows(INCIDENTS) == [("lag", "stripe", 0)]

@@ -15,6 +15,7 @@ from typing import Any
 import click
 import httpx
 import pytest
+from msgspec.structs import replace
 from rich.cells import cell_len
 
 from oncehook import Inbox
@@ -23,6 +24,7 @@ from oncehook.cli import replay as replay_command
 from oncehook.cli.dead import grouped
 from oncehook.cli.stats import told
 from oncehook.model.receipt import Settled, State
+from oncehook.model.rows import DeadLetters
 from tests.conformance.test_schema import EVENT_KEYS
 from tests.events import Rows, make_claim, stripe_body, stripe_headers
 from tests.running import Run
@@ -257,17 +259,20 @@ def test_dead_letters_are_grouped_for_people_and_listed_for_programs(run: Run, f
 
 
 def test_errors_that_differ_only_in_an_id_are_one_group() -> None:
-    facts = {"source": "stripe", "handler": "h", "receipts": 1}
-    rows = [
-        facts | {"last_error": f"KeyError: 'in_{n}' on try {n}", "last_receipt": n, "last_received_at": str(n),
-                 "first_received_at": str(n), "first_failed_at": str(n), "last_failed_at": str(n)}
-        for n in (3, 1, 2)
-    ]  # fmt: skip
+    rows = [dead_letter(n, f"KeyError: 'in_{n}' on try {n}", str(n)) for n in (3, 1, 2)]
     (group,) = grouped([*rows])
     assert (group["receipts"], group["first_received_at"], group["last_received_at"]) == (3, "1", "3")
     assert (group["first_failed_at"], group["last_failed_at"]) == ("1", "3")
     assert group["last_error"] == "KeyError: 'in_3' on try 3"
-    assert len(grouped([*rows, rows[0] | {"last_error": None}, rows[0] | {"handler": "other"}])) == 3
+    others = [replace(rows[0], last_error=None), replace(rows[0], handler="other")]
+    assert len(grouped([*rows, *others])) == 3
+
+
+def dead_letter(receipt: int, error: str, at: str) -> DeadLetters:
+    return DeadLetters(
+        source="stripe", handler="h", last_error=error, receipts=1, last_receipt=receipt,
+        first_received_at=at, last_received_at=at, first_failed_at=at, last_failed_at=at,
+    )  # fmt: skip
 
 
 def test_a_senders_text_cannot_command_the_terminal(run: Run, filled: list[int], rows: Rows, database: str) -> None:
@@ -462,10 +467,8 @@ def test_list_on_a_terminal_fits_its_width(
 
 
 def test_group_of_dead_letters_names_only_what_they_share() -> None:
-    times = {"first_received_at": "1", "last_received_at": "1", "receipts": 1, "source": "stripe", "handler": "paid"}
-    times |= {"first_failed_at": "1", "last_failed_at": "1"}
     errors = [f"KeyError: 'customer' of in_{n}" for n in (1, 2, 3)]
-    (group,) = grouped([{**times, "last_error": error, "last_receipt": n} for n, error in enumerate(errors)])
+    (group,) = grouped([dead_letter(n, error, "1") for n, error in enumerate(errors)])
     assert (group["error"], group["last_error"], group["receipts"]) == ("KeyError: 'customer' of …", errors[2], 3)
-    (single,) = grouped([{**times, "last_error": errors[0], "last_receipt": 1}])
+    (single,) = grouped([dead_letter(1, errors[0], "1")])
     assert single["error"] == errors[0]

@@ -122,7 +122,7 @@ async def deliver_to(app: Any, inbox: Inbox) -> None:
             assert (first.status_code, first.json()["status"]) == (202, "accepted")
             assert (second.status_code, second.json()["status"]) == (200, "duplicate")
             async with asyncio.timeout(20):
-                while (await inbox._runtime.store.get(first.json()["receipt"])).status is not State.PROCESSED:  # type: ignore[union-attr]
+                while (await inbox._runtime.store.receipts.get(first.json()["receipt"])).status is not State.PROCESSED:  # type: ignore[union-attr]
                     await asyncio.sleep(0.02)
 
 

@@ -16,6 +16,7 @@ import pytest
 from oncehook import Inbox
 from oncehook.model.errors import Rejected
 from oncehook.model.receipt import Delivery, rfc3339
+from oncehook.model.rows import SecretUse, StoredRejection
 from oncehook.operations.doctor import REMEDIES, diagnose
 from oncehook.operations.rotation import list_secrets
 from oncehook.providers.definition import built_in, built_in_names
@@ -41,7 +42,7 @@ def make_source(name: str = "stripe", **settings: Any) -> Source:
 
 def refused(
     source: Source, body: bytes, headers: dict[str, str], *, at: float | None = None, query: str = ""
-) -> dict[str, Any]:
+) -> StoredRejection:
     """A refused request as it is read back."""
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     delivery = Delivery(body, pairs, query=query.encode())
@@ -50,10 +51,11 @@ def refused(
         source.verifier.verify(delivery, time.time() if at is None else at)
     kept = sample(source, delivery, caught.value)
     moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
-    return {**{name: getattr(kept, name) for name in kept.__slots__}, "rejected_at": rfc3339(moment)}
+    facts = {name: getattr(kept, name) for name in kept.__slots__}
+    return StoredRejection(id=1, rejected_at=rfc3339(moment) or "", **facts)
 
 
-def causes(rejection: dict[str, Any], source: Source, *others: Source) -> list[str]:
+def causes(rejection: StoredRejection, source: Source, *others: Source) -> list[str]:
     return [finding.cause for finding in diagnose(rejection, source, others)]
 
 
@@ -455,9 +457,9 @@ def test_an_old_secret_may_go_once_it_has_been_quiet_for_longer_than_the_provide
 ) -> None:
     source = make_source(secrets=["whsec_new", "whsec_old"])
     new, old = source.marks
-    row = {"source": "stripe", "verified": 5, "now": "2026-11-15T00:00:00.000000Z"}
+    now, first = "2026-11-15T00:00:00.000000Z", "2026-11-01T00:00:00.000000Z"
     used = [
-        {**row, "secret": new, "last_used_at": "2026-11-14T23:59:00.000000Z"},
-        {**row, "secret": old, "last_used_at": f"2026-11-{15 - days:02d}T00:00:00.000000Z"},
+        SecretUse("stripe", new, 5, first, "2026-11-14T23:59:00.000000Z", now),
+        SecretUse("stripe", old, 5, first, f"2026-11-{15 - days:02d}T00:00:00.000000Z", now),
     ]
     assert advice in list_secrets([source], used)[1]["advice"]

@@ -276,7 +276,7 @@ async def test_a_replay_does_not_repeat_an_effect(inbox: Inbox, rows: Rows, mail
     inbox._runtime.start_worker()
     await until(effects_are(rows, "done", 1))
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
-    assert await inbox._runtime.store.replay([receipt], "the test", {}) == [receipt]
+    assert await inbox._runtime.store.operations.replay([receipt], "the test", {}) == [receipt]
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(lambda: rows("SELECT count(*) FROM webhook_noops") == [(1,)])
     await until(all_are(rows, "processed", 1))
@@ -491,7 +491,7 @@ async def test_a_handler_that_is_once_per_object_runs_again_for_its_own_replay_a
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(all_are(rows, "processed", 2))
     receipts = [row[0] for row in rows("SELECT id FROM webhook_receipts ORDER BY id")]
-    await inbox._runtime.store.replay(receipts, "the test", {})
+    await inbox._runtime.store.operations.replay(receipts, "the test", {})
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(all_are(rows, "processed", 2))
     assert rows("SELECT note FROM ledger") == [("evt_1",), ("evt_1",)]

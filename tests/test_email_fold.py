@@ -58,7 +58,7 @@ async def tell(store: Store, facts: list[Fact], policy: Policy = POLICY) -> None
         new = await status.record(transaction, facts)
         await suppress.suppress(transaction, new, policy)
 
-    await store.perform(work)
+    await store.email.transact(work)
 
 
 def tables(database: str) -> dict[str, list[Any]]:

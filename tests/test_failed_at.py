@@ -88,11 +88,11 @@ async def test_every_dead_letter_has_the_time_of_its_death_until_it_is_replayed(
 ) -> None:
     await die(inbox)
     assert rows(DEAD) == rows(DEAD_WITH_TIME) == [(1,)]
-    receipt, _ = (await inbox._runtime.store.select(Selection(), after=0, limit=9))[0]
+    receipt, _ = (await inbox._runtime.store.operations.select(Selection(), after=0, limit=9))[0]
     event = receipt.as_json()
     assert event["failed_at"] >= event["received_at"] and event["last_error"]
-    (group,) = await inbox._runtime.store.dead(10)
-    assert (group["first_failed_at"], group["last_failed_at"]) == (event["failed_at"], event["failed_at"])
+    (group,) = await inbox._runtime.store.stats.dead_letters(10)
+    assert (group.first_failed_at, group.last_failed_at) == (event["failed_at"], event["failed_at"])
     rows("UPDATE webhook_receipts SET type = 'invoice.paid' RETURNING id")
     assert (await replay(inbox._runtime.store, Selection())).count == 1
     assert rows("SELECT count(*) FROM webhook_receipts WHERE failed_at IS NOT NULL") == [(0,)]

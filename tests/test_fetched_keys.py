@@ -242,7 +242,7 @@ async def deliver(folder: Path, name: str, certificates: Certificates) -> tuple[
         httpx.AsyncClient(transport=httpx.ASGITransport(app=Service(inbox)), base_url="http://test") as client,
     ):
         answer = await client.post("/webhooks/here", content=delivery.body, headers=list(delivery.headers.items()))
-        return answer.status_code, len(await inbox._runtime.store.find(Filter(), limit=10))
+        return answer.status_code, len(await inbox._runtime.store.receipts.find(Filter(), limit=10))
 
 
 @pytest.mark.anyio

@@ -522,7 +522,7 @@ async def test_a_target_that_code_names_must_be_public(make_inbox: Callable[...,
 async def test_a_rehearsal_sends_nothing(file: Callable[..., Path]) -> None:
     async with receiving() as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
-        (receipt,) = await inbox._runtime.store.find(Filter(), limit=1)
+        (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=1)
         rehearsal = await rehearse(inbox._runtime.store, inbox._runtime.handlers, receipt)
         assert (rehearsal.handler, rehearsal.error) == (f"forward to http://127.0.0.1:{receiver.port}", None)
         assert receiver.connections == 0

@@ -65,7 +65,7 @@ async def door(
         httpx.AsyncClient(transport=httpx.ASGITransport(app=Service(inbox)), base_url="http://test") as client,
     ):
         yield client
-        assert await inbox._runtime.store.find(Filter(), limit=10) == []
+        assert await inbox._runtime.store.receipts.find(Filter(), limit=10) == []
 
 
 def confirmation(**changes: Any) -> bytes:

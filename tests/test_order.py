@@ -351,6 +351,6 @@ async def test_a_source_without_a_fetcher_says_so_and_a_fetcher_may_give_up(inbo
 
     inbox.canonical("stripe", gone)
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
-    await inbox._runtime.store.replay([receipt], "the test", {})
+    await inbox._runtime.store.operations.replay([receipt], "the test", {})
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
     await until(lambda: rows("SELECT last_error FROM webhook_receipts") == [("Fail: the account is closed",)])

@@ -186,7 +186,7 @@ async def test_a_forward_waits_too_and_a_drain_of_a_test_ends(make_inbox: Callab
         await inbox._runtime.store.pause("stripe", "me")
         assert list(await drain(inbox)) == []
         assert await inbox._runtime.store.next_due() is None
-        (receipt,) = await inbox._runtime.store.find(Filter(), limit=5)
+        (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=5)
         assert (receipt.status, receipt.attempts) == ("received", 0)
 
 

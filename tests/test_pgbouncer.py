@@ -250,7 +250,7 @@ async def test_a_replay_and_a_rehearsal(inbox: Inbox, database: str) -> None:
     inbox._runtime.start_worker()
     await until(settled(database, "processed", 20))
     rehearsed = await rehearse(
-        inbox._runtime.store, inbox._runtime.handlers, (await inbox._runtime.store.find(Filter(), limit=1))[0]
+        inbox._runtime.store, inbox._runtime.handlers, (await inbox._runtime.store.receipts.find(Filter(), limit=1))[0]
     )
     assert (rehearsed.error, len(rehearsed.statements)) == (None, 1)
     assert (await replay(inbox._runtime.store, Selection(Filter(status="processed")))).count == 20
@@ -270,7 +270,7 @@ async def test_pruning_drops_days_and_rows_and_forgetting_erases(inbox: Inbox, d
     assert done is not None and done.receipts == {"stripe": 2} and old in done.days
     assert (old,) not in ask(database, PARTITIONS)
     assert ask(database, "SELECT event_id FROM webhook_receipts ORDER BY 1") == [("evt_2",), ("evt_3",)]
-    receipts = await inbox._runtime.store.about_object("in_1")
+    receipts = await inbox._runtime.store.retention.about_object("in_1")
     assert await forget(inbox._runtime.store, receipts, actor="test", object_id="in_1") == 2
 
 

@@ -340,7 +340,7 @@ async def test_a_spoofed_address_from_an_unlisted_peer_is_refused_and_the_doctor
 
 async def diagnosed(inbox: Inbox, source: Source) -> list[Any]:
     async with inbox.lifespan():
-        (newest, *_) = await inbox._runtime.store.rejections(source.name, limit=1)
+        (newest, *_) = await inbox._runtime.store.rejections.find(source.name, limit=1)
         return diagnose(newest, source)
 
 

@@ -13,12 +13,13 @@ import pytest
 
 import oncehook.operations.prune as prune_module
 import oncehook.store.postgres.pool as postgres_pool
-import oncehook.store.postgres.prune as postgres_prune
+import oncehook.store.postgres.retention as postgres_prune
 from oncehook import Inbox
 from oncehook.cli import main
 from oncehook.config.settings import Horizon, Settings, SourceSettings, load
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.model.receipt import State
+from oncehook.model.rows import Prunable
 from oncehook.model.values import as_duration, duration
 from oncehook.operations.prune import Janitor, Pruned, cutoffs, forget, horizon, mentioning, mentions, prune
 from oncehook.providers import definition as providers
@@ -295,13 +296,13 @@ async def test_what_would_go_is_counted_and_stays(store: Store, database: str, r
     age(database, "evt_2", 10, "processed")
     age(database, "evt_3", 40, "failed")
     horizons = [Horizon("stripe", 30 * DAY, 7 * DAY)]
-    found = await store.prunable(*cutoffs(horizons, await store.now()))
-    assert found == [{"source": "stripe", "receipts": 1, "payloads": 2}]
+    found = await store.retention.prunable(*cutoffs(horizons, await store.operations.now()))
+    assert found == [Prunable("stripe", 1, 2)]
     assert count(rows, "webhook_receipts") == count(rows, "webhook_payloads") == 4
     await pruned(store, horizons)
     assert ids(rows) == ["evt_2", "evt_3", "evt_4"]
-    found = await store.prunable(*cutoffs(horizons, await store.now()))
-    assert found == [{"source": "stripe", "receipts": 0, "payloads": 0}]
+    found = await store.retention.prunable(*cutoffs(horizons, await store.operations.now()))
+    assert found == [Prunable("stripe", 0, 0)]
 
 
 async def test_an_interrupted_prune_is_resumed(
@@ -328,8 +329,8 @@ async def test_a_receipt_that_is_replayed_meanwhile_stays(store: Store, database
     await claim(store, "evt_1", "evt_2")
     for name in ("evt_1", "evt_2"):
         age(database, name, 40, "processed")
-    receipts, _ = cutoffs(KEEP_30, await store.now())
-    async with store.pruning() as pruning:
+    receipts, _ = cutoffs(KEEP_30, await store.operations.now())
+    async with store.retention.pruning() as pruning:
         assert pruning is not None
         old = pruning._old  # type: ignore[attr-defined]
 
@@ -348,7 +349,7 @@ async def test_one_process_at_a_time_prunes(postgres: Postgres) -> None:
     stores = [make_store(Settings(database=address)) for _ in range(2)]
     for store in stores:
         await store.open()
-    async with stores[0].pruning() as first:
+    async with stores[0].retention.pruning() as first:
         assert first is not None
         assert await prune(stores[1], KEEP_30) is None
     async with asyncio.timeout(10):  # the turn ends when the server has seen the first one's connection close
@@ -468,7 +469,7 @@ async def test_an_open_reader_keeps_a_day_and_no_claim_waits(
             (claimed,) = await pg.claim([make_claim(f"new_{accepted}")])
             (leased,) = await pg.lease(1, 30, "me")
             assert claimed.fresh and leased.body is not None
-            assert await pg.payload(claimed.receipt) is not None
+            assert await pg.receipts.payload(claimed.receipt) is not None
         accepted += 1
     done = await pruning
     assert accepted > 10
@@ -578,14 +579,14 @@ async def test_the_janitor_prunes_by_itself_and_says_so(
 async def test_the_janitor_survives_a_database_that_is_away(
     store: Store, monkeypatch: pytest.MonkeyPatch, lines: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    now, away = store.now, [True]
+    now, away = store.operations.now, [True]
 
     async def sometimes() -> datetime:
         if away[0]:
             raise StoreUnavailable("the database is away")
         return await now()
 
-    monkeypatch.setattr(store, "now", sometimes)
+    monkeypatch.setattr(store.operations, "now", sometimes)
     janitor = Janitor(store, KEEP_30, first=0.0, every=0.01)
     janitor.start()
     await until(lambda: len(lines) > 1)
@@ -666,11 +667,11 @@ def assert_nowhere(file: Path, *secrets: bytes) -> None:
 async def test_forgetting_an_object_keeps_its_id(store: Store, rows: Rows) -> None:
     await claim(store, "evt_1", "evt_2", object_id="in_7")
     await claim(store, "evt_3", object_id="in_8")
-    found = await store.about_object("in_7")
+    found = await store.retention.about_object("in_7")
     assert await forget(store, found, actor="me@here", object_id="in_7") == 2
     assert with_payload(rows) == ["evt_3"]
     assert rows("SELECT count(*) FROM webhook_receipts WHERE object_id = 'in_7'") == [(2,)]
-    assert await store.about_object("in_7") == []
+    assert await store.retention.about_object("in_7") == []
 
 
 # -- the command line -----------------------------------------------------------------------------------------------

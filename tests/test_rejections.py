@@ -138,19 +138,19 @@ async def test_of_a_query_only_the_names_are_kept_unless_the_address_is_signed(
 async def test_of_each_source_the_newest_samples_stay(inbox: Inbox) -> None:
     store = inbox._runtime.store
     for number in range(REJECTIONS_KEPT + 5):
-        await store.keep_rejection(Rejection("stripe", "bad_signature", str(number), "POST", "", "{}", b"x", 1))
-    await store.keep_rejection(Rejection("github", "malformed", "", "POST", "", "{}", b"", 0))
-    kept = await store.rejections("stripe", limit=100)
-    assert [row["detail"] for row in kept] == [str(n) for n in reversed(range(5, REJECTIONS_KEPT + 5))]
-    assert len(await store.rejections(limit=100)) == REJECTIONS_KEPT + 1
-    assert kept[0]["rejected_at"].endswith("Z") and bytes(kept[0]["body"]) == b"x"
+        await store.rejections.keep(Rejection("stripe", "bad_signature", str(number), "POST", "", "{}", b"x", 1))
+    await store.rejections.keep(Rejection("github", "malformed", "", "POST", "", "{}", b"", 0))
+    kept = await store.rejections.find("stripe", limit=100)
+    assert [row.detail for row in kept] == [str(n) for n in reversed(range(5, REJECTIONS_KEPT + 5))]
+    assert len(await store.rejections.find(limit=100)) == REJECTIONS_KEPT + 1
+    assert kept[0].rejected_at.endswith("Z") and bytes(kept[0].body) == b"x"
 
 
 async def test_a_store_that_fails_changes_no_answer(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(rejection: Rejection) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr(inbox._runtime.store, "keep_rejection", broken)
+    monkeypatch.setattr(inbox._runtime.store.rejections, "keep", broken)
     for _ in range(3):
         assert (await deliver(inbox, "stripe", stripe_body(), secret="whsec_other")).status == 401
         await asyncio.sleep(0.01)
@@ -161,10 +161,8 @@ async def test_a_store_that_fails_changes_no_answer(inbox: Inbox, monkeypatch: p
 
 async def kept(inbox: Inbox) -> list[tuple[str, str]]:
     """The causes that the doctor names, with what shows them, newest first."""
-    rows = await inbox._runtime.store.rejections(limit=10)
-    return [
-        (found.cause, found.shows) for row in rows for found in diagnose(row, inbox._runtime.sources[row["source"]])
-    ]
+    rows = await inbox._runtime.store.rejections.find(limit=10)
+    return [(found.cause, found.shows) for row in rows for found in diagnose(row, inbox._runtime.sources[row.source])]
 
 
 async def test_a_message_of_a_foreign_topic_is_kept_and_the_doctor_says_so(make_inbox: Callable[..., Inbox]) -> None:
@@ -239,7 +237,7 @@ async def test_uses_that_could_not_be_written_are_written_next_time(
         async def broken(used: object) -> None:
             raise OSError("disk full")
 
-        patch.setattr(inbox._runtime.store, "note_secrets", broken)
+        patch.setattr(inbox._runtime.store.rejections, "note_secrets", broken)
         await inbox._runtime.reception.secrets.write()
     assert rows(USES) == []
     await inbox._runtime.reception.secrets.write()

@@ -438,7 +438,7 @@ async def test_arguments_that_were_erased_are_not_guessed(inbox: Inbox, rows: Ro
     inbox.effect(name="send")(lambda effect, number: None)
     await record(inbox, "evt_1")
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
-    assert await inbox._runtime.store.erase([receipt], None, "jane", "{}") == 1
+    assert await inbox._runtime.store.retention.erase([receipt], None, "jane", "{}") == 1
     inbox._runtime.start_worker()
     await until(now(rows, "failed"))
     assert rows(EFFECTS) == [("send:evt_1", "failed", 1, "Fail: its arguments were erased")]

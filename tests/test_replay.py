@@ -105,9 +105,9 @@ async def test_a_dead_letter_is_replayed_by_hand_after_its_handler_was_mended(
     (audit,) = audits(rows)
     assert (audit["actor"], audit["action"], audit["count"]) == ("ann@desk", "replay", 1)
     assert (audit["receipts"], audit["selection"]) == ([receipt], {"named": 1})
-    ((when, who),) = [(row["at"], row["actor"]) for row in await inbox._runtime.store.replays(receipt)]
+    ((when, who),) = [(row.at, row.actor) for row in await inbox._runtime.store.operations.replays(receipt)]
     assert who == "ann@desk" and when.endswith("Z")
-    assert await inbox._runtime.store.replays(receipt + 1) == []
+    assert await inbox._runtime.store.operations.replays(receipt + 1) == []
 
 
 async def test_each_replay_of_a_processed_event_is_handled_once(inbox: Inbox, rows: Rows, insert: str) -> None:
@@ -154,7 +154,7 @@ async def test_a_receipt_without_its_payload_or_a_type_cannot_be_replayed(inbox:
     rows("UPDATE webhook_receipts SET status = 'failed'")
     rows(f"DELETE FROM webhook_payloads WHERE receipt_id = {gone}")
     rows(f"UPDATE webhook_receipts SET type = NULL WHERE id = {untyped}")
-    assert await inbox._runtime.store.replay([gone, untyped], "ann", {}) == []
+    assert await inbox._runtime.store.operations.replay([gone, untyped], "ann", {}) == []
     assert audits(rows) == []
     done = await replay(inbox._runtime.store, all_of(status="failed"))
     assert done.as_json() == {
@@ -197,7 +197,7 @@ async def test_many_are_replayed_by_filter(
 
 async def test_a_time_range_picks_what_was_received_in_it(inbox: Inbox, rows: Rows) -> None:
     await fill(inbox, rows)
-    now = await inbox._runtime.store.now()
+    now = await inbox._runtime.store.operations.now()
     for filters, expected in (
         ({"since": now - timedelta(hours=1)}, 4),
         ({"since": now + timedelta(hours=1)}, 0),
@@ -314,7 +314,7 @@ async def test_a_replay_is_a_line_in_the_log(inbox: Inbox, rows: Rows, caplog: p
 
 
 async def rehearsed(inbox: Inbox, receipt: int) -> Rehearsal:
-    found = await inbox._runtime.store.get(receipt)
+    found = await inbox._runtime.store.receipts.get(receipt)
     assert found is not None
     return await rehearse(inbox._runtime.store, inbox._runtime.handlers, found)
 

@@ -167,7 +167,9 @@ async def test_replay_of_many_is_one_row_of_the_audit(make_inbox: Callable[..., 
         assert (state["handled"], state["failed"], state["waiting"], state["replayed"]) == (700, 1, 499, 1200)
         page = (await browser.get(f"/replays/{done.run}")).text
         assert "<strong>700</strong> handled" in page and "data-poll" in page
-        assert len(await inbox._runtime.store.replays(receipts[0].receipt)) == 1  # batches are still found by receipt
+        assert (
+            len(await inbox._runtime.store.operations.replays(receipts[0].receipt)) == 1
+        )  # batches are still found by receipt
 
 
 @pytest.mark.anyio

@@ -405,7 +405,7 @@ async def test_every_time_that_is_recorded_moves_and_nothing_else(inbox: Inbox, 
         elif place[1] != "day":
             assert after[place] == value, place
     assert moved > 10
-    payload = await inbox._runtime.store.payload(answer.receipt or 0)
+    payload = await inbox._runtime.store.receipts.payload(answer.receipt or 0)
     assert payload is not None and answer.sent is not None and payload.body == answer.sent.body
 
 

@@ -624,7 +624,7 @@ async def test_the_users_engine_is_left_as_it_is(inbox: Inbox, database: str, ki
 
 
 async def rehearsed(inbox: Inbox) -> Rehearsal:
-    (receipt,) = await inbox._runtime.store.find(Filter(), limit=1)
+    (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=1)
     return await rehearse(inbox._runtime.store, inbox._runtime.handlers, receipt, inbox._runtime.sessions.transaction)
 
 
@@ -665,7 +665,7 @@ async def test_a_rehearsal_on_an_engine_shows_no_statement_of_oncehooks_own(
 
     inbox.on("stripe", "invoice.paid")(asynchronous if kind == "async" else plain)
     await deliver(inbox, "stripe", stripe_body("evt_1"))
-    (receipt,) = await inbox._runtime.store.find(Filter(), limit=1)
+    (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=1)
     rehearsal = await inbox._runtime.rehearse(receipt)
     assert rehearsal.error is None and [one.sql for one in rehearsal.statements] == ["SELECT 1"]
     assert [(one["key"], one["new"]) for one in rehearsal.effects] == [("mail:in_1", True)]

@@ -57,7 +57,7 @@ async def test_a_large_delivery_is_accepted_and_then_a_duplicate(
     async with door(tmp_path, one) as here:
         first, second = await here.send(delivery), await here.send(delivery)
         assert (first.status_code, second.status_code) == (202, 200)
-        assert len(await here.inbox._runtime.store.find(Filter(), limit=3000)) == events
+        assert len(await here.inbox._runtime.store.receipts.find(Filter(), limit=3000)) == events
 
 
 @pytest.mark.parametrize(("name", "path"), [("microsoft-graph", "value"), ("adyen", "notificationItems")])

@@ -86,7 +86,7 @@ async def test_the_event_in_json_is_the_one_of_the_command_line(inbox: Inbox, pr
     (event,) = (await program.get("/api/events")).json()["events"]
     assert tuple(event) == schemas.Event.__struct_fields__
     assert set(Receipt.__slots__) - set(event) == {"unhandled_at"}
-    (receipt,) = await inbox._runtime.store.find(Filter(), limit=1)
+    (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=1)
     assert event == receipt.as_json()
 
 
@@ -113,7 +113,7 @@ async def test_an_odd_type_pattern_is_no_trouble_of_the_database(
 
 async def test_the_audit_pages_by_cursor(inbox: Inbox, program: httpx.AsyncClient) -> None:
     for n in range(5):
-        await inbox._runtime.store.audit("me", "test", {"n": n})
+        await inbox._runtime.store.operations.audit("me", "test", {"n": n})
     first = (await program.get("/api/audit", params={"limit": 3})).json()
     second = (await program.get("/api/audit", params={"limit": 3, "cursor": first["next"]})).json()
     assert [row["detail"]["n"] for row in first["rows"] + second["rows"]] == [4, 3, 2, 1, 0] and second["next"] is None

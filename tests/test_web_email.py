@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.email.suppress import Change
+from oncehook.email.suppress import Change, Suppression
 from oncehook.testing import post
 from tests.email_payloads import sendgrid
 from tests.events import Rows
@@ -39,7 +39,7 @@ async def send(inbox: Inbox, *events: dict[str, Any]) -> None:
 
 
 async def recent(inbox: Inbox) -> int:
-    return int((await inbox._runtime.store.now()).timestamp())
+    return int((await inbox._runtime.store.operations.now()).timestamp())
 
 
 async def test_it_is_in_the_navigation_only_where_a_source_has_it(inbox: Inbox) -> None:
@@ -56,7 +56,9 @@ async def test_a_message_is_looked_up_with_the_facts_behind_it(inbox: Inbox, sit
     async with site.program("reader") as program:
         (fact, *_) = (await program.get("/api/email/counts", params={"by": "type"})).json()["counts"]
         assert fact["events"] == 1
-        message = (await inbox._runtime.store.look("email_addresses", {"after": "", "limit": 1}))[0]["address"]
+        message = (await inbox._runtime.store.email.query("email_addresses", {"after": "", "limit": 1}, Suppression))[
+            0
+        ].address
         (row,) = (await program.get("/api/email/suppressed", params={"address": message})).json()["suppressions"]
         told = (await program.get("/api/email/status", params={"message": row["message_id"]})).json()
         assert [one["type"] for one in told["events"]] == ["delivered", "bounced"]

@@ -61,9 +61,9 @@ async def worked_off(inbox: Inbox) -> None:
     if inbox._runtime.worker is None:
         inbox._runtime.start_worker()
     async with asyncio.timeout(20):
-        while await inbox._runtime.store.find(Filter(status="received"), limit=1) or await inbox._runtime.store.find(
-            Filter(status="processing"), limit=1
-        ):
+        while await inbox._runtime.store.receipts.find(
+            Filter(status="received"), limit=1
+        ) or await inbox._runtime.store.receipts.find(Filter(status="processing"), limit=1):
             await asyncio.sleep(0.02)
 
 
@@ -149,19 +149,19 @@ async def test_buckets_that_are_over_are_not_counted_again_and_the_last_are(work
     await send(working, "evt_1")
     assert sum((await overview.rates("1h"))[1]["received"]) == 1
     asked: list[Any] = []
-    original = working._runtime.store.rates
+    original = working._runtime.store.stats.rates
 
     async def rates(since: Any, seconds: int) -> Any:
         asked.append(since)
         return await original(since, seconds)
 
-    working._runtime.store.rates = rates  # type: ignore[method-assign]
+    working._runtime.store.stats.rates = rates  # type: ignore[method-assign]
     await send(working, "evt_2")
     await asyncio.sleep(1.05)
     assert sum((await overview.rates("1h"))[1]["received"]) == 2
     assert sum((await overview.rates("1h"))[1]["received"]) == 2
     (since,) = asked  # once a second at most, and only from the last bucket on
-    assert (await working._runtime.store.now() - since).total_seconds() < 180
+    assert (await working._runtime.store.operations.now() - since).total_seconds() < 180
 
 
 # -- events ---------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ async def browser(site: Site) -> AsyncIterator[Browser]:
 async def test_the_doctor_says_why_a_delivery_was_refused(inbox: Inbox, site: Site, browser: Browser) -> None:
     await deliver(inbox, "stripe", stripe_body("evt_1"), secret="github-secret")
     async with asyncio.timeout(20):
-        while not await inbox._runtime.store.rejections("stripe"):
+        while not await inbox._runtime.store.rejections.find("stripe"):
             await asyncio.sleep(0.02)
     page = (await browser.get("/sources")).text
     assert "other source" in page and "secret of source github" in page and "github-secret" not in page
@@ -49,7 +49,7 @@ async def refuse(inbox: Inbox, reason: str, **how: Any) -> None:
     """A refused delivery whose sample is written."""
     assert (await deliver(inbox, "stripe", stripe_body(f"evt_{reason}"), **how)).outcome[1] == reason
     async with asyncio.timeout(20):
-        while not any(row["reason"] == reason for row in await inbox._runtime.store.rejections("stripe")):
+        while not any(row.reason == reason for row in await inbox._runtime.store.rejections.find("stripe")):
             await asyncio.sleep(0.02)
 
 

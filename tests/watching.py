@@ -1,7 +1,7 @@
 """What tests of alerts share: an inbox with rules and targets, time that passes between turns, and a mail server."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from oncehook import Inbox
 from oncehook.config.settings import Configuration, Settings
-from oncehook.model.incident import Watched
+from oncehook.model.rows import OpenedIncident, RecoveredIncident, Watched
 from oncehook.testing import advance
 
 SECRET = "whsec_YWxlcnRzIGFyZSBzaWduZWQgYnkgdGhpcyBvbmU="
@@ -28,8 +28,8 @@ async def look(inbox: Inbox, after: Any = "30s") -> Watched:
     return done
 
 
-def names(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(row["rule"], row["source"]) for row in rows]
+def names(rows: Sequence[OpenedIncident | RecoveredIncident]) -> list[tuple[str, str]]:
+    return [(row.rule, row.source) for row in rows]
 
 
 class MailBox:

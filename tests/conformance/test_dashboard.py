@@ -11,6 +11,7 @@ import pytest
 from oncehook.alerts.rules import RULES
 from oncehook.config.settings import Settings
 from oncehook.model.receipt import Duplicate, Filter, Settled, State, rfc3339
+from oncehook.model.rows import Standing
 from oncehook.store import make_store, queries
 from oncehook.store.protocols import Store
 from tests.events import Rows, make_claim
@@ -27,8 +28,8 @@ async def test_windows_follow_each_other_and_meet_every_receipt_once(store: Stor
     ids = sorted(await claim(store, *(f"evt_{n}" for n in range(25))), reverse=True)
     met, before = [], None
     for _ in range(9):
-        end = await store.window_end(Filter(), before=before, size=10)
-        met += [r.receipt for r in await store.find(Filter(), limit=100, before=before, down_to=end)]
+        end = await store.receipts.window_end(Filter(), before=before, size=10)
+        met += [r.receipt for r in await store.receipts.find(Filter(), limit=100, before=before, down_to=end)]
         before = end
         if end is None:
             break
@@ -37,25 +38,25 @@ async def test_windows_follow_each_other_and_meet_every_receipt_once(store: Stor
 
 async def test_a_window_is_of_the_filters_time_alone(store: Store, rows: Rows) -> None:
     await claim(store, *(f"evt_{n}" for n in range(5)))
-    now = await store.now()
-    assert await store.window_end(Filter(since=now - timedelta(hours=1)), before=None, size=5) is not None
-    assert await store.window_end(Filter(until=now - timedelta(hours=1)), before=None, size=1) is None
-    assert await store.window_end(Filter(source="nobody"), before=None, size=5) is not None
+    now = await store.operations.now()
+    assert await store.receipts.window_end(Filter(since=now - timedelta(hours=1)), before=None, size=5) is not None
+    assert await store.receipts.window_end(Filter(until=now - timedelta(hours=1)), before=None, size=1) is None
+    assert await store.receipts.window_end(Filter(source="nobody"), before=None, size=5) is not None
 
 
 async def test_an_id_is_found_in_every_source_that_has_it(store: Store) -> None:
     (first,) = await claim(store, "evt_1")
     (second,) = await claim(store, "evt_1", source="other")
     await claim(store, "evt_2")
-    assert {r.receipt for r in await store.by_event_id("evt_1", limit=10)} == {first, second}
-    assert await store.by_event_id("evt_3", limit=10) == []
-    assert await store.known_sources() == ["other", "stripe"]
+    assert {r.receipt for r in await store.receipts.by_event_id("evt_1", limit=10)} == {first, second}
+    assert await store.receipts.by_event_id("evt_3", limit=10) == []
+    assert await store.receipts.sources() == ["other", "stripe"]
 
 
 async def test_an_empty_store_has_no_sources_and_nothing_stands(store: Store) -> None:
-    assert await store.known_sources() == []
-    assert await store.standing(10) == {"waiting": {}, "dead_letters": {}, "last_received_at": {}}
-    assert await store.rates(await store.now() - timedelta(hours=1), 60) == []
+    assert await store.receipts.sources() == []
+    assert await store.stats.standing(10) == Standing({}, {}, {})
+    assert await store.stats.rates(await store.operations.now() - timedelta(hours=1), 60) == []
 
 
 async def test_rates_count_by_series_source_and_bucket(store: Store) -> None:
@@ -66,45 +67,45 @@ async def test_rates_count_by_series_source_and_bucket(store: Store) -> None:
         failed = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=60, error="E: x")
         await store.settle([failed])
     await store.lease(1, 30, "w")
-    now = await store.now()
-    found = await store.rates(now - timedelta(hours=2), 86400)
-    counted = {(row["series"], row["source"]): row["number"] for row in found}
+    now = await store.operations.now()
+    found = await store.stats.rates(now - timedelta(hours=2), 86400)
+    counted = {(row.series, row.source): row.number for row in found}
     assert counted == {
         ("received", "stripe"): 2,
         ("received", "other"): 1,
         ("duplicate", "stripe"): 3,
         ("failed", "stripe"): 2,
     }
-    assert {row["bucket"] for row in found} <= {
+    assert {row.bucket for row in found} <= {
         int(now.timestamp()) // 86400 * 86400,
         int(now.timestamp() - 7200) // 86400 * 86400,
     }
-    fine = await store.rates(now - timedelta(hours=2), 60)
-    assert all(row["bucket"] % 60 == 0 and abs(row["bucket"] - now.timestamp()) < 120 for row in fine)
-    assert await store.rates(now + timedelta(hours=1), 60) == []
+    fine = await store.stats.rates(now - timedelta(hours=2), 60)
+    assert all(row.bucket % 60 == 0 and abs(row.bucket - now.timestamp()) < 120 for row in fine)
+    assert await store.stats.rates(now + timedelta(hours=1), 60) == []
 
 
 async def test_what_stands_is_counted_per_source_and_up_to_a_bound(store: Store) -> None:
     await claim(store, "a", "b", "c")
     await claim(store, "d", "e", status=State.FAILED)
-    last = (await store.find(Filter(), limit=1))[0]
-    found = await store.standing(100)
-    assert found["waiting"] == {"stripe": 3} and found["dead_letters"] == {"stripe": 2}
-    assert found["last_received_at"] == {"stripe": rfc3339(last.received_at)}
-    assert (await store.standing(2))["waiting"] == {"stripe": 2}
+    last = (await store.receipts.find(Filter(), limit=1))[0]
+    found = await store.stats.standing(100)
+    assert found.waiting == {"stripe": 3} and found.dead_letters == {"stripe": 2}
+    assert found.last_received_at == {"stripe": rfc3339(last.received_at)}
+    assert (await store.stats.standing(2)).waiting == {"stripe": 2}
 
 
 async def test_the_pulse_changes_with_whatever_happens_and_else_does_not(store: Store) -> None:
-    pulses = [await store.pulse(), await store.pulse()]
+    pulses = [await store.stats.pulse(), await store.stats.pulse()]
     (receipt,) = await claim(store, "evt_1")
-    pulses.append(await store.pulse())
+    pulses.append(await store.stats.pulse())
     await store.note_duplicates([Duplicate(receipt, None, b"", True)])
-    pulses.append(await store.pulse())
+    pulses.append(await store.stats.pulse())
     (leased,) = await store.lease(1, 30, "w")
     await store.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
-    pulses.append(await store.pulse())
-    await store.audit("me", "test", {})
-    pulses.append(await store.pulse())
+    pulses.append(await store.stats.pulse())
+    await store.operations.audit("me", "test", {})
+    pulses.append(await store.stats.pulse())
     assert pulses[0] == pulses[1] and len(set(pulses)) == 5
 
 
@@ -114,31 +115,31 @@ async def test_the_pulse_changes_when_an_old_event_ends_well_between_two_looks(s
     await store.pause("paused", "me")
     await store.claim([make_claim("evt_old", serial_key="in_1" if waits == "serial" else None)])
     await claim(store, *(f"evt_{number:03d}" for number in range(201)), status=State.FAILED)
-    before = await store.pulse()
+    before = await store.stats.pulse()
     (leased,) = await store.lease(1, 30, "w")
     await store.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
     assert leased.event_id == "evt_old"
-    assert await store.pulse() != before
+    assert await store.stats.pulse() != before
 
 
 async def test_the_audit_is_read_back_newest_first_in_pages(store: Store) -> None:
     for n in range(5):
-        await store.audit("me", "test", {"n": n, "text": "é"})
-    first = await store.audited(before=None, limit=3)
-    second = await store.audited(before=first[-1]["id"], limit=3)
-    assert [row["detail"]["n"] for row in first + second] == [4, 3, 2, 1, 0]
-    assert first[0]["actor"] == "me" and first[0]["detail"]["text"] == "é" and first[0]["at"].endswith("Z")
+        await store.operations.audit("me", "test", {"n": n, "text": "é"})
+    first = await store.operations.audited(before=None, limit=3)
+    second = await store.operations.audited(before=first[-1].id, limit=3)
+    assert [row.detail["n"] for row in first + second] == [4, 3, 2, 1, 0]
+    assert first[0].actor == "me" and first[0].detail["text"] == "é" and first[0].at.endswith("Z")
 
 
 async def test_a_run_is_added_up_from_its_batches(store: Store) -> None:
     ids = await claim(store, "a", "b", "c", status=State.FAILED)
-    await store.audit("me", "replay_started", {"run": "r1", "matched": 3})
-    await store.replay(ids[:2], "me", {"run": "r1"})
-    await store.replay(ids[2:], "me", {"run": "r1"})
-    await store.audit("you", "replay_started", {"run": "r2", "matched": 9})
-    rows = {row["action"]: row for row in await store.audited_run("r1")}
-    assert rows["replay"]["number"] == 3 and json.loads(rows["replay_started"]["detail"])["matched"] == 3
-    assert rows["replay_started"]["actor"] == "me" and set(rows) == {"replay", "replay_started"}
+    await store.operations.audit("me", "replay_started", {"run": "r1", "matched": 3})
+    await store.operations.replay(ids[:2], "me", {"run": "r1"})
+    await store.operations.replay(ids[2:], "me", {"run": "r1"})
+    await store.operations.audit("you", "replay_started", {"run": "r2", "matched": 9})
+    rows = {row.action: row for row in await store.operations.audited_run("r1")}
+    assert rows["replay"].number == 3 and json.loads(rows["replay_started"].detail or "")["matched"] == 3
+    assert rows["replay_started"].actor == "me" and set(rows) == {"replay", "replay_started"}
 
 
 # -- how the questions are answered ---------------------------------------------------------------------------------
@@ -237,7 +238,7 @@ async def test_no_rule_of_alerts_goes_through_the_whole_ledger(large: Store, dat
 
 
 async def explained(store: Any, database: str, sql: str, given: dict[str, Any]) -> list[str]:
-    now = await store.now()
+    now = await store.operations.now()
     if database.startswith("sqlite"):
         plain = {
             name: json.dumps(v) if isinstance(v, list) else rfc3339(now) if v == "now" else v

@@ -143,7 +143,7 @@ async def test_arguments_go_with_the_payloads_and_keys_only_when_it_is_asked_for
     await finish(store, EffectState.FAILED, error="no")
     await record(store, "waiting", args='{"to":"jane"}')
     soon = datetime.now(UTC) + timedelta(hours=1)
-    async with store.pruning() as pruning:
+    async with store.retention.pruning() as pruning:
         assert pruning is not None
         assert await pruning.clear_effects({"other": soon}, 10) == 0
         assert await pruning.clear_effects({"stripe": soon - timedelta(hours=2)}, 10) == 0
@@ -158,7 +158,7 @@ async def test_an_erased_receipt_leaves_no_arguments(store: Store, rows: Rows) -
     (claimed,) = await store.claim([make_claim()])
     await record(store, "mine", args='{"to":"jane"}', receipt=claimed.receipt)
     await record(store, "others", args='{"to":"joe"}', receipt=claimed.receipt + 1)
-    await store.erase([claimed.receipt], "jane", "admin", "{}")
+    await store.retention.erase([claimed.receipt], "jane", "admin", "{}")
     assert rows("SELECT key, args FROM webhook_effects ORDER BY id") == [("mine", None), ("others", '{"to":"joe"}')]
 
 

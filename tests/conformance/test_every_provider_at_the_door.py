@@ -38,7 +38,7 @@ class Door:
         return await self.client.request(method, f"/webhooks/here{query}", content=delivery.body, headers=headers)
 
     async def receipts(self) -> int:
-        return len(await self.inbox._runtime.store.find(Filter(), limit=100))
+        return len(await self.inbox._runtime.store.receipts.find(Filter(), limit=100))
 
 
 @asynccontextmanager

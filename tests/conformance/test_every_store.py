@@ -12,6 +12,7 @@ import pytest
 from oncehook.config.settings import Settings
 from oncehook.model.errors import RowRefused, StoreUnavailable
 from oncehook.model.receipt import Claim, Duplicate, Payload, State
+from oncehook.model.rows import DuplicateCount
 from oncehook.store import make_store
 from oncehook.store.protocols import Store
 from oncehook.store.rows import DUPLICATES_KEPT
@@ -36,14 +37,14 @@ async def test_a_first_claim_is_fresh_and_leaves_one_row_with_its_payload(store:
     claim = make_claim("evt_1", occurred_at=occurred, delivery_id="d_1", correlation_id="c_1", object_id="in_9")
     (claimed,) = await store.claim([claim])
     assert (claimed.fresh, claimed.status, claimed.same_body) == (True, State.RECEIVED, True)
-    receipt = await store.get(claimed.receipt)
+    receipt = await store.receipts.get(claimed.receipt)
     assert receipt is not None
     assert (receipt.source, receipt.provider, receipt.event_id) == ("stripe", "stripe", "evt_1")
     assert (receipt.type, receipt.object_id, receipt.delivery_id) == ("invoice.paid", "in_9", "d_1")
     assert (receipt.occurred_at, receipt.correlation_id, receipt.status) == (occurred, "c_1", State.RECEIVED)
     assert (receipt.attempts, receipt.duplicates, receipt.replays, receipt.last_error) == (0, 0, 0, None)
     assert abs((datetime.now(UTC) - receipt.received_at).total_seconds()) < 60
-    assert await store.payload(claimed.receipt) == Payload(claim.body, {"content-type": "application/json"})
+    assert await store.receipts.payload(claimed.receipt) == Payload(claim.body, {"content-type": "application/json"})
     assert rows(COUNT) == [(1,)]
 
 
@@ -59,7 +60,7 @@ async def test_the_same_id_with_another_body_is_flagged_and_the_first_body_stays
     receipt = await claim_one(store, make_claim("evt_1", body=b"first"))
     (other,) = await store.claim([make_claim("evt_1", body=b"second")])
     assert (other.receipt, other.fresh, other.same_body) == (receipt, False, False)
-    payload = await store.payload(receipt)
+    payload = await store.receipts.payload(receipt)
     assert payload is not None and payload.body == b"first"
 
 
@@ -78,7 +79,7 @@ async def test_results_come_in_the_order_of_their_claims(store: Store, size: int
     assert [o.fresh for o in outcomes] == [c.event_id not in receipts for c in batch]
     assert [o.same_body for o in outcomes] == [c.event_id not in receipts for c in batch]
     for claim, outcome in zip(batch, outcomes, strict=True):
-        found = await store.get(outcome.receipt) if size < 100 else None
+        found = await store.receipts.get(outcome.receipt) if size < 100 else None
         assert found is None or found.event_id == claim.event_id
         assert outcome.receipt == receipts.get(claim.event_id, outcome.receipt)
     assert len({o.receipt for o in outcomes}) == size
@@ -100,7 +101,7 @@ async def test_what_one_event_lacks_and_its_neighbour_has_is_kept_for_each(store
     for number, batch in enumerate((offered, [nothing], [everything], [nothing, nothing | {"delivery_id": ""}])):
         claims = [make_claim(f"{number}-{place}", **facts) for place, facts in enumerate(batch)]
         for claim, claimed in zip(claims, await store.claim(claims), strict=True):
-            receipt = await store.get(claimed.receipt)
+            receipt = await store.receipts.get(claimed.receipt)
             assert receipt is not None and claimed.fresh
             assert {name: getattr(receipt, name) for name in nothing} == {n: getattr(claim, n) for n in nothing}
 
@@ -109,7 +110,7 @@ async def test_what_one_event_lacks_and_its_neighbour_has_is_kept_for_each(store
 async def test_a_time_of_any_year_comes_back_as_it_was(store: Store, year: int) -> None:
     moment = datetime(year, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
     (claimed,) = await store.claim([make_claim(occurred_at=moment)])
-    receipt = await store.get(claimed.receipt)
+    receipt = await store.receipts.get(claimed.receipt)
     assert receipt is not None and receipt.occurred_at == moment
     assert receipt.as_json()["occurred_at"] == f"{year:04}-01-01T23:59:59.999999Z"
 
@@ -124,7 +125,7 @@ BODIES = {
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
 async def test_a_body_comes_back_byte_for_byte(store: Store, body: bytes) -> None:
-    payload = await store.payload(await claim_one(store, make_claim(body=body)))
+    payload = await store.receipts.payload(await claim_one(store, make_claim(body=body)))
     assert payload is not None and payload.body == body
 
 
@@ -180,10 +181,10 @@ async def test_duplicates_are_noted_in_order_and_counted_on_the_receipt(store: S
     receipt = await claim_one(store, make_claim())
     await store.note_duplicates([Duplicate(receipt, "d_2", b"f", True), Duplicate(receipt, None, b"g", False)])
     await store.note_duplicates([Duplicate(receipt, "d_4", b"f", True)])
-    noted = await store.duplicates(receipt)
-    assert [(d["delivery_id"], d["same_body"]) for d in noted] == [("d_2", True), (None, False), ("d_4", True)]
-    assert all(d["received_at"].endswith("Z") for d in noted)
-    found = await store.get(receipt)
+    noted = await store.receipts.duplicates(receipt)
+    assert [(d.delivery_id, d.same_body) for d in noted] == [("d_2", True), (None, False), ("d_4", True)]
+    assert all(d.received_at.endswith("Z") for d in noted)
+    found = await store.receipts.get(receipt)
     assert found is not None and found.duplicates == 3
 
 
@@ -210,21 +211,21 @@ async def test_of_each_kind_of_duplicate_a_hundred_are_kept_per_receipt(store: S
 
 
 async def test_what_is_not_there_is_none(store: Store) -> None:
-    assert await store.get(12345) is None
-    assert await store.payload(12345) is None
-    assert await store.duplicates(12345) == []
+    assert await store.receipts.get(12345) is None
+    assert await store.receipts.payload(12345) is None
+    assert await store.receipts.duplicates(12345) == []
 
 
 async def test_counts_are_by_source_and_status(store: Store) -> None:
-    assert await store.counts() == []
+    assert await store.stats.counts() == []
     one, *_ = await store.claim(
         [make_claim("1"), make_claim("2"), make_claim("3", status=State.FAILED), make_claim("4", source="github")]
     )
     await store.note_duplicates([Duplicate(one.receipt, None, b"f", same) for same in (True, False, True)])
-    counts = await store.counts()
-    by_status = {(c["source"], c["status"]): c["receipts"] for c in counts if "receipts" in c}
+    counts = await store.stats.counts()
+    by_status = {(c.source, c.status): c.receipts for c in counts}
     assert by_status == {("stripe", "received"): 2, ("stripe", "failed"): 1, ("github", "received"): 1}
-    assert [c for c in counts if "duplicates" in c] == [{"source": "stripe", "duplicates": 3, "other_bodies": 1}]
+    assert await store.stats.duplicate_counts() == [DuplicateCount("stripe", 3, 1)]
 
 
 # -- reachable or not -----------------------------------------------------------------------------------------------
@@ -242,8 +243,8 @@ async def test_a_store_that_is_closed_or_never_opened_is_unavailable(database: s
         "ping": store.ping,
         "claim": lambda: store.claim([make_claim()]),
         "note_duplicates": lambda: store.note_duplicates([Duplicate(1, None, b"f", True)]),
-        "get": lambda: store.get(1),
-        "counts": store.counts,
+        "get": lambda: store.receipts.get(1),
+        "counts": store.stats.counts,
     }
     with pytest.raises(StoreUnavailable):
         await calls[verb]()

@@ -124,8 +124,8 @@ async def test_a_failed_attempt_ends_the_isolation_that_a_crash_began(store: Sto
 async def test_a_replay_keeps_the_attempt_that_ended_well(store: Store) -> None:
     (one,) = await leased(store)
     assert await store.settle([done(one)]) == {one.receipt}
-    assert await store.replay([one.receipt], "ops", {}) == [one.receipt]
-    assert [row["outcome"] for row in await store.attempts(one.receipt)] == ["processed"]
+    assert await store.operations.replay([one.receipt], "ops", {}) == [one.receipt]
+    assert [row.outcome for row in await store.receipts.attempts(one.receipt)] == ["processed"]
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)  # SQLite's clock is this process's

@@ -13,11 +13,11 @@ pytestmark = pytest.mark.anyio
 
 async def found(store: Store, **wanted: object) -> list[str]:
     """The event ids that match, newest first."""
-    return [receipt.event_id for receipt in await store.find(Filter(**wanted), limit=100)]  # type: ignore[arg-type]
+    return [receipt.event_id for receipt in await store.receipts.find(Filter(**wanted), limit=100)]  # type: ignore[arg-type]
 
 
 async def received_at(store: Store, event_id: str) -> datetime:
-    (receipt,) = [r for r in await store.find(Filter(), limit=100) if r.event_id == event_id]
+    (receipt,) = [r for r in await store.receipts.find(Filter(), limit=100) if r.event_id == event_id]
     return receipt.received_at
 
 
@@ -34,7 +34,7 @@ async def filled(store: Store, rows: Rows) -> Store:
             make_claim("f", type=None, source="github", body=b'"a"'),
         ]
     )
-    receipt = await store.get(first.receipt)
+    receipt = await store.receipts.get(first.receipt)
     assert receipt is not None
     noon = receipt.received_at.replace(hour=12, minute=0, second=0, microsecond=0)
     for minute, event_id in enumerate("abcdef"):
@@ -126,7 +126,7 @@ async def test_filters_hold_together(filled: Store) -> None:
 
 
 async def test_at_most_the_limit_is_returned(filled: Store) -> None:
-    assert [r.event_id for r in await filled.find(Filter(), limit=2)] == ["f", "e"]
+    assert [r.event_id for r in await filled.receipts.find(Filter(), limit=2)] == ["f", "e"]
 
 
 @pytest.mark.parametrize("size", [1, 7, 25, 26])
@@ -137,7 +137,7 @@ async def test_pages_meet_every_receipt_once_though_all_came_in_one_instant(
     rows("UPDATE webhook_receipts SET received_at = '2026-11-15T12:00:00.000000Z'")
     met: list[int] = []
     before = None
-    while page := await store.find(Filter(source="stripe"), limit=size, before=before):
+    while page := await store.receipts.find(Filter(source="stripe"), limit=size, before=before):
         assert len(page) <= size
         met += [receipt.receipt for receipt in page]
         before = rfc3339(page[-1].received_at) or "", page[-1].receipt

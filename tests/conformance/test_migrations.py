@@ -89,7 +89,7 @@ async def test_older_schema_is_brought_up_to_date_and_keeps_its_events(
         assert ask(database, "SELECT event_id, note FROM webhook_receipts") == [("evt_1", None)]
         assert not (await newer.claim([make_claim("evt_1")]))[0].fresh
         assert (await older.claim([make_claim("evt_2")]))[0].fresh  # additive: the older release goes on beside it
-        assert await older.get(claimed.receipt) is not None
+        assert await older.receipts.get(claimed.receipt) is not None
     finally:
         for store in (older, waiting, newer):
             await store.close()

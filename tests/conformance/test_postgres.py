@@ -204,7 +204,7 @@ async def test_a_claim_that_meets_no_partition_makes_it_and_goes_on(
     assert sorted(claimed.fresh for claimed, _ in outcomes) == [False, False, False, True]
     assert [name for (name,) in ask(address, PARTITIONS)] == expected_partitions(address)
     assert ask(address, "SELECT count(*) FROM webhook_receipts") == [(6,)]
-    payload = await store.payload(outcomes[0][1].receipt)
+    payload = await store.receipts.payload(outcomes[0][1].receipt)
     assert payload is not None and payload.body == make_claim("evt_2").body
 
 
@@ -225,7 +225,7 @@ async def test_an_open_reader_does_not_hold_up_a_claim_that_makes_a_partition(
     reader = await asyncpg.connect(address)
     async with reader.transaction():
         await reader.fetch("SELECT * FROM webhook_receipts, webhook_payloads")
-        await asyncio.wait_for(store._make_partitions(), 2)
+        await asyncio.wait_for(store.make_partitions(), 2)
         await asyncio.wait_for(store.claim([make_claim("after")]), 2)
     await reader.close()
 

@@ -109,7 +109,7 @@ async def test_what_is_set_apart_is_leased_by_nobody_until_it_is_taken_up(store:
     found = await store.unhandled()
     assert (list(found), found["stripe"]["number"]) == (["stripe"], 5)
     assert await store.next_due() is None
-    assert await store.lags() == {}
+    assert await store.stats.lags() == {}
     assert [await store.take_up(("stripe", "a"), 3) for _ in range(3)] == [3, 2, 0]
     assert len(await store.lease(100, 30, "test")) == 5
 

@@ -107,7 +107,7 @@ async def test_no_other_word_is_taken_for_a_status(store: Store, word: NotAState
 @pytest.mark.parametrize("state", sorted(TRANSITIONS[None]))
 async def test_what_the_door_may_insert_is_inserted_as_such(store: Store, state: State) -> None:
     (claimed,) = await store.claim([make_claim(status=state)])
-    receipt = await store.get(claimed.receipt)
+    receipt = await store.receipts.get(claimed.receipt)
     assert receipt is not None and receipt.status is state
 
 
@@ -182,7 +182,7 @@ async def test_the_view_of_dead_letters_holds_the_failed_ones_with_payload_and_e
 @pytest.mark.parametrize("correlation", [None, "trace_1"])
 async def test_the_json_of_an_event_has_exactly_the_promised_keys(store: Store, correlation: str | None) -> None:
     (claimed,) = await store.claim([make_claim(correlation_id=correlation)])
-    (receipt,) = await store.find(Filter(), limit=1)
+    (receipt,) = await store.receipts.find(Filter(), limit=1)
     event: dict[str, Any] = receipt.as_json()
     assert sorted(event) == sorted(EVENT_KEYS.split())
     assert event["correlation_id"] == (correlation or str(claimed.receipt))

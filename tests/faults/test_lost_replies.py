@@ -46,7 +46,7 @@ async def test_a_claim_that_was_committed_but_not_confirmed_is_fresh_and_has_one
     assert proxy.lost.is_set()
     assert (old.fresh, lost.fresh, lost.same_body) == (False, True, True)
     assert ask(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
-    payload = await store.payload(lost.receipt)
+    payload = await store.receipts.payload(lost.receipt)
     assert payload is not None and payload.body == b"kept"
     assert not (await store.claim([make_claim("evt_lost")]))[0].fresh
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.alerts.settings import WINDOW, AlertSettings
+from oncehook.model.rows import Measured
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
 
@@ -22,8 +23,6 @@ UNHANDLED_SECONDS = 600.0
 
 LEAST_REFUSED = 3
 """One stranger at the door is no provider that retries: fewer refusals say nothing about its horizon."""
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,25 +138,25 @@ def wanted(settings: AlertSettings) -> list[Rule]:
 
 
 def judge(
-    measured: Mapping[str, Iterable[Row]], settings: AlertSettings, sources: Mapping[str, Source]
+    measured: Mapping[str, Iterable[Measured]], settings: AlertSettings, sources: Mapping[str, Source]
 ) -> list[Reading]:
     """What was measured, by rule, against what holds for each source; a source that nobody watches is left out."""
     found = []
     for rule in RULES:
         for row in measured.get(rule.name, ()):
-            threshold = _threshold(rule, row, settings, sources.get(row["source"]))
+            threshold = _threshold(rule, row, settings, sources.get(row.source))
             if threshold is not None:
-                value = max(0.0, float(row[rule.column]))
-                facts = facts_of(rule, row["source"], value, threshold, sources.get(row["source"]))
-                found.append(Reading(rule, row["source"], value, threshold, facts))
+                value = max(0.0, float(getattr(row, rule.column)))
+                facts = facts_of(rule, row.source, value, threshold, sources.get(row.source))
+                found.append(Reading(rule, row.source, value, threshold, facts))
     return found
 
 
-def _threshold(rule: Rule, row: Row, settings: AlertSettings, source: Source | None) -> float | None:
-    threshold: float | None = getattr(settings.of(row["source"]), rule.setting)
+def _threshold(rule: Rule, row: Measured, settings: AlertSettings, source: Source | None) -> float | None:
+    threshold: float | None = getattr(settings.of(row.source), rule.setting)
     if rule.name in ("silent", "rejections") and source is None:  # it is not expected to speak, or never was there
         return None
-    if row.get("is_paused"):  # its events wait because a person wants them to; the rule `paused` watches that
+    if row.is_paused:  # its events wait because a person wants them to; the rule `paused` watches that
         return None
     if rule.setting != "retries" or threshold is None:
         return None if threshold is None else float(threshold)
@@ -168,10 +167,10 @@ def _threshold(rule: Rule, row: Row, settings: AlertSettings, source: Source | N
     return source.provider.horizon * threshold / 100
 
 
-def _is_refusing(row: Row, source: Source) -> bool:
+def _is_refusing(row: Measured, source: Source) -> bool:
     """Whether it looks like the provider's own deliveries: several, and still coming."""
     horizon = source.provider.horizon or 0.0
-    return source.is_verified and row["number"] >= LEAST_REFUSED and row["last"] <= horizon / 4
+    return source.is_verified and row.number >= LEAST_REFUSED and row.last <= horizon / 4
 
 
 def facts_of(rule: Rule, name: str, value: float, threshold: float, source: Source | None) -> dict[str, str]:

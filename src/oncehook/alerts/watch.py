@@ -22,9 +22,10 @@ from oncehook.concurrency.calling import after_failure
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.http_client.client import Outgoing
 from oncehook.model.errors import ConfigurationError, Unavailable
-from oncehook.model.incident import AlertTarget, LeasedAlert, SettledAlert, Watched
+from oncehook.model.incident import AlertTarget, LeasedAlert, SettledAlert
 from oncehook.model.receipt import rfc3339
 from oncehook.model.retry import Retry
+from oncehook.model.rows import Incident, Watched
 from oncehook.observability import signals
 from oncehook.providers.expressions import moment
 from oncehook.providers.source import Source
@@ -126,13 +127,13 @@ class Alerts:
 
         A measure that cannot be taken changes nothing: no incident recovers because the database does not answer.
         """
-        number = await self.store.take_turn(TURN, self.settings.every * 0.9)
+        number = await self.store.alerts.take_turn(TURN, self.settings.every * 0.9)
         if number is None:
             return None
         readings = await self.readings()
         self._standing = self.clock.monotonic(), readings
         firing = [reading for reading in readings if reading.is_firing]
-        done = await self.store.watch(
+        done = await self.store.alerts.record(
             (TURN, number),
             [_row(reading) for reading in firing],
             targets=sorted(self.targets),
@@ -142,12 +143,14 @@ class Alerts:
         if done is not None:
             _log(done)
         if number % PRUNE_EVERY == 1:
-            await self.store.prune_incidents(KEPT, self._longest_horizon() + DAY, ACKS_KEPT)
+            await self.store.alerts.prune(KEPT, self._longest_horizon() + DAY, ACKS_KEPT)
         return done
 
     async def readings(self) -> list[Reading]:
         """What every rule measures now."""
-        measured = {rule.name: await self.store.measure(rule.measure, rule.given) for rule in wanted(self.settings)}
+        measured = {
+            rule.name: await self.store.alerts.measure(rule.measure, rule.given) for rule in wanted(self.settings)
+        }
         return judge(measured, self.settings, self.sources)
 
     def _longest_horizon(self) -> float:
@@ -167,7 +170,7 @@ class Alerts:
         if room <= 0 or not self.targets:
             return []
         able = [AlertTarget(target.name, target.timeout + MARGIN) for target in self.targets.values()]
-        return await self.store.lease_alerts(room, self.name, able)
+        return await self.store.alerts.lease(room, self.name, able)
 
     async def _tell(self, alert: LeasedAlert) -> None:
         message = compose(alert, self.sources.get(alert.source), self.base)
@@ -181,7 +184,7 @@ class Alerts:
             status = "failed" if after is None else "waiting"
             settled = SettledAlert(alert.id, alert.lease, status, max(after or 0.0, LEAST_PAUSE), about["error"])
         try:
-            if await self.store.settle_alert(settled):
+            if await self.store.alerts.settle(settled):
                 signals.emit(line, **about)
         except Unavailable as error:  # its lease runs out, and it is sent again with the same id
             signals.emit("alerts_wait", detail=error.detail)
@@ -190,26 +193,26 @@ class Alerts:
 
     async def incidents(self) -> list[dict[str, Any]]:
         """The open incidents, newest first: the value now and at worst, what to do, and what each target was told."""
-        found = await self.store.incidents(MOST_SHOWN)
+        found = await self.store.alerts.incidents(MOST_SHOWN)
         now = {(one.rule.name, one.source): one.value for one in await self._fresh_readings()} if found else {}
-        return [one | self._state(one, now.get((one["rule"], one["source"]), 0.0)) for one in found]
+        return [one.as_json() | self._state(one, now.get((one.rule, one.source), 0.0)) for one in found]
 
-    def _state(self, incident: dict[str, Any], now: float) -> dict[str, Any]:
+    def _state(self, incident: Incident, now: float) -> dict[str, Any]:
         """How an incident stands. A rule of another version says only what its row says."""
-        rule, name = BY_NAME.get(incident["rule"]), incident["source"]
+        rule, name = BY_NAME.get(incident.rule), incident.source
         if rule is None:
-            known = {"title": incident["summary"], "remedy": "", "page": "/", "closes_at": None}
-            return known | {"now": f"{incident['value']:g}", "at_worst": f"{incident['worst']:g}", "limit": ""}
-        worst = max(incident["worst"], incident["value"], now)
-        facts = facts_of(rule, name, now, incident["threshold"], self.sources.get(name))
-        below = None if now > incident["threshold"] else moment(incident["below_at"] or "")
+            known = {"title": incident.summary, "remedy": "", "page": "/", "closes_at": None}
+            return known | {"now": f"{incident.value:g}", "at_worst": f"{incident.worst:g}", "limit": ""}
+        worst = max(incident.worst, incident.value, now)
+        facts = facts_of(rule, name, now, incident.threshold, self.sources.get(name))
+        below = None if now > incident.threshold else moment(incident.below_at or "")
         return {
             "value": round(now, 3),
             "worst": round(worst, 3),
             "title": title_of(rule, name),
             "now": told(rule, now),
             "at_worst": told(rule, worst),
-            "limit": told(rule, incident["threshold"]),
+            "limit": told(rule, incident.threshold),
             "closes_at": None if below is None else rfc3339(below + timedelta(seconds=self.settings.recover_after)),
             "remedy": rule.remedy.format_map(facts),
             "page": rule.page.format_map(facts),
@@ -259,11 +262,11 @@ def _row(reading: Reading) -> dict[str, Any]:
 
 def _log(done: Watched) -> None:
     for row in done.opened:
-        about = {name: row[name] for name in ("rule", "source", "value", "threshold", "summary")}
-        signals.emit("alert_opened", incident=row["id"], **about)
-    for row in done.recovered:
-        seconds = round(row["seconds"], 3)
-        signals.emit("alert_recovered", incident=row["id"], rule=row["rule"], source=row["source"], seconds=seconds)
+        about = {name: getattr(row, name) for name in ("rule", "source", "value", "threshold", "summary")}
+        signals.emit("alert_opened", incident=row.id, **about)
+    for over in done.recovered:
+        seconds = round(over.seconds, 3)
+        signals.emit("alert_recovered", incident=over.id, rule=over.rule, source=over.source, seconds=seconds)
 
 
 def _about(alert: LeasedAlert) -> dict[str, Any]:

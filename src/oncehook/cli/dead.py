@@ -46,7 +46,7 @@ async def _list(config: str | None, as_json: bool) -> int:
     async with opened_store(config) as store:
         if as_json:
             return await _print_events(store)
-        rows = await store.dead(MOST_ERRORS)
+        rows = await store.stats.dead_letters(MOST_ERRORS)
     if rows:
         _print_groups(grouped(rows))
     return len(rows)
@@ -54,7 +54,7 @@ async def _list(config: str | None, as_json: bool) -> int:
 
 async def _print_events(store: Store) -> int:
     shown, before = 0, None
-    while page := await store.find(Filter(status=State.FAILED.value), limit=PAGE, before=before):
+    while page := await store.receipts.find(Filter(status=State.FAILED.value), limit=PAGE, before=before):
         shown += len(page)
         before = rfc3339(page[-1].received_at) or "", page[-1].receipt
         for receipt in page:

@@ -75,7 +75,7 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
     try:
         async with opened(configuration) as store:
             yield "ok", f"database: {kind} answers, and its schema is up to date"
-            apart = abs((await store.now()).timestamp() - SYSTEM.now())
+            apart = abs((await store.operations.now()).timestamp() - SYSTEM.now())
             if apart > MOST_SECONDS_APART:
                 yield (
                     "wrong",
@@ -88,13 +88,13 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
             removed = [finding async for finding in _removed_secrets(runtime, store)]
             for finding in removed:
                 yield finding
-            rejected = await store.rejections(limit=1)
+            rejected = await store.rejections.find(limit=1)
             if rejected and not any(word == "wrong" for word, _ in removed):
                 newest = rejected[0]
                 yield (
                     "note",
-                    f"a delivery to {newest['source']} was refused at {newest['rejected_at'][:19]} "
-                    f"({newest['reason']}): see `oncehook doctor signature`",
+                    f"a delivery to {newest.source} was refused at {newest.rejected_at[:19]} "
+                    f"({newest.reason}): see `oncehook doctor signature`",
                 )
     except OncehookError as error:
         yield "wrong", str(error)
@@ -123,16 +123,16 @@ async def _handlers(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
 
 async def _removed_secrets(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
     """Secrets that were taken out too early: a problem where deliveries have been refused since."""
-    used = await store.secrets_used()
+    used = await store.rejections.secrets_used()
     for name, source in sorted(runtime.sources.items()):
         try:
             removed = removed_secret(source, used)
         except ConfigurationError:
             continue  # its secrets are not set, which is said elsewhere
         if removed is not None:
-            refused = await store.rejections(name, limit=REJECTIONS_KEPT)
+            refused = await store.rejections.find(name, limit=REJECTIONS_KEPT)
             is_refusing = any(
-                row["reason"] == "bad_signature" and row["rejected_at"] > removed.last_used_at for row in refused
+                row.reason == "bad_signature" and row.rejected_at > removed.last_used_at for row in refused
             )
             advice = "add it to `secrets` beside the new one" if is_refusing else "the new one has not verified any yet"
             yield "wrong" if is_refusing else "note", f"source {name}: {removed.sentence.rstrip('.')}: {advice}"

@@ -76,7 +76,7 @@ async def _list(config: str | None, wanted: Filter, limit: int, as_json: bool) -
     rows: list[Receipt] = []
     async with opened_store(config) as store:
         while shown < limit:
-            page = await store.find(wanted, limit=min(PAGE, limit - shown), before=before)
+            page = await store.receipts.find(wanted, limit=min(PAGE, limit - shown), before=before)
             if not page:
                 break
             shown += len(page)

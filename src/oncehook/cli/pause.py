@@ -78,7 +78,7 @@ def pause_text(pause: dict[str, Any]) -> str:
 
 async def _check(source: str, configuration: Configuration, store: Store) -> None:
     """A mistyped name would be a pause of nothing."""
-    known = {*configuration.sources, *await store.known_sources()}
+    known = {*configuration.sources, *await store.receipts.sources()}
     known |= {row["source"] for row in await store.pauses()}
     if source not in known:
         told = f"there is no source {printable(source)}; known are {', '.join(sorted(known)) or 'none'}"

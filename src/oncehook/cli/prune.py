@@ -11,6 +11,7 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
 from oncehook.config.settings import Configuration, Horizon, Settings
+from oncehook.model.rows import Prunable
 from oncehook.model.values import as_duration
 from oncehook.operations.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune, prune_email
 from oncehook.providers import definition as providers
@@ -83,7 +84,7 @@ async def _prune(
     configuration: Configuration, horizons: list[Horizon], dry_run: bool, removed_sources: bool, as_json: bool
 ) -> int:
     async with opened(configuration) as store:
-        others = {row["source"] for row in await store.counts()} - {horizon.source for horizon in horizons}
+        others = {row.source for row in await store.stats.counts()} - {horizon.source for horizon in horizons}
         if removed_sources:
             horizons = horizons + [_removed(source, configuration.settings) for source in sorted(others)]
             others = set()
@@ -124,13 +125,11 @@ def _removed(source: str, settings: Settings) -> Horizon:
 
 
 async def _count(store: Store, horizons: list[Horizon]) -> list[Row]:
-    found = {row["source"]: row for row in await store.prunable(*cutoffs(horizons, await store.now()))}
-    nothing = {"receipts": 0, "payloads": 0}
-    return [Row(h.source, **_numbers(found.get(h.source, nothing)), horizon=h) for h in horizons]
-
-
-def _numbers(row: dict[str, Any]) -> dict[str, int]:
-    return {"receipts": row["receipts"], "payloads": row["payloads"]}
+    found = {
+        row.source: row for row in await store.retention.prunable(*cutoffs(horizons, await store.operations.now()))
+    }
+    counted = [(h, found.get(h.source, Prunable(h.source, 0, 0))) for h in horizons]
+    return [Row(h.source, row.receipts, row.payloads, h) for h, row in counted]
 
 
 def _gone(done: Pruned, horizons: list[Horizon]) -> list[Row]:

@@ -80,7 +80,7 @@ async def _retry(
 
 
 async def _confirm(store: Store, selection: Selection) -> None:
-    count = sum(row["receipts"] for row in await store.count_selected(selection))
+    count = sum(row.receipts for row in await store.operations.count(selection))
     if count <= 1:
         return
     if not sys.stdin.isatty():

@@ -8,6 +8,7 @@ import click
 
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
+from oncehook.model.rows import SecretUse
 from oncehook.operations.rotation import list_secrets
 
 
@@ -25,9 +26,9 @@ def command(config: str | None, as_json: bool) -> None:
     """
     runtime = configured_inbox(config)._runtime
 
-    async def used() -> list[dict[str, Any]]:
+    async def used() -> list[SecretUse]:
         async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
-            return await store.secrets_used()
+            return await store.rejections.secrets_used()
 
     rows = list_secrets(list(runtime.sources.values()), run(used()))
     if as_json:

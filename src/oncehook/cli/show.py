@@ -23,7 +23,7 @@ from oncehook.cli.options import (
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
 from oncehook.model.receipt import EffectFilter, Filter, Payload, Receipt, rfc3339
-from oncehook.model.rows import StoredNoop
+from oncehook.model.rows import ReplayEntry, StoredAttempt, StoredDuplicate, StoredEntity, StoredNoop
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.store.protocols import Store
 
@@ -55,13 +55,13 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         receipt = await resolve(store, name)
         if receipt is None:
             click.echo(f"oncehook: there is no event {printable(name)}", err=True)
-            if await store.find(Filter(object=name), limit=1):
+            if await store.receipts.find(Filter(object=name), limit=1):
                 click.echo(f"It is the id of an object: `oncehook events --object {printable(name)}`", err=True)
             return 1
-        payload = await store.payload(receipt.receipt)
-        duplicates = await store.duplicates(receipt.receipt)
-        attempts = await store.attempts(receipt.receipt)
-        replays = await store.replays(receipt.receipt) if receipt.replays else []
+        payload = await store.receipts.payload(receipt.receipt)
+        duplicates = await store.receipts.duplicates(receipt.receipt)
+        attempts = await store.receipts.attempts(receipt.receipt)
+        replays = await store.operations.replays(receipt.receipt) if receipt.replays else []
         effects = [effect_json(row) for row in await store.effects.find(_recorded_by(receipt), limit=MOST_EFFECTS)]
         noops = await store.effects.noops(receipt.receipt)
         entities = await entities_of(store, receipt)
@@ -87,10 +87,10 @@ def _recorded_by(receipt: Receipt) -> EffectFilter:
 
 async def resolve(store: Store, name: str) -> Receipt | None:
     """By number first, then by the sender's id; an id that two sources share must be told apart by number."""
-    found = await store.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else None
+    found = await store.receipts.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else None
     if found is not None:
         return found
-    same = await store.find(Filter(event_id=name), limit=20)
+    same = await store.receipts.find(Filter(event_id=name), limit=20)
     if len(same) > 1:
         choices = ", ".join(f"{r.receipt} ({r.source})" for r in same)
         raise click.UsageError(f"{name} is in several sources: give the receipt, one of {choices}")
@@ -142,20 +142,22 @@ def _print_facts(receipt: Receipt) -> None:
     console().print(table)
 
 
-Rows = list[dict[str, Any]]
-
-
 def _print_timeline(
-    receipt: Receipt, duplicates: Rows, attempts: Rows, replays: Rows, noops: list[StoredNoop], effects: Rows
+    receipt: Receipt,
+    duplicates: list[StoredDuplicate],
+    attempts: list[StoredAttempt],
+    replays: list[ReplayEntry],
+    noops: list[StoredNoop],
+    effects: list[dict[str, Any]],
 ) -> None:
     """What happened to it since it was received, and to what it asked for, in the order of time."""
     from rich.text import Text
 
-    moments = [(row["received_at"], *_told_duplicate(row)) for row in duplicates]
-    moments += [(row["ended_at"], *_told_attempt(row)) for row in attempts]
+    moments = [(row.received_at, *_told_duplicate(row)) for row in duplicates]
+    moments += [(row.ended_at or "", *_told_attempt(row)) for row in attempts]
     if (failed_at := failed_without_attempt(receipt, attempts)) is not None:
         moments.append((failed_at, f"dead letter: {printable(receipt.last_error)}", "red"))
-    moments += [(row["at"], f"replayed by {printable(row['actor'])}", "bold") for row in replays]
+    moments += [(row.at, f"replayed by {printable(row.actor)}", "bold") for row in replays]
     moments += [(row.at, _told_noop(row), "bright_black") for row in noops]
     moments += [(row["done_at"] or row["created_at"], *_told_effect(row)) for row in reversed(effects)]
     out = console()
@@ -164,34 +166,40 @@ def _print_timeline(
     _print_traceback(attempts)
 
 
-def _print_traceback(attempts: Rows) -> None:
+def _print_traceback(attempts: list[StoredAttempt]) -> None:
     """Where the last attempt that failed went through."""
-    failed = next((row for row in reversed(attempts) if row["traceback"]), None)
+    failed = next((row for row in reversed(attempts) if row.traceback), None)
     if failed is not None:
-        click.echo(f"\nTraceback of attempt {failed['number']}:")
-        for line in failed["traceback"].splitlines():
+        click.echo(f"\nTraceback of attempt {failed.number}:")
+        for line in (failed.traceback or "").splitlines():
             click.echo(f"  {printable(line)}")
-        click.echo(f"  {printable(failed['error'])}\n")
+        click.echo(f"  {printable(failed.error)}\n")
 
 
-def _print_entities(receipt: Receipt, entities: Rows) -> None:
+def _print_entities(receipt: Receipt, entities: list[StoredEntity]) -> None:
     """What is known of its object, and whether this event said so."""
     for row in entities:
-        facts = [f"{name} {printable(row[name])}" for name in ("state", "at", "version") if row[name] is not None]
-        facts += ["final"] if row["is_terminal"] else []
-        said_by = "this event" if row["receipt"] == receipt.receipt else f"event {row['receipt']}"
-        click.echo("   ".join([f"{printable(row['kind'])} {printable(row['id'])}", *facts, f"said by {said_by}"]))
+        facts = [
+            f"{name} {printable(value)}"
+            for name in ("state", "at", "version")
+            if (value := getattr(row, name)) is not None
+        ]
+        facts += ["final"] if row.is_terminal else []
+        said_by = "this event" if row.receipt == receipt.receipt else f"event {row.receipt}"
+        click.echo("   ".join([f"{printable(row.kind)} {printable(row.id)}", *facts, f"said by {said_by}"]))
 
 
-def _told_duplicate(row: dict[str, Any]) -> tuple[str, str]:
-    return ("delivered again", "") if row["same_body"] else ("delivered again   with another body", "yellow")
+def _told_duplicate(row: StoredDuplicate) -> tuple[str, str]:
+    return ("delivered again", "") if row.same_body else ("delivered again   with another body", "yellow")
 
 
-def _told_attempt(row: dict[str, Any]) -> tuple[str, str]:
-    facts = [f"attempt {row['number']}: {row['outcome']}"]
-    facts += [f"{name} {printable(row[name])}" for name in ("handler", "version", "worker") if row[name]]
-    facts += [printable(row["error"])] if row["error"] else []
-    return "   ".join(facts), ATTEMPT_COLOURS.get(row["outcome"], "red")
+def _told_attempt(row: StoredAttempt) -> tuple[str, str]:
+    facts = [f"attempt {row.number}: {row.outcome}"]
+    facts += [
+        f"{name} {printable(value)}" for name in ("handler", "version", "worker") if (value := getattr(row, name))
+    ]
+    facts += [printable(row.error)] if row.error else []
+    return "   ".join(facts), ATTEMPT_COLOURS.get(row.outcome, "red")
 
 
 def _told_noop(row: StoredNoop) -> str:

@@ -78,7 +78,7 @@ async def _watch(config: str | None, every: float, as_json: bool) -> None:
     async with opened_store(config) as store:
         while True:
             sources, effects = await _gather(store)
-            at = rfc3339(await store.now()) or ""
+            at = rfc3339(await store.operations.now()) or ""
             if as_json:
                 print_json({"at": at, "sources": sources, **effects})
             else:
@@ -103,25 +103,25 @@ def _print(sources: list[dict[str, Any]], effects: dict[str, Any]) -> None:
 async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row for each source, and one about effects, empty if there are none."""
     pauses = await store.pauses()
-    counts, lags, noops = await store.counts(), await store.lags(), await store.effects.noop_counts()
+    counts, lags, noops = await store.stats.counts(), await store.stats.lags(), await store.effects.noop_counts()
     states, waiting = await store.effects.counts(), await store.effects.waiting()
-    unfinished = await store.measure("unfinished", {})
+    unfinished = await store.alerts.measure("unfinished", {})
     sources: dict[str, dict[str, Any]] = {}
-    for row in counts:
-        name = row["source"]
-        of_source = sources.setdefault(name, _nothing(name))
-        if "status" in row:
-            of_source[row["status"]] = row["receipts"]
-            of_source["events"] += row["receipts"]
-            of_source["last_received_at"] = max(of_source["last_received_at"] or "", row["last_received_at"])
-        else:
-            of_source |= {"duplicates": row["duplicates"], "other_bodies": row["other_bodies"]}
+    for count in counts:
+        of_source = sources.setdefault(count.source, _nothing(count.source))
+        of_source[count.status] = count.receipts
+        of_source["events"] += count.receipts
+        of_source["last_received_at"] = max(of_source["last_received_at"] or "", count.last_received_at)
+    for again in await store.stats.duplicate_counts():
+        sources.setdefault(again.source, _nothing(again.source)).update(
+            duplicates=again.duplicates, other_bodies=again.other_bodies
+        )
     for name, lag in lags.items():
         if name in sources:
             sources[name]["lag_seconds"] = round(max(0.0, lag), 3)
-    for row in unfinished:
-        if row["source"] in sources:
-            sources[row["source"]]["oldest_unfinished_seconds"] = round(max(0.0, row["value"]), 3)
+    for age in unfinished:
+        if age.source in sources:
+            sources[age.source]["oldest_unfinished_seconds"] = round(max(0.0, age.value), 3)
     for noop in noops:
         if noop.source in sources:
             sources[noop.source][NOOPS[noop.reason]] = noop.noops

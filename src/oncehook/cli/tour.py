@@ -121,14 +121,14 @@ class Tour:
                 break
             await asyncio.sleep(0.1)
         self.held = self.held and self.now.check.holds
-        self.now.latest = await self.inbox._runtime.store.find(Filter(), limit=12)
+        self.now.latest = await self.inbox._runtime.store.receipts.find(Filter(), limit=12)
         self._measure()
         return max(0.5, CHECK_SHARE * (SYSTEM.monotonic() - before))
 
     async def _compare(self) -> None:
         receipts: Counter[str] = Counter()
-        for row in await self.inbox._runtime.store.counts():
-            receipts[row["source"]] += row.get("receipts", 0)
+        for row in await self.inbox._runtime.store.stats.counts():
+            receipts[row.source] += row.receipts
         self.now.receipts = receipts
         self.now.check = self.tally.check(receipts.total())
         self.now.counts = deepcopy(self.tally.counts)

@@ -168,7 +168,7 @@ class Relay:
             args = json.loads(leased.args)
             effect = Effect.of(leased)
             called = partial(call, leased.target, target.function, self._threads, target.timeout, effect, **args)
-            await (called() if tracing.active is None else tracing.active.perform(called, leased, self.store))
+            await (called() if tracing.active is None else tracing.active.perform(called, leased, self.store.receipts))
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, NotNow) or is_stopping():
                 _put_back(settled, leased, error.after if isinstance(error, NotNow) else None)

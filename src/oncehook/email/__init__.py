@@ -14,7 +14,8 @@ from oncehook.email import status, suppress
 from oncehook.email.event import message
 from oncehook.email.events import normalise, sendgrid_message
 from oncehook.email.projection import EmailProjection
-from oncehook.email.suppress import Allowed, Blocked, Change, Policy
+from oncehook.email.rows import EventCount, Found, StoredFact, StoredStatus
+from oncehook.email.suppress import Allowed, Blocked, Change, Policy, Suppression
 from oncehook.model.receipt import rfc3339
 from oncehook.store.protocols import Store
 from oncehook.store.transaction import Transaction
@@ -51,24 +52,29 @@ class Email:
 
     async def status(self, message_id: str) -> list[dict[str, Any]]:
         """The status of a message for each recipient, by the id that the provider gave it."""
-        rows = await self.store.look("email_status_of", ids_of(message_id))
-        return [{"event": row.pop("event_key") or None, **row, "recipient": row["recipient"] or None} for row in rows]
+        rows = await self.store.email.query("email_status_of", ids_of(message_id), StoredStatus)
+        return [_status_json(row) for row in rows]
 
     async def events(self, message_id: str) -> list[dict[str, Any]]:
         """The facts about a message, oldest first by the provider's clock."""
-        rows = await self.store.look("email_events_of", ids_of(message_id))
-        parsed = ({**row, "tags": json.loads(row["tags"]), "metadata": json.loads(row["metadata"])} for row in rows)
-        return [{**row, "recipient": row["recipient"] or None} for row in parsed]
+        rows = await self.store.email.query("email_events_of", ids_of(message_id), StoredFact)
+        return [_fact_json(row) for row in rows]
 
     async def suppression(self, to: str) -> dict[str, Any] | None:
         """The suppression of an address, or None if it may be sent to."""
         found = self.policy.address(to)
-        rows = await self.store.look("email_suppressed", [found, suppress.hashed(found)]) if found else []
-        return next((suppress.as_json(row) for row in rows if row["since"] is not None), None)
+        rows = (
+            await self.store.email.query("email_suppressed", [found, suppress.hashed(found)], Suppression)
+            if found
+            else []
+        )
+        return next((suppress.as_json(row) for row in rows if row.since is not None), None)
 
     async def suppressions(self, *, after: str = "", limit: int = PAGE, search: str = "") -> list[dict[str, Any]]:
         """Those that must not be sent to, by address above `after`; only those with `search` in the address."""
-        rows = await self.store.look("email_suppressions", {"after": after, "limit": limit, "search": search})
+        rows = await self.store.email.query(
+            "email_suppressions", {"after": after, "limit": limit, "search": search}, Suppression
+        )
         return [suppress.as_json(row) for row in rows]
 
     async def suppress(self, to: str, *, actor: str, note: str | None = None) -> dict[str, Any]:
@@ -98,8 +104,8 @@ class Email:
                     await status.ask(transaction, "email_audit", note)
             return [row for row in rows if row.address in wanted]
 
-        rows = await self.store.perform(work)
-        return [suppress.as_json({name: getattr(row, name) for name in row.__struct_fields__}) for row in rows]
+        rows = await self.store.email.transact(work)
+        return [suppress.as_json(row) for row in rows]
 
     async def forget(self, to: str, *, actor: str) -> int:
         """Erase the facts about an address and its statuses; its suppression stays, by a hash. How many rows."""
@@ -114,12 +120,12 @@ class Email:
                 await status.ask(transaction, "email_audit", note)
             return erased
 
-        return await self.store.perform(work)
+        return await self.store.email.transact(work)
 
     async def knows(self, to: str) -> bool:
         """Whether there is anything that `forget` would erase."""
         found = self.policy.address(to)
-        return found is not None and bool(await self.store.look("email_about", {"address": found}))
+        return found is not None and bool(await self.store.email.query("email_about", {"address": found}, Found))
 
     def named(self, to: str) -> str:
         """An address as it is compared; raises ValueError for what is none."""
@@ -144,10 +150,10 @@ class Email:
         """
         asked = {f"by_{name}": name in by for name in DIMENSIONS}
         bounds = {"since": rfc3339(since), "until": rfc3339(until), "source": source}
-        rows = await self.store.look("email_counts", {**asked, **bounds})
+        rows = await self.store.email.query("email_counts", {**asked, **bounds}, EventCount)
         shown = [name for name in DIMENSIONS if name in by]
         columns = [*shown, *(["bounce"] if "type" in shown else []), "events"]
-        return [{name: row[name] for name in columns} for row in rows]
+        return [{name: getattr(row, name) for name in columns} for row in rows]
 
     # -- rebuilding -----------------------------------------------------------------------------------------------
 
@@ -163,13 +169,15 @@ class Email:
         done = Checked()
         after: Any = ("", "", "")
         while after is not None:
-            after, looked, found = await self.store.perform(_Page(status.check_page, after, mend=mend))
+            after, looked, found = await self.store.email.transact(_Page(status.check_page, after, mend=mend))
             done.messages += looked
             done.differences += found
             _tell(progress, done)
         after = ""
         while after is not None:
-            after, looked, found = await self.store.perform(_Page(suppress.check_page, after, self.policy, mend=mend))
+            after, looked, found = await self.store.email.transact(
+                _Page(suppress.check_page, after, self.policy, mend=mend)
+            )
             done.addresses += looked
             done.differences += found
             _tell(progress, done)
@@ -197,7 +205,7 @@ class Email:
                 await status.ask(transaction, "email_drop_status", named)
             return gone, is_more
 
-        return await self.store.perform(work)
+        return await self.store.email.transact(work)
 
     async def prunable(self) -> int:
         """How many facts `prune` would delete by and by."""
@@ -209,11 +217,15 @@ class Email:
             [(facts,)] = await status.ask(transaction, "email_prunable", {"before": before})
             return int(facts)
 
-        return await self.store.perform(work)
+        return await self.store.email.transact(work)
 
     async def _oldest(self) -> str | None:
         """What is older goes; None where nothing does."""
-        return None if self.retention is None else rfc3339(await self.store.now() - timedelta(seconds=self.retention))
+        return (
+            None
+            if self.retention is None
+            else rfc3339(await self.store.operations.now() - timedelta(seconds=self.retention))
+        )
 
 
 DIMENSIONS = ("day", "source", "type", "tag", "domain")
@@ -232,6 +244,16 @@ class _Page:
 def _tell(progress: Callable[[Checked], None] | None, done: Checked) -> None:
     if progress is not None:
         progress(done)
+
+
+def _status_json(row: StoredStatus) -> dict[str, Any]:
+    facts = row.as_json()
+    return {"event": facts.pop("event_key") or None, **facts, "recipient": row.recipient or None}
+
+
+def _fact_json(row: StoredFact) -> dict[str, Any]:
+    parsed = {"tags": json.loads(row.tags), "metadata": json.loads(row.metadata)}
+    return {**row.as_json(), **parsed, "recipient": row.recipient or None}
 
 
 def ids_of(given: str) -> list[str]:

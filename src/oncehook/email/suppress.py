@@ -342,13 +342,13 @@ async def can_send(store: Store, given: str, policy: Policy) -> Allowed | Blocke
     to = None if FORGOTTEN.fullmatch(given) else policy.address(given)
     if to is None:
         return Blocked(None, "not an address", None)
-    for row in await store.look("email_suppressed", [to, hashed(to)]):
-        if row["since"] is not None:
-            return Blocked(row["event_key"] or None, row["reason"], moment(row["since"]), row["source"] or None)
+    for row in await store.email.query("email_suppressed", [to, hashed(to)], Suppression):
+        if row.since is not None:
+            return Blocked(row.event_key or None, row.reason or "", moment(row.since), row.source or None)
     return Allowed()
 
 
-def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
+def as_json(row: Suppression) -> dict[str, Any]:
     """A suppression as it is printed."""
     names = (
         "address",
@@ -362,7 +362,7 @@ def as_json(row: Mapping[str, Any]) -> dict[str, Any]:
         "note",
         "actor",
     )
-    shown = {name: row[name] or None for name in names}
+    shown = {name: getattr(row, name) or None for name in names}
     shown["event"] = shown.pop("event_key")
     return shown
 

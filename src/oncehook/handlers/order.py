@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from oncehook.model.errors import OncehookError
 from oncehook.model.receipt import Leased, Receipt, rfc3339
+from oncehook.model.rows import StoredEntity
 from oncehook.providers.expressions import indexed, is_storable
 from oncehook.store.protocols import Store
 
@@ -100,12 +101,12 @@ def advance_of(
     )  # fmt: skip
 
 
-async def entities_of(store: Store, receipt: Receipt) -> list[dict[str, Any]]:
+async def entities_of(store: Store, receipt: Receipt) -> list[StoredEntity]:
     """What is known of the object of an event, in the scope of its source, and which event said so."""
     if receipt.object_id is None:
         return []
-    rows = await store.look("entities_of", {"scope": receipt.source, "id": receipt.object_id})
-    return [{**row, "is_terminal": bool(row["is_terminal"])} for row in rows]
+    given = {"scope": receipt.source, "id": receipt.object_id}
+    return await store.email.query("entities_of", given, StoredEntity)
 
 
 def _text(value: Any, name: str) -> str:

@@ -1,7 +1,6 @@
 """An incident, and what a target is told of it: the values that go between rules, targets and the store."""
 
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +42,3 @@ class SettledAlert:
     status: str
     after: float = 0.0
     error: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """What a turn has opened and recovered, a row each."""
-
-    opened: list[dict[str, Any]]
-    recovered: list[dict[str, Any]]
-
-
-def with_alerts(incidents: list[dict[str, Any]], alerts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each incident with its `alerts`."""
-    of: dict[int, list[dict[str, Any]]] = {one["incident"]: [] for one in incidents}
-    for row in alerts:
-        of[row["incident"]].append({name: value for name, value in row.items() if name != "incident"})
-    return [one | {"alerts": of[one["incident"]]} for one in incidents]

@@ -14,7 +14,8 @@ class Row(msgspec.Struct, frozen=True):
 
     def as_json(self) -> dict[str, Any]:
         """The row as it is printed: the same keys in the same order."""
-        return msgspec.structs.asdict(self)
+        found: dict[str, Any] = msgspec.to_builtins(self, builtin_types=(bytes, datetime))
+        return found
 
 
 class StoredEffect(Row, frozen=True):
@@ -84,6 +85,20 @@ class EntityState(Row, frozen=True):
     version: int | None
     event_id: str
     state: str | None
+
+
+class StoredEntity(Row, frozen=True):
+    """What is known of an object, and which event said so."""
+
+    kind: str
+    id: str
+    state: str | None
+    at: str | None
+    version: int | None
+    is_terminal: bool
+    event_id: str
+    receipt: int
+    updated_at: str
 
 
 class StoredDuplicate(Row, frozen=True):

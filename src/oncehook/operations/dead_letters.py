@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from oncehook.model.receipt import Receipt, rfc3339
+from oncehook.model.rows import DeadLetters, StoredAttempt
 
 MOST_ERRORS = 10_000
 """How many groups the store returns at most."""
@@ -17,10 +18,10 @@ def shape(error: str | None) -> str:
     return _PARTICULAR.sub("…", error or "")
 
 
-def failed_without_attempt(receipt: Receipt, attempts: Iterable[dict[str, Any]]) -> str | None:
+def failed_without_attempt(receipt: Receipt, attempts: Iterable[StoredAttempt]) -> str | None:
     """When a receipt became a dead letter, unless an attempt ended so: the receiver or the provider gave it up."""
     failed_at = rfc3339(receipt.failed_at)
-    return None if any(row["ended_at"] == failed_at for row in attempts) else failed_at
+    return None if any(row.ended_at == failed_at for row in attempts) else failed_at
 
 
 def common(errors: Iterable[str]) -> str:
@@ -33,22 +34,22 @@ def common(errors: Iterable[str]) -> str:
     return _PARTICULAR.sub(lambda _: next(kept), first)
 
 
-def grouped(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def grouped(rows: Iterable[DeadLetters]) -> list[dict[str, Any]]:
     """Errors that differ only in what they are about (an id, a number) are one group; the largest first.
 
     `error` is what all of a group have in common; `last_error` is that of its last one.
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        key = row["source"], row["handler"], shape(row["last_error"])
-        group = groups.setdefault(key, {**row, "receipts": 0, "error": []})
-        group["error"].append(row["last_error"] or "")
-        group["receipts"] += row["receipts"]
+        key = row.source, row.handler, shape(row.last_error)
+        group = groups.setdefault(key, {**row.as_json(), "receipts": 0, "error": []})
+        group["error"].append(row.last_error or "")
+        group["receipts"] += row.receipts
         for name in ("first_received_at", "first_failed_at"):
-            group[name] = min(group[name], row[name])
-        group["last_failed_at"] = max(group["last_failed_at"], row["last_failed_at"])
-        if row["last_receipt"] >= group["last_receipt"]:
-            group |= {name: row[name] for name in ("last_receipt", "last_received_at", "last_error")}
+            group[name] = min(group[name], getattr(row, name))
+        group["last_failed_at"] = max(group["last_failed_at"], row.last_failed_at)
+        if row.last_receipt >= group["last_receipt"]:
+            group |= {name: getattr(row, name) for name in ("last_receipt", "last_received_at", "last_error")}
     for group in groups.values():
         group["error"] = common(dict.fromkeys(group["error"]))
     return sorted(groups.values(), key=lambda group: -group["receipts"])

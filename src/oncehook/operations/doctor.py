@@ -17,6 +17,7 @@ import msgspec
 from oncehook.config.secret import resolve
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.receipt import Delivery
+from oncehook.model.rows import StoredRejection
 from oncehook.model.values import as_duration
 from oncehook.operations.rotation import Removed, removed_secret
 from oncehook.providers.definition import Provider, Signature
@@ -94,7 +95,7 @@ REMEDIES = {
 
 
 def diagnose(
-    rejection: dict[str, Any],
+    rejection: StoredRejection,
     source: Source,
     others: Sequence[Source] = (),
     secrets: Sequence[str] = (),
@@ -121,8 +122,8 @@ def diagnose(
     if all(signature.algorithm in ("token", "basic") for signature in source.provider.signatures):
         wrong = _found("token", "The password or token in the request is not one of the source's secrets.")
         return [_taken_out(removed, rejection) or wrong]
-    if rejection["size"] > len(delivery.body):
-        said = f"Only the first {len(delivery.body):,} of {rejection['size']:,} bytes were kept: it cannot be tried."
+    if rejection.size > len(delivery.body):
+        said = f"Only the first {len(delivery.body):,} of {rejection.size:,} bytes were kept: it cannot be tried."
         return [_found("cut", said)]
     match = _match(source.verifier, delivery)
     if match is not None:
@@ -134,8 +135,8 @@ def diagnose(
     return [_taken_out(removed, rejection) or unknown]
 
 
-def _taken_out(removed: Removed | None, rejection: dict[str, Any]) -> Finding | None:
-    is_later = removed is not None and str(rejection["rejected_at"]) > removed.last_used_at
+def _taken_out(removed: Removed | None, rejection: StoredRejection) -> Finding | None:
+    is_later = removed is not None and rejection.rejected_at > removed.last_used_at
     return _found("removed secret", removed.sentence) if removed is not None and is_later else None
 
 
@@ -150,22 +151,22 @@ async def examine(
 
     The trials are in a thread: a sample is a stranger's, and the door is not to wait for it.
     """
-    others, cases, used = list(sources.values()), [], await store.secrets_used()
-    for row in await store.rejections(source, limit=limit):
-        known = sources.get(row["source"])
+    others, cases, used = list(sources.values()), [], await store.rejections.secrets_used()
+    for row in await store.rejections.find(source, limit=limit):
+        known = sources.get(row.source)
         removed = None if known is None else removed_secret(known, used)
         found = [] if known is None else await asyncio.to_thread(diagnose, row, known, others, secrets, removed)
-        case = {name: row[name] for name in ("id", "source", "rejected_at", "reason", "detail", "size")}
+        case = {name: getattr(row, name) for name in ("id", "source", "rejected_at", "reason", "detail", "size")}
         cases.append(case | {"findings": [asdict(finding) for finding in found]})
     return cases
 
 
-def _no_signature(rejection: dict[str, Any], verifier: Verifier, delivery: Delivery) -> Finding | None:
+def _no_signature(rejection: StoredRejection, verifier: Verifier, delivery: Delivery) -> Finding | None:
     """A refusal that is about something else than a signature."""
-    detail: str = rejection["detail"]
+    detail = rejection.detail
     if detail.startswith(IN_HANDSHAKE):
         return _found("handshake", _sentence(detail.removeprefix(IN_HANDSHAKE)))
-    if rejection["reason"] == "malformed":
+    if rejection.reason == "malformed":
         return _found("malformed", _sentence(detail))
     try:
         verifier.certificate_wanted(delivery)
@@ -182,12 +183,12 @@ def _found(cause: str, shows: str) -> Finding:
     return Finding(cause, shows, REMEDIES[cause])
 
 
-def _delivery(rejection: dict[str, Any]) -> Delivery:
-    kept = json.loads(rejection["headers"])
+def _delivery(rejection: StoredRejection) -> Delivery:
+    kept = json.loads(rejection.headers)
     address = kept.pop(ADDRESS, "")
     headers = [(name.encode(), text.encode("latin-1")) for name, text in kept.items()]
-    body = bytes(rejection["body"])
-    delivery = Delivery(body, headers, method=rejection["method"], query=rejection["query"].encode())
+    body = bytes(rejection.body)
+    delivery = Delivery(body, headers, method=rejection.method, query=rejection.query.encode())
     delivery.address = address
     return delivery
 
@@ -213,11 +214,11 @@ def _header(signature: Signature) -> str:
     return _HEADERS.get(signature.algorithm, signature.header or "")
 
 
-def _of_the_time(match: Match, source: Source, rejection: dict[str, Any]) -> Finding:
+def _of_the_time(match: Match, source: Source, rejection: StoredRejection) -> Finding:
     """The signature is right: then it was the time, or it is right only since the configuration was changed."""
     window = window_of(source.provider, source.settings.tolerance)
     stamp = seconds_of(match[1], window[0]) if window is not None else None
-    arrived = moment(rejection["rejected_at"])
+    arrived = moment(rejection.rejected_at)
     if window is None or stamp is None or arrived is None:
         return _found("would be accepted", "The signature is right with the secrets of now.")
     late = arrived.timestamp() - stamp

@@ -113,11 +113,11 @@ async def prune(
     `payloads_from`, payloads of receipts before that time were looked at already.
     """
     pace = Pace(clock)
-    async with store.pruning() as pruning:
+    async with store.retention.pruning() as pruning:
         if pruning is None:
             return None
         await pruning.make_days()
-        now = await store.now()
+        now = await store.operations.now()
         receipts, payloads = cutoffs(horizons, now)
         done = Pruned()
         done.days += await pruning.drop_days(payloads)
@@ -245,7 +245,7 @@ class Janitor:
     async def turn(self) -> Pruned | None:
         """One turn. What an earlier turn of this process has looked at is looked at again only now and then."""
         looked = None if self._turns % FULL_TURN == 0 else self._looked
-        now = await self.store.now()
+        now = await self.store.operations.now()
         done = await prune(self.store, self.horizons, effects=self.effects, payloads_from=looked)
         if done is not None:
             self._turns += 1
@@ -264,10 +264,10 @@ PAGE = 100
 async def mentioning(store: Store, address: str) -> AsyncIterator[tuple[int, bool]]:
     """Every receipt with a payload, and whether that holds the address."""
     after = 0
-    while page := await store.bodies(after, PAGE):
-        for receipt, body, headers in page:
-            yield receipt, mentions(body, address) or mentions(headers.encode(), address)
-        after = page[-1][0]
+    while page := await store.retention.bodies(after, PAGE):
+        for row in page:
+            yield row.receipt_id, mentions(row.body, address) or mentions(row.headers.encode(), address)
+        after = page[-1].receipt_id
 
 
 def mentions(body: bytes, address: str) -> bool:
@@ -289,5 +289,7 @@ async def forget(store: Store, receipts: Sequence[int], *, actor: str, object_id
     erased = 0
     for start in range(0, len(receipts), STEP):
         part = list(receipts[start : start + STEP])
-        erased += await store.erase(part, address.lower() or None, actor, json.dumps({**about, "receipts": part}))
+        erased += await store.retention.erase(
+            part, address.lower() or None, actor, json.dumps({**about, "receipts": part})
+        )
     return erased

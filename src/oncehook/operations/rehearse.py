@@ -78,7 +78,7 @@ async def rehearse(
     """
     handler = None if receipt.type is None else handlers.find(receipt.source, receipt.type)
     rehearsal = Rehearsal(receipt.receipt, handler.name if handler else None)
-    payload = await store.payload(receipt.receipt)
+    payload = await store.receipts.payload(receipt.receipt)
     if payload is None:
         rehearsal.error = "the payload was pruned: there is nothing to hand to a handler"
     elif handler is not None and handler.forwards_to is None:  # a forward has only its call, which is not made

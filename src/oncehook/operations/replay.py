@@ -111,7 +111,7 @@ async def replay(
         if is_begun:
             with contextlib.suppress(OncehookError):  # the batches have recorded themselves
                 ended = {"run": done.run, "state": state, **done.as_json()}
-                await asyncio.shield(store.audit(actor, "replay_ended", ended))
+                await asyncio.shield(store.operations.audit(actor, "replay_ended", ended))
     return done
 
 
@@ -120,13 +120,15 @@ async def begin_run(
 ) -> str:
     """Record that a replay of many begins: the one row of it that people see in the audit. Returns its name."""
     run = run or secrets.token_hex(8)
-    await store.audit(actor, "replay_started", {"run": run, "matched": matched, "selection": as_json(selection)})
+    await store.operations.audit(
+        actor, "replay_started", {"run": run, "matched": matched, "selection": as_json(selection)}
+    )
     return run
 
 
 async def outcomes(store: Store, run: str) -> Outcomes:
     """What became of the receipts that a replay moved."""
-    states = await store.run_outcomes(run)
+    states = await store.operations.run_outcomes(run)
     handled, failed = states.pop(State.PROCESSED, 0), states.pop(State.FAILED, 0)
     return Outcomes(handled, failed, sum(states.values()))
 
@@ -162,7 +164,9 @@ async def _replay_page(
 ) -> int:
     """Move what can be moved of a page; how many were."""
     movable = [receipt for receipt, why in page if why is None]
-    moved = set(await store.replay([r.receipt for r in movable], actor, detail, action=action) if movable else ())
+    moved = set(
+        await store.operations.replay([r.receipt for r in movable], actor, detail, action=action) if movable else ()
+    )
     if moved:
         await store.notify()
     done.matched += len(page)
@@ -183,7 +187,7 @@ async def retry_now(store: Store, selection: Selection, *, actor: str | None = N
     detail = {"selection": as_json(selection)}
     async for page in pages(store, selection):
         waiting = [receipt.receipt for receipt, _ in page if receipt.status is State.RETRYING]
-        moved = await store.retry_now(waiting, actor, detail) if waiting else []
+        moved = await store.operations.retry_now(waiting, actor, detail) if waiting else []
         if moved:
             await store.notify()
         done.matched += len(page)
@@ -199,13 +203,13 @@ async def retry_now(store: Store, selection: Selection, *, actor: str | None = N
 async def survey(store: Store, selection: Selection) -> Replayed:
     """What a replay of it would do now. Nothing is written."""
     would = Replayed()
-    for row in await store.count_selected(selection):
-        would.matched += row["receipts"]
-        why = obstacle(State(row["status"]), typed=row["typed"], kept=row["kept"])
+    for row in await store.operations.count(selection):
+        would.matched += row.receipts
+        why = obstacle(State(row.status), typed=row.typed, kept=row.kept)
         if why is None:
-            would.replayed[row["status"]] += row["receipts"]
+            would.replayed[row.status] += row.receipts
         else:
-            would.left[why] += row["receipts"]
+            would.left[why] += row.receipts
     return would
 
 
@@ -214,14 +218,14 @@ async def pages(
 ) -> AsyncIterator[list[tuple[Receipt, str | None]]]:
     """What is meant, by id, page by page; each with the reason why it cannot be replayed, or None."""
     after = selection.after
-    while page := await store.select(selection, after=after, limit=size):
+    while page := await store.operations.select(selection, after=after, limit=size):
         after = page[-1][0].receipt
         yield [(one, obstacle(one.status, typed=one.type is not None, kept=kept)) for one, kept in page]
 
 
 async def bounded(store: Store, selection: Selection) -> Selection:
     """The selection as of now: what arrives later is not of it."""
-    return selection if selection.horizon is not None else replace(selection, horizon=await store.now())
+    return selection if selection.horizon is not None else replace(selection, horizon=await store.operations.now())
 
 
 def obstacle(status: State, *, typed: bool, kept: bool) -> str | None:

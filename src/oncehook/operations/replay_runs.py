@@ -100,17 +100,17 @@ class Runs:
             raise
 
     async def _audited(self, name: str) -> Run | None:
-        rows = {row["action"]: row for row in await self.store.audited_run(name)}
+        rows = {row.action: row for row in await self.store.operations.audited_run(name)}
         started = rows.get("replay_started")
         if started is None:
             return None
-        moved = rows["replay"]["number"] if "replay" in rows else 0
-        matched = json.loads(started["detail"])["matched"]
-        run = Run(name, started["actor"], moved if matched is None else matched, Replayed())
-        run.started_at = started["at"]
+        moved = (rows["replay"].number or 0) if "replay" in rows else 0
+        matched = json.loads(started.detail or "{}")["matched"]
+        run = Run(name, started.actor, moved if matched is None else matched, Replayed())
+        run.started_at = started.at
         run.done.replayed["replayed"] = run.done.matched = moved
         if "replay_ended" in rows:
-            ended = json.loads(rows["replay_ended"]["detail"])
+            ended = json.loads(rows["replay_ended"].detail or "{}")
             run.state, run.done.matched = ended["state"], ended["matched"]
             run.done.left.update(ended["left"])
         return run

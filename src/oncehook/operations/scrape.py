@@ -49,22 +49,21 @@ class Scrape:
 
     async def _ask(self) -> dict[Key, float]:
         try:
-            counts, lags = await self.store.counts(), await self.store.lags()
+            counts, lags = await self.store.stats.counts(), await self.store.stats.lags()
             effects, pauses = await self.store.effects.counts(), await self.store.pauses()
-            unfinished, unhandled = await self.store.measure("unfinished", {}), await self.store.unhandled()
+            unfinished, unhandled = await self.store.alerts.measure("unfinished", {}), await self.store.unhandled()
         except Unavailable:
             return {}
         gauges: dict[Key, float] = {("oncehook_effects", state.value): 0.0 for state in EffectState}
-        for source in {*self.sources, *(row["source"] for row in counts)}:
+        for source in {*self.sources, *(count.source for count in counts)}:
             gauges |= {("oncehook_receipts", source, state.value): 0.0 for state in State}
             gauges |= {(name, source): 0.0 for name in PER_SOURCE}
-        for row in counts:
-            if "status" in row:
-                gauges["oncehook_receipts", row["source"], row["status"]] = row["receipts"]
+        for count in counts:
+            gauges["oncehook_receipts", count.source, count.status] = count.receipts
         for source, seconds in lags.items():
             gauges["oncehook_lag_seconds", source] = max(0.0, seconds)
-        for row in unfinished:
-            gauges["oncehook_oldest_unfinished_seconds", row["source"]] = max(0.0, row["value"])
+        for age in unfinished:
+            gauges["oncehook_oldest_unfinished_seconds", age.source] = max(0.0, age.value)
         for source, row in unhandled.items():
             gauges["oncehook_unhandled", source] = row["number"]
         for row in pauses:

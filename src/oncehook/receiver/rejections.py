@@ -131,7 +131,7 @@ class RejectionLog:
 
     async def _keep(self, source: str) -> None:
         try:
-            await self.store.keep_rejection(self._waiting[source])
+            await self.store.rejections.keep(self._waiting[source])
         except Exception as error:  # a sample is worth nobody's trouble
             signals.emit("samples_lost", source=source, detail=type(error).__name__)
         del self._waiting[source]
@@ -174,7 +174,7 @@ class SecretLog(NowAndThen):
         if not used:
             return
         try:
-            await self.store.note_secrets(used)
+            await self.store.rejections.note_secrets(used)
         except Exception as error:
             signals.emit("uses_not_counted", detail=type(error).__name__)
         else:
@@ -195,7 +195,7 @@ class RefusalLog(NowAndThen):
         if not taken:
             return
         try:
-            await self.store.note_refusals(taken)
+            await self.store.alerts.note_rejections(taken)
         except Exception as error:
             self.meter.unwritten.update(taken)
             signals.emit("refusals_not_counted", detail=type(error).__name__)
@@ -214,7 +214,7 @@ class AckLog(NowAndThen):
         if not taken:
             return
         try:
-            await self.store.note_acks(taken)
+            await self.store.alerts.note_acks(taken)
         except Exception as error:
             self.meter.unwritten_acks.update(taken)
             signals.emit("acks_not_counted", detail=type(error).__name__)

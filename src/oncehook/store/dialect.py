@@ -37,5 +37,8 @@ class Dialect:
     json: Callable[[Any], str]
     """A value as JSON that the database can hold."""
 
+    replay: tuple[str, ...]
+    """The statements that replay receipts; the last one returns those that moved."""
+
     pattern: Callable[[str], str]
     """A type pattern in the notation of the database's own matching operator."""

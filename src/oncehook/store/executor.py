@@ -6,6 +6,7 @@ A statement is named, not written out: its SQL is in `store/sql/<dialect>/` unde
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
+from oncehook.model.errors import StoreUnavailable
 from oncehook.store.dialect import Dialect
 
 T = TypeVar("T")
@@ -34,6 +35,9 @@ class Executor(Protocol):
 
     async def transaction(self, work: Work[T]) -> T:
         """Run `work` in a transaction: when this returns, all its statements are committed. If it raises, none is."""
+
+    def unavailable(self, error: BaseException) -> StoreUnavailable | None:
+        """What a driver's error means to callers, or None if it is not a driver's error."""
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -99,13 +99,13 @@ async def crash(inbox: Inbox, *, most: int = AT_ONCE) -> list[Receipt]:
     """
     _processor(inbox)
     leased = await lease_due(inbox, most)
-    return [found for one in leased if (found := await inbox._runtime.store.get(one.receipt)) is not None]
+    return [found for one in leased if (found := await inbox._runtime.store.receipts.get(one.receipt)) is not None]
 
 
 async def receipt(inbox: Inbox, which: int | Answer) -> Receipt:
     """A receipt as it is now, by its number or by the door's answer."""
     number = which.receipt if isinstance(which, Answer) else which
-    found = await inbox._runtime.store.get(number) if number is not None else None
+    found = await inbox._runtime.store.receipts.get(number) if number is not None else None
     if found is None:
         raise LookupError(f"there is no receipt {number}" if number else f"the door gave no receipt: {which}")
     return found
@@ -195,7 +195,7 @@ class Draining:
 
     async def done(self) -> Drained:
         store = self.runtime.store
-        receipts = [found for number in self.worked if (found := await store.get(number)) is not None]
+        receipts = [found for number in self.worked if (found := await store.receipts.get(number)) is not None]
         ids = tuple(self.performed)
         rows = await store.effects.find(EffectFilter(ids=ids), limit=len(ids)) if ids else []
         by_id = {row.id: row for row in rows}

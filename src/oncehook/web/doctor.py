@@ -35,9 +35,9 @@ class Doctor:
         store, sources = self.runtime.store, self.runtime.sources
         cases = dict(self._cases)
         for name in sources:
-            newest = await store.rejections(name, limit=1)
-            if newest and newest[0]["id"] != cases.get(name, {}).get("id"):
+            newest = await store.rejections.find(name, limit=1)
+            if newest and newest[0].id != cases.get(name, {}).get("id"):
                 cases |= {case["source"]: case for case in await examine(store, sources, name)}
-        rows = list_secrets(list(sources.values()), await store.secrets_used())
+        rows = list_secrets(list(sources.values()), await store.rejections.secrets_used())
         self._secrets = {name: [row for row in rows if row["source"] == name] for name in sources}
         self._cases = cases

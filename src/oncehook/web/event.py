@@ -13,7 +13,7 @@ EFFECTS = 100
 
 async def find(context: Context, request: Request) -> Receipt:
     named = number(request.path_params["receipt"])
-    found = None if named is None else await context.store.get(named)
+    found = None if named is None else await context.store.receipts.get(named)
     if found is None:
         raise Problem(404, "not_found", "There is no such event: it was never here, or its window is over.")
     return found
@@ -22,7 +22,7 @@ async def find(context: Context, request: Request) -> Receipt:
 async def raw(context: Context, request: Request) -> Response:
     """The exact bytes: to be saved, never to be shown by a browser as anything."""
     receipt = await find(context, request)
-    payload = await context.store.payload(receipt.receipt)
+    payload = await context.store.receipts.payload(receipt.receipt)
     if payload is None:
         raise Problem(404, "not_found", "The payload of this event was pruned or erased.")
     headers = {"content-disposition": f'attachment; filename="event-{receipt.receipt}.txt"'}

@@ -120,7 +120,7 @@ class Guard:
         if not access.is_run_token(request.query_params["token"]):
             signals.emit("sign_in_failed", address=address)
             return RedirectResponse("/sign-in?wrong=token", 303)
-        await self.context.store.audit(RUN, "sign_in", {"address": address})
+        await self.context.store.operations.audit(RUN, "sign_in", {"address": address})
         return signed_in(access, request, RUN, "/")
 
     def _tell(self, request: Request, problem: Problem) -> Response:

@@ -39,9 +39,9 @@ class Listing:
 async def list_events(store: Store, wanted: Filter, before: Place | None, limit: int = PAGE) -> Listing:
     """The next page after `before`."""
     if wanted.object is not None or wanted.event_id is not None or wanted.status in (State.FAILED.value, UNHANDLED):
-        return _page(await store.find(wanted, limit=limit + 1, before=before), limit)
+        return _page(await store.receipts.find(wanted, limit=limit + 1, before=before), limit)
     if _by_time_alone(wanted):
-        return _page(await store.find(wanted, limit=limit + 1, before=before), limit)
+        return _page(await store.receipts.find(wanted, limit=limit + 1, before=before), limit)
     return await _through_windows(store, wanted, before, limit)
 
 
@@ -58,8 +58,8 @@ async def _through_windows(store: Store, wanted: Filter, before: Place | None, l
     deadline = SYSTEM.monotonic() + SECONDS
     found: list[Receipt] = []
     while True:
-        end = await store.window_end(wanted, before=before, size=size)
-        found += await store.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
+        end = await store.receipts.window_end(wanted, before=before, size=size)
+        found += await store.receipts.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
         if len(found) > limit:
             return _page(found, limit)
         if end is None:
@@ -71,9 +71,9 @@ async def _through_windows(store: Store, wanted: Filter, before: Place | None, l
 
 async def exactly(store: Store, text: str) -> list[Receipt]:
     """The events that a text names: by receipt, or by the sender's id."""
-    named = await store.by_event_id(text, limit=10)
+    named = await store.receipts.by_event_id(text, limit=10)
     if text.isascii() and text.isdigit() and len(text) < 19:
-        one = await store.get(int(text))
+        one = await store.receipts.get(int(text))
         named += [one] if one is not None and one not in named else []
     return named
 

@@ -73,7 +73,7 @@ class Live:
     async def _watch(self) -> None:
         while True:
             with suppress(Unavailable):
-                now = await self.store.pulse()
+                now = await self.store.stats.pulse()
                 if now != self._pulse:
                     self._pulse = now
                     self._tell()

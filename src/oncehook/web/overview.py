@@ -70,14 +70,14 @@ class Rates:
             return buckets, self._with_unwritten(buckets[-1])
 
     async def _ask(self, since: int, now: int) -> None:
-        rows = await self.runtime.store.rates(datetime.fromtimestamp(since, UTC), self.over.bucket)
+        rows = await self.runtime.store.stats.rates(datetime.fromtimestamp(since, UTC), self.over.bucket)
         oldest = now - self.over.seconds - self.over.bucket
         for counts in self._counts.values():
             for bucket in [one for one in counts if one >= since or one < oldest]:
                 del counts[bucket]
         for row in rows:
-            counts = self._counts.setdefault((row["series"], row["source"]), Counter())
-            counts[row["bucket"]] = row["number"]
+            counts = self._counts.setdefault((row.series, row.source), Counter())
+            counts[row.bucket] = row.number
         self._known_from = (now - LATE) // self.over.bucket * self.over.bucket
 
     def _with_unwritten(self, last: int) -> Counts:
@@ -101,8 +101,8 @@ class Overview:
     async def usual_range(self) -> Range:
         """The range to begin with: an hour, or 15 minutes while the first event is younger than an hour."""
         if self._is_young:
-            history = await self.runtime.store.measure("history", {})
-            self._is_young = not history or history[0]["value"] < RANGES["1h"].seconds
+            history = await self.runtime.store.alerts.measure("history", {})
+            self._is_young = not history or history[0].value < RANGES["1h"].seconds
         return RANGES["15m" if self._is_young else "1h"]
 
     async def rates(self, over: str, source: str | None = None) -> tuple[list[int], dict[str, list[int]]]:
@@ -120,12 +120,12 @@ class Overview:
             if self._standing is None or self.clock.monotonic() - self._standing[0] >= 1.0:
                 store = self.runtime.store
                 found = {
-                    **await store.standing(MOST),
-                    "lag": await store.lags(),
-                    "unfinished": {row["source"]: row["value"] for row in await store.measure("unfinished", {})},
+                    **(await store.stats.standing(MOST)).as_json(),
+                    "lag": await store.stats.lags(),
+                    "unfinished": {row.source: row.value for row in await store.alerts.measure("unfinished", {})},
                     "unhandled": {name: row["number"] for name, row in (await store.unhandled()).items()},
-                    "sources": await store.known_sources(),
-                    "acks": await store.measure("acks", {"seconds": ACKS_OF}),
+                    "sources": await store.receipts.sources(),
+                    "acks": await store.alerts.measure("acks", {"seconds": ACKS_OF}),
                     "paused": {row["source"]: row for row in await store.pauses()},
                 }
                 self._standing = self.clock.monotonic(), found
@@ -176,8 +176,8 @@ class Overview:
         """Percentiles of the acks of a source, or of all, within the last hour, in all processes."""
         counts: Counter[int] = Counter()
         for row in standing["acks"]:
-            if name in (None, row["source"]):
-                counts[row["bucket"]] += row["value"]
+            if name in (None, row.source):
+                counts[row.bucket] += row.value
         for (source, bucket), number in self.runtime.reception.meter.unwritten_acks.items():
             if name in (None, source):
                 counts[bucket] += number

@@ -36,7 +36,7 @@ async def _died_of(context: Context, wanted: Filter, error: str) -> tuple[int, .
     """The dead letters whose error differs from this one only in what it is about."""
     found: list[int] = []
     like, before = shape(error), None
-    while page := await context.store.find(
+    while page := await context.store.receipts.find(
         replace(wanted, status=State.FAILED.value), limit=PAGE_OF_DEAD, before=before
     ):
         found += [receipt.receipt for receipt in page if shape((receipt.last_error or "")[: len(error)]) == like]

@@ -35,5 +35,6 @@ POSTGRES = Dialect(
     texts=list,
     time=lambda moment: moment,
     json=storable_json,
+    replay=("replay",),
     pattern=like,
 )

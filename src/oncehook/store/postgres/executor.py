@@ -1,12 +1,14 @@
 """Statements on PostgreSQL: on the pool's connections, or on one connection."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
+from oncehook.model.errors import StoreUnavailable
 from oncehook.store import queries
 from oncehook.store.executor import NOTHING, Run, Work
 from oncehook.store.postgres.dialect import POSTGRES
-from oncehook.store.postgres.pool import PostgresPool
+from oncehook.store.postgres.pool import unavailable
 
 T = TypeVar("T")
 
@@ -15,50 +17,31 @@ SCAN_SECONDS = 600.0
 
 
 class PostgresExecutor:
-    """Implements `Executor` on the pool."""
+    """Implements `Executor` on connections that `acquire` lends."""
 
     dialect = POSTGRES
 
-    def __init__(self, pool: PostgresPool) -> None:
-        self._pool = pool
+    def __init__(self, acquire: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
+        self._acquire = acquire
 
     async def read(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
-        async with self._pool.connection() as connection:
+        async with self._acquire() as connection:
             return await fetch(connection, name, given)
 
     async def scan(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
-        async with self._pool.connection() as connection:
+        async with self._acquire() as connection:
             return await fetch(connection, name, given, timeout=SCAN_SECONDS)
 
     async def write(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
-        async with self._pool.connection() as connection:
+        async with self._acquire() as connection:
             return await fetch(connection, name, given)
 
     async def transaction(self, work: Work[T]) -> T:
-        async with self._pool.connection() as connection, connection.transaction():
+        async with self._acquire() as connection, connection.transaction():
             return await work(run_on(connection))
 
-
-class ConnectionExecutor:
-    """Implements `Executor` on one connection. Errors are the driver's own."""
-
-    dialect = POSTGRES
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def read(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
-        return await fetch(self._connection, name, given)
-
-    async def scan(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
-        return await fetch(self._connection, name, given, timeout=SCAN_SECONDS)
-
-    async def write(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
-        return await fetch(self._connection, name, given)
-
-    async def transaction(self, work: Work[T]) -> T:
-        async with self._connection.transaction():
-            return await work(run_on(self._connection))
+    def unavailable(self, error: BaseException) -> StoreUnavailable | None:
+        return unavailable(error)
 
 
 def run_on(connection: Any) -> Run:

@@ -103,7 +103,7 @@ class PostgresPool:
             if self.settings.migrate == "auto":
                 await self.migrate()
             elif not await self.pending_migrations():
-                await self._make_partitions()
+                await self.make_partitions()
         except BaseException:
             await self.close()
             raise
@@ -152,7 +152,7 @@ class PostgresPool:
         """Behind a pooler in transaction mode the next statement may meet another server: none is prepared ahead."""
         return {"statement_cache_size": 0} if self.pooled else {}
 
-    async def _connect(self, name: str, command_timeout: float) -> Any:
+    async def connect(self, name: str, command_timeout: float) -> Any:
         """A connection beside the pool."""
         return await asyncpg.connect(
             self.settings.database,
@@ -218,7 +218,7 @@ class PostgresPool:
             except asyncpg.CheckViolationError as error:
                 if error.constraint_name:
                     raise RowRefused(f"PostgreSQL refuses a row: {error.constraint_name}") from error
-                await self._make_partitions()  # there is none for today: this process slept for a week
+                await self.make_partitions()  # there is none for today: this process slept for a week
                 problem: Exception = error
             except (*LOST, *AGAIN) as error:
                 if getattr(error, "constraint_name", None) == "webhook_keys_pkey":
@@ -261,10 +261,10 @@ class PostgresPool:
                 await connection.execute(sql, timeout=MIGRATION_SECONDS)
                 await connection.execute(self.sql["record_migration"], number, name)
                 done.append(f"{number:03d}_{name}")
-        await self._make_partitions()
+        await self.make_partitions()
         return done
 
-    async def _make_partitions(self) -> None:
+    async def make_partitions(self) -> None:
         """Have a partition of payloads for every day from yesterday to a week ahead.
 
         LIKE and ATTACH take no lock that a claim waits for; CREATE … PARTITION OF would.
@@ -305,6 +305,11 @@ def _where(address: str) -> str:
     parts = urlsplit(address)
     host = parts.netloc.rpartition("@")[2] or "the local socket"
     return f"{host}{parts.path}"
+
+
+def unavailable(error: BaseException) -> StoreUnavailable | None:
+    """What a driver's error means to callers, or None if it is not a driver's error."""
+    return StoreUnavailable(f"PostgreSQL: {told(error)}") if isinstance(error, (*LOST, asyncpg.PostgresError)) else None
 
 
 def told(error: BaseException) -> str:

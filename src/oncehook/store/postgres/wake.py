@@ -39,7 +39,7 @@ class PostgresWake(PostgresPool):
             return
         connection: Any = None
         try:
-            connection = await self._connect("oncehook listen", self.settings.claim_timeout)
+            connection = await self.connect("oncehook listen", self.settings.claim_timeout)
             lost = asyncio.Event()
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(CHANNEL, lambda *_: wake())

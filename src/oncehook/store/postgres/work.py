@@ -14,7 +14,7 @@ from oncehook.store import queries
 from oncehook.store.postgres.dialect import array
 from oncehook.store.postgres.handler import HandlerConnections, PostgresTransaction
 from oncehook.store.postgres.lease import PostgresLease
-from oncehook.store.postgres.pool import LOST, PostgresPool, plain
+from oncehook.store.postgres.pool import LOST, PostgresPool
 from oncehook.store.postgres.roster import handled_parameters
 from oncehook.store.postgres.session import session_name
 
@@ -82,9 +82,6 @@ class PostgresWork(PostgresLease):
     async def end_sessions(self, worker: str) -> int:
         return len(await self.read(self.sql["end_sessions"], {"worker": worker, "session": session_name(worker)}))
 
-    async def attempts(self, receipt: int) -> list[dict[str, Any]]:
-        return [plain(row) for row in await self.read(self.sql["attempts"], {"receipt": receipt})]
-
     async def next_due(self, handled: Handled | None = None) -> float | None:
         rows = await self.read(self.sql["next_due"], handled_parameters(handled))
         due: float | None = rows[0][0]
@@ -127,7 +124,7 @@ class PostgresHeart:
 
     async def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
         if self._connection is None or self._connection.is_closed():
-            self._connection = await self.store._connect("oncehook heartbeat", seconds)
+            self._connection = await self.store.connect("oncehook heartbeat", seconds)
         text, names = queries.numbered(self.store.sql[name])
         await self._connection.execute(text, *(given[one] for one in names))
 

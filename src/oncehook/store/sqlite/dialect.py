@@ -20,5 +20,6 @@ SQLITE = Dialect(
     texts=lambda values: json.dumps(list(values)),
     time=rfc3339,
     json=lambda value: _encode(value).decode(),
+    replay=("keep_attempts", "replay"),
     pattern=glob,
 )

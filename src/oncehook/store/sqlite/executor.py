@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from oncehook.model.errors import StoreUnavailable
 from oncehook.store import queries
 from oncehook.store.executor import NOTHING, Work, drive
 from oncehook.store.sqlite.dialect import SQLITE
@@ -31,6 +32,11 @@ class SqliteExecutor:
 
     async def transaction(self, work: Work[T]) -> T:
         return await self._file.write(lambda connection: transact(connection, work))
+
+    def unavailable(self, error: BaseException) -> StoreUnavailable | None:
+        if isinstance(error, sqlite3.Error):
+            return StoreUnavailable(f"SQLite cannot write to {self._file.path}: {error}")
+        return None
 
 
 def transact(connection: sqlite3.Connection, work: Work[T]) -> T:

@@ -1,31 +1,41 @@
 """SQLite at the door and for a look: claims in few, large statements, and everything that a person asks."""
 
-import json
 import sqlite3
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import msgspec
-
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Settings
 from oncehook.model.errors import KeyTaken, StoreUnavailable
-from oncehook.model.patterns import glob
-from oncehook.model.receipt import UNHANDLED, Claim, Claimed, Duplicate, Filter, Payload, Receipt, State, rfc3339
-from oncehook.providers.expressions import moment
-from oncehook.store import queries
+from oncehook.model.receipt import Claim, Claimed, Duplicate, State, rfc3339
+from oncehook.store.alerts import Alerts
 from oncehook.store.effects import Effects
-from oncehook.store.protocols import EffectStore
-from oncehook.store.rows import DUPLICATES_KEPT, Place
-from oncehook.store.sqlite.alerts import SqliteAlerts
+from oncehook.store.email import Email
+from oncehook.store.operations import Operations
+from oncehook.store.protocols import (
+    AlertStore,
+    EffectStore,
+    EmailStore,
+    OperationStore,
+    ReceiptStore,
+    RejectionStore,
+    RetentionStore,
+    StatStore,
+)
+from oncehook.store.receipts import Receipts
+from oncehook.store.rejections import Rejections
+from oncehook.store.rows import DUPLICATES_KEPT
 from oncehook.store.sqlite.executor import SqliteExecutor
+from oncehook.store.sqlite.retention import SqliteRetention
+from oncehook.store.sqlite.work import SqliteWork
+from oncehook.store.stats import Stats
 
 ROWS_AT_ONCE = (256, 64, 16, 4, 1)
 """The sizes of INSERT statements: few sizes, so that SQLite's cache of prepared statements holds them all."""
 
 
-class SqliteStore(SqliteAlerts):
+class SqliteStore(SqliteWork):
     """The Store of `sqlite:///file.db`."""
 
     parallel_claims = 1
@@ -35,6 +45,13 @@ class SqliteStore(SqliteAlerts):
         self.executor = SqliteExecutor(self)
         self.dialect = self.executor.dialect
         self.effects: EffectStore = Effects(self.executor)
+        self.receipts: ReceiptStore = Receipts(self.executor)
+        self.operations: OperationStore = Operations(self.executor)
+        self.stats: StatStore = Stats(self.executor)
+        self.rejections: RejectionStore = Rejections(self.executor)
+        self.alerts: AlertStore = Alerts(self.executor)
+        self.email: EmailStore = Email(self.executor, self.transaction)
+        self.retention: RetentionStore = SqliteRetention(self, self.executor)
 
     # -- the door -------------------------------------------------------------------------------------------------
 
@@ -108,38 +125,6 @@ class SqliteStore(SqliteAlerts):
         ]
         await self.write(lambda connection: _in_transaction(connection, self.sql["note_duplicate"], rows))
 
-    # -- looking --------------------------------------------------------------------------------------------------
-
-    async def find(
-        self, wanted: Filter, *, limit: int, before: Place | None = None, down_to: Place | None = None
-    ) -> list[Receipt]:
-        return await self._find(_parameters(wanted, before, down_to) | {"limit": limit})
-
-    async def by_event_id(self, event_id: str, *, limit: int) -> list[Receipt]:
-        return await self._find(
-            {"event_id": event_id, "sources": json.dumps(await self.known_sources()), "limit": limit}
-        )
-
-    async def get(self, receipt: int) -> Receipt | None:
-        found = await self._find({"receipt": receipt, "limit": 1})
-        return found[0] if found else None
-
-    async def _find(self, parameters: dict[str, Any]) -> list[Receipt]:
-        sql = queries.with_given(self.sql["find"], set(parameters))
-        return [_receipt(row) for row in await self.read(sql, parameters)]
-
-    async def payload(self, receipt: int) -> Payload | None:
-        rows = await self.read(self.sql["payload"], {"receipt": receipt})
-        return Payload(rows[0]["body"], msgspec.json.decode(rows[0]["headers"])) if rows else None
-
-    async def duplicates(self, receipt: int) -> list[dict[str, Any]]:
-        rows = await self.read(self.sql["duplicates"], {"receipt": receipt})
-        return [{**dict(row), "same_body": bool(row["same_body"])} for row in rows]
-
-    async def counts(self) -> list[dict[str, Any]]:
-        rows = [dict(row) for row in await self.read(self.sql["counts"], {})]
-        return rows + [dict(row) for row in await self.read(self.sql["counts_duplicates"], {})]
-
 
 def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:
     return (
@@ -170,29 +155,3 @@ def _in_transaction(connection: sqlite3.Connection, sql: str, rows: Sequence[dic
     connection.execute("BEGIN IMMEDIATE")
     connection.executemany(sql, rows)
     connection.execute("COMMIT")
-
-
-def _parameters(wanted: Filter, before: Place | None, down_to: Place | None = None) -> dict[str, Any]:
-    given: dict[str, Any] = {
-        "source": wanted.source,
-        "type": None if wanted.type is None else glob(wanted.type),
-        "object": wanted.object,
-        "status": None if wanted.status == UNHANDLED else wanted.status,
-        "unhandled": True if wanted.status == UNHANDLED else None,
-        "since": rfc3339(wanted.since),
-        "until": rfc3339(wanted.until),
-        "search": wanted.search,
-        "event_id": wanted.event_id,
-    }
-    if before is not None:
-        given |= {"before_time": before[0], "before_receipt": before[1]}
-    if down_to is not None:
-        given |= {"from_time": down_to[0], "from_receipt": down_to[1]}
-    return {name: value for name, value in given.items() if value is not None}
-
-
-def _receipt(row: sqlite3.Row) -> Receipt:
-    values = dict(row)
-    for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at", "unhandled_at"):
-        values[name] = moment(values[name])
-    return Receipt(**values | {"status": State(values["status"])})

@@ -97,9 +97,6 @@ class SqliteWork(SqliteLease):
     async def end_sessions(self, worker: str) -> int:
         return 0  # the lock of a process ends with it
 
-    async def attempts(self, receipt: int) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self.read(self.sql["attempts"], {"receipt": receipt})]
-
     async def next_due(self, handled: Handled | None = None) -> float | None:
         due: float | None = (await self.read(self.sql["next_due"], handled_parameters(handled)))[0][0]
         return due

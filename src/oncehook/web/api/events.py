@@ -32,16 +32,16 @@ async def list_them(context: Context, request: Request) -> Response:
 async def show(context: Context, request: Request) -> Response:
     receipt = await find(context, request)
     store, number = context.store, receipt.receipt
-    payload = await store.payload(number)
+    payload = await store.receipts.payload(number)
     effects = await store.effects.find(EffectFilter(receipt=number), limit=EFFECTS)
     return answer(
         {
             **receipt.as_json(),
             "payload": None if payload is None else _view(payload),
             "headers": None if payload is None else payload.headers,
-            "deliveries": await store.duplicates(number),
-            "attempts_history": await store.attempts(number),
-            "replays_history": await store.replays(number) if receipt.replays else [],
+            "deliveries": await store.receipts.duplicates(number),
+            "attempts_history": await store.receipts.attempts(number),
+            "replays_history": await store.operations.replays(number) if receipt.replays else [],
             "effects": [effect_json(row) for row in effects],
             "noops": await store.effects.noops(number),
             "entities": await entities_of(store, receipt),
@@ -76,7 +76,7 @@ async def retry_one(context: Context, request: Request) -> Response:
 
 async def rehearse_one(context: Context, request: Request) -> Response:
     receipt = await find(context, request)
-    await context.store.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
+    await context.store.operations.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
     told = (await context.runtime.rehearse(receipt)).as_json()
     for statement in told["statements"]:
         statement["args"] = [shortened(value) for value in statement["args"]]

@@ -30,7 +30,7 @@ async def overview(context: Context, request: Request) -> Response:
 
 
 async def dead(context: Context, request: Request) -> Response:
-    groups = grouped(await context.store.dead(MOST_ERRORS))
+    groups = grouped(await context.store.stats.dead_letters(MOST_ERRORS))
     return answer({"total": sum(group["receipts"] for group in groups), "groups": groups})
 
 

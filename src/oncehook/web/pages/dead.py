@@ -10,7 +10,7 @@ SHOWN = 200
 
 
 async def show(context: Context, request: Request) -> Response:
-    groups = grouped(await context.store.dead(MOST_ERRORS))
+    groups = grouped(await context.store.stats.dead_letters(MOST_ERRORS))
     total = sum(group["receipts"] for group in groups)
     return context.render(request, "dead.html", groups=groups[:SHOWN], total=total, left_out=len(groups[SHOWN:]))
 

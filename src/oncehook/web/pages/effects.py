@@ -42,7 +42,7 @@ async def show(context: Context, request: Request) -> Response:
 async def one(context: Context, request: Request) -> Response:
     row = await find(context, request)
     args, is_cut = pretty((row.args or "").encode("utf-8", "replace"))
-    receipt = await context.store.get(row.receipt)
+    receipt = await context.store.receipts.get(row.receipt)
     return context.render(
         request, "effect.html", effect=effect_json(row), args=args, is_cut=is_cut, receipt=receipt,
         done=request.query_params.get("done"),

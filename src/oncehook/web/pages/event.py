@@ -1,14 +1,13 @@
 """One event, whole: what arrived, what was done about it, and what can be done now."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from oncehook.handlers.order import entities_of
 from oncehook.model.receipt import EffectFilter, Filter, Receipt, rfc3339
-from oncehook.model.rows import StoredNoop
+from oncehook.model.rows import StoredAttempt, StoredDuplicate, StoredNoop
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.prune import forget
 from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
@@ -41,7 +40,7 @@ async def show(context: Context, request: Request) -> Response:
 async def _render(
     context: Context, request: Request, receipt: Receipt, *, rehearsal: Rehearsal | None = None
 ) -> Response:
-    payload = await context.store.payload(receipt.receipt)
+    payload = await context.store.receipts.payload(receipt.receipt)
     base = context.door_url(request)
     body, is_cut = pretty(payload.body) if payload else ("", False)
     why_not = obstacle(receipt.status, typed=receipt.type is not None, kept=payload is not None)
@@ -60,15 +59,15 @@ async def timeline(context: Context, receipt: Receipt) -> list[Moment]:
     """What happened, in the order of time."""
     store = context.store
     first = Moment(rfc3339(receipt.received_at) or "", "received", "Received", _facts(receipt.delivery_id, "delivery"))
-    moments = [_duplicate(row) for row in await store.duplicates(receipt.receipt)]
-    attempts = await store.attempts(receipt.receipt)
+    moments = [_duplicate(row) for row in await store.receipts.duplicates(receipt.receipt)]
+    attempts = await store.receipts.attempts(receipt.receipt)
     moments += [_attempt(row) for row in attempts]
     if (failed_at := failed_without_attempt(receipt, attempts)) is not None:
         moments.append(Moment(failed_at, "failed", "Dead letter", error=receipt.last_error))
     moments += [_noop(row) for row in await store.effects.noops(receipt.receipt)]
     if receipt.replays:
-        replays = await store.replays(receipt.receipt)
-        moments += [Moment(row["at"], "replayed", "Replayed", (("by", row["actor"]),)) for row in replays]
+        replays = await store.operations.replays(receipt.receipt)
+        moments += [Moment(row.at, "replayed", "Replayed", (("by", row.actor),)) for row in replays]
     return [first, *sorted(moments, key=lambda moment: moment.at)]
 
 
@@ -76,16 +75,16 @@ def _facts(value: str | None, name: str) -> tuple[tuple[str, str], ...]:
     return ((name, value),) if value else ()
 
 
-def _duplicate(row: dict[str, Any]) -> Moment:
-    title = "Delivered again" if row["same_body"] else "Delivered again with another body; the first one stays"
-    kind = "duplicate" if row["same_body"] else "other-body"
-    return Moment(row["received_at"], kind, title, _facts(row["delivery_id"], "delivery"))
+def _duplicate(row: StoredDuplicate) -> Moment:
+    title = "Delivered again" if row.same_body else "Delivered again with another body; the first one stays"
+    kind = "duplicate" if row.same_body else "other-body"
+    return Moment(row.received_at, kind, title, _facts(row.delivery_id, "delivery"))
 
 
-def _attempt(row: dict[str, Any]) -> Moment:
-    facts = tuple((name, str(row[name])) for name in ("handler", "version", "worker") if row[name])
-    title = f"Attempt {row['number']}: {row['outcome']}"
-    return Moment(row["ended_at"], row["outcome"].replace(" ", "-"), title, facts, row["error"], row["traceback"])
+def _attempt(row: StoredAttempt) -> Moment:
+    facts = tuple((name, value) for name in ("handler", "version", "worker") if (value := getattr(row, name)))
+    title = f"Attempt {row.number}: {row.outcome}"
+    return Moment(row.ended_at or "", row.outcome.replace(" ", "-"), title, facts, row.error, row.traceback)
 
 
 def _noop(row: StoredNoop) -> Moment:
@@ -99,7 +98,7 @@ async def _related(context: Context, receipt: Receipt) -> list[Receipt]:
     """The latest events about the same object."""
     if receipt.object_id is None:
         return []
-    found = await context.store.find(Filter(object=receipt.object_id), limit=RELATED + 1)
+    found = await context.store.receipts.find(Filter(object=receipt.object_id), limit=RELATED + 1)
     return [one for one in found if one.receipt != receipt.receipt and one.source == receipt.source][:RELATED]
 
 
@@ -126,7 +125,7 @@ async def retry_one(context: Context, request: Request) -> Response:
 async def rehearse_one(context: Context, request: Request) -> Response:
     """Its handler runs in a transaction that is rolled back; what it would have done is shown."""
     receipt = await find(context, request)
-    await context.store.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
+    await context.store.operations.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
     rehearsal = await context.runtime.rehearse(receipt)
     return await _render(context, request, receipt, rehearsal=rehearsal)
 

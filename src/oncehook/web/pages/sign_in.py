@@ -40,7 +40,7 @@ async def sign_in(context: Context, request: Request) -> Response:
         signals.emit("sign_in_failed", address=address)
         return _form(context, request, given.get("next", ""), wrong=True, status=401)
     access.throttle.succeeded(key)
-    await context.store.audit(who, "sign_in", {"address": address})
+    await context.store.operations.audit(who, "sign_in", {"address": address})
     return signed_in(access, request, who, _local(given.get("next", "")))
 
 

@@ -1,7 +1,10 @@
 -- name: replay_now
-SELECT now()
+SELECT now() AS now
 
 -- name: replay_page
+{> selected}
+
+-- name: selected
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
@@ -24,7 +27,9 @@ ORDER BY r.id
 LIMIT :limit::bigint
 
 -- name: replay_counts
-SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM ({page}) AS matching
+SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM (
+{> selected}
+) AS matching
 GROUP BY status, type IS NOT NULL, kept
 
 -- name: replay

@@ -6,7 +6,7 @@ WHERE r.status IN ('processed', 'ignored') AND r.received_at < max(h.value ->> '
 GROUP BY r.source ORDER BY r.source
 
 -- name: old_receipts
-SELECT r.id, r.source, r.received_at, EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id) AS has_payload
+SELECT r.id, r.source, r.received_at, substr(r.received_at, 1, 10) AS day, EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id) AS has_payload
 FROM webhook_receipts r CROSS JOIN json_each(:before) h ON h.value ->> 'source' = r.source
 WHERE r.status IN ('processed', 'ignored') AND r.received_at < h.value ->> 'before' AND r.received_at < :latest
   AND (r.received_at, r.id) > (:after_time, :after_receipt)
@@ -44,7 +44,7 @@ SELECT r.id FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = r.
 WHERE r.object_id = :object_id ORDER BY r.id
 
 -- name: erase_payloads
-DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
+DELETE FROM webhook_payloads WHERE receipt_id IN (SELECT value FROM json_each(:receipts)) RETURNING receipt_id
 
 -- name: erase_in_receipts
 UPDATE webhook_receipts
