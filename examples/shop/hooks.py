@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from examples.shop.models import DATABASE, HANDLERS_AT_ONCE, Entitlement, Invoice, make_engine
 from examples.shop.outside import broker, mail_service
-from oncehook import Effect, Event, Inbox
+from oncehook import Effect, Inbox, SyncEvent
 
 engine = make_engine(DATABASE)
 inbox = Inbox(DATABASE, engine=engine, concurrency=HANDLERS_AT_ONCE)
@@ -21,7 +21,7 @@ inbox.source("stripe", secrets=["env:STRIPE_WEBHOOK_SECRET"], types=["invoice", 
 
 @inbox.on("stripe", "invoice.paid")
 @inbox.on("stripe", "invoice.payment_succeeded")
-def invoice_paid(event: Event, tx: Session) -> None:
+def invoice_paid(event: SyncEvent, tx: Session) -> None:
     """Stripe tells of one payment in both events. The keys name the invoice, so the second finds everything done."""
     if not event.advance("invoice", event.object_id, state="paid", terminal=True):
         return  # the other one is newer and was here before
@@ -34,14 +34,14 @@ def invoice_paid(event: Event, tx: Session) -> None:
 
 
 @inbox.on("stripe", "invoice.*")
-def invoice_changed(event: Event, tx: Session) -> None:
+def invoice_changed(event: SyncEvent, tx: Session) -> None:
     """Everything else about an invoice: created, finalized, updated. Paid is the end, whatever comes late."""
     status = event["data.object.status"]
     if event.advance("invoice", event.object_id, state=status):
         tx.merge(invoice_of(event, status=status))
 
 
-def invoice_of(event: Event, *, status: str) -> Invoice:
+def invoice_of(event: SyncEvent, *, status: str) -> Invoice:
     return Invoice(
         id=event["data.object.id"],
         customer=event["data.object.customer"],
@@ -55,7 +55,7 @@ def invoice_of(event: Event, *, status: str) -> Invoice:
 
 
 @inbox.on("stripe", "customer.subscription.*")
-def subscription_changed(event: Event, tx: Session) -> None:
+def subscription_changed(event: SyncEvent, tx: Session) -> None:
     """The newest word counts, in whatever order they come; a subscription that was deleted stays so."""
     ended = event.type == "customer.subscription.deleted"
     status = event["data.object.status"]

@@ -1,8 +1,10 @@
 """Oncehook: every webhook, exactly once."""
 
+from oncehook.config.options import InboxOptions, SourceOptions
 from oncehook.effects.effect import Effect, EffectRefused
-from oncehook.handlers.event import Event
+from oncehook.handlers.event import Event, SyncEvent
 from oncehook.handlers.payload import Payload
+from oncehook.handlers.transaction import AsyncTransaction, Row, SyncTransaction
 from oncehook.inbox import Inbox
 from oncehook.model.errors import (
     ConfigurationError,
@@ -21,12 +23,14 @@ from oncehook.model.retry import Fail, Retry, RetryLater
 __version__ = "0.1.0"
 
 __all__ = [
+    "AsyncTransaction",
     "ConfigurationError",
     "Effect",
     "EffectRefused",
     "Event",
     "Fail",
     "Inbox",
+    "InboxOptions",
     "IntakeFull",
     "OncehookError",
     "Payload",
@@ -34,10 +38,14 @@ __all__ = [
     "Rejected",
     "Retry",
     "RetryLater",
+    "Row",
     "RowRefused",
     "SendFailed",
     "SendRefused",
+    "SourceOptions",
     "State",
     "StoreUnavailable",
+    "SyncEvent",
+    "SyncTransaction",
     "Unavailable",
 ]

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.config.options import InboxOptions, SourceOptions
 from oncehook.config.settings import Configuration, Settings, load, read_source, read_table
 from oncehook.handlers.registration import Registration
 from oncehook.providers.certificates import Certificates
@@ -39,14 +40,13 @@ class Inbox(Registration):
         clock: Clock = SYSTEM,
         certificates: Certificates | None = None,
         engine: "Engine | AsyncEngine | None" = None,
-        **settings: Any,
+        **settings: Unpack[InboxOptions],
     ) -> None:
         configuration = config if isinstance(config, Configuration) else load(config)
-        if database is not None:
-            settings["database"] = database
+        given = {**settings} if database is None else {**settings, "database": database}
         self._runtime = Runtime(
             configuration,
-            replace(configuration.settings, **read_table(Settings, settings, "Inbox: ")),
+            replace(configuration.settings, **read_table(Settings, given, "Inbox: ")),
             worker=worker,
             clock=clock,
             certificates=certificates or Certificates(),
@@ -58,7 +58,7 @@ class Inbox(Registration):
             for name, source in configuration.sources.items():
                 self._runtime.add_source(name, source, in_file=True)
 
-    def source(self, name: str, *, secrets: Sequence[str] = (), **settings: Any) -> Source:
+    def source(self, name: str, *, secrets: Sequence[str] = (), **settings: Unpack[SourceOptions]) -> Source:
         """Add a source: deliveries to `/<name>`. The keys are those of `[sources.NAME]` in the file."""
         return self._runtime.add_source(name, read_source(name, {"secrets": list(secrets), **settings}))
 

@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
     from oncehook.alerts import Alerts
-    from oncehook.email import Email, EmailProjection
+    from oncehook.email import Email
+    from oncehook.email.projection import EmailProjection
 
 READY_SECONDS = 1.8
 

@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, create_async_engin
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
-from oncehook import Event, Fail, Inbox, Retry
+from oncehook import Fail, Inbox, Retry, SyncEvent
 from tests.conformance import test_postgres_session as on_postgres
 from tests.conformance import test_sqlite_session as on_sqlite
 from tests.conformance.test_postgres_handler import states, until
@@ -143,7 +143,7 @@ async def check_isolation(
     found: list[dict[str, Any]] = []
     app = [await as_app(engine, state)]
 
-    def leave_and_fail(event: Event, session: Session) -> None:
+    def leave_and_fail(event: SyncEvent, session: Session) -> None:
         leave(event, session)
         raise Fail("after all that")
 
@@ -170,7 +170,7 @@ async def test_nothing_in_a_postgres_session_reaches_another_handler_or_the_app(
         pytest.skip("SQLAlchemy sends one statement at a time to asyncpg")
     backends: set[int] = set()
 
-    def leave(event: Event, session: Session) -> None:
+    def leave(event: SyncEvent, session: Session) -> None:
         session.connection().connection.cursor().execute(on_postgres.LEFT[left])
         backends.add(session.connection().exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
 
@@ -185,7 +185,7 @@ async def test_nothing_in_a_postgres_session_reaches_another_handler_or_the_app(
 async def test_nothing_in_a_sqlite_connection_reaches_another_handler_or_the_app(
     inbox: Inbox, engine: AnyEngine, database: str, left: str
 ) -> None:
-    def leave(event: Event, session: Session) -> None:
+    def leave(event: SyncEvent, session: Session) -> None:
         for statement in on_sqlite.LEFT[left]:
             session.connection().exec_driver_sql(statement)
 
@@ -221,7 +221,7 @@ async def test_nothing_of_a_batch_reaches_another_handler_or_the_app(
     before = await as_app(engine, state)
     sizes: list[int] = []
 
-    def leave(events: list[Event], session: Session) -> None:
+    def leave(events: list[SyncEvent], session: Session) -> None:
         sizes.append(len(events))
         connection = session.connection()
         for one in events:
@@ -294,7 +294,7 @@ async def test_settings_of_a_connect_listener_survive(
     def state(connection: Connection) -> dict[str, Any]:
         return {"settings": tuple(connection.exec_driver_sql(query).one())}
 
-    def leave(event: Event, session: Session) -> None:
+    def leave(event: SyncEvent, session: Session) -> None:
         for statement in ["RESET ROLE", "SET search_path = tenant_a", "SET statement_timeout = '9s'"]:
             session.connection().exec_driver_sql(statement)
 
@@ -317,7 +317,7 @@ async def test_a_connection_is_closed_where_a_listener_made_more_than_settings(
     def state(connection: Connection) -> dict[str, Any]:
         return {"notes": connection.exec_driver_sql("SELECT string_agg(note, ', ') FROM of_the_app").scalar()}
 
-    def leave(event: Event, session: Session) -> None:
+    def leave(event: SyncEvent, session: Session) -> None:
         session.connection().exec_driver_sql("INSERT INTO of_the_app VALUES ('left by A')")
 
     async with inbox.lifespan():
@@ -333,7 +333,7 @@ async def test_a_connect_listener_runs_again_for_a_connection_that_was_closed(
     inbox = make_inbox(worker=False, concurrency=1, engine=engine)
     inbox.source("stripe", secrets=["whsec_test"])
 
-    def leave(event: Event, session: Session) -> None:
+    def leave(event: SyncEvent, session: Session) -> None:
         session.connection().exec_driver_sql("CREATE TEMP TABLE IF NOT EXISTS scratch (x)")
 
     async with inbox.lifespan():
@@ -354,7 +354,7 @@ async def test_plain_statements_keep_the_connection(
     def state(connection: Connection) -> dict[str, Any]:
         return {"last_number": connection.exec_driver_sql("SELECT last_insert_rowid()").scalar()}
 
-    def write(event: Event, session: Session) -> None:
+    def write(event: SyncEvent, session: Session) -> None:
         with session.begin_nested():
             session.connection().exec_driver_sql("INSERT INTO ledger SELECT value FROM json_each('[1, 2]')")
         session.connection().exec_driver_sql("UPDATE ledger SET note = lower(note)")
@@ -374,7 +374,7 @@ async def test_a_handler_that_commits_its_connection_fails(inbox: Inbox, engine:
     state = sqlite_state if is_sqlite else postgres_state
     before = await as_app(engine, state)
 
-    def commit(event: Event, session: Session) -> None:
+    def commit(event: SyncEvent, session: Session) -> None:
         connection = session.connection()
         connection.exec_driver_sql("INSERT INTO ledger VALUES ('of A')")
         connection.exec_driver_sql("PRAGMA case_sensitive_like = ON" if is_sqlite else "SET search_path = tenant_a")
@@ -401,7 +401,7 @@ async def test_nothing_is_left_by_a_handler_that_rolls_its_connection_back(
     leaves = "PRAGMA case_sensitive_like = ON" if is_sqlite else "SET search_path = tenant_a"
     before = await as_app(engine, state)
 
-    def roll_back(event: Event, session: Session) -> None:
+    def roll_back(event: SyncEvent, session: Session) -> None:
         connection = session.connection()
         connection.exec_driver_sql("INSERT INTO ledger VALUES ('of A')")
         connection.rollback()
@@ -422,11 +422,11 @@ async def test_deallocating_the_drivers_statements_reaches_nobody_else(
         for _ in range(7):  # psycopg prepares a statement that it has seen a few times
             connection.exec_driver_sql("SELECT 1 + 1").scalar()
 
-    def deallocate(event: Event, session: Session) -> None:
+    def deallocate(event: SyncEvent, session: Session) -> None:
         query(session.connection())
         session.connection().exec_driver_sql("DEALLOCATE ALL")
 
-    def deallocate_and_fail(event: Event, session: Session) -> None:
+    def deallocate_and_fail(event: SyncEvent, session: Session) -> None:
         deallocate(event, session)
         raise Fail("after all that")
 
@@ -447,7 +447,7 @@ async def test_a_savepoint_that_is_rolled_back_and_a_change_of_the_schema_fail_n
 ) -> None:
     """psycopg deallocates all prepared statements after both."""
 
-    def write(event: Event, session: Session) -> None:
+    def write(event: SyncEvent, session: Session) -> None:
         for _ in range(7):
             session.connection().exec_driver_sql("SELECT 1 + 1").scalar()
         with pytest.raises(ZeroDivisionError), session.begin_nested():
@@ -476,7 +476,7 @@ async def test_other_pools(make_inbox: Callable[..., Inbox], database: str, driv
     inbox.source("stripe", secrets=["whsec_test"])
     is_sqlite = database.startswith("sqlite")
 
-    def leave(event: Event, session: Session) -> None:
+    def leave(event: SyncEvent, session: Session) -> None:
         session.connection().exec_driver_sql("CREATE TEMP TABLE IF NOT EXISTS scratch (x int)")
 
     async with inbox.lifespan():

@@ -1,6 +1,6 @@
 """Email events of every provider as one stream of facts, and what follows from them: status, suppressions, counts.
 
-`Folding` is the project's own handler; `Email`, as `inbox.email`, is what a person or a program asks.
+`Email` is `inbox.email`: queries and changes for people and programs. `projection` derives the tables from events.
 """
 
 import json
@@ -13,7 +13,6 @@ from oncehook.config.settings import Settings
 from oncehook.email import status, suppress
 from oncehook.email.event import message
 from oncehook.email.events import normalise, sendgrid_message
-from oncehook.email.projection import EmailProjection
 from oncehook.email.rows import EventCount, Found, StoredFact, StoredStatus
 from oncehook.email.suppress import Allowed, Blocked, Change, Policy, Suppression
 from oncehook.model.receipt import rfc3339
@@ -21,7 +20,7 @@ from oncehook.store.protocols import Store
 from oncehook.store.transaction import Transaction
 
 PAGE = 500
-__all__ = ["Allowed", "Blocked", "Email", "EmailProjection", "normalise"]
+__all__ = ["Allowed", "Blocked", "Email", "normalise"]
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from oncehook.email.event import AHEAD
 from oncehook.email.events import READERS, normalise
 from oncehook.email.reading import form_fields
 from oncehook.email.suppress import Policy
-from oncehook.handlers.event import Event
+from oncehook.handlers.event import BaseEvent
 from oncehook.model.errors import ConfigurationError
 from oncehook.providers.expressions import NotReadable, TooDeep, indexed, parse
 from oncehook.store.transaction import Transaction
@@ -37,7 +37,7 @@ class EmailProjection:
     def __contains__(self, source: str) -> bool:
         return source in self._sources
 
-    async def project(self, events: Sequence[Event], transaction: Transaction) -> None:
+    async def project(self, events: Sequence[BaseEvent], transaction: Transaction) -> None:
         """Record the facts of these events, and update status and suppressions. A known fact changes nothing."""
         facts = [fact for event in events if event.source in self._sources for fact in self._facts(event)]
         if facts:
@@ -45,7 +45,7 @@ class EmailProjection:
             if new:
                 await suppress.suppress(transaction, new, self.policy)
 
-    def _facts(self, event: Event) -> list[status.Fact]:
+    def _facts(self, event: BaseEvent) -> list[status.Fact]:
         found = normalise(event.provider, payload_of(event), event_id=event.id)
         natural = self._sources[event.source]
         facts = []
@@ -61,7 +61,7 @@ class EmailProjection:
         return facts
 
 
-def _believable(event: Event, *times: datetime | None) -> datetime:
+def _believable(event: BaseEvent, *times: datetime | None) -> datetime:
     """The first time that may be; else when it arrived, which never changes.
 
     A clock far ahead would win every comparison for ever: no later event could follow on it, and nobody could lift what
@@ -71,11 +71,11 @@ def _believable(event: Event, *times: datetime | None) -> datetime:
     return next((time for time in times if time is not None and time <= latest), event.received_at)
 
 
-async def project_only(events: list[Event]) -> None:
+async def project_only(events: list[BaseEvent]) -> None:
     """The handler of events that have no other: their projection does all of it."""
 
 
-def payload_of(event: Event) -> Any:
+def payload_of(event: BaseEvent) -> Any:
     """The event as plain data. An element out of a form's field is JSON, whatever the form's own type says.
 
     A form's repeated field is the list of its values.

@@ -1,15 +1,20 @@
-"""What a handler gets: one event, with its facts at hand and its body as plain data when asked."""
+"""What a handler gets: one event, with its facts at hand and its body as plain data when asked.
+
+An `async def` handler gets an `Event`, whose verbs are awaited. A plain handler, which runs in a thread, gets a
+`SyncEvent`, whose verbs return their answers.
+"""
 
 import hashlib
 import re
+from collections.abc import Coroutine
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
 from oncehook.concurrency.calling import Function
 from oncehook.effects.effect import idempotency_key
-from oncehook.handlers.order import OCCURRED, Occurred, advance_of
+from oncehook.handlers.order import Occurred, advance_of
 from oncehook.handlers.outbox import Outbox
 from oncehook.model.receipt import Leased
 from oncehook.observability import tracing
@@ -20,7 +25,16 @@ _PLAIN = re.compile(r"[A-Za-z0-9_:@/+=~-]{1,191}")
 FORM = "application/x-www-form-urlencoded"
 
 
-class Event:
+class Position(TypedDict, total=False):
+    """Where an event stands among the events of an entity, where its own time and id do not say it."""
+
+    at: datetime | Occurred | None
+    version: int | None
+    terminal: bool
+    scope: str | None
+
+
+class BaseEvent:
     """One event, leased to a handler. `event["data.object.id"]` looks into its payload."""
 
     __slots__ = ("_headers", "_leased", "_payload", "_transaction")
@@ -118,61 +132,9 @@ class Event:
         found = look_up(self.payload, path.split("."))
         return default if found is None else found
 
-    # -- what a handler asks for ----------------------------------------------------------------------------------
-
-    def effect(self, key: str, what: Function | str, /, *, scope: str | None = None, **args: Any) -> Any:
-        """Have `what`, a function under `@inbox.effect`, called with `args` after the commit, once per key.
-
-        It is recorded in this event's transaction. True if it is new, False if the key was recorded before, by any
-        event of the scope (this source unless given). `await` it in an `async def` handler.
-        """
-        return self._outbox.effect(self._leased, key, what, args, scope)
-
-    def publish(self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None) -> Any:
-        """Have a message given to the subscriber of a topic after the commit, once per key (the event's id unless
-        given). As for `effect`, True if it is new."""
-        return self._outbox.publish(self._leased, topic, payload, key, scope)
-
     def idempotency_key(self, purpose: str = "") -> str:
         """A key for a call that the handler makes itself: the same in every attempt and replay, another per purpose."""
         return idempotency_key("event", self.source, self.id, purpose)
-
-    def advance(
-        self,
-        kind: str,
-        id: str | None,
-        *,
-        state: str | None = None,
-        at: datetime | Occurred | None = OCCURRED,
-        version: int | None = None,
-        terminal: bool = False,
-        scope: str | None = None,
-    ) -> Any:
-        """Whether this event is the newest of an entity, which it then is; False if it is stale: do nothing then.
-
-        Newest is the maximum by (terminal, at, version, event id). `await` it in an `async def` handler. Until the
-        transaction ends, whoever advances the same entity waits.
-        """
-        said = advance_of(self._leased, kind, id, state=state, at=at, version=version, terminal=terminal, scope=scope)
-        return self._outbox.advance(self._leased, said)
-
-    def is_stale(
-        self,
-        kind: str,
-        id: str | None,
-        *,
-        at: datetime | Occurred | None = OCCURRED,
-        version: int | None = None,
-        terminal: bool = False,
-        scope: str | None = None,
-    ) -> Any:
-        """Whether `advance` would say that this event is stale. A look only: nothing is held, and it may change."""
-        said = advance_of(self._leased, kind, id, at=at, version=version, terminal=terminal, scope=scope)
-        return self._outbox.is_stale(said)
-
-    def canonical(self) -> Any:
-        """The object as its provider has it now, by `inbox.canonical`; fetched once, before the transaction opens."""
-        return self._outbox.canonical(self._leased, self)
 
     @property
     def _outbox(self) -> Outbox:
@@ -181,7 +143,77 @@ class Event:
         return self._transaction
 
     def __repr__(self) -> str:
-        return f"<Event {self.source} {self.type} {self.id} receipt={self.receipt} attempt={self.attempt}>"
+        return (
+            f"<{type(self).__name__} {self.source} {self.type} {self.id} receipt={self.receipt} attempt={self.attempt}>"
+        )
+
+
+class Event(BaseEvent):
+    """One event, leased to an `async def` handler. `event["data.object.id"]` looks into its payload."""
+
+    __slots__ = ()
+
+    def effect(
+        self, key: str, what: Function | str, /, *, scope: str | None = None, **args: Any
+    ) -> Coroutine[Any, Any, bool]:
+        """Have `what`, a function under `@inbox.effect`, called with `args` after the commit, once per key.
+
+        It is recorded in this event's transaction. True if it is new, False if the key was recorded before, by any
+        event of the scope (this source unless given).
+        """
+        return self._outbox.effect(self._leased, key, what, args, scope)
+
+    def publish(
+        self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None
+    ) -> Coroutine[Any, Any, bool]:
+        """Have a message given to the subscriber of a topic after the commit, once per key (the event's id unless
+        given). As for `effect`, True if it is new."""
+        return self._outbox.publish(self._leased, topic, payload, key, scope)
+
+    def advance(
+        self, kind: str, id: str | None, *, state: str | None = None, **position: Unpack[Position]
+    ) -> Coroutine[Any, Any, bool]:
+        """Whether this event is the newest of an entity, which it then is; False if it is stale: do nothing then.
+
+        Newest is the maximum by (terminal, at, version, event id). Until the transaction ends, whoever advances the
+        same entity waits.
+        """
+        return self._outbox.advance(self._leased, advance_of(self._leased, kind, id, state=state, **position))
+
+    def is_stale(self, kind: str, id: str | None, **position: Unpack[Position]) -> Coroutine[Any, Any, bool]:
+        """Whether `advance` would say that this event is stale. A look only: nothing is held, and it may change."""
+        return self._outbox.is_stale(advance_of(self._leased, kind, id, **position))
+
+    def canonical(self) -> Coroutine[Any, Any, Any]:
+        """The object as its provider has it now, by `inbox.canonical`; fetched once, before the transaction opens."""
+        return self._outbox.canonical(self._leased, self)
+
+
+class SyncEvent(BaseEvent):
+    """One event, leased to a plain `def` handler, which runs in a thread: as `Event`, without `await`."""
+
+    __slots__ = ()
+
+    def effect(self, key: str, what: Function | str, /, *, scope: str | None = None, **args: Any) -> bool:
+        """As `Event.effect`: True if the effect is new, False if its key was recorded before."""
+        return self._outbox.wait_for(self._outbox.effect(self._leased, key, what, args, scope))
+
+    def publish(self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None) -> bool:
+        """As `Event.publish`: True if the message is new, False if its key was recorded before."""
+        return self._outbox.wait_for(self._outbox.publish(self._leased, topic, payload, key, scope))
+
+    def advance(self, kind: str, id: str | None, *, state: str | None = None, **position: Unpack[Position]) -> bool:
+        """As `Event.advance`: whether this event is the newest of an entity; do nothing if it is not."""
+        advance = advance_of(self._leased, kind, id, state=state, **position)
+        return self._outbox.wait_for(self._outbox.advance(self._leased, advance))
+
+    def is_stale(self, kind: str, id: str | None, **position: Unpack[Position]) -> bool:
+        """As `Event.is_stale`: whether a newer event of the entity was handled."""
+        return self._outbox.wait_for(self._outbox.is_stale(advance_of(self._leased, kind, id, **position)))
+
+    def canonical(self) -> Any:
+        """As `Event.canonical`: the object as its provider has it now."""
+        return self._outbox.wait_for(self._outbox.canonical(self._leased, self))
 
 
 def make_key(source: str, event_id: str) -> str:

@@ -1,14 +1,14 @@
 """The outbox of one call of a handler: its transaction, with what it asks for written in it.
 
 Effects, entities and the handler's work are one transaction with the mark, whether or not the handler takes `tx`.
-In an `async def` handler each verb is awaited; in a plain one, which runs in a thread, it answers at once.
+Each verb gives an `Answer`: an `async def` handler awaits it, and `wait_for` blocks for it in a handler's thread.
 """
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from oncehook.concurrency.calling import Function, in_its_way
 from oncehook.effects.effect import TOPIC, EffectRefused, Effects, encode
@@ -24,6 +24,9 @@ ONCE = "once"
 """The kind of a row that stands for a handler's work: it is recorded, and there is nothing to perform."""
 
 ENDED = "the event was asked for something after its handler had ended: await everything inside the handler"
+
+
+T = TypeVar("T")
 
 
 class NotAwaited(OncehookError):
@@ -75,17 +78,42 @@ class Noop:
         return {**facts, "source": self.leased.source, "receipt": self.leased.receipt}
 
 
-class Answer(Awaitable[Any]):
-    """What a verb gives in an `async def` handler: await it."""
+class Answer(Coroutine[Any, Any, T], Generic[T]):
+    """The answer to a verb, once it is awaited: at most once, in any loop. It cannot be tested as true or false."""
 
-    def __init__(self, outbox: "Outbox", verb: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    def __init__(self, outbox: "Outbox", verb: str, run: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._outbox = outbox
-        self._ask = ask
+        self._run = run
+        self._steps: Generator[Any, Any, T] | None = None
         self.verb = verb
 
-    def __await__(self) -> Generator[Any, None, Any]:
+    def __await__(self) -> Generator[Any, Any, T]:
         self._outbox.unanswered.discard(self)
-        return self._ask().__await__()
+        running = asyncio.get_running_loop()
+        if running is self._outbox.loop:
+            return self._run().__await__()
+        elsewhere = asyncio.run_coroutine_threadsafe(self._run(), self._outbox.loop)
+        return asyncio.wrap_future(elsewhere, loop=running).__await__()
+
+    def __bool__(self) -> bool:
+        raise NotAwaited(f"event.{self.verb}(…) was not awaited: write `await event.{self.verb}(…)`")
+
+    # For asyncio.gather, create_task and others that run a coroutine themselves
+
+    def send(self, value: Any, /) -> Any:
+        return self._started().send(value)
+
+    def throw(self, *error: Any) -> Any:
+        return self._started().throw(*error)
+
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+
+    def _started(self) -> Generator[Any, Any, T]:
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps
 
 
 class Outbox:
@@ -105,7 +133,7 @@ class Outbox:
         self._effects = effects
         self._canonical = canonical
         self._committed = committed
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
         self._pending: list[Ask] = []
         self._once: Ask | None = None  # written last: another event that has it ends this one's work, not its handler
@@ -113,7 +141,7 @@ class Outbox:
         self._fetched: dict[int, Any] = {}
         self._ended = False
         self.project_again: Callable[[], Awaitable[None]] | None = None  # even if the handler's work is not kept
-        self.unanswered: set[Answer] = set()
+        self.unanswered: set[Answer[Any]] = set()
         self.asks: list[Ask] = []
         self.noops: list[Noop] = []
 
@@ -186,24 +214,26 @@ class Outbox:
 
     # -- effects --------------------------------------------------------------------------------------------------
 
-    def effect(self, leased: Leased, key: str, what: Function | str, args: dict[str, Any], scope: str | None) -> Any:
+    def effect(
+        self, leased: Leased, key: str, what: Function | str, args: dict[str, Any], scope: str | None
+    ) -> Answer[bool]:
         kind, target = self._effects.resolve(what, args)
         return self._request(leased, key, kind, target, encode(args), scope)
 
-    def publish(self, leased: Leased, topic: str, payload: Any, key: str | None, scope: str | None) -> Any:
+    def publish(self, leased: Leased, topic: str, payload: Any, key: str | None, scope: str | None) -> Answer[bool]:
         if not isinstance(topic, str) or not topic or not is_storable(topic):
             raise EffectRefused(f"the topic is {topic!r}: give a text")
         args = encode({"payload": payload}, "message")
         return self._request(leased, key or f"{topic}:{leased.event_id}", TOPIC, topic, args, scope)
 
-    def _request(self, leased: Leased, key: str, kind: str, target: str, args: str, scope: str | None) -> Any:
+    def _request(self, leased: Leased, key: str, kind: str, target: str, args: str, scope: str | None) -> Answer[bool]:
         self._check_open()
         for name, value in (("key", key), ("scope", scope or leased.source)):
             if not isinstance(value, str) or not value:
                 raise EffectRefused(f"the effect's {name} is {value!r}: give a text that names it, such as mail:in_123")
         ask = Ask(leased, indexed(scope or leased.source) or "", indexed(key) or "", kind, target, args)
         self._pending.append(ask)
-        return self._in_its_way(Answer(self, "effect", lambda: self._ask_and_tell(ask)))
+        return Answer(self, "publish" if kind == TOPIC else "effect", lambda: self._ask_and_tell(ask))
 
     async def _ask_and_tell(self, ask: Ask) -> bool:
         await self._write()
@@ -271,7 +301,7 @@ class Outbox:
 
     # -- entities -------------------------------------------------------------------------------------------------
 
-    def advance(self, leased: Leased, advance: Advance) -> Any:
+    def advance(self, leased: Leased, advance: Advance) -> Answer[bool]:
         return self._decides("advance", lambda: self._advance(leased, advance))
 
     async def _advance(self, leased: Leased, advance: Advance) -> bool:
@@ -280,7 +310,7 @@ class Outbox:
             await self._note([Noop(leased, "stale", advance.scope, advance.key)])
         return bool(moved)
 
-    def is_stale(self, advance: Advance) -> Any:
+    def is_stale(self, advance: Advance) -> Answer[bool]:
         return self._decides("is_stale", lambda: self._is_stale(advance))
 
     async def _is_stale(self, advance: Advance) -> bool:
@@ -294,7 +324,7 @@ class Outbox:
 
     # -- the object now -------------------------------------------------------------------------------------------
 
-    def canonical(self, leased: Leased, event: Any) -> Any:
+    def canonical(self, leased: Leased, event: Any) -> Answer[Any]:
         return self._decides("canonical", lambda: self._fetch(leased, event))
 
     async def _fetch(self, leased: Leased, event: Any) -> Any:
@@ -309,14 +339,17 @@ class Outbox:
 
     # -- in a loop or in a thread ---------------------------------------------------------------------------------
 
-    def _decides(self, verb: str, ask: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    def _decides(self, verb: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Answer[T]:
         self._check_open()
-        answer = Answer(self, verb, ask)
+        answer = Answer(self, verb, run)
         self.unanswered.add(answer)
-        return self._in_its_way(answer)
+        return answer
 
-    def _in_its_way(self, answer: Answer) -> Any:
-        return in_its_way(answer, self._loop)
+    def wait_for(self, answer: Answer[T]) -> T:
+        """Block a handler's thread for the answer. Called in a loop, where it must not block, it returns an awaitable:
+        then a plain function has returned the coroutine of an `async def` that it hides."""
+        given: T = in_its_way(answer, self.loop)
+        return given
 
     def _check_open(self) -> None:
         if self._ended:

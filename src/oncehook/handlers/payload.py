@@ -16,7 +16,7 @@ import msgspec
 
 from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function
-from oncehook.handlers.event import Event
+from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.mismatch import describe_mismatch, missing, type_name
 from oncehook.handlers.payload_types import decode_model, inspect_type
 from oncehook.model.errors import ConfigurationError
@@ -54,7 +54,7 @@ class Parameter:
     is_container: bool  # the type is made of an object or an array, never of a text
     default: Any
 
-    def decode(self, event: Event) -> Any:
+    def decode(self, event: BaseEvent) -> Any:
         """Return the decoded value. Raises Fail: another attempt would find the same payload."""
         payload = event.payload
         if payload is None and event.raw.strip() != b"null":
@@ -107,7 +107,7 @@ class Payloads:
     def names(self) -> frozenset[str]:
         return frozenset(parameter.name for parameter in self.parameters)
 
-    def decode(self, event: Event) -> Decoded:
+    def decode(self, event: BaseEvent) -> Decoded:
         return Decoded({one.name: one.decode(event) for one in self.parameters}, self.positional)
 
 

@@ -1,17 +1,25 @@
 """What code registers with an inbox: handlers, effects, subscribers and how a canonical object is asked for."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Concatenate, TypeVar, overload
 
 from oncehook.concurrency.calling import name_of
-from oncehook.effects.effect import EFFECT_TIMEOUT, FUNCTION, TOPIC, Effects, Target
+from oncehook.effects.effect import EFFECT_TIMEOUT, FUNCTION, TOPIC, Effect, Effects, Target
 from oncehook.handlers.canonical import FETCH_TIMEOUT, Canonical, Fetcher
+from oncehook.handlers.event import Event, SyncEvent
 from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handler, Handlers
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.retry import Retry
-from oncehook.model.values import duration
+from oncehook.model.values import Duration, duration
 
-F = TypeVar("F", bound=Callable[..., Any])
+Handling = Callable[Concatenate[Event, ...], Awaitable[object]] | Callable[Concatenate[SyncEvent, ...], None]
+BatchHandling = (
+    Callable[Concatenate[list[Event], ...], Awaitable[object]] | Callable[Concatenate[list[SyncEvent], ...], None]
+)
+H = TypeVar("H", bound=Handling)
+B = TypeVar("B", bound=BatchHandling)
+E = TypeVar("E", bound=Callable[Concatenate[Effect, ...], object])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class Registration:
@@ -24,16 +32,39 @@ class Registration:
 
     # -- handlers -------------------------------------------------------------------------------------------------
 
+    @overload
     def on(
         self,
         source: str,
         type_pattern: str,
         *,
         retry: Retry | None = None,
-        timeout: Any = None,
+        timeout: Duration | None = None,
+        batch: None = None,
+        once_per: str | Sequence[str] | None = None,
+    ) -> Callable[[H], H]: ...
+
+    @overload
+    def on(
+        self,
+        source: str,
+        type_pattern: str,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        batch: int,
+    ) -> Callable[[B], B]: ...
+
+    def on(
+        self,
+        source: str,
+        type_pattern: str,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
         batch: int | None = None,
         once_per: str | Sequence[str] | None = None,
-    ) -> Callable[[F], F]:
+    ) -> Any:
         """Register the handler of a source's events of a type (a pattern with `*` and `?`; also a dotted prefix).
 
         It is called once per event and replay: `async def h(event)` or `async def h(event, tx)`, or a plain function,
@@ -60,15 +91,20 @@ class Registration:
     # -- effects --------------------------------------------------------------------------------------------------
 
     @overload
-    def effect(self, function: F) -> F: ...
+    def effect(self, function: E) -> E: ...
 
     @overload
     def effect(
-        self, *, name: str | None = None, retry: Retry | None = None, timeout: Any = None
-    ) -> Callable[[F], F]: ...
+        self, *, name: str | None = None, retry: Retry | None = None, timeout: Duration | None = None
+    ) -> Callable[[E], E]: ...
 
     def effect(
-        self, function: Any = None, *, name: str | None = None, retry: Retry | None = None, timeout: Any = None
+        self,
+        function: Any = None,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
     ) -> Any:
         """Register a function for `event.effect`: `def f(effect, …)`, plain or async, by its name unless one is given.
 
@@ -76,7 +112,7 @@ class Registration:
         `effect.idempotency_key` on to whoever is called. It may raise `RetryLater` and `Fail`.
         """
 
-        def register(function: F) -> F:
+        def register(function: E) -> E:
             called = name or getattr(function, "__name__", None)
             if called is None:
                 raise ConfigurationError(f"{name_of(function)} has no name of its own: give @inbox.effect a name=…")
@@ -85,28 +121,28 @@ class Registration:
 
         return register if function is None else register(function)
 
-    def subscribe(self, topic: str, *, retry: Retry | None = None, timeout: Any = None) -> Callable[[F], F]:
+    def subscribe(self, topic: str, *, retry: Retry | None = None, timeout: Duration | None = None) -> Callable[[E], E]:
         """Register the function that takes a topic's messages (`event.publish`): `def f(effect, payload)`."""
         if not isinstance(topic, str) or not topic:
             raise ConfigurationError('@inbox.subscribe takes a topic: write @inbox.subscribe("…") over the function')
 
-        def register(function: F) -> F:
+        def register(function: E) -> E:
             self._perform(TOPIC, topic, function, retry, timeout)
             return function
 
         return register
 
-    def _perform(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Any) -> None:
+    def _perform(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Duration | None) -> None:
         policy = Retry() if retry is None else retry
         self._effects.add(Target(kind, name, function, policy, seconds(timeout, EFFECT_TIMEOUT)))
 
     @overload
-    def canonical(self, source: str, fetch: F, *, timeout: Any = None) -> F: ...
+    def canonical(self, source: str, fetch: F, *, timeout: Duration | None = None) -> F: ...
 
     @overload
-    def canonical(self, source: str, *, timeout: Any = None) -> Callable[[F], F]: ...
+    def canonical(self, source: str, *, timeout: Duration | None = None) -> Callable[[F], F]: ...
 
-    def canonical(self, source: str, fetch: Any = None, *, timeout: Any = None) -> Any:
+    def canonical(self, source: str, fetch: Any = None, *, timeout: Duration | None = None) -> Any:
         """Register how a source's object is asked of its provider, for `event.canonical()`: `fetch(event)`."""
 
         def register(fetch: F) -> F:
@@ -128,7 +164,7 @@ def identity_of(once_per: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def seconds(timeout: Any, default: float) -> float:
+def seconds(timeout: Duration | None, default: float) -> float:
     """A timeout as it is given in code."""
     try:
         return default if timeout is None else duration(timeout)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function, Threads
-from oncehook.handlers.event import Event
+from oncehook.handlers.event import BaseEvent, Event, SyncEvent
 from oncehook.handlers.outbox import Outbox
 from oncehook.handlers.payload import NOTATION, Decoded, Payloads, find_payloads
 from oncehook.model.errors import ConfigurationError
@@ -38,6 +38,7 @@ class Handler:
     defaulted: frozenset[str] = frozenset()  # of `retry` and `timeout`: what the source's settings decide
     name: str = field(init=False)
     is_async: bool = field(init=False)
+    event_class: type[Event] | type[SyncEvent] = field(init=False)
     takes_tx: bool = field(init=False)
     payloads: Payloads | None = field(init=False)
 
@@ -49,6 +50,7 @@ class Handler:
         object.__setattr__(self, "payloads", payloads)
         arguments = calling.positional(self.function, name, payloads.names if payloads else ())
         object.__setattr__(self, "is_async", calling.is_meant_async(self.function))
+        object.__setattr__(self, "event_class", Event if self.is_async else SyncEvent)
         object.__setattr__(self, "takes_tx", arguments > 1)
         if not 1 <= arguments <= 2:
             raise ConfigurationError(
@@ -91,7 +93,7 @@ class Handler:
         return literals == len(self.pattern), literals
 
 
-async def is_repeated(handler: Handler, event: Event, transaction: Transaction) -> bool:
+async def is_repeated(handler: Handler, event: BaseEvent, transaction: Transaction) -> bool:
     """Whether another event of the same identity (`once_per`) was handled by this handler. A replay is not another."""
     if not handler.once_per:
         return False
@@ -105,7 +107,7 @@ async def is_repeated(handler: Handler, event: Event, transaction: Transaction) 
     return await transaction.is_repeated(event._leased, key)
 
 
-def _identity(event: Event, name: str) -> Any:
+def _identity(event: BaseEvent, name: str) -> Any:
     """A fact of the event, or what stands at a path of its payload."""
     if name in ("type", "object_id", "correlation_id"):
         return getattr(event, name)
@@ -122,7 +124,7 @@ class Projection(Protocol):
     def __contains__(self, source: str) -> bool:
         """Whether it derives anything from the events of a source."""
 
-    async def project(self, events: Sequence[Event], transaction: Transaction) -> None:
+    async def project(self, events: Sequence[BaseEvent], transaction: Transaction) -> None:
         """Derive the tables from these events too. Projecting an event again changes nothing."""
 
 
@@ -205,7 +207,7 @@ class Handlers:
             )
         return self._chosen[key]
 
-    async def project(self, events: Sequence[Event], transaction: Transaction) -> None:
+    async def project(self, events: Sequence[BaseEvent], transaction: Transaction) -> None:
         """Run the projection of these events, after their handler.
 
         Where `once_per` shows at the end that another event was first, the handler's work is undone and this is kept.

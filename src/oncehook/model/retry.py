@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from oncehook.model.errors import ConfigurationError, OncehookError
-from oncehook.model.values import Parse, duration, ratio, some, whole
+from oncehook.model.values import Duration, Parse, duration, ratio, some, whole
 
 Uniform = Callable[[float, float], float]
 
@@ -14,7 +14,7 @@ Uniform = Callable[[float, float], float]
 class RetryLater(OncehookError):
     """Raised by a handler: not now, try again after so long. It counts as an attempt."""
 
-    def __init__(self, reason: str = "the handler asked to be called later", *, after: Any = None) -> None:
+    def __init__(self, reason: str = "the handler asked to be called later", *, after: Duration | None = None) -> None:
         super().__init__(reason)
         self.after = None if after is None else duration(after)
 

@@ -10,6 +10,12 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 Parse = Callable[[Any], Any]
 Network = IPv4Network | IPv6Network
 
+Duration = str | float
+"""A duration as code and files give it: "30d", "2h", "90s", "250ms", or seconds."""
+
+Size = str | int
+"""A size as code and files give it: "1MiB", "500kB", or bytes."""
+
 
 def text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():

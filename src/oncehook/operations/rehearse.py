@@ -16,7 +16,7 @@ import msgspec
 from oncehook.concurrency.calling import Threads, said
 from oncehook.effects.effect import Effects
 from oncehook.handlers.canonical import Canonical
-from oncehook.handlers.event import Event
+from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.outbox import ONCE, Outbox
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import OncehookError
@@ -92,7 +92,7 @@ async def rehearse(
             lambda outbox: None,  # nothing is ever committed here
         )
         try:
-            event = Event(_as_leased(receipt, payload), outbox)
+            event = handler.event_class(_as_leased(receipt, payload), outbox)
             await _handle(handlers, handler, event, outbox, rehearsal)
             await recording.flush()
         except Exception as error:  # whatever the user's code raises is the result
@@ -111,7 +111,7 @@ def _recording(store: Store, transaction: Callable[[], Any] | None, watch: "Watc
     return recording
 
 
-async def _handle(handlers: Handlers, handler: Handler, event: Event, outbox: Outbox, rehearsal: Rehearsal) -> None:
+async def _handle(handlers: Handlers, handler: Handler, event: BaseEvent, outbox: Outbox, rehearsal: Rehearsal) -> None:
     payloads = None if handler.payloads is None else handler.payloads.decode(event)
     rehearsal.repeated = await is_repeated(handler, event, outbox)
     threads = Threads(1, "oncehook-rehearsal")

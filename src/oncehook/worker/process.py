@@ -11,7 +11,7 @@ from oncehook.concurrency.calling import Threads, after_failure, told
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.concurrency.stopping import is_stopping
 from oncehook.concurrency.wakeup_queue import Dues
-from oncehook.handlers.event import Event
+from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.payload import Decoded
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import Unavailable
@@ -136,7 +136,7 @@ class Processor:
         transaction = self.transaction()
         settled = [self._done(one, handler) for one in batch]
         try:
-            await self._run(handler, [Event(one, transaction) for one in batch], transaction, batch)
+            await self._run(handler, [handler.event_class(one, transaction) for one in batch], transaction, batch)
             for done in settled:
                 done.seconds = self.clock.monotonic() - started
             whole = not transaction.used or await transaction.settle(settled)
@@ -176,7 +176,7 @@ class Processor:
         transaction: Transaction | None = self.transaction()
         assert transaction is not None
         started = self.clock.monotonic()
-        event = Event(leased, transaction)
+        event = handler.event_class(leased, transaction)
         try:
             await self._run(handler, [event], transaction, [leased])
         except (Exception, asyncio.CancelledError) as error:
@@ -191,7 +191,7 @@ class Processor:
         return settled, transaction if transaction is not None and transaction.used else None
 
     async def _run(
-        self, handler: Handler, events: list[Event], transaction: Transaction, held: Sequence[Leased]
+        self, handler: Handler, events: Sequence[BaseEvent], transaction: Transaction, held: Sequence[Leased]
     ) -> None:
         """Run the handler, then the projection of its events."""
         payloads = None if handler.payloads is None else handler.payloads.decode(events[0])
@@ -202,7 +202,7 @@ class Processor:
     async def _call(
         self,
         handler: Handler,
-        events: list[Event],
+        events: Sequence[BaseEvent],
         transaction: Transaction,
         held: Sequence[Leased],
         payloads: Decoded | None,

@@ -7,7 +7,7 @@ writer anyway. It never runs on the connection that claims, and it may hold the 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -289,6 +289,10 @@ class SqliteConnection:
     async def execute(self, sql: str, *args: Any) -> int:
         """Run a statement; how many rows it changed."""
         return int(await self._transaction.run(lambda connection: connection.execute(sql, args).rowcount))
+
+    async def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:
+        """Run a statement once for each row of arguments."""
+        await self._transaction.run(lambda connection: connection.executemany(sql, rows))
 
     async def fetch(self, sql: str, *args: Any) -> list[dict[str, Any]]:
         def fetch(connection: sqlite3.Connection) -> list[dict[str, Any]]:

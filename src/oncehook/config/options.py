@@ -1,0 +1,87 @@
+"""The keyword arguments of `Inbox(…)` and `inbox.source(…)`, with the types that code may give.
+
+Each key is a field of `Settings` or `SourceSettings`, where its meaning is; a test compares them.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypedDict
+
+from oncehook.model.retry import Retry
+from oncehook.model.values import Duration, Size
+
+
+class InboxOptions(TypedDict, total=False):
+    """The settings of a whole inbox, as keyword arguments of `Inbox`."""
+
+    app: str
+    max_body: Size
+    receive_timeout: Duration
+    claim_timeout: Duration
+    intake_limit: int
+    intake_bytes: Size
+    trusted_proxies: Sequence[str]
+    migrate: Literal["auto", "never"]
+    unsafe_durability: bool
+    concurrency: int
+    lease: Duration
+    stop_grace: Duration
+    poll: Duration
+    notify: bool
+    pooler: Literal["auto", "none", "transaction"]
+    clean_sessions: bool
+    dedupe_window: Duration
+    payload_retention: Duration
+    effect_targets: Sequence[str]
+    effect_retention: Duration
+    email_retention: Duration
+    email_suppress: Sequence[str]
+    email_soft_bounces: int
+    email_case_sensitive: bool
+    version: str
+    metrics_token: str
+    fast_paths: bool
+    log_level: Literal["debug", "info", "warning", "error"]
+    log_format: Literal["auto", "json", "console"]
+
+
+class RetryOptions(TypedDict, total=False):
+    """Some fields of a `Retry`, as in `retry = { attempts = 5, first = "2s" }` of the file."""
+
+    attempts: int
+    first: Duration
+    factor: float
+    most: Duration
+
+
+class SourceOptions(TypedDict, total=False):
+    """The settings of one source, as keyword arguments of `inbox.source`."""
+
+    provider: str
+    verify: Literal["signature", "none"]
+    types: Sequence[str]
+    mode: Literal["queued", "inline"]
+    on_failure: Literal["retry", "dead_letter"]
+    unhandled: Literal["wait", "ignore"]
+    max_attempts: int
+    retry: Retry | RetryOptions | Mapping[str, object]
+    timeout: Duration
+    max_body: Size
+    tolerance: Duration
+    dedupe_window: Duration
+    payload_retention: Duration
+    correlation: str
+    id: str | Sequence[str]
+    forward: str
+    forward_secret: str | Sequence[str]
+    forward_timeout: Duration
+    forward_concurrency: int
+    forward_headers: Sequence[str]
+    serial_by: str | Sequence[str]
+    serial_failed: Literal["block", "skip"]
+    email: bool
+    topics: Sequence[str]
+    public_url: str
+    webhook_id: str
+    verify_token: str
+    app_id: str
+    sandbox: bool
