@@ -271,7 +271,7 @@ def test_every_word_of_a_definition_is_documented() -> None:
 
 
 def test_the_event_in_json_is_documented_key_by_key() -> None:
-    from oncehook.web.api.schemas import Event
+    from oncehook.web.api.schemas.events import Event
 
     assert [name for name in Event.__struct_fields__ if f"`{name}`" not in TEXTS["docs/events.md"]] == []
 

@@ -13,7 +13,8 @@ import pytest
 from oncehook import Fail, Inbox
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.testing import deliver, post
-from oncehook.web.api import ENDPOINTS, schemas
+from oncehook.web.api import ENDPOINTS
+from oncehook.web.api.schemas.events import Event
 from tests.email_payloads import postmark_bounce
 from tests.events import Rows, stripe_body
 from tests.test_web_pages import send, worked_off
@@ -84,7 +85,7 @@ async def test_every_answer_is_as_the_document_says(inbox: Inbox, site: Site, pr
 async def test_the_event_in_json_is_the_one_of_the_command_line(inbox: Inbox, program: httpx.AsyncClient) -> None:
     await send(inbox, "evt_1")
     (event,) = (await program.get("/api/events")).json()["events"]
-    assert tuple(event) == schemas.Event.__struct_fields__
+    assert tuple(event) == Event.__struct_fields__
     assert set(Receipt.__slots__) - set(event) == {"unhandled_at"}
     (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=1)
     assert event == receipt.as_json()

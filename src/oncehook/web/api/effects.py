@@ -6,15 +6,15 @@ from starlette.responses import Response
 
 from oncehook.effects.effect import effect_json
 from oncehook.operations.replay import replay_effects
-from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.api.schemas.effects import Effect, Effects, EffectsQuery, ReplayedEffects, SelectedEffects
 from oncehook.web.effects import Asked, find, list_effects, read_cursor, selected, try_again, wake
 from oncehook.web.overview import MOST
 from oncehook.web.page import Context, Problem, principal
 
 
 async def list_them(context: Context, request: Request) -> Response:
-    query = read_query(request, schemas.EffectsQuery)
+    query = read_query(request, EffectsQuery)
     asked = Asked.of(msgspec.structs.asdict(query))
     found = await list_effects(context.store, asked.filter(), read_cursor(query.cursor), query.limit)
     return answer(
@@ -38,7 +38,7 @@ async def replay_one(context: Context, request: Request) -> Response:
 
 async def replay_many(context: Context, request: Request) -> Response:
     """Count first; then the same with that count. What has changed since was not agreed to."""
-    body = read_body(request, schemas.SelectedEffects)
+    body = read_body(request, SelectedEffects)
     wanted = selected(Asked(source=body.source, target=body.target))
     count, erased = await context.store.effects.count_failed(wanted)
     if body.dry_run:
@@ -52,17 +52,17 @@ async def replay_many(context: Context, request: Request) -> Response:
 
 ENDPOINTS = (
     Endpoint(
-        "GET", "/api/effects", list_them, summary="Effects, newest first.", query=schemas.EffectsQuery,
-        answer=schemas.Effects,
+        "GET", "/api/effects", list_them, summary="Effects, newest first.", query=EffectsQuery,
+        answer=Effects,
     ),
     Endpoint(
         "POST", "/api/effects/replay", replay_many, scope="replay",
         summary="Have the failed ones of a source or target performed again, or count them.",
-        body=schemas.SelectedEffects, answer=schemas.ReplayedEffects,
+        body=SelectedEffects, answer=ReplayedEffects,
     ),
-    Endpoint("GET", "/api/effects/{effect}", show, summary="One effect, with its arguments.", answer=schemas.Effect),
+    Endpoint("GET", "/api/effects/{effect}", show, summary="One effect, with its arguments.", answer=Effect),
     Endpoint(
         "POST", "/api/effects/{effect}/replay", replay_one, scope="replay",
-        summary="Have one failed effect performed again.", answer=schemas.ReplayedEffects,
+        summary="Have one failed effect performed again.", answer=ReplayedEffects,
     ),
 )  # fmt: skip

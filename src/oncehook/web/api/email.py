@@ -4,15 +4,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oncehook.email import DIMENSIONS
-from oncehook.web.api import schemas_email as schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.api.schemas.email import (
+    EmailCounts,
+    EmailCountsQuery,
+    EmailMessage,
+    EmailMessageQuery,
+    SuppressedQuery,
+    Suppression,
+    SuppressionChange,
+    Suppressions,
+)
 from oncehook.web.email import change, look
 from oncehook.web.listing import read_moment
 from oncehook.web.page import Context, Problem, check_texts
 
 
 async def status(context: Context, request: Request) -> Response:
-    message = read_query(request, schemas.EmailMessageQuery).message
+    message = read_query(request, EmailMessageQuery).message
     check_texts({"message": message})
     statuses = await context.runtime.email.status(message)
     if not statuses:
@@ -21,7 +30,7 @@ async def status(context: Context, request: Request) -> Response:
 
 
 async def suppressed(context: Context, request: Request) -> Response:
-    query = read_query(request, schemas.SuppressedQuery)
+    query = read_query(request, SuppressedQuery)
     if query.address:
         check_texts({"address": query.address})
         try:
@@ -35,17 +44,17 @@ async def suppressed(context: Context, request: Request) -> Response:
 
 
 async def suppress(context: Context, request: Request) -> Response:
-    body = read_body(request, schemas.SuppressionChange)
+    body = read_body(request, SuppressionChange)
     return answer(await change(context, request, body.address, body.note, remove=False))
 
 
 async def allow(context: Context, request: Request) -> Response:
-    body = read_body(request, schemas.SuppressionChange)
+    body = read_body(request, SuppressionChange)
     return answer(await change(context, request, body.address, body.note, remove=True))
 
 
 async def counts(context: Context, request: Request) -> Response:
-    query = read_query(request, schemas.EmailCountsQuery)
+    query = read_query(request, EmailCountsQuery)
     check_texts({"source": query.source})
     sides = [side for side in query.by.split(",") if side]
     if any(side not in DIMENSIONS for side in sides):
@@ -58,22 +67,22 @@ async def counts(context: Context, request: Request) -> Response:
 ENDPOINTS = (
     Endpoint(
         "GET", "/api/email/status", status, summary="What became of a message, for each recipient.",
-        query=schemas.EmailMessageQuery, answer=schemas.EmailMessage,
+        query=EmailMessageQuery, answer=EmailMessage,
     ),
     Endpoint(
         "GET", "/api/email/suppressed", suppressed, summary="Who must not be sent to; or one address, if it is.",
-        query=schemas.SuppressedQuery, answer=schemas.Suppressions,
+        query=SuppressedQuery, answer=Suppressions,
     ),
     Endpoint(
         "POST", "/api/email/suppress", suppress, scope="admin", summary="Suppress an address by hand.",
-        body=schemas.SuppressionChange, answer=schemas.Suppression,
+        body=SuppressionChange, answer=Suppression,
     ),
     Endpoint(
         "POST", "/api/email/allow", allow, scope="admin", summary="Lift a suppression by hand.",
-        body=schemas.SuppressionChange, answer=schemas.Suppression,
+        body=SuppressionChange, answer=Suppression,
     ),
     Endpoint(
         "GET", "/api/email/counts", counts, summary="How many events, by day, source, type, tag or domain.",
-        query=schemas.EmailCountsQuery, answer=schemas.EmailCounts,
+        query=EmailCountsQuery, answer=EmailCounts,
     ),
 )  # fmt: skip

@@ -12,8 +12,9 @@ from oncehook.model.receipt import EffectFilter, Payload
 from oncehook.operations.prune import forget
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
-from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.api.schemas.events import Erased, Events, EventsQuery, Retried, WholeEvent
+from oncehook.web.api.schemas.replays import Rehearsed, Replay, RunState, Selected
 from oncehook.web.event import EFFECTS, find, raw, run_now
 from oncehook.web.listing import Asked, list_events, read_cursor, write_cursor
 from oncehook.web.page import Context, Problem, principal
@@ -22,7 +23,7 @@ from oncehook.web.show import shortened
 
 
 async def list_them(context: Context, request: Request) -> Response:
-    query = read_query(request, schemas.EventsQuery)
+    query = read_query(request, EventsQuery)
     asked = Asked.of(msgspec.structs.asdict(query))
     found = await list_events(context.store, asked.filter(), read_cursor(query.cursor), query.limit)
     events = [receipt.as_json() for receipt in found.receipts]
@@ -96,7 +97,7 @@ async def erase(context: Context, request: Request) -> Response:
 
 async def replay_many(context: Context, request: Request) -> Response:
     """Count first; then the same with that count. What has changed since was not agreed to."""
-    body = read_body(request, schemas.Selected)
+    body = read_body(request, Selected)
     selection = await selected(context, Asked.of(msgspec.structs.asdict(body)))
     would = await count(context, selection)
     told = {"matched": would.matched, "replayed": would.count, "left": dict(would.left), "run": None}
@@ -120,30 +121,30 @@ async def show_run(context: Context, request: Request) -> Response:
 
 ENDPOINTS = (
     Endpoint(
-        "GET", "/api/events", list_them, summary="Events, newest first.", query=schemas.EventsQuery,
-        answer=schemas.Events,
+        "GET", "/api/events", list_them, summary="Events, newest first.", query=EventsQuery,
+        answer=Events,
     ),
-    Endpoint("GET", "/api/events/{receipt}", show, summary="One event, whole.", answer=schemas.WholeEvent),
+    Endpoint("GET", "/api/events/{receipt}", show, summary="One event, whole.", answer=WholeEvent),
     Endpoint("GET", "/api/events/{receipt}/raw", raw, summary="The exact bytes of its body."),
     Endpoint(
         "POST", "/api/events/{receipt}/replay", replay_one, scope="replay", summary="Have one event handled again.",
-        answer=schemas.Replay,
+        answer=Replay,
     ),
     Endpoint(
         "POST", "/api/events/{receipt}/retry", retry_one, scope="replay", summary="Run its waiting retry now.",
-        answer=schemas.Retried,
+        answer=Retried,
     ),
     Endpoint(
         "POST", "/api/events/{receipt}/rehearse", rehearse_one, scope="replay",
-        summary="Run its handler in a transaction that is rolled back.", answer=schemas.Rehearsed,
+        summary="Run its handler in a transaction that is rolled back.", answer=Rehearsed,
     ),
     Endpoint(
         "DELETE", "/api/events/{receipt}/payload", erase, scope="admin", summary="Erase its payload for good.",
-        answer=schemas.Erased,
+        answer=Erased,
     ),
     Endpoint(
         "POST", "/api/replays", replay_many, scope="replay", summary="Replay what a filter picks, or count it.",
-        body=schemas.Selected, answer=schemas.Replay, status=202,
+        body=Selected, answer=Replay, status=202,
     ),
-    Endpoint("GET", "/api/replays/{run}", show_run, summary="How far a replay is.", answer=schemas.RunState),
+    Endpoint("GET", "/api/replays/{run}", show_run, summary="How far a replay is.", answer=RunState),
 )  # fmt: skip

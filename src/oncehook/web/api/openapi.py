@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oncehook import __version__
-from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer
+from oncehook.web.api.schemas.problems import ProblemAnswer
 from oncehook.web.page import Context
 
 REF = "#/components/schemas/{name}"
@@ -36,7 +36,7 @@ PROBLEMS = {
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """OpenAPI 3.1, with every type that is declared."""
-    kinds = [kind for e in endpoints for kind in (e.body, e.answer) if kind is not None] + [schemas.ProblemAnswer]
+    kinds = [kind for e in endpoints for kind in (e.body, e.answer) if kind is not None] + [ProblemAnswer]
     _, components = msgspec.json.schema_components(list(dict.fromkeys(kinds)), ref_template=REF)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:

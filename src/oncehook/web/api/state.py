@@ -8,8 +8,12 @@ from starlette.responses import Response
 
 from oncehook.model.receipt import rfc3339
 from oncehook.operations.dead_letters import MOST_ERRORS, grouped
-from oncehook.web.api import schemas
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.api.schemas.alerts import AlertsState
+from oncehook.web.api.schemas.audit import Audit, AuditQuery
+from oncehook.web.api.schemas.events import Dead
+from oncehook.web.api.schemas.overview import OverviewQuery, OverviewState
+from oncehook.web.api.schemas.sources import Paused, PauseFor, Sources
 from oncehook.web.audit import look
 from oncehook.web.overview import RANGES
 from oncehook.web.page import Context
@@ -20,7 +24,7 @@ TOLD = ("source", "provider", "is_verified", "secrets", "mode", "types", "dedupe
 
 
 async def overview(context: Context, request: Request) -> Response:
-    query = read_query(request, schemas.OverviewQuery)
+    query = read_query(request, OverviewQuery)
     buckets, series = await context.overview.rates(query.range, query.source or None)
     total = await context.overview.total()
     total = {name: value for name, value in total.items() if name != "is_empty"}
@@ -66,7 +70,7 @@ def _pause(row: dict[str, Any]) -> dict[str, Any]:
 
 
 async def pause(context: Context, request: Request) -> Response:
-    body = read_body(request, schemas.PauseFor) if request.state.body else schemas.PauseFor()
+    body = read_body(request, PauseFor) if request.state.body else PauseFor()
     source = await change(context, request, paused=True, reason=body.reason, seconds=body.seconds)
     return answer({"source": source, "paused": True})
 
@@ -81,7 +85,7 @@ async def alerts(context: Context, request: Request) -> Response:
 
 
 async def audit(context: Context, request: Request) -> Response:
-    query = read_query(request, schemas.AuditQuery)
+    query = read_query(request, AuditQuery)
     rows, more = await look(context, query.cursor, query.limit)
     return answer({"rows": rows, "next": None if more is None else str(more)})
 
@@ -89,24 +93,24 @@ async def audit(context: Context, request: Request) -> Response:
 ENDPOINTS = (
     Endpoint(
         "GET", "/api/overview", overview, summary="Rates over time, backlog, lag and latencies.",
-        query=schemas.OverviewQuery, answer=schemas.OverviewState,
+        query=OverviewQuery, answer=OverviewState,
     ),
-    Endpoint("GET", "/api/dead", dead, summary="Dead letters, grouped by what went wrong.", answer=schemas.Dead),
-    Endpoint("GET", "/api/sources", sources, summary="Every configured source.", answer=schemas.Sources),
+    Endpoint("GET", "/api/dead", dead, summary="Dead letters, grouped by what went wrong.", answer=Dead),
+    Endpoint("GET", "/api/sources", sources, summary="Every configured source.", answer=Sources),
     Endpoint(
         "POST", "/api/sources/{source}/pause", pause, scope="admin",
-        summary="Accept its events, and work on none of them.", body=schemas.PauseFor, answer=schemas.Paused,
+        summary="Accept its events, and work on none of them.", body=PauseFor, answer=Paused,
     ),
     Endpoint(
         "POST", "/api/sources/{source}/resume", resume, scope="admin", summary="Handle its waiting events.",
-        answer=schemas.Paused,
+        answer=Paused,
     ),
     Endpoint(
         "GET", "/api/alerts", alerts, summary="The open incidents, and what every rule measures now.",
-        answer=schemas.AlertsState,
+        answer=AlertsState,
     ),
     Endpoint(
-        "GET", "/api/audit", audit, summary="What people did, newest first.", query=schemas.AuditQuery,
-        answer=schemas.Audit,
+        "GET", "/api/audit", audit, summary="What people did, newest first.", query=AuditQuery,
+        answer=Audit,
     ),
 )  # fmt: skip

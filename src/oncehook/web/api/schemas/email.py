@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from oncehook.web.api.schemas import Text, Time
+from oncehook.web.api.schemas.values import Text, Time
 
 
 class EmailMessageQuery(Struct, frozen=True):
