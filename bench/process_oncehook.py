@@ -12,7 +12,8 @@ import uvloop
 
 from bench.stopwatch import BODY, INSERT, LEDGER, Stopwatch
 from oncehook import Event, Inbox
-from oncehook.model.receipt import Claim, State
+from oncehook.model.claim import Claim
+from oncehook.model.states import State
 from oncehook.observability import signals
 
 

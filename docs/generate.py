@@ -25,7 +25,7 @@ from oncehook.alerts.rules import RULES
 from oncehook.cli import COMMANDS, oncehook
 from oncehook.config import settings
 from oncehook.model import values
-from oncehook.model.receipt import TRANSITIONS, State
+from oncehook.model.states import TRANSITIONS, State
 from oncehook.observability import signals
 from oncehook.observability.metrics import METRICS
 from oncehook.providers import definition as providers

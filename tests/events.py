@@ -6,7 +6,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
-from oncehook.model.receipt import Claim, State
+from oncehook.model.claim import Claim
+from oncehook.model.states import State
 from oncehook.testing import sign
 
 STRIPE_SECRET = "whsec_test"

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from oncehook.config.settings import read_source
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.definition import OWN_FORM, Provider, Signature, built_in, built_in_names
 from oncehook.providers.sample import TOPIC, compose

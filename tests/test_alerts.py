@@ -12,8 +12,10 @@ import pytest
 from oncehook import Effect, Event, Fail, Inbox, RetryLater, StoreUnavailable
 from oncehook.alerts import watch
 from oncehook.alerts.rules import RULES, lasted
+from oncehook.model.effect import EffectFilter
 from oncehook.model.incident import AlertTarget, SettledAlert
-from oncehook.model.receipt import EffectFilter, Filter, State
+from oncehook.model.receipt import Filter
+from oncehook.model.states import State
 from oncehook.model.values import duration
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection

@@ -11,8 +11,8 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 import pytest
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.expressions import headers_of, templates_of
 from oncehook.providers.families import plaid_form as plaid
 from oncehook.providers.sign import sign

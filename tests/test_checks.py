@@ -6,8 +6,8 @@ from urllib.parse import parse_qs, urlencode
 
 import pytest
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.cloudevents import attribute
 from oncehook.providers.expressions import NotReadable, TooDeep
 from oncehook.providers.families import plaid_form as plaid

@@ -9,8 +9,8 @@ import pytest
 
 from oncehook.concurrency.clock import Clock
 from oncehook.config.settings import Settings
+from oncehook.model.claim import Claim, Claimed
 from oncehook.model.errors import IntakeFull, RowRefused, StoreUnavailable
-from oncehook.model.receipt import Claim, Claimed
 from oncehook.receiver.claim import MOST_IN_A_BATCH, Claimer
 from oncehook.store import make_store
 from oncehook.store.protocols import Store

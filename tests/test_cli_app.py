@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from oncehook import Inbox
-from oncehook.model.receipt import State
+from oncehook.model.states import State
 from tests.events import make_claim
 from tests.running import Run
 from tests.test_cli_work import on_store

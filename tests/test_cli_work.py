@@ -23,8 +23,9 @@ from oncehook.cli import progress as replay_progress
 from oncehook.cli import replay as replay_command
 from oncehook.cli.dead import grouped
 from oncehook.cli.stats import told
-from oncehook.model.receipt import Settled, State
+from oncehook.model.lease import Settled
 from oncehook.model.rows import DeadLetters
+from oncehook.model.states import State
 from tests.conformance.test_schema import EVENT_KEYS
 from tests.events import Rows, make_claim, stripe_body, stripe_headers
 from tests.running import Run

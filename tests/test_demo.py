@@ -24,7 +24,8 @@ from oncehook.cli.tally import Check, Tally
 from oncehook.cli.tour import Tour
 from oncehook.cli.traffic import BEHAVIOURS
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.receipt import Receipt, State
+from oncehook.model.receipt import Receipt
+from oncehook.model.states import State
 from oncehook.observability import signals
 from tests.servers import ask
 

@@ -22,7 +22,8 @@ from oncehook.cli import COMMANDS
 from oncehook.cli.serve import command as serve_command
 from oncehook.cli.worker import command as worker_command
 from oncehook.config.settings import Settings
-from oncehook.model.receipt import EffectState, State
+from oncehook.model.effect import EffectState
+from oncehook.model.states import State
 from oncehook.model.values import size
 from oncehook.observability.metrics import METRICS
 from oncehook.observability.metrics import VALUES as OUTCOMES

@@ -34,7 +34,8 @@ from oncehook.handlers.canonical import FETCH_TIMEOUT
 from oncehook.handlers.forward import POLICY
 from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MOST_PAUSE
 from oncehook.http_client.client import MOST_BODY
-from oncehook.model.receipt import EffectState, State
+from oncehook.model.effect import EffectState
+from oncehook.model.states import State
 from oncehook.observability import signals
 from oncehook.providers import definition as providers
 from oncehook.providers.expressions import MOST_BYTES

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery, rfc3339
 from oncehook.model.rows import SecretUse, StoredRejection
+from oncehook.model.timestamps import rfc3339
 from oncehook.operations.doctor import REMEDIES, diagnose
 from oncehook.operations.rotation import list_secrets
 from oncehook.providers.definition import built_in, built_in_names

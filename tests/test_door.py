@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.model.receipt import State
+from oncehook.model.states import State
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
 from oncehook.testing import Answer, deliver, post

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from oncehook.config.settings import Settings
+from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import StoreUnavailable
-from oncehook.model.receipt import Claim, Claimed, Duplicate, State
+from oncehook.model.states import State
 from oncehook.receiver import duplicates
 from oncehook.receiver.duplicates import DuplicateLog
 from oncehook.store import make_store

@@ -15,8 +15,9 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from oncehook import Inbox
 from oncehook.concurrency.clock import Clock
 from oncehook.config.settings import read_source
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected, Unavailable
-from oncehook.model.receipt import Delivery, Filter
+from oncehook.model.receipt import Filter
 from oncehook.providers.certificates import KEPT_SECONDS, MOST_A_MINUTE, Certificates, Wanted, fetch
 from oncehook.providers.families import paypal_form as paypal
 from oncehook.providers.families import plaid_form as plaid

@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from oncehook.config.settings import read_source
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected, Unavailable
-from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.families import graph_form as graph
 from oncehook.providers.families.plaid_form import encode

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.sign import sign
 from oncehook.providers.source import MOST_OFFERS
 from tests.senders import NOW, OPTIONS, sender

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from oncehook import Inbox
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import (
     KEPT_SECONDS,
     MOST_A_MINUTE,

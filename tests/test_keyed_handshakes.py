@@ -13,8 +13,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from oncehook import Inbox
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.definition import Handshake, Provider, built_in, built_in_names, read_provider
 from oncehook.providers.handshake import Host, answer

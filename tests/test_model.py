@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater, State
-from oncehook.model.receipt import TRANSITIONS, Leased, Settled
+from oncehook.model.lease import Leased, Settled
+from oncehook.model.states import TRANSITIONS
 from oncehook.operations.prune import forget
 from oncehook.testing import Bench
 from oncehook.testing.database import fresh_database

@@ -12,7 +12,7 @@ import pytest
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater
 from oncehook.handlers.order import OrderRefused, advance_of
-from oncehook.model.receipt import Leased
+from oncehook.model.lease import Leased
 from oncehook.model.rows import NoopCount
 from oncehook.store.postgres.handler import PostgresTransaction
 from oncehook.store.protocols import Store

@@ -22,8 +22,8 @@ from sendgrid.helpers.eventwebhook import EventWebhook
 from slack_sdk.signature import SignatureVerifier
 from workos.webhooks import Webhooks as WorkOS
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
 from oncehook.providers.verify import Verifier

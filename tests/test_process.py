@@ -13,7 +13,8 @@ from oncehook import Event, Fail, Inbox, Retry, RetryLater
 from oncehook.concurrency import quarantine as alone
 from oncehook.concurrency.quarantine import Alone
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import Settled, State
+from oncehook.model.lease import Settled
+from oncehook.model.states import State
 from oncehook.operations.prune import forget
 from oncehook.testing import deliver, drain
 from oncehook.worker.rescue import rescue

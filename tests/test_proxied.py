@@ -12,8 +12,8 @@ from fastapi import FastAPI
 
 from oncehook import Inbox
 from oncehook.config.settings import load, read_source
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.model.values import networks
 from oncehook.operations.doctor import diagnose
 from oncehook.providers.definition import built_in

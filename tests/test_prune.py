@@ -18,8 +18,8 @@ from oncehook import Inbox
 from oncehook.cli import main
 from oncehook.config.settings import Horizon, Settings, SourceSettings, load
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
-from oncehook.model.receipt import State
 from oncehook.model.rows import Prunable
+from oncehook.model.states import State
 from oncehook.model.values import as_duration, duration
 from oncehook.operations.prune import Janitor, Pruned, cutoffs, forget, horizon, mentioning, mentions, prune
 from oncehook.providers import definition as providers

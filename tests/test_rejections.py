@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.model.receipt import Rejection
+from oncehook.model.delivery import Rejection
 from oncehook.operations.doctor import diagnose
 from oncehook.providers.definition import built_in, built_in_names
 from oncehook.providers.sample import TOPIC, compose

@@ -11,8 +11,10 @@ import pytest
 from oncehook import ConfigurationError, Effect, Event, Fail, Inbox, Retry, RetryLater, StoreUnavailable
 from oncehook.cli.serve import listen, make_server
 from oncehook.effects import relay
-from oncehook.model.receipt import EffectState, Leased, Settled, SettledEffect, State
+from oncehook.model.effect import EffectState, SettledEffect
+from oncehook.model.lease import Leased, Settled
 from oncehook.model.retry import NotNow
+from oncehook.model.states import State
 from oncehook.operations.prune import prune
 from oncehook.store.rows import EffectTarget
 from tests.events import Rows

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, State
-from oncehook.model.receipt import TRANSITIONS, Filter
+from oncehook.model.receipt import Filter
+from oncehook.model.states import TRANSITIONS
 from oncehook.operations.rehearse import Rehearsal, counted, rehearse
 from oncehook.operations.replay import REPLAYABLE, Replayed, bounded, obstacle, pages, replay, survey, whoami
 from oncehook.store.rows import Selection

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oncehook import Inbox
-from oncehook.model.receipt import State
+from oncehook.model.states import State
 from oncehook.operations.replay import Outcomes, Pace, outcomes, replay
 from oncehook.store.rows import Selection
 from tests.events import Rows, make_claim

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox, RetryLater
-from oncehook.model.receipt import State
+from oncehook.model.states import State
 from tests.events import Rows, make_claim
 from tests.running import Run
 from tests.serving import write_config

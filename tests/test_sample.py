@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from oncehook.config.settings import read_source
-from oncehook.model.receipt import Delivery, State
+from oncehook.model.delivery import Delivery
+from oncehook.model.states import State
 from oncehook.providers.definition import built_in, read_provider
 from oncehook.providers.sample import compose, url_for
 from oncehook.providers.source import Source

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from oncehook import Event, Inbox
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.receipt import State
+from oncehook.model.states import State
 from oncehook.testing import deliver, drain, isolated
 from tests.events import make_claim, stripe_body, stripe_headers
 from tests.running import Run

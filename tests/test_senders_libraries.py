@@ -23,8 +23,8 @@ from razorpay.utility import Utility
 from square.utils.webhooks_helper import verify_signature as square_accepts
 from twilio.request_validator import RequestValidator
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.sign import sign
 from tests.senders import OPTIONS, PUBLIC_URL, sender
 

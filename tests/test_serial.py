@@ -15,7 +15,11 @@ import pytest
 
 from oncehook import ConfigurationError, Event, Fail, Inbox, Retry
 from oncehook.config.settings import Settings, read_source
-from oncehook.model.receipt import Claim, Delivery, Filter, Leased, Settled, State
+from oncehook.model.claim import Claim
+from oncehook.model.delivery import Delivery
+from oncehook.model.lease import Leased, Settled
+from oncehook.model.receipt import Filter
+from oncehook.model.states import State
 from oncehook.operations.prune import forget
 from oncehook.operations.replay import replay
 from oncehook.providers.source import Source

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from oncehook.config.settings import read_source
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.expressions import look_up, moment
 from oncehook.providers.source import Source

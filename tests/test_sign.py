@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.definition import built_in, read_provider
 from oncehook.providers.sign import sign
 from oncehook.providers.verify import Verifier

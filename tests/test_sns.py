@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from oncehook.config.settings import read_source
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.families.sns_form import certificate_url, signed_message, subscribe_url
 from oncehook.providers.sign import sign

@@ -9,9 +9,11 @@ import pytest
 
 from oncehook.config.secret import resolve
 from oncehook.config.settings import read_source
+from oncehook.model.claim import Claim
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.patterns import compile_pattern
-from oncehook.model.receipt import Claim, Delivery, State
+from oncehook.model.states import State
 from oncehook.providers.source import Source
 from tests.senders import NOW, sender
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.definition import FORM
 from oncehook.providers.expressions import look_up, parse
 from oncehook.providers.template import Body, Template, compile_paths

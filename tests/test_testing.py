@@ -17,7 +17,7 @@ import pytest
 
 import oncehook.testing
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, RetryLater, State
-from oncehook.model.receipt import EffectState
+from oncehook.model.effect import EffectState
 from oncehook.providers.definition import built_in, built_in_names
 from oncehook.providers.expressions import moment
 from oncehook.store.rows import EffectTarget

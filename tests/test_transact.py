@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox, Retry
-from oncehook.model.receipt import Leased, Settled, State
+from oncehook.model.lease import Leased, Settled
+from oncehook.model.states import State
 from oncehook.store.sqlite import work as sqlite_work
 from oncehook.store.transaction import Transaction, TransactionClosed
 from tests.events import Rows, make_claim

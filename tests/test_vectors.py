@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from oncehook.config.settings import read_source
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.definition import built_in_names
 from oncehook.providers.source import Source
 

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.definition import FORM, built_in, read_provider
 from oncehook.providers.sign import sign
 from oncehook.providers.verify import TemplateCheck, Verifier

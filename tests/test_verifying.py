@@ -9,8 +9,9 @@ from urllib.parse import urlencode
 import msgspec
 import pytest
 
+from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected, Unavailable
-from oncehook.model.receipt import LARGE, Delivery, Filter
+from oncehook.model.receipt import Filter
 from oncehook.providers.families.each import MOST_ELEMENTS
 from oncehook.receiver.verifying import Verifying
 from tests.conformance.test_every_provider_at_the_door import door

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oncehook import Fail, Inbox
-from oncehook.model.receipt import EffectFilter
+from oncehook.model.effect import EffectFilter
 from oncehook.web import effects
 from tests.events import Rows
 from tests.test_web_pages import send, worked_off

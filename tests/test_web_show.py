@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from oncehook.model.receipt import Payload, Receipt, State
+from oncehook.model.receipt import Payload, Receipt
+from oncehook.model.states import State
 from oncehook.web.show import LONGEST, as_curl, as_send, pretty, visible
 
 JSON = st.recursive(

@@ -17,8 +17,9 @@ from oncehook.model.errors import (
     StoreUnavailable,
     Unavailable,
 )
-from oncehook.model.receipt import Receipt, State
+from oncehook.model.receipt import Receipt
 from oncehook.model.retry import Fail, Retry, RetryLater
+from oncehook.model.states import State
 
 __version__ = "0.1.0"
 

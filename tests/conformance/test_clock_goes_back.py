@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from oncehook.model.receipt import Settled, State
+from oncehook.model.lease import Settled
+from oncehook.model.states import State
 from oncehook.store.protocols import Store
 from oncehook.store.rows import EffectTarget
 from tests.events import make_claim

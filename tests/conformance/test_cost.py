@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.source import Source
 from tests.senders import NOW, SENDERS, Sender, changed
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
+from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import LARGE, Delivery
 from oncehook.providers.sample import TOPIC
 from oncehook.providers.source import Source
 from tests.conformance.test_cost import BODIES, FORM, QUERIES, VALUES, counted, repeated

@@ -10,8 +10,12 @@ import pytest
 
 from oncehook.alerts.rules import RULES
 from oncehook.config.settings import Settings
-from oncehook.model.receipt import Duplicate, Filter, Settled, State, rfc3339
+from oncehook.model.claim import Duplicate
+from oncehook.model.lease import Settled
+from oncehook.model.receipt import Filter
 from oncehook.model.rows import Standing
+from oncehook.model.states import State
+from oncehook.model.timestamps import rfc3339
 from oncehook.store import make_store, queries
 from oncehook.store.protocols import Store
 from tests.events import Rows, make_claim

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oncehook.model.receipt import EffectFilter, EffectState, SettledEffect
+from oncehook.model.effect import EffectFilter, EffectState, SettledEffect
 from oncehook.store.protocols import Store
 from oncehook.store.rows import EffectTarget
 from tests.events import Rows, make_claim

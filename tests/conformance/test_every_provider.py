@@ -5,8 +5,9 @@ import traceback
 import msgspec
 import pytest
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
-from oncehook.model.receipt import Delivery, State
+from oncehook.model.states import State
 from oncehook.model.values import duration
 from oncehook.providers.verify import MOST_SIGNATURES
 from tests.senders import NOW, SENDERS, Sender, at, changed, put

@@ -10,7 +10,8 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.concurrency.clock import Clock
-from oncehook.model.receipt import Delivery, Filter
+from oncehook.model.delivery import Delivery
+from oncehook.model.receipt import Filter
 from oncehook.web.app import Service
 from tests.senders import NOW, OPTIONS, PUBLIC_URL, SENDERS, Sender, changed, sender
 from tests.servers import sqlite_file

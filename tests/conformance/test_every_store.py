@@ -10,9 +10,11 @@ from datetime import UTC, datetime
 import pytest
 
 from oncehook.config.settings import Settings
+from oncehook.model.claim import Claim, Duplicate
 from oncehook.model.errors import RowRefused, StoreUnavailable
-from oncehook.model.receipt import Claim, Duplicate, Payload, State
+from oncehook.model.receipt import Payload
 from oncehook.model.rows import DuplicateCount
+from oncehook.model.states import State
 from oncehook.store import make_store
 from oncehook.store.protocols import Store
 from oncehook.store.rows import DUPLICATES_KEPT

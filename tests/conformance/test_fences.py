@@ -13,7 +13,8 @@ from oncehook import Inbox
 from oncehook.concurrency import quarantine as alone
 from oncehook.config.settings import Settings
 from oncehook.handlers.registry import Handlers
-from oncehook.model.receipt import Leased, Settled, State
+from oncehook.model.lease import Leased, Settled
+from oncehook.model.states import State
 from oncehook.store import make_store
 from oncehook.store.protocols import Store
 from oncehook.worker import rescue

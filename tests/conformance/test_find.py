@@ -4,7 +4,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from oncehook.model.receipt import Filter, State, rfc3339
+from oncehook.model.receipt import Filter
+from oncehook.model.states import State
+from oncehook.model.timestamps import rfc3339
 from oncehook.store.protocols import Store
 from tests.events import Rows, make_claim
 

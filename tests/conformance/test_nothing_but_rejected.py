@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from oncehook.model.claim import Claim
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Claim, Delivery
 from oncehook.providers.source import Source
 from tests.senders import NOW, SENDERS, Sender, sender
 

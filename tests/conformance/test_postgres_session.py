@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
-from oncehook.model.receipt import Settled, State
+from oncehook.model.lease import Settled
+from oncehook.model.states import State
 from oncehook.store import Store
 from oncehook.store.postgres.handler import HandlerConnections
 from oncehook.store.postgres.store import PostgresStore

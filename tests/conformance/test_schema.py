@@ -8,7 +8,8 @@ import pytest
 
 import oncehook
 from oncehook.model.errors import RowRefused
-from oncehook.model.receipt import TRANSITIONS, Filter, State
+from oncehook.model.receipt import Filter
+from oncehook.model.states import TRANSITIONS, State
 from oncehook.store import queries
 from oncehook.store.protocols import Store
 from tests.events import NotAState, Rows, make_claim

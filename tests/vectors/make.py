@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.definition import built_in_names
 from tests.senders import NOW, OPTIONS, SENDERS, Sender
 

@@ -23,9 +23,9 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.http_client.client import Outgoing
 from oncehook.model.errors import ConfigurationError, Unavailable
 from oncehook.model.incident import AlertTarget, LeasedAlert, SettledAlert
-from oncehook.model.receipt import rfc3339
 from oncehook.model.retry import Retry
 from oncehook.model.rows import Incident, Watched
+from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
 from oncehook.providers.expressions import moment
 from oncehook.providers.source import Source

@@ -16,7 +16,7 @@ from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.concurrency.calling import said
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import as_duration
 from oncehook.runtime import Runtime
 

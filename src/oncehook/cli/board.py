@@ -18,7 +18,8 @@ from rich.text import Text
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import printable
 from oncehook.cli.tally import Check, Counts
-from oncehook.model.receipt import Receipt, State
+from oncehook.model.receipt import Receipt
+from oncehook.model.states import State
 
 COLUMNS = ("deliveries", "accepted", "duplicate", "ignored", "rejected")
 QUIET = "bright_black"

@@ -15,7 +15,9 @@ from oncehook.cli.options import (
     printable,
     run,
 )
-from oncehook.model.receipt import Filter, State, rfc3339
+from oncehook.model.receipt import Filter
+from oncehook.model.states import State
+from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import grouped
 from oncehook.store.protocols import Store
 

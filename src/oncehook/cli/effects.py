@@ -14,7 +14,7 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.effects.effect import effect_json
-from oncehook.model.receipt import EffectFilter, EffectState
+from oncehook.model.effect import EffectFilter, EffectState
 from oncehook.model.rows import StoredEffect
 from oncehook.operations.replay import replay_effects, whoami
 

@@ -15,7 +15,9 @@ from oncehook.cli.options import (
     print_json,
     run,
 )
-from oncehook.model.receipt import UNHANDLED, Filter, Receipt, State, rfc3339
+from oncehook.model.receipt import Filter, Receipt
+from oncehook.model.states import UNHANDLED, State
+from oncehook.model.timestamps import rfc3339
 
 COLOURS = {
     State.RECEIVED: "cyan",

@@ -17,7 +17,8 @@ from oncehook.cli.progress import outcomes_text, replay_bar, wait_until_handled
 from oncehook.cli.rehearsal import rehearse_all
 from oncehook.cli.show import resolve_all
 from oncehook.config.settings import Configuration
-from oncehook.model.receipt import Filter, Receipt, State
+from oncehook.model.receipt import Filter, Receipt
+from oncehook.model.states import State
 from oncehook.model.values import positive_duration, rate
 from oncehook.operations.dead_letters import common, shape
 from oncehook.operations.rehearse import REALLY_MADE

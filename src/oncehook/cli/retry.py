@@ -9,7 +9,8 @@ import click
 from oncehook.cli.app import app_option
 from oncehook.cli.options import Moment, config_option, json_option, opened_store, print_json, run
 from oncehook.cli.show import resolve_all
-from oncehook.model.receipt import Filter, State
+from oncehook.model.receipt import Filter
+from oncehook.model.states import State
 from oncehook.operations.replay import Replayed, bounded, retry_now
 from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection

@@ -22,8 +22,10 @@ from oncehook.cli.options import (
 )
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
-from oncehook.model.receipt import EffectFilter, Filter, Payload, Receipt, rfc3339
+from oncehook.model.effect import EffectFilter
+from oncehook.model.receipt import Filter, Payload, Receipt
 from oncehook.model.rows import ReplayEntry, StoredAttempt, StoredDuplicate, StoredEntity, StoredNoop
+from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.store.protocols import Store
 

@@ -19,8 +19,10 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.cli.pause import pause_text
-from oncehook.model.receipt import EffectState, State, rfc3339
+from oncehook.model.effect import EffectState
 from oncehook.model.rows import WaitingEffects
+from oncehook.model.states import State
+from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import positive_duration
 from oncehook.store.protocols import Store
 

@@ -18,8 +18,8 @@ from oncehook.concurrency.quarantine import Alone
 from oncehook.concurrency.stopping import end, is_stopping
 from oncehook.concurrency.wakeup_queue import Dues
 from oncehook.effects.effect import Effect, Effects
+from oncehook.model.effect import EffectState, LeasedEffect, SettledEffect
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import EffectState, LeasedEffect, SettledEffect
 from oncehook.model.retry import Crashed, Fail, NotNow, Retry
 from oncehook.observability import signals, tracing
 from oncehook.store.protocols import EffectStore, Store

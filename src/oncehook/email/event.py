@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.providers.expressions import indexed
 
 

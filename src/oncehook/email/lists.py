@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from oncehook.email.event import address, clean
 from oncehook.email.suppress import FORGOTTEN, MANUAL, Change
 from oncehook.model.errors import OncehookError
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.providers.expressions import indexed, moment
 
 COLUMNS = ("address", "reason", "since", "source", "event", "note")

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from oncehook.email.event import SOFT, EmailEvent, EmailType
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.store.transaction import Transaction
 
 RANK = {

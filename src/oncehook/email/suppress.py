@@ -18,7 +18,7 @@ import msgspec
 from oncehook.email.event import AHEAD, HARD, SOFT, EmailType, address, clean
 from oncehook.email.status import Difference, Fact, ask
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.providers.expressions import moment
 from oncehook.store.protocols import Store
 from oncehook.store.transaction import Transaction

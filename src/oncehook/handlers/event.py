@@ -16,7 +16,7 @@ from oncehook.concurrency.calling import Function
 from oncehook.effects.effect import idempotency_key
 from oncehook.handlers.order import Occurred, advance_of
 from oncehook.handlers.outbox import Outbox
-from oncehook.model.receipt import Leased
+from oncehook.model.lease import Leased
 from oncehook.observability import tracing
 from oncehook.providers.expressions import NotReadable, TooDeep, look_up, parse
 from oncehook.store.transaction import Transaction, TransactionClosed

@@ -15,7 +15,7 @@ from oncehook.effects.effect import TOPIC, EffectRefused, Effects, encode
 from oncehook.handlers.canonical import Canonical
 from oncehook.handlers.order import Advance, Place, place
 from oncehook.model.errors import OncehookError
-from oncehook.model.receipt import Leased, Settled
+from oncehook.model.lease import Leased, Settled
 from oncehook.providers.expressions import indexed, is_storable, moment
 from oncehook.store.protocols import EffectStore
 from oncehook.store.transaction import Pick, Transaction, TransactionClosed

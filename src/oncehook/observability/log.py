@@ -15,7 +15,7 @@ from typing import Any, TextIO, cast
 import msgspec
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 
 STANDARD = logging.getLogger("oncehook")
 

@@ -19,19 +19,13 @@ from typing import Any, TextIO
 import msgspec
 
 from oncehook.concurrency.clock import SYSTEM
+from oncehook.model.claim import Claim, Claimed
+from oncehook.model.effect import EffectState, LeasedEffect, SettledEffect
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import (
-    Claim,
-    Claimed,
-    EffectState,
-    Leased,
-    LeasedEffect,
-    Settled,
-    SettledEffect,
-    State,
-    rfc3339,
-)
+from oncehook.model.lease import Leased, Settled
 from oncehook.model.rows import ExpiredEffect
+from oncehook.model.states import State
+from oncehook.model.timestamps import rfc3339
 from oncehook.observability import metrics
 from oncehook.observability.log import STANDARD, AppLog, JsonLog, console, encode_lines, escape, standard_error
 

@@ -22,7 +22,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from oncehook.model.receipt import Delivery, Leased, LeasedEffect, Settled
+from oncehook.model.delivery import Delivery
+from oncehook.model.effect import LeasedEffect
+from oncehook.model.lease import Leased, Settled
 from oncehook.model.retry import NotNow
 
 if TYPE_CHECKING:

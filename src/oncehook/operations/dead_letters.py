@@ -4,8 +4,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from oncehook.model.receipt import Receipt, rfc3339
+from oncehook.model.receipt import Receipt
 from oncehook.model.rows import DeadLetters, StoredAttempt
+from oncehook.model.timestamps import rfc3339
 
 MOST_ERRORS = 10_000
 """How many groups the store returns at most."""

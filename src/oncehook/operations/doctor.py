@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from oncehook.config.secret import resolve
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.model.rows import StoredRejection
 from oncehook.model.values import as_duration
 from oncehook.operations.rotation import Removed, removed_secret

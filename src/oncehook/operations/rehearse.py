@@ -20,7 +20,8 @@ from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.outbox import ONCE, Outbox
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import OncehookError
-from oncehook.model.receipt import Leased, Payload, Receipt
+from oncehook.model.lease import Leased
+from oncehook.model.receipt import Payload, Receipt
 from oncehook.store.protocols import Store
 from oncehook.store.transaction import Native, Pick, Transaction
 

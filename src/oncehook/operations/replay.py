@@ -16,8 +16,11 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.model.effect import EffectFilter, EffectState
 from oncehook.model.errors import OncehookError
-from oncehook.model.receipt import TRANSITIONS, EffectFilter, EffectState, Receipt, State, rfc3339
+from oncehook.model.receipt import Receipt
+from oncehook.model.states import TRANSITIONS, State
+from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
 from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection

@@ -9,8 +9,9 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.model.effect import EffectState
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import EffectState, State
+from oncehook.model.states import State
 from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, together
 from oncehook.store.protocols import Store
 

@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected, Unavailable
-from oncehook.model.receipt import LARGE, Delivery
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.definition import Handshake
 from oncehook.providers.expressions import NotReadable, parse

@@ -12,7 +12,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 from urllib.parse import quote
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.model.values import Network
 
 USUAL_PORTS = {"https": "443", "http": "80"}

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, urlencode
 
 import msgspec
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.definition import Provider, Signature, Timestamp
 from oncehook.providers.expressions import parse
 from oncehook.providers.families import braintree_form as braintree

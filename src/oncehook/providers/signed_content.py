@@ -6,7 +6,7 @@ all of them, so the hash must be the same too: else a captured delivery would be
 it in another way.
 """
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.definition import Provider, Signature
 from oncehook.providers.families.braintree import PAYLOAD
 from oncehook.providers.template import Body

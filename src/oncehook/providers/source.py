@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.secret import is_reference, mark, resolve
 from oncehook.config.settings import SourceSettings, retry_of
+from oncehook.model.claim import Claim
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected, Unavailable
 from oncehook.model.patterns import compile_pattern
-from oncehook.model.receipt import Claim, Delivery, State
+from oncehook.model.states import State
 from oncehook.model.values import size
 from oncehook.providers import cloudevents
 from oncehook.providers import definition as providers

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import astuple
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.expressions import Headers
 from oncehook.providers.form import Field, canonical, read_fields
 

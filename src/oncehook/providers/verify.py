@@ -6,8 +6,8 @@ A provider's `signatures` become checks, of the families in `oncehook.providers.
 import re
 from collections.abc import Sequence
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.model.values import duration
 from oncehook.providers.certificates import Certificates, Wanted
 from oncehook.providers.definition import FETCHED, Provider, Signature, Timestamp

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from oncehook.model.receipt import Claim, Claimed, State
+from oncehook.model.claim import Claim, Claimed
+from oncehook.model.states import State
 from oncehook.providers.definition import Answer
 
 JSON = (b"content-type", b"application/json")

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.source import Source
 from oncehook.receiver.request import (
     ClientLeft,

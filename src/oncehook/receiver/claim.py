@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.model.claim import Claim, Claimed
 from oncehook.model.errors import IntakeFull, KeyTaken, RowRefused, StoreUnavailable, Unavailable
-from oncehook.model.receipt import Claim, Claimed
 from oncehook.store.protocols import Store
 
 MOST_IN_A_BATCH = 500

@@ -3,8 +3,8 @@
 import asyncio
 from collections import deque
 
+from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import Claim, Claimed, Duplicate
 from oncehook.observability import signals
 from oncehook.store.protocols import Store
 

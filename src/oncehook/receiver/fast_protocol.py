@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from functools import partial
 from typing import Any
 
-from oncehook.model.receipt import LARGE, Delivery
+from oncehook.model.delivery import LARGE, Delivery
 from oncehook.receiver.ack import Response
 from oncehook.receiver.limited_protocol import Exchange, LimitedProtocol
 from oncehook.receiver.request import PREFIX

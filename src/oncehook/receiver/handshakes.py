@@ -1,7 +1,7 @@
 """A provider's handshake at the receiver: found by the definition, answered, and never stored."""
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.observability import signals
 from oncehook.providers.definition import Handshake
 from oncehook.providers.handshake import IN_HANDSHAKE, answer

@@ -18,8 +18,10 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.concurrency.stopping import end
 from oncehook.handlers.registry import Handlers
 from oncehook.handlers.roster import Roster, ignored_because
-from oncehook.model.receipt import Claim, Claimed, Leased, Settled, State
+from oncehook.model.claim import Claim, Claimed
+from oncehook.model.lease import Leased, Settled
 from oncehook.model.retry import Retry
+from oncehook.model.states import State
 from oncehook.observability import signals
 from oncehook.providers.source import Source
 from oncehook.receiver.ack import Response, inline_failed, inline_processed, unavailable

@@ -13,7 +13,7 @@ from typing import Any
 import uvicorn
 from uvicorn.server import ServerState
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.observability import signals
 from oncehook.receiver.ack import Response, refused
 from oncehook.receiver.fast_protocol import FastProtocol

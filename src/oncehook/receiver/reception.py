@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from oncehook.concurrency.clock import Clock
 from oncehook.config.settings import Settings
-from oncehook.model.receipt import Claim, Claimed
+from oncehook.model.claim import Claim, Claimed
 from oncehook.observability import signals, tracing
 from oncehook.observability.meter import Meter
 from oncehook.providers.source import Source

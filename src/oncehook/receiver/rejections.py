@@ -11,8 +11,8 @@ from contextlib import suppress
 
 import msgspec
 
+from oncehook.model.delivery import Delivery, Rejection
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery, Rejection
 from oncehook.observability import signals
 from oncehook.observability.meter import Meter
 from oncehook.providers.definition import Provider

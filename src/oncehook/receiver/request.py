@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import Delivery
 from oncehook.providers.source import Source
 from oncehook.receiver.ack import Header, Response, refused
 

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.model.claim import Claim, Claimed
+from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected, Unavailable
-from oncehook.model.receipt import LARGE, Claim, Claimed, Delivery, State
+from oncehook.model.states import State
 from oncehook.observability import metrics, signals, tracing
 from oncehook.observability.meter import Meter
 from oncehook.providers.source import Source

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import LARGE, Delivery
 from oncehook.providers.source import Source
 from oncehook.providers.verify import Verifier
 

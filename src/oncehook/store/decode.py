@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import starmap
 from typing import Any
 
-from oncehook.model.receipt import EffectFilter, LeasedEffect, SettledEffect
+from oncehook.model.effect import EffectFilter, LeasedEffect, SettledEffect
 from oncehook.model.rows import EntityState, ExpiredEffect, NoopCount, StoredEffect, StoredNoop, WaitingEffects
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run

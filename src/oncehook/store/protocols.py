@@ -6,23 +6,13 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from oncehook.config.settings import Settings
+from oncehook.model.claim import Claim, Claimed, Duplicate
+from oncehook.model.delivery import Rejection
+from oncehook.model.effect import EffectFilter, LeasedEffect, SettledEffect
 from oncehook.model.incident import AlertTarget, LeasedAlert, SettledAlert
+from oncehook.model.lease import Held, Leased, Settled
 from oncehook.model.patterns import Handled
-from oncehook.model.receipt import (
-    Claim,
-    Claimed,
-    Duplicate,
-    EffectFilter,
-    Filter,
-    Held,
-    Leased,
-    LeasedEffect,
-    Payload,
-    Receipt,
-    Rejection,
-    Settled,
-    SettledEffect,
-)
+from oncehook.model.receipt import Filter, Payload, Receipt
 from oncehook.model.rows import (
     AuditedRun,
     AuditEntry,

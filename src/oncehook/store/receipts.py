@@ -4,8 +4,9 @@ from typing import Any
 
 import msgspec
 
-from oncehook.model.receipt import UNHANDLED, Filter, Payload, Receipt
+from oncehook.model.receipt import Filter, Payload, Receipt
 from oncehook.model.rows import StoredAttempt, StoredDuplicate, WindowEnd
+from oncehook.model.states import UNHANDLED
 from oncehook.providers.expressions import moment
 from oncehook.store.decode import decode
 from oncehook.store.dialect import Dialect

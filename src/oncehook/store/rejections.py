@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import asdict
 
-from oncehook.model.receipt import Rejection
+from oncehook.model.delivery import Rejection
 from oncehook.model.rows import SecretUse, StoredRejection
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run

@@ -8,8 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from typing import Any
 
-from oncehook.model.receipt import rfc3339
 from oncehook.model.rows import OldReceipt, Prunable, StoredBody
+from oncehook.model.timestamps import rfc3339
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run, Work
 from oncehook.store.rows import Cursor, Cutoffs

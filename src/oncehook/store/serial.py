@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 
 from oncehook.concurrency.clock import Clock
-from oncehook.model.receipt import Leased
+from oncehook.model.lease import Leased
 
 Key = tuple[str, str]
 """(source, serial key). The same text at another source is another key."""

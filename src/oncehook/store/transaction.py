@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from oncehook.concurrency.calling import in_its_way
 from oncehook.model.errors import OncehookError
-from oncehook.model.receipt import Held, Settled
+from oncehook.model.lease import Held, Settled
 
 SAVEPOINT = ("SAVEPOINT handler", "ROLLBACK TO SAVEPOINT handler", "RELEASE SAVEPOINT handler")
 """Set, undo, forget: the same words on both databases."""

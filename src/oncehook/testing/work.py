@@ -9,7 +9,9 @@ from typing import Any
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.effects.relay import Relay
 from oncehook.inbox import Inbox
-from oncehook.model.receipt import EffectFilter, EffectState, Leased, Receipt
+from oncehook.model.effect import EffectFilter, EffectState
+from oncehook.model.lease import Leased
+from oncehook.model.receipt import Receipt
 from oncehook.model.rows import StoredEffect
 from oncehook.operations import replay as replaying
 from oncehook.operations.prune import Pruned, effect_horizon

@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.receipt import EffectFilter, EffectState
+from oncehook.model.effect import EffectFilter, EffectState
 from oncehook.model.rows import StoredEffect
 from oncehook.store.protocols import Store
 from oncehook.web.page import Context, Problem, check_texts, number, principal

@@ -8,7 +8,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.providers.expressions import moment
 from oncehook.web.charts import HEIGHT, WIDTH
 from oncehook.web.show import visible

@@ -14,7 +14,9 @@ from typing import Any
 import msgspec
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.receipt import UNHANDLED, Filter, Receipt, State, rfc3339
+from oncehook.model.receipt import Filter, Receipt
+from oncehook.model.states import UNHANDLED, State
+from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
 from oncehook.providers.expressions import moment
 from oncehook.store.protocols import Store

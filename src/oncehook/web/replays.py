@@ -3,7 +3,8 @@
 import asyncio
 from dataclasses import replace
 
-from oncehook.model.receipt import Filter, State
+from oncehook.model.receipt import Filter
+from oncehook.model.states import State
 from oncehook.operations.dead_letters import shape
 from oncehook.operations.replay import Replayed, survey
 from oncehook.store.rows import Selection

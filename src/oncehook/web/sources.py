@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.requests import Request
 
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
 from oncehook.web.page import Context, Problem, principal

@@ -11,7 +11,7 @@ import threading
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.errors import StoreUnavailable
-from oncehook.model.receipt import Held
+from oncehook.model.lease import Held
 from oncehook.observability import signals
 from oncehook.store.transaction import Heart
 

@@ -15,8 +15,9 @@ from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.payload import Decoded
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import Leased, Settled, State
+from oncehook.model.lease import Leased, Settled
 from oncehook.model.retry import NotNow, Retry
+from oncehook.model.states import State
 from oncehook.observability import signals, tracing
 from oncehook.store.protocols import Store
 from oncehook.store.transaction import Transaction

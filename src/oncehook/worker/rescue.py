@@ -10,8 +10,9 @@ from typing import Any
 
 from oncehook.handlers.registry import Handlers
 from oncehook.model.errors import Unavailable
-from oncehook.model.receipt import Settled, State
+from oncehook.model.lease import Settled
 from oncehook.model.retry import Again, Crashed, Retry, decide
+from oncehook.model.states import State
 from oncehook.observability import signals
 from oncehook.providers.source import HORIZON, Source
 from oncehook.store.protocols import Store

@@ -7,7 +7,7 @@ import asyncio
 from collections import deque
 
 from oncehook.model.errors import StoreUnavailable, Unavailable
-from oncehook.model.receipt import Settled
+from oncehook.model.lease import Settled
 from oncehook.store.protocols import Store
 
 MOST_IN_A_BATCH = 500

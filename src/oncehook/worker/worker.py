@@ -13,8 +13,8 @@ from oncehook.concurrency.quarantine import Alone
 from oncehook.concurrency.stopping import end
 from oncehook.handlers.registry import Handler
 from oncehook.model.errors import Unavailable
+from oncehook.model.lease import Held, Leased
 from oncehook.model.patterns import Handled
-from oncehook.model.receipt import Held, Leased
 from oncehook.observability import signals
 from oncehook.store.paused_sources import Paused
 from oncehook.store.protocols import Store

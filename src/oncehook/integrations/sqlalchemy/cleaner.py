@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.util import await_only
 
-from oncehook.model.receipt import Settled
+from oncehook.model.lease import Settled
 from oncehook.store.postgres.finish import (
     LEASE_LOST,
     TRANSACTION_REPLACED,

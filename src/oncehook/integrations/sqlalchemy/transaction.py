@@ -12,7 +12,7 @@ from sqlalchemy import Connection, event, text
 from oncehook.integrations.sqlalchemy.cleaner import KEY, LeaseLost, close_afterwards
 from oncehook.integrations.sqlalchemy.session import HandlerSession, used_by_oncehook
 from oncehook.model.errors import StoreUnavailable
-from oncehook.model.receipt import Settled
+from oncehook.model.lease import Settled
 from oncehook.store.sqlite import work as sqlite_work
 from oncehook.store.transaction import ENDED, NOT_YOURS, Pick, TransactionClosed
 

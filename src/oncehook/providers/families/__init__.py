@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.certificates import Certificates, Wanted
 from oncehook.providers.signatures import Key
 from oncehook.providers.template import Body

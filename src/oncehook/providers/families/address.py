@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from urllib.parse import parse_qsl
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.definition import Signature, Timestamp
 from oncehook.providers.families import Keys, Match
 from oncehook.providers.families.template import TemplateCheck

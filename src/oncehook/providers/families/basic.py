@@ -4,8 +4,8 @@ import base64
 import binascii
 import hmac
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.families import Keys, Match
 from oncehook.providers.signatures import Key, to_bytes
 from oncehook.providers.template import Body

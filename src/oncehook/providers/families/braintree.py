@@ -2,7 +2,7 @@
 
 import hmac
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.families import Keys, Match
 from oncehook.providers.families import braintree_form as braintree
 from oncehook.providers.template import Body

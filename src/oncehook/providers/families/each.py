@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import astuple
 
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.definition import Signature
 from oncehook.providers.families import Keys, Match
 from oncehook.providers.signatures import Key, algorithm

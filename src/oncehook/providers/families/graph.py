@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.receipt import Delivery
+from oncehook.model.delivery import Delivery
 from oncehook.providers.certificates import Wanted
 from oncehook.providers.definition import Signature
 from oncehook.providers.families import Keys, Match, Surroundings

@@ -1,7 +1,7 @@
 """PayPal: named headers and the body's CRC-32, under a pinned key or the certificate that the headers name."""
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.expressions import moment
 from oncehook.providers.families import Keys, Match, Surroundings
 from oncehook.providers.families import paypal_form as paypal

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Wanted
 from oncehook.providers.families import Keys, Match, Surroundings
 from oncehook.providers.families import plaid_form as plaid

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Mapping, Sequence
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.expressions import moment
 from oncehook.providers.families import Keys, Match

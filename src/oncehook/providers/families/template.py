@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
+from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.model.receipt import Delivery
 from oncehook.providers.definition import Signature, Timestamp
 from oncehook.providers.families import MOST_SIGNATURES, Keys, Match
 from oncehook.providers.signatures import algorithm

@@ -14,8 +14,9 @@ import msgspec
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
+from oncehook.model.claim import Claim, Claimed
 from oncehook.model.errors import KeyTaken, StoreUnavailable
-from oncehook.model.receipt import Claim, Claimed, State
+from oncehook.model.states import State
 from oncehook.store.postgres.pool import Connection, PostgresPool
 
 ID_BLOCK = 512

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 
-from oncehook.model.receipt import Settled
+from oncehook.model.lease import Settled
 
 _held = attrgetter("receipt", "lease")  # sorted by it, receipts are in the order in which every process locks them
 

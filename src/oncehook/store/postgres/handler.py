@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.receipt import Settled
+from oncehook.model.lease import Settled
 from oncehook.store import queries
 from oncehook.store.postgres.finish import (
     LEASE_LOST,

@@ -9,8 +9,8 @@ import asyncpg
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
 from oncehook.model.errors import StoreUnavailable
+from oncehook.model.lease import Leased
 from oncehook.model.patterns import Handled
-from oncehook.model.receipt import Leased
 from oncehook.store.postgres.pause import PostgresPause
 from oncehook.store.postgres.roster import handled_parameters
 from oncehook.store.serial import Key, Rounds, told_of

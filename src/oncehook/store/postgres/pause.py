@@ -6,7 +6,7 @@ from typing import Any
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
 from oncehook.model.patterns import Handled
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.store.pauses import ENDS_ITSELF, WINDOW, Pauses, pause_detail
 from oncehook.store.postgres.pool import plain
 from oncehook.store.postgres.roster import PostgresRoster, handled_parameters

@@ -13,7 +13,7 @@ import asyncpg
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, KeyTaken, RowRefused, StoreUnavailable
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
 from oncehook.store import queries
 from oncehook.store.postgres.durable import risks, unsafe_setting

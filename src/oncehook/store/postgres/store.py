@@ -6,7 +6,7 @@ import msgspec
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
-from oncehook.model.receipt import Duplicate
+from oncehook.model.claim import Duplicate
 from oncehook.store.alerts import Alerts
 from oncehook.store.effects import Effects
 from oncehook.store.email import Email

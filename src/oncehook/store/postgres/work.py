@@ -8,8 +8,8 @@ import asyncpg
 import msgspec
 
 from oncehook.model.errors import StoreUnavailable
+from oncehook.model.lease import Held, Leased, Settled
 from oncehook.model.patterns import Handled
-from oncehook.model.receipt import Held, Leased, Settled
 from oncehook.store import queries
 from oncehook.store.postgres.dialect import array
 from oncehook.store.postgres.handler import HandlerConnections, PostgresTransaction

@@ -5,7 +5,7 @@ import json
 import msgspec
 
 from oncehook.model.patterns import glob
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.store.dialect import Dialect
 
 _encode = msgspec.json.Encoder().encode

@@ -10,8 +10,8 @@ from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Settings
+from oncehook.model.lease import Leased
 from oncehook.model.patterns import Handled
-from oncehook.model.receipt import Leased
 from oncehook.providers.expressions import moment
 from oncehook.store.serial import Rounds, told_of
 from oncehook.store.sqlite.pause import SqlitePause

@@ -7,8 +7,10 @@ from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Settings
+from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import KeyTaken, StoreUnavailable
-from oncehook.model.receipt import Claim, Claimed, Duplicate, State, rfc3339
+from oncehook.model.states import State
+from oncehook.model.timestamps import rfc3339
 from oncehook.store.alerts import Alerts
 from oncehook.store.effects import Effects
 from oncehook.store.email import Email

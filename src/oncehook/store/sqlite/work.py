@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 
 from oncehook.model.errors import StoreUnavailable
+from oncehook.model.lease import Held, Leased, Settled
 from oncehook.model.patterns import Handled
-from oncehook.model.receipt import Held, Leased, Settled, State
+from oncehook.model.states import State
 from oncehook.store.sqlite.file import BUSY_MS, LOCKED
 from oncehook.store.sqlite.lease import SqliteLease, leased_by
 from oncehook.store.sqlite.roster import handled_parameters

@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.model.receipt import State
+from oncehook.model.states import State
 from oncehook.model.values import with_allowed
 from oncehook.web.page import Action, Handler, Problem
 

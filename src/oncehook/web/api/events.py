@@ -8,7 +8,8 @@ from starlette.responses import Response
 
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
-from oncehook.model.receipt import EffectFilter, Payload
+from oncehook.model.effect import EffectFilter
+from oncehook.model.receipt import Payload
 from oncehook.operations.prune import forget
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection

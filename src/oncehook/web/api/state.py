@@ -6,7 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.model.receipt import rfc3339
+from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import MOST_ERRORS, grouped
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
 from oncehook.web.api.schemas.alerts import AlertsState

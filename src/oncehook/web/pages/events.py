@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from oncehook.model.receipt import UNHANDLED, State
+from oncehook.model.states import UNHANDLED, State
 from oncehook.model.values import rate as parse_rate
 from oncehook.web.listing import Asked, Listing, exactly, list_events, read_cursor, write_cursor
 from oncehook.web.page import Action, Context, Page, Problem, form, principal

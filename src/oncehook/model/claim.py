@@ -1,0 +1,49 @@
+"""What the receiver offers to the store, and what became of it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from oncehook.model.states import State
+
+
+@dataclass(slots=True)
+class Claim:
+    """One event, ready to be taken. Every text in it is already short and free of NULs."""
+
+    source: str
+    provider: str
+    event_id: str
+    type: str | None
+    object_id: str | None
+    delivery_id: str | None
+    occurred_at: datetime | None
+    correlation_id: str | None
+    status: State
+    last_error: str | None
+    fingerprint: bytes  # SHA-256 of the body without the fields that a provider changes per attempt
+    body: bytes
+    headers: str  # a JSON object, credentials left out
+    inline_seconds: float | None = None  # an inline claim is leased at once, for so long
+    serial_key: str | None = None  # events of a source with the same one are handled one at a time, in order
+    keys: tuple[str, ...] = ()  # besides the id: no two receipts of a source have one in common
+
+
+@dataclass(slots=True)
+class Claimed:
+    """What became of a claim. `fresh` is true for exactly one claim of an id, however many race for it."""
+
+    receipt: int
+    fresh: bool
+    status: State
+    kept: bytes  # the fingerprint of the body that the receipt keeps
+    same_body: bool = True  # whether that is the body of this claim
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """A delivery of an event that was here before; appended aside, never written on its receipt."""
+
+    receipt: int
+    delivery_id: str | None
+    fingerprint: bytes
+    same_body: bool
