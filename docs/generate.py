@@ -30,6 +30,7 @@ from oncehook.observability import signals
 from oncehook.observability.metrics import METRICS
 from oncehook.providers import definition as providers
 from oncehook.providers.definition import Expression, Provider
+from oncehook.providers.handshake import kind_of
 from oncehook.receiver.ack import ERRORS
 from oncehook.store import queries
 from oncehook.web import settings as dashboard
@@ -237,7 +238,7 @@ def _provider(provider: Provider) -> str:
         "Object": _expression(facts.object),
         "Occurred at": _expression(facts.occurred_at),
         "Delivery id": _expression(facts.delivery_id),
-        "Handshake": "; ".join(f"`{one.method}`: {providers.HANDSHAKES[one.kind]}" for one in provider.handshakes),
+        "Handshake": "; ".join(f"`{one.method}`: {kind_of(one.kind).summary}" for one in provider.handshakes),
         "Answered with": _answered(provider),
         "Retries": retries.schedule,
         "Answer within": retries.time_limit or "",

@@ -15,11 +15,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from oncehook.config.settings import read_source
+from oncehook.config.settings import SourceSettings, read_source
 from oncehook.model.delivery import Delivery
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.definition import OWN_FORM, Provider, Signature, built_in, built_in_names
-from oncehook.providers.sample import TOPIC, compose
+from oncehook.providers.definition import Provider, Signature, built_in, built_in_names
+from oncehook.providers.families.sns import EXAMPLE_TOPIC as TOPIC
+from oncehook.providers.sample import compose
 from oncehook.providers.sign import sign
 from oncehook.providers.signatures import algorithm, encode
 from oncehook.providers.source import Source
@@ -44,6 +45,8 @@ def pair(algorithm_name: str, form: str, number: int) -> Pair:
         return Pair(_pem(rsa_key(number)), pem_of(number).decode())
     if algorithm_name == "paypal":  # its key is that of the certificate, too
         return Pair(_pem(rsa_key(number)), base64.b64encode(_public(rsa_key(number))).decode())
+    if algorithm_name == "rsa-sha1":  # which no definition may name
+        return make_pair(Signature(algorithm="rsa-sha256", key=form))
     return make_pair(Signature(algorithm=algorithm_name, key=form))
 
 
@@ -92,11 +95,11 @@ class Sender:
     @property
     def in_body(self) -> bool:
         """Whether the signature is a part of the body."""
-        return self.signature.algorithm in ("sns", "braintree") or self.signature.body is not None
+        return self.header is None
 
     @property
     def own_form(self) -> bool:
-        return self.signature.algorithm in OWN_FORM
+        return self.signature.family.named_by == "algorithm"
 
     @property
     def stamps(self) -> bool:
@@ -110,8 +113,7 @@ class Sender:
     @property
     def header(self) -> str | None:
         """The header with the signature."""
-        own = {"basic": "Authorization", "paypal": "PAYPAL-TRANSMISSION-SIG", "plaid": "Plaid-Verification"}
-        name = own.get(self.signature.algorithm, self.signature.header)
+        name = self.signature.family.signature_header(self.signature)
         return name.replace("*", "1") if name else None
 
     @property
@@ -131,12 +133,12 @@ class Sender:
     def compose(self, type_: str | None = None, *, number: int = 0, now: float = NOW) -> Delivery:
         """A new event, signed with the `number`th secret."""
         signing = self.pair(number).signing
-        sample = compose(self.provider, type_ or self.types[0], signing, now=now, topic=TOPIC, **self.signed_too())
+        sample = compose(self.provider, type_ or self.types[0], signing, now=now, settings=self.settings())
         return Delivery.of(sample.body, sample.headers)
 
-    def signed_too(self) -> dict[str, str]:
-        """The settings of the source that go into the signature."""
-        return {name: OPTIONS[name] for name in ("public_url", "webhook_id") if name in self.provider.options}
+    def settings(self) -> SourceSettings:
+        """The settings of the source, some of which go into the signature."""
+        return read_source("here", {name: OPTIONS[name] for name in self.provider.options})
 
     def resend(self, delivery: Delivery, *, now: float, body: bytes | None = None) -> Delivery:
         """The same event at a later attempt, or with another body: signed anew."""
@@ -145,7 +147,7 @@ class Sender:
             headers.pop((name or "").lower(), None)
         content = delivery.body if body is None else body
         signing = self.pair().signing
-        signed, content = sign(self.provider, content, signing, headers=headers, now=now, **self.signed_too())
+        signed, content = sign(self.provider, content, signing, headers=headers, now=now, settings=self.settings())
         return Delivery.of(content, signed)
 
     def stamped(self, stamp: str) -> Delivery:

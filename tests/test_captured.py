@@ -4,6 +4,7 @@ import base64
 import hashlib
 import hmac
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
@@ -13,8 +14,8 @@ import pytest
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
+from oncehook.providers import jwt
 from oncehook.providers.expressions import headers_of, templates_of
-from oncehook.providers.families import plaid_form as plaid
 from oncehook.providers.sign import sign
 from tests.conformance.test_every_provider_at_the_door import door
 from tests.senders import NOW, SENDERS, Sender, changed, put, sender
@@ -39,10 +40,10 @@ async def assert_refused(one: Sender, variants: dict[str, Delivery], folder: Pat
 
 
 def signed(one: Sender, body: bytes, query: str = "") -> Delivery:
-    given = one.signed_too()
+    settings = one.settings()
     if query:
-        given["public_url"] += f"?{query}"
-    headers, content = sign(one.provider, body, one.pair().signing, headers=FORM, now=NOW, **given)
+        settings = replace(settings, public_url=f"{settings.public_url}?{query}")
+    headers, content = sign(one.provider, body, one.pair().signing, headers=FORM, now=NOW, settings=settings)
     return Delivery.of(content, headers)
 
 
@@ -53,9 +54,9 @@ async def test_plaid_the_signature_of_a_token_is_not_a_part_of_the_id(tmp_path: 
     one = sender("plaid")
     captured = one.compose()
     message, _, signature = captured.headers[b"plaid-verification"].rpartition(b".")
-    raw = plaid.decode_part(signature)
+    raw = jwt.decode_part(signature)
     mirrored = raw[:32] + (ORDER - int.from_bytes(raw[32:])).to_bytes(32)
-    other = {**captured.headers, b"plaid-verification": message + b"." + plaid.encode(mirrored)}
+    other = {**captured.headers, b"plaid-verification": message + b"." + jwt.encode(mirrored)}
     await assert_duplicates(one, captured, {"the mirrored signature": changed(captured, other)}, tmp_path)
 
 
@@ -67,7 +68,7 @@ async def test_plaid_a_token_has_one_spelling(tmp_path: Path) -> None:
     spare = bytes([alphabet[alphabet.index(token[-1:]) | 1]])
     spellings = {"padding": token + b"==", "spare bits": token[:-1] + spare, "a blank": token + b" "}
     message, _, signature = token.rpartition(b".")
-    plain = base64.b64encode(plaid.decode_part(signature)).rstrip(b"=")
+    plain = base64.b64encode(jwt.decode_part(signature)).rstrip(b"=")
     if plain != signature:
         spellings["the other alphabet"] = message + b"." + plain
     variants = {
@@ -79,8 +80,8 @@ async def test_plaid_a_token_has_one_spelling(tmp_path: Path) -> None:
 @pytest.mark.parametrize("part", [b"QUI=", b"QUJ", b"QU J", b"+/+/", b"QUI\n", b"Q"])
 def test_a_part_of_a_token_has_one_spelling(part: bytes) -> None:
     with pytest.raises(ValueError, match="base64"):
-        plaid.decode_part(part)
-    assert plaid.decode_part(b"QUI") == b"AB" and plaid.decode_part(b"-_-_") == b"\xfb\xff\xbf"
+        jwt.decode_part(part)
+    assert jwt.decode_part(b"QUI") == b"AB" and jwt.decode_part(b"-_-_") == b"\xfb\xff\xbf"
 
 
 # -- Twilio ---------------------------------------------------------------------------------------------------------
@@ -144,7 +145,7 @@ async def test_twilio_a_json_body_that_is_sent_again_as_a_form_is_rejected(tmp_p
     one = sender("twilio")
     body = b'{"EventType":"onMessageAdded","Body":"a=b"}'
     query = f"tenant=5&bodySHA256={hashlib.sha256(body).hexdigest()}"
-    address = f"{one.signed_too()['public_url']}?{query}".encode()
+    address = f"{one.settings().public_url}?{query}".encode()
     signature = base64.b64encode(hmac.digest(one.pair().signing.encode(), address, "sha1")).decode()
     captured = Delivery.of(body, {"X-Twilio-Signature": signature, "Content-Type": "application/json"})
     async with door(tmp_path, one) as here:
@@ -232,7 +233,7 @@ async def test_mandrill_a_form_whose_events_are_cut_off_fails_once_however_it_is
 
 # -- what is not signed ---------------------------------------------------------------------------------------------
 
-SIGNING = [one for one in SENDERS if one.signature.algorithm not in ("token", "basic")]
+SIGNING = [one for one in SENDERS if not one.signature.family.sends_secret(one.signature)]
 
 
 def documented() -> dict[str, dict[str, str]]:

@@ -39,8 +39,8 @@ from oncehook.model.states import State
 from oncehook.observability import signals
 from oncehook.providers import definition as providers
 from oncehook.providers.expressions import MOST_BYTES
+from oncehook.providers.families.template import MOST_SIGNATURES
 from oncehook.providers.sample import compose
-from oncehook.providers.verify import MOST_SIGNATURES
 from oncehook.receiver.ack import ERRORS
 from oncehook.store import queries
 from oncehook.store.rows import DUPLICATES_KEPT

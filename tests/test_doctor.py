@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.model.rows import SecretUse, StoredRejection
@@ -166,7 +167,7 @@ SIGN_THE_ADDRESS = [name for name in built_in_names() if any(one.covers_address 
 def signed_for(provider: str, address: str, secret: str = "a secret") -> Sample:
     definition = built_in(provider)
     type_ = definition.examples[0].type.replace("*", "paid")
-    return compose(definition, type_, secret, now=time.time(), public_url=address)
+    return compose(definition, type_, secret, now=time.time(), settings=SourceSettings(public_url=address))
 
 
 @pytest.mark.parametrize("case", ADDRESSES)
@@ -204,8 +205,8 @@ def test_a_wrong_address_and_another_mistake_are_both_named() -> None:
 @pytest.mark.parametrize(
     ("provider", "settings", "header"),
     [
-        ("paypal", {"secrets": [], "webhook_id": "WH-1"}, "paypal-transmission-sig"),
-        ("plaid", {"secrets": ["client1:secret1"]}, "plaid-verification"),
+        ("paypal", {"secrets": [], "webhook_id": "WH-1"}, "PAYPAL-TRANSMISSION-SIG"),
+        ("plaid", {"secrets": ["client1:secret1"]}, "Plaid-Verification"),
         ("docusign", {}, "X-DocuSign-Signature-*"),
     ],
 )

@@ -18,10 +18,9 @@ from oncehook.config.settings import read_source
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.model.receipt import Filter
+from oncehook.providers import jwt
 from oncehook.providers.certificates import KEPT_SECONDS, MOST_A_MINUTE, Certificates, Wanted, fetch
-from oncehook.providers.families import paypal_form as paypal
-from oncehook.providers.families import plaid_form as plaid
-from oncehook.providers.sign import PAYPAL_CERTIFICATE, PLAID_KEY
+from oncehook.providers.families import paypal, plaid
 from oncehook.providers.source import Source
 from oncehook.web.app import Service
 from tests.senders import NOW, OPTIONS, changed, pem_of, sender
@@ -71,8 +70,17 @@ CREDENTIALS = "5f3c1a:0123456789abcdef"
 def jwk(**changes: Any) -> bytes:
     key = load_pem_private_key(sender("plaid").pair().signing.encode(), None)
     numbers = key.public_key().public_numbers()  # type: ignore[union-attr]
-    x, y = (plaid.encode(number.to_bytes(32)).decode() for number in (numbers.x, numbers.y))  # type: ignore[union-attr]
-    table = {"alg": "ES256", "crv": "P-256", "kty": "EC", "use": "sig", "kid": PLAID_KEY, "x": x, "y": y, **changes}
+    x, y = (jwt.encode(number.to_bytes(32)).decode() for number in (numbers.x, numbers.y))  # type: ignore[union-attr]
+    table = {
+        "alg": "ES256",
+        "crv": "P-256",
+        "kty": "EC",
+        "use": "sig",
+        "kid": plaid.EXAMPLE_KEY,
+        "x": x,
+        "y": y,
+        **changes,
+    }
     return json.dumps({"key": {**table, "created_at": 1, "expired_at": None, **changes}, "request_id": "r"}).encode()
 
 
@@ -124,7 +132,7 @@ def test_plaid_is_asked_with_the_credentials_for_the_key_that_the_token_names() 
         assert source.verifier is not None
         wanted = source.verifier.certificate_wanted(sender("plaid").compose())
         assert isinstance(wanted, Wanted) and wanted.address == f"https://{host}/webhook_verification_key/get"
-        expected = {"client_id": "5f3c1a", "secret": "0123456789abcdef", "key_id": PLAID_KEY}
+        expected = {"client_id": "5f3c1a", "secret": "0123456789abcdef", "key_id": plaid.EXAMPLE_KEY}
         assert json.loads(wanted.content) == expected and "0123456789" not in repr(wanted)
 
 
@@ -132,7 +140,7 @@ def test_paypal_is_asked_for_the_certificate_that_its_header_names() -> None:
     source = source_of("paypal", Certificates())
     assert source.verifier is not None
     delivery = sender("paypal").compose()
-    assert source.verifier.certificate_wanted(delivery) == PAYPAL_CERTIFICATE
+    assert source.verifier.certificate_wanted(delivery) == paypal.EXAMPLE_CERTIFICATE
     elsewhere = changed(delivery, {**delivery.headers, paypal.CERTIFICATE: b"https://evil.example/x.pem"})
     assert source.verifier.certificate_wanted(elsewhere) is None
     with pytest.raises(Rejected):
@@ -258,9 +266,14 @@ async def test_a_delivery_is_accepted_with_the_key_of_a_real_server(
     if name == "plaid":
         head, _, content = server.asked[0].partition(b"\r\n\r\n")
         assert line == b"POST /webhook_verification_key/get HTTP/1.1"
-        assert f"content-length: {len(content)}".encode() in head.lower() and json.loads(content)["key_id"] == PLAID_KEY
+        assert (
+            f"content-length: {len(content)}".encode() in head.lower()
+            and json.loads(content)["key_id"] == plaid.EXAMPLE_KEY
+        )
     else:
-        assert line == b"GET " + PAYPAL_CERTIFICATE.removeprefix("https://api.paypal.com").encode() + b" HTTP/1.1"
+        assert (
+            line == b"GET " + paypal.EXAMPLE_CERTIFICATE.removeprefix("https://api.paypal.com").encode() + b" HTTP/1.1"
+        )
 
 
 @pytest.mark.anyio

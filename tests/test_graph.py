@@ -13,8 +13,8 @@ from oncehook.config.settings import read_source
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.families import graph_form as graph
-from oncehook.providers.families.plaid_form import encode
+from oncehook.providers.families import microsoft as graph
+from oncehook.providers.jwt import encode
 from oncehook.providers.source import Source
 from tests.senders import sender
 

@@ -33,7 +33,7 @@ def signed(name: str, body: Any, **headers: str) -> dict[str, Any]:
     one = sender(name)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     given = {"Content-Type": "application/json", **headers}
-    found, content = sign(one.provider, content, one.pair().signing, headers=given, now=NOW, **one.signed_too())
+    found, content = sign(one.provider, content, one.pair().signing, headers=given, now=NOW, settings=one.settings())
     return {"content": content, "headers": found}
 
 
@@ -333,7 +333,7 @@ async def test_a_delivery_without_events_is_acknowledged_and_leaves_nothing(tmp_
     content_type = "application/x-www-form-urlencoded" if name == "mandrill" else "application/json"
     body = bodies.get(name, b'{"events":[]}')
     found, body = sign(
-        one.provider, body, one.pair().signing, headers={"Content-Type": content_type}, now=NOW, **one.signed_too()
+        one.provider, body, one.pair().signing, headers={"Content-Type": content_type}, now=NOW, settings=one.settings()
     )
     async with door(tmp_path, here=settings(name)) as client:
         assert (await client.post("/webhooks/here", content=body, headers=found)).status_code == 200

@@ -20,7 +20,7 @@ from oncehook.providers.certificates import (
     Certificates,
     NotThere,
 )
-from oncehook.providers.families import paypal_form as paypal
+from oncehook.providers.families import paypal
 from oncehook.web.app import Service
 from tests.senders import NOW, OPTIONS, changed, pem_of, sender
 from tests.test_certificates import Moving

@@ -99,7 +99,7 @@ def test_a_table_cannot_give_itself_another_name() -> None:
         (definition(handshakes=[{**ZOOM, "signed": False}]), "must be signed, or anyone could use it"),
         (definition(handshakes=[{**ZOOM, "method": "GET"}]), "must be signed, or anyone could use it"),
         (definition(handshakes=[{**ZOOM, "kind": "sns", "signed": False}]), "must be signed, or anyone could use it"),
-        (definition(handshakes=[{**ZOOM, "kind": "braintree"}]), "answered with a key of Braintree"),
+        (definition(handshakes=[{**ZOOM, "kind": "braintree"}]), 'needs `algorithm = "braintree"`'),
         (definition(signatures=[{"algorithm": "basic"}], handshakes=[ZOOM]), "answered with a key of HMAC"),
         (signature(template="{url}{body}"), 'put "public_url" into `options`'),
         (signature(each="items"), "at a path in the `body` of an element"),

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from oncehook import Inbox
-from oncehook.config.settings import load, read_source
+from oncehook.config.settings import SourceSettings, load, read_source
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.values import networks
@@ -89,7 +89,7 @@ def through_proxy(scheme: str, host: str, port: str, prefix: str) -> tuple[dict[
 
 def signed(provider: str, url: str, *, now: float = NOW) -> Sample:
     one = sender(provider)
-    return compose(one.provider, one.types[0], one.pair().signing, now=now, public_url=url)
+    return compose(one.provider, one.types[0], one.pair().signing, now=now, settings=SourceSettings(public_url=url))
 
 
 def make_source(provider: str, proxies: Proxies | None = PROXIES, **settings: Any) -> Source:
@@ -279,9 +279,8 @@ def make_proxied(make_inbox: Callable[..., Inbox]) -> Callable[..., Inbox]:
 
 def signed_now(provider: str, url: str) -> Sample:
     definition = built_in(provider)
-    return compose(
-        definition, definition.examples[0].type.replace("*", "paid"), "a secret", now=time.time(), public_url=url
-    )
+    type_, settings = definition.examples[0].type.replace("*", "paid"), SourceSettings(public_url=url)
+    return compose(definition, type_, "a secret", now=time.time(), settings=settings)
 
 
 @pytest.mark.anyio

@@ -12,7 +12,7 @@ from oncehook import Inbox
 from oncehook.model.delivery import Rejection
 from oncehook.operations.doctor import diagnose
 from oncehook.providers.definition import built_in, built_in_names
-from oncehook.providers.sample import TOPIC, compose
+from oncehook.providers.sample import compose
 from oncehook.store.rows import REJECTIONS_KEPT
 from oncehook.testing import deliver, post
 from tests.events import Rows, stripe_body, stripe_headers
@@ -169,7 +169,7 @@ async def test_a_message_of_a_foreign_topic_is_kept_and_the_doctor_says_so(make_
     inbox = make_inbox()
     inbox.source("ses", topics=["arn:aws:sns:eu-west-1:1:mine"])
     async with inbox.lifespan():
-        sent = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW, topic=TOPIC)
+        sent = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW)
         assert (await post(inbox, "ses", sent.body, sent.headers)).status == 401
         await inbox._runtime.reception.rejections.stop()
         assert await kept(inbox) == [("topic", "The topic is not in the source's topics.")]

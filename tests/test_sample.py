@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from oncehook.config.settings import read_source
+from oncehook.config.settings import SourceSettings, read_source
 from oncehook.model.delivery import Delivery
 from oncehook.model.states import State
 from oncehook.providers.definition import built_in, read_provider
@@ -53,7 +53,8 @@ def test_a_github_type_is_split_into_event_and_action(type_: str, event: str, th
 
 def test_a_topic_of_ones_own_is_in_the_sample() -> None:
     topic = "arn:aws:sns:us-east-1:1:mine"
-    body = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW, topic=topic).body
+    settings = SourceSettings(topics=(topic,))
+    body = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW, settings=settings).body
     assert json.loads(body)["TopicArn"] == topic != TOPIC
 
 

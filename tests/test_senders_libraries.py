@@ -23,6 +23,7 @@ from razorpay.utility import Utility
 from square.utils.webhooks_helper import verify_signature as square_accepts
 from twilio.request_validator import RequestValidator
 
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers.sign import sign
@@ -53,8 +54,8 @@ def ours_accepts(name: str, body: str | bytes, headers: dict[str, str], *secrets
 
 def ours_signs(name: str, body: str, secret: str, **headers: str) -> tuple[dict[str, str], bytes]:
     given = {key.replace("_", "-"): value for key, value in headers.items()}
-    settings = {"public_url": PUBLIC_URL, "webhook_id": str(OPTIONS["webhook_id"])}
-    return sign(sender(name).provider, body.encode(), secret, headers=given, now=now(), **settings)
+    settings = SourceSettings(public_url=PUBLIC_URL, webhook_id=str(OPTIONS["webhook_id"]))
+    return sign(sender(name).provider, body.encode(), secret, headers=given, now=now(), settings=settings)
 
 
 # -- Twilio ---------------------------------------------------------------------------------------------------------

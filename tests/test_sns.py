@@ -9,7 +9,7 @@ from oncehook.config.settings import read_source
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.families.sns_form import certificate_url, signed_message, subscribe_url
+from oncehook.providers.families.sns import certificate_url, signed_message, subscribe_url
 from oncehook.providers.sign import sign
 from oncehook.providers.source import Source
 from tests.senders import CERTIFICATE_URL, NOW, TOPIC, changed, pem_of, put, sender

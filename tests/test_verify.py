@@ -10,11 +10,14 @@ from urllib.parse import urlencode
 
 import pytest
 
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
-from oncehook.providers.definition import FORM, built_in, read_provider
+from oncehook.providers.definition import built_in, read_provider
+from oncehook.providers.families.template import TemplateCheck
+from oncehook.providers.form import CONTENT_TYPE
 from oncehook.providers.sign import sign
-from oncehook.providers.verify import TemplateCheck, Verifier
+from oncehook.providers.verify import Verifier
 from tests.senders import NOW, changed, put, sender
 
 SECRET = "a secret of the test"
@@ -81,7 +84,7 @@ def test_a_stale_delivery_is_told_apart_only_when_its_signature_is_right() -> No
 
 def test_a_source_may_narrow_its_window_and_zero_does_not_open_it() -> None:
     delivery = sender("stripe").compose()
-    strict = verifier("stripe", sender("stripe").pair().verifying, tolerance=0.0)
+    strict = verifier("stripe", sender("stripe").pair().verifying, settings=SourceSettings(tolerance=0.0))
     assert strict.verify(delivery, NOW) == 0
     assert refused(strict, delivery, NOW + 1) == refused(strict, delivery, NOW - 1) == "stale_timestamp"
 
@@ -159,14 +162,15 @@ def mailgun_fields(token: str = "t" * 50, stamp: str = str(int(NOW))) -> dict[st
 
 
 def form(fields: dict[str, str]) -> Delivery:
-    return Delivery(urlencode(fields).encode(), [(b"content-type", FORM)])
+    return Delivery(urlencode(fields).encode(), [(b"content-type", CONTENT_TYPE.encode())])
 
 
 def test_mailguns_fields_are_taken_from_json_and_from_its_older_forms() -> None:
     checks = verifier("mailgun")
     assert checks.verify(Delivery.of(json.dumps({"signature": mailgun_fields()}).encode()), NOW) == 0
     assert checks.verify(form({"event": "delivered", **mailgun_fields()}), NOW) == 0
-    shouted = Delivery(form(mailgun_fields()).body, [(b"content-type", FORM.upper() + b"; charset=utf-8")])
+    content_type = f"{CONTENT_TYPE.upper()}; charset=utf-8".encode()
+    shouted = Delivery(form(mailgun_fields()).body, [(b"content-type", content_type)])
     assert checks.verify(shouted, NOW) == 0
     assert checks.verify(Delivery.of(json.dumps(mailgun_fields()).encode()), NOW) == 0
 

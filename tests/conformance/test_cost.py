@@ -146,7 +146,7 @@ def test_what_is_built_while_verifying_is_a_few_times_the_input(sender: Sender) 
 
 def test_the_xml_of_a_form_is_read_in_steps_that_grow_no_faster_than_it() -> None:
     from oncehook.providers.expressions import NotReadable, TooDeep
-    from oncehook.providers.families.braintree_form import read_xml
+    from oncehook.providers.xml import read_xml
 
     shapes = {
         "siblings": repeated(b"<a>b</a>", b"<x>", b"</x>"),

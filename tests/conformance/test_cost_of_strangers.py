@@ -16,7 +16,7 @@ import pytest
 from oncehook import Inbox
 from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected
-from oncehook.providers.sample import TOPIC
+from oncehook.providers.families.sns import EXAMPLE_TOPIC as TOPIC
 from oncehook.providers.source import Source
 from tests.conformance.test_cost import BODIES, FORM, QUERIES, VALUES, counted, repeated
 from tests.senders import NOW, OPTIONS, SENDERS, Sender, changed

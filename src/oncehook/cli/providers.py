@@ -7,7 +7,8 @@ import click
 from oncehook.cli.options import config_option, console, json_option, print_json
 from oncehook.config.settings import load
 from oncehook.providers import definition as providers
-from oncehook.providers.definition import HANDSHAKES, Provider
+from oncehook.providers.definition import Provider
+from oncehook.providers.handshake import kind_of
 
 
 @click.command("providers")
@@ -108,7 +109,7 @@ def _print_one(provider: Provider) -> None:
         "Object": _shown(provider.event.object),
         "Occurred at": _shown(provider.event.occurred_at),
         "Batches": f"an array at {provider.event.split}: one receipt each" if provider.event.split else "",
-        "Handshake": ", ".join(HANDSHAKES[handshake.kind] for handshake in provider.handshakes),
+        "Handshake": ", ".join(kind_of(handshake.kind).summary for handshake in provider.handshakes),
         "Retries": (provider.retries.schedule or "unknown") + horizon + stop,
         "Answer within": provider.retries.time_limit or "",
         "Largest body": provider.max_body or "",

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import local
 from typing import Any
@@ -98,7 +98,7 @@ def command(
     settings = configuration.sources[source] if source else SourceSettings()
     edit = Edit(definition, settings, _read_data(data), tuple(map(_field, fields)), id_)
     key = _secret(definition, source, secret, configuration)
-    samples = _samples(edit, type_, key, count, duplicate, _signed_too(source, configuration, url.geturl()))
+    samples = _samples(edit, type_, key, count, duplicate, _settings(source, configuration, url.geturl()))
     sys.exit(_post_all(samples, url, count * (duplicate + 1), concurrency, as_json))
 
 
@@ -181,22 +181,19 @@ def _secret(provider: Provider, source: str | None, given: str | None, configura
     return resolve(secrets[0], f"sources.{source}.secrets[0]")
 
 
-def _signed_too(source: str | None, configuration: Configuration, url: str) -> dict[str, str]:
-    """What some providers sign beside the delivery itself: the topic, the public address, the id of the webhook."""
-    settings = configuration.sources[source] if source else None
-    if settings is None:
-        return {"public_url": url}
-    found = {"public_url": settings.public_url or url, "webhook_id": settings.webhook_id or ""}
-    return {**found, "topic": settings.topics[0]} if settings.topics else found
+def _settings(source: str | None, configuration: Configuration, url: str) -> SourceSettings:
+    """The source's settings, some of which its provider signs; its address is `url` if it has no other."""
+    settings = configuration.sources[source] if source else SourceSettings()
+    return replace(settings, public_url=settings.public_url or url)
 
 
 def _samples(
-    edit: Edit, type_: str, key: str | None, count: int, duplicate: int, extra: dict[str, str]
+    edit: Edit, type_: str, key: str | None, count: int, duplicate: int, settings: SourceSettings
 ) -> Iterator[Sample]:
     provider = edit.provider
     for _ in range(count):
         try:
-            sample = compose(provider, type_, key, now=SYSTEM.now(), edit=edit.apply, **extra)
+            sample = compose(provider, type_, key, now=SYSTEM.now(), edit=edit.apply, settings=settings)
         except ValueError as error:
             raise ConfigurationError(
                 f"{provider.name} cannot be signed with this secret ({error}); to sign as an asymmetric sender, "

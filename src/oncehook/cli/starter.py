@@ -118,6 +118,8 @@ OPTIONS = {
 }
 """What some providers do not start without."""
 
+UNKNOWN_OPTION = '""    # the provider needs this setting: see docs/settings.md'
+
 
 def variable(provider: Provider, what: str = "WEBHOOK_SECRET") -> str:
     """The name of a secret of it in the environment: STRIPE_WEBHOOK_SECRET."""
@@ -142,7 +144,7 @@ def source_lines(provider: Provider, secrets: Container[str]) -> str:
         lines += [f"# {provider.secret}"] if provider.secret else []
         lines += [f'secrets = ["env:{variable(provider)}"]    # several while you rotate: all are tried']
     words = {"name": provider.name, "verify_token": variable(provider, "VERIFY_TOKEN")}
-    lines += [f"{name} = {OPTIONS[name].format(**words)}" for name in provider.options]
+    lines += [f"{name} = {OPTIONS.get(name, UNKNOWN_OPTION).format(**words)}" for name in provider.options]
     return "\n".join(lines) + "\n"
 
 

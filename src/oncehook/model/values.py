@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -159,12 +159,17 @@ def with_allowed(message: str, *tables: type) -> str:
     found = _NOT_ALLOWED.fullmatch(message)
     if found is None:
         return message
-    allowed = sorted({word for table in tables for word in _words(table, found["key"]) if word})
+    return not_allowed(found["path"], found[1], [word for table in tables for word in _words(table, found["key"])])
+
+
+def not_allowed(path: str, word: str, allowed: Sequence[str]) -> str:
+    """The message about a word that a field does not take, with the words that it takes."""
+    words = sorted({known for known in allowed if known})
     from difflib import get_close_matches  # only a mistake needs it
 
-    near = get_close_matches(found[1], allowed, 1)
+    near = get_close_matches(word, words, 1)
     hint = f"did you mean {near[0]}? " if near else ""
-    return f"{found['path']} is {found[1]!r}: {hint}allowed are {', '.join(allowed)}"
+    return f"{path} is {word!r}: {hint}allowed are {', '.join(words)}"
 
 
 def _words(table: type, key: str) -> Iterator[str]:

@@ -20,14 +20,11 @@ from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.rows import StoredRejection
 from oncehook.model.values import as_duration
 from oncehook.operations.rotation import Removed, removed_secret
-from oncehook.providers.definition import Provider, Signature
+from oncehook.providers.definition import Provider
 from oncehook.providers.expressions import moment
-from oncehook.providers.families import Match
-from oncehook.providers.families.address import take_apart
-from oncehook.providers.families.paypal_form import SIGNATURE as PAYPAL_SIGNATURE
-from oncehook.providers.families.plaid_form import HEADER as PLAID_SIGNATURE
+from oncehook.providers.family import Match
 from oncehook.providers.handshake import IN_HANDSHAKE
-from oncehook.providers.proxied import ADDRESS, USUAL_PORTS
+from oncehook.providers.proxied import ADDRESS, USUAL_PORTS, take_apart
 from oncehook.providers.source import Source
 from oncehook.providers.template import Body
 from oncehook.providers.verify import Verifier, seconds_of, window_of
@@ -119,7 +116,7 @@ def diagnose(
         return [_found("no signature", missing)]
     if source.verifier.asks_address and not delivery.address:
         return [_found("no address", "The provider signs the address, and no listed proxy said which it was.")]
-    if all(signature.algorithm in ("token", "basic") for signature in source.provider.signatures):
+    if all(signature.family.sends_secret(signature) for signature in source.provider.signatures):
         wrong = _found("token", "The password or token in the request is not one of the source's secrets.")
         return [_taken_out(removed, rejection) or wrong]
     if rejection.size > len(delivery.body):
@@ -194,7 +191,8 @@ def _delivery(rejection: StoredRejection) -> Delivery:
 
 
 def _missing_header(provider: Provider, delivery: Delivery) -> str | None:
-    names = {_header(signature) for signature in provider.signatures}
+    """What to say if none of the headers is there that may hold a signature."""
+    names = {signature.family.signature_header(signature) or "" for signature in provider.signatures}
     if "" in names or any(_has(delivery, name.lower().encode()) for name in names):
         return None
     return f"The request has no {' and no '.join(sorted(names))} header."
@@ -204,14 +202,6 @@ def _has(delivery: Delivery, name: bytes) -> bool:
     if name.endswith(b"*"):
         return any(one.startswith(name[:-1]) for one in delivery.headers)
     return name in delivery.headers
-
-
-_HEADERS = {"basic": "Authorization", "paypal": PAYPAL_SIGNATURE.decode(), "plaid": PLAID_SIGNATURE.decode()}
-
-
-def _header(signature: Signature) -> str:
-    """The header that an alternative looks at; none if the signature is in the body."""
-    return _HEADERS.get(signature.algorithm, signature.header or "")
 
 
 def _of_the_time(match: Match, source: Source, rejection: StoredRejection) -> Finding:
@@ -309,9 +299,11 @@ def _readings(provider: Provider) -> Iterator[Change]:
 
 
 def _with(provider: Provider, **changes: str) -> Provider:
-    """The definition with its HMACs changed; what is left the same only costs a moment more."""
+    """The definition with the encoding of its shared keys or signatures changed."""
     signatures = [
-        msgspec.structs.replace(signature, **changes) if signature.algorithm.startswith("hmac") else signature
+        msgspec.structs.replace(signature, **changes)
+        if signature.family.shares_secret(signature) and not signature.family.sends_secret(signature)
+        else signature
         for signature in provider.signatures
     ]
     return msgspec.structs.replace(provider, signatures=signatures)

@@ -1,10 +1,9 @@
 """Certificates and keys that must be fetched, and the one way in which the door fetches anything.
 
-Who may be asked is decided before this module is called (`families/sns_form.py`, `paypal_form.py`, `plaid_form.py`,
-`graph_form.py`), and `http_client/client.py` asks. Here: HTTPS alone, one fetch at a time per key, a budget of fetches
-for each source, and a bounded cache. A key counts for a day, and one that is in use is renewed in the background before
-that. A failed fetch is Unavailable (503, it is sent again), never a verdict. While a host does not answer, the key that
-it gave counts on.
+A signature family decides who may be asked (`FetchingCheck.wanted`), and `http_client/client.py` asks. Here: HTTPS
+alone, one fetch at a time per key, a budget of fetches for each source, and a bounded cache. A key counts for a day,
+and one that is in use is renewed in the background before that. A failed fetch is Unavailable (503, it is sent again),
+never a verdict. While a host does not answer, the key that it gave counts on.
 """
 
 import asyncio

@@ -2,11 +2,10 @@
 
 A provider is a TOML file beside this one, or a `[providers.NAME]` table in the user's own file, in the same
 words. The structs below are those words; docs/providers.md explains each. Nothing here is code per provider:
-what a definition can name is a closed set of algorithms, canonical forms and handshakes.
+what a definition can name is algorithms, signature families and handshakes.
 """
 
 import datetime
-import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -16,25 +15,20 @@ import msgspec
 
 from oncehook.config.settings import SourceSettings
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.values import duration, size, with_allowed
+from oncehook.model.values import duration, not_allowed, size, with_allowed
+from oncehook.providers import families, form, handshake
 from oncehook.providers.expressions import Headers, compile_expression, compile_key
-from oncehook.providers.template import Template
+from oncehook.providers.family import Family
 
 Expression = str | list[str]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-AlgorithmName = Literal[
-    "hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha256", "token", "basic",
-    "sns", "paypal", "plaid", "braintree",
-]  # fmt: skip
-OWN_FORM = ("basic", "sns", "paypal", "plaid", "braintree")
-"""Algorithms that know themselves where their signature is and what it covers."""
-
-FETCHED = ("sns", "paypal")
-"""Algorithms whose key is fetched where no secret is given."""
+ALGORITHMS = (
+    "hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha256", "token",
+)  # fmt: skip
+"""What signs over a `template`; any other value of `algorithm` is the name of a signature family."""
 
 CATALOG = Path(__file__).parent / "catalog"
-FORM = b"application/x-www-form-urlencoded"
-_SHARED = ("text", "base64", "hex", "whsec")  # forms of a key that both sides have
+_FORM = form.CONTENT_TYPE.encode()
 
 
 class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -44,7 +38,7 @@ class Definition(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class Signature(Definition, frozen=True, kw_only=True):
     """One way a provider signs. Several are alternatives: a secret is tried with each whose form it has."""
 
-    algorithm: AlgorithmName
+    algorithm: str
     header: str | None = None  # the header with the signature, or
     body: str | None = None  # … the path in the body with it
     fields: str | None = None  # the header holds name=value fields with this between them,
@@ -55,7 +49,7 @@ class Signature(Definition, frozen=True, kw_only=True):
     key: Literal["text", "base64", "hex", "whsec", "whpk", "public"] = "text"
     template: str = "{body}"  # what is signed
     each: str | None = None  # the array whose elements are each signed by themselves, with paths within an element
-    tokens: Literal["microsoft"] | None = None  # tokens beside it that are checked too, if the source has an `app_id`
+    tokens: str | None = None  # the family of tokens beside it that are checked too, if the source has an `app_id`
     url: Literal["exact", "ports", "decoded"] = "exact"  # which spellings of the address may have been signed
     digest: str | None = None  # the parameter of the address that must be the hex SHA-256 of the body
     timestamp: bool = True  # whether this alternative covers the provider's timestamp
@@ -64,6 +58,17 @@ class Signature(Definition, frozen=True, kw_only=True):
     def covers_address(self) -> bool:
         """Whether the public address is a part of what is signed."""
         return "{url}" in self.template
+
+    @property
+    def family(self) -> Family:
+        """The code that verifies and signs this. Raises LookupError if there is none of this name."""
+        if self.tokens is not None:
+            return families.find(self.tokens)
+        if self.algorithm not in ALGORITHMS:
+            return families.find(self.algorithm)
+        if self.each is not None:
+            return families.find("each")
+        return families.find("address" if self.covers_address else "template")
 
 
 class Timestamp(Definition, frozen=True, kw_only=True):
@@ -96,7 +101,7 @@ class EventFacts(Definition, frozen=True, kw_only=True):
 class Handshake(Definition, frozen=True, kw_only=True):
     """An exchange that is answered without storing anything. With POST it is verified like an event first."""
 
-    kind: Literal["echo", "ack", "sns", "token", "zoom", "crc", "braintree", "secret", "cloudevents"]
+    kind: str
     method: Literal["POST", "GET", "HEAD", "OPTIONS"] = "POST"
     when: dict[str, str] = {}  # locator → the value that tells the handshake; "*" is any, "" is none
     echo: str = ""  # the locator whose value is sent back
@@ -114,21 +119,7 @@ class Handshake(Definition, frozen=True, kw_only=True):
     @property
     def is_keyed(self) -> bool:
         """Whether the answer is signed with the source's own key."""
-        return self.kind in ("zoom", "crc", "braintree")
-
-
-HANDSHAKES = {
-    "echo": "its challenge is sent back",
-    "ack": "its ping is acknowledged",
-    "sns": "the subscription is confirmed",
-    "token": "its challenge is sent back if it repeats `verify_token`",
-    "zoom": "its token is sent back signed",
-    "crc": "its token is sent back signed",
-    "braintree": "its challenge is sent back signed",
-    "secret": "it offers a secret, which is shown in the log and never adopted",
-    "cloudevents": "its origin is allowed to deliver",
-}
-"""What each kind of handshake comes to, for people."""
+        return handshake.kind_of(self.kind).signs is not None
 
 
 class Answer(Definition, frozen=True, kw_only=True):
@@ -187,8 +178,8 @@ class Provider(Definition, frozen=True, kw_only=True):
     @property
     def starts_without_secret(self) -> bool:
         """Whether a source may start without a secret: its key is fetched, or its handshake comes first."""
-        fetched = any(signature.algorithm in FETCHED for signature in self.signatures)
-        return fetched or any(handshake.before_secret for handshake in self.handshakes)
+        fetched = any(signature.family.fetches_key for signature in self.signatures)
+        return fetched or any(one.before_secret for one in self.handshakes)
 
     def takes(self, signature: Signature, secret: str) -> bool:
         """Whether a secret may be a key of this alternative.
@@ -197,14 +188,14 @@ class Provider(Definition, frozen=True, kw_only=True):
         would be a key of a scheme that nobody chose.
         """
         is_key = secret.strip().startswith("whsec_")
-        if signature.algorithm == "token":
+        if signature.family.sends_secret(signature):
             return not is_key
-        sends_token = any(one.algorithm == "token" for one in self.signatures)
+        sends_token = any(one.family.sends_secret(one) for one in self.signatures)
         return is_key or signature.key != "whsec" or not sends_token
 
     def sends_form(self, headers: Headers) -> bool:
         """Whether this body is a form. One answer for `verify` and for what reads after it, or they could differ."""
-        return "form" in self.content and headers.get(b"content-type", b"").lower().startswith(FORM)
+        return "form" in self.content and headers.get(b"content-type", b"").lower().startswith(_FORM)
 
 
 def read_provider(name: str, table: Mapping[str, Any], where: str) -> Provider:
@@ -234,72 +225,58 @@ def _check(provider: Provider) -> None:
     for option in provider.options:
         if option not in SourceSettings.__dataclass_fields__:
             raise ValueError(f"`options` has {option}, which is not a setting of a source")
-    for handshake in provider.handshakes:
-        _check_handshake(handshake, provider.signatures)
+    for i, signature in enumerate(provider.signatures):
+        _check_family(signature, f"signatures[{i}]")
+    for i, one in enumerate(provider.handshakes):
+        _check_handshake(one, provider.signatures, f"handshakes[{i}]")
     for signature in provider.signatures:
-        if signature.algorithm not in OWN_FORM:
-            _check_signature(signature)
-            _check_timestamp(signature, provider.timestamp if signature.timestamp else None)
-            if signature.covers_address and "public_url" not in provider.options:
-                raise ValueError('`template` has {url}: put "public_url" into `options`')
+        signature.family.check_definition(signature, provider)
+        for option in signature.family.options:
+            if option not in provider.options:
+                raise ValueError(f'what is signed depends on {option} of the source: put "{option}" into `options`')
 
 
-def _check_handshake(handshake: Handshake, signatures: Sequence[Signature]) -> None:
+def _check_family(signature: Signature, where: str) -> None:
+    """Whether `algorithm` and `tokens` name something that there is."""
+    if signature.algorithm not in ALGORITHMS:
+        _check_name("algorithm", signature.algorithm, where, ALGORITHMS)
+    if signature.tokens is not None:
+        _check_name("tokens", signature.tokens, where)
+
+
+def _check_name(field: str, name: str, where: str, others: Sequence[str] = ()) -> None:
+    try:
+        if families.find(name).named_by == field:
+            return
+    except LookupError as error:
+        if ":" in name:  # somebody's own module
+            raise ValueError(f"{where}.{field}: {error}") from None
+    named = [family for family in families.built_in_names() if families.find(family).named_by == field]
+    raise ValueError(not_allowed(f"{where}.{field}", name, [*others, *named]))
+
+
+def _check_handshake(one: Handshake, signatures: Sequence[Signature], where: str) -> None:
     signature = signatures[0]
-    if handshake.method == "POST" and not handshake.when:
+    try:
+        kind = handshake.kind_of(one.kind)
+    except LookupError:
+        shared = [name for name in families.built_in_names() if families.find(name).handshake is not None]
+        raise ValueError(not_allowed(f"{where}.kind", one.kind, [*handshake.KINDS, *shared])) from None
+    if one.method == "POST" and not one.when:
         raise ValueError("`when` of a handshake is empty: every delivery would be a handshake")
-    if handshake.kind not in ("ack", "sns", "cloudevents") and not handshake.echo:
-        raise ValueError(f"`echo` of a handshake is empty: say where the value of kind `{handshake.kind}` is")
-    if handshake.kind in ("zoom", "crc") and not signature.algorithm.startswith("hmac-"):
-        raise ValueError(f"a handshake of kind `{handshake.kind}` is answered with a key of HMAC")
-    if handshake.kind == "braintree" and signature.algorithm != "braintree":
-        raise ValueError("a handshake of kind `braintree` is answered with a key of Braintree")
-    if handshake.kind in ("zoom", "sns") and not handshake.verified:
-        raise ValueError(f"a handshake of kind `{handshake.kind}` must be signed, or anyone could use it")
-    if handshake.is_keyed and not all(_covers_body(signature) for signature in signatures):
+    if kind.needs_echo and not one.echo:
+        raise ValueError(f"`echo` of a handshake is empty: say where the value of kind `{one.kind}` is")
+    if kind.needs_hmac and not signature.algorithm.startswith("hmac-"):
+        raise ValueError(f"a handshake of kind `{one.kind}` is answered with a key of HMAC")
+    if kind.must_be_signed and not one.verified:
+        raise ValueError(f"a handshake of kind `{one.kind}` must be signed, or anyone could use it")
+    if one.kind not in handshake.KINDS and signature.algorithm != one.kind:
+        raise ValueError(f'a handshake of kind `{one.kind}` needs `algorithm = "{one.kind}"`')
+    if one.is_keyed and not all(signature.family.may_sign_challenges(signature) for signature in signatures):
         raise ValueError(
-            f"a handshake of kind `{handshake.kind}` signs words with the key of the events: "
+            f"a handshake of kind `{one.kind}` signs words with the key of the events: "
             "`template` must be {body}, or have text with a character other than A-Z a-z 0-9 _ and -"
         )
-
-
-def _covers_body(signature: Signature) -> bool:
-    """Whether a word that this key signed can only be the signature of a whole body, or of nothing."""
-    if signature.algorithm in OWN_FORM:
-        return True
-    literal = re.sub(r"\{[^{}]*\}", "", signature.template)
-    return signature.each is None and (signature.template == "{body}" or bool(re.search(r"[^A-Za-z0-9_-]", literal)))
-
-
-def _check_signature(signature: Signature) -> None:
-    if bool(signature.header) == bool(signature.body):
-        raise ValueError("a signature is in a `header` or at a path in the `body`: give one of the two")
-    if signature.each is not None and signature.body is None:
-        raise ValueError("with `each`, the signature is at a path in the `body` of an element")
-    if (signature.fields is None) != (signature.field is None):
-        raise ValueError("`fields` (the separator) and `field` (the name) belong together")
-    if "" in (signature.fields, signature.field, signature.separator):
-        raise ValueError("`fields`, `field` and `separator` cannot be empty")
-    shared = signature.algorithm.startswith("hmac-") or signature.algorithm == "token"
-    if shared != (signature.key in _SHARED):
-        raise ValueError(f'`key = "{signature.key}"` is not a form that a key of {signature.algorithm} has')
-
-
-def _check_timestamp(signature: Signature, timestamp: Timestamp | None) -> None:
-    names = Template(signature.template).names
-    if timestamp is None:
-        if "timestamp" in names:
-            raise ValueError("`template` has {timestamp}, and `timestamp` does not say where that is")
-        return
-    if [bool(timestamp.header), bool(timestamp.field), bool(timestamp.body)].count(True) != 1:
-        raise ValueError("`timestamp` is in a `header`, in a `field` or at a path in the `body`: give one of the three")
-    if timestamp.field and signature.fields is None:
-        raise ValueError("`timestamp.field` is a field of the signature's header: give the signature's `fields` too")
-    covering = {"timestamp", f"header:{timestamp.header}"}
-    if timestamp.body:
-        covering |= {"body", *(f"body:{path}" for path in timestamp.body.split("|"))}
-    if covering.isdisjoint(names):
-        raise ValueError("`template` does not cover the timestamp, so anyone could refresh it: put {timestamp} there")
 
 
 @cache

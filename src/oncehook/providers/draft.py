@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl, urlencode
 import msgspec
 
 from oncehook.providers.definition import Provider
+from oncehook.providers.form import CONTENT_TYPE
 from oncehook.providers.sample import Sample, locators
-from oncehook.providers.sign import FORM
 
 
 def with_id(
@@ -77,7 +77,7 @@ def _decoded(provider: Provider, draft: Sample) -> Any:
 
 
 def _is_form(headers: Mapping[str, str]) -> bool:
-    return any(name.lower() == "content-type" and text.startswith(FORM) for name, text in headers.items())
+    return any(name.lower() == "content-type" and text.startswith(CONTENT_TYPE) for name, text in headers.items())
 
 
 def _path_to_event(split: str | None) -> list[Any]:

@@ -344,6 +344,11 @@ def moment(text: str | None) -> datetime | None:
         return None
 
 
+def iso_time(seconds: float) -> str:
+    """A Unix time as ISO 8601 in UTC, with milliseconds."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
+
+
 def fingerprint(body: bytes, parsed: Any, volatile: Sequence[tuple[str, ...]]) -> bytes:
     """SHA-256 by which "same id, other body" is told; without the fields that change from attempt to attempt."""
     if volatile and isinstance(parsed, dict):

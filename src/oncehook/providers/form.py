@@ -6,6 +6,8 @@ Quoted-printable has the same escapes with another sign (`=41` for `%41`), and i
 
 import binascii
 
+CONTENT_TYPE = "application/x-www-form-urlencoded"
+
 MOST_FIELDS = 1000
 """No sender's event has more fields than this."""
 

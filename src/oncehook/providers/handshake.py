@@ -1,30 +1,32 @@
-"""Exchanges that are answered without storing anything: a closed set, named by a provider's definition.
+"""Exchanges that are answered without storing anything; a provider's definition names their kind.
 
 A handshake that its provider signs is verified like an event first. One that nobody signs is answered from a small set
 of characters only, so nothing that is sent back can be more than a word. Where the answer is signed with the source's
-key (Zoom, X, Braintree), `is_signable` says which words are signed, and the source rejects a body that is such a word:
-no answer is ever the signature of an event. A secret that a handshake offers (Asana, Notion) is shown to the
-operator and never adopted. Nothing is fetched but from an address that `families/sns_form.py` allows.
+key, `HandshakeKind.signs` says which words are signed, and the source rejects a body that is such a word: no answer is
+ever the signature of an event. A secret that a handshake offers (Asana, Notion) is shown to the operator and never
+adopted.
 """
 
 import base64
 import hmac
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected, Unavailable
+from oncehook.providers import families
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.definition import Handshake
 from oncehook.providers.expressions import NotReadable, parse
-from oncehook.providers.families import braintree_form as braintree
-from oncehook.providers.families.sns_form import subscribe_url
 from oncehook.providers.signatures import Key
 from oncehook.providers.template import Body, compile_paths
+
+if TYPE_CHECKING:
+    from oncehook.providers.definition import Handshake
 
 Answer = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # status, body, headers
 
@@ -32,13 +34,12 @@ IN_HANDSHAKE = "handshake: "
 """How the detail begins by which a refused handshake is told from a refused event."""
 
 _STRICT = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
-# Microsoft Graph sends a sentence with an address-like id. It is no key's message, and plain text to every browser.
+# A sentence may hold an address-like id. It is no key's message, and plain text to every browser.
 _SENTENCE = re.compile(r"[A-Za-z0-9_ :.,;=+/()-]{1,512}", re.ASCII)
 _CHARACTERS = {"strict": _STRICT, "sentence": _SENTENCE}
-_SIGNED = {"zoom": _STRICT, "crc": _STRICT, "braintree": re.compile(r"[a-f0-9]{20,32}", re.ASCII)}
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}", re.ASCII)
-_TEXT = ((b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff"))
-_JSON = ((b"content-type", b"application/json"),)
+TEXT = ((b"content-type", b"text/plain; charset=utf-8"), (b"x-content-type-options", b"nosniff"))
+JSON = ((b"content-type", b"application/json"),)
 _FEW_FIELDS, _LONGEST_QUERY = 50, 8192
 
 
@@ -50,6 +51,58 @@ class Host:
     keys: Sequence[Key] = ()  # the source's own, the one that verified this handshake first
     verify_token: bytes = b""
     offer: Callable[[str], None] = lambda secret: None  # show a secret to the operator
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeKind:
+    """One kind of handshake, and what is sent back."""
+
+    summary: str  # for people
+    answer: "Callable[[Exchange], Awaitable[Answer]]"
+    needs_echo: bool = True  # its challenge stands where `echo` says
+    signs: re.Pattern[str] | None = None  # the challenges that it signs with the source's key
+    read_event: Callable[[str], Any] = lambda text: parse(text.encode())  # no challenge that this can read is signed
+    needs_hmac: bool = False  # it signs with a key of HMAC
+    must_be_signed: bool = False  # the request itself
+    calls_sender: bool = False  # a URL of the request is fetched: never for a source that verifies nothing
+
+    def is_signable(self, text: str) -> bool:
+        """Whether it could sign this text. A source never reads such a text as an event."""
+        return self.signs is not None and self.signs.fullmatch(text) is not None
+
+    def is_readable(self, text: str) -> bool:
+        """Whether the reader of events takes this text: a number or `null`, which the answer would sign as a body."""
+        try:
+            self.read_event(text)
+        except NotReadable:
+            return False
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request that is a handshake, and the source that answers it."""
+
+    handshake: "Handshake"
+    delivery: Delivery
+    body: Body
+    host: Host
+
+    def challenge(self) -> str:
+        """The value to send back. Raises Rejected for one that is not answered."""
+        handshake, kind = self.handshake, kind_of(self.handshake.kind)
+        found = locate(handshake.echo, self.delivery, self.body) if _is_text(handshake.echo, self.body) else None
+        if found is None or not _CHARACTERS[handshake.characters].fullmatch(found):
+            raise Rejected("malformed", "the challenge is not one that is answered")
+        if kind.signs is not None and (not kind.is_signable(found) or kind.is_readable(found)):
+            raise Rejected("malformed", "the challenge is not one that is answered")
+        return found
+
+    def key(self) -> Key:
+        """The key to sign with. Raises Unavailable if the source has no secret yet."""
+        if not self.host.keys:
+            raise Unavailable("the source has no secret yet to answer this handshake with")
+        return self.host.keys[0]
 
 
 def locate(locator: str, delivery: Delivery, body: Body) -> str | None:
@@ -82,12 +135,7 @@ def _parameter(query: bytes, name: str) -> str | None:
     return found[0] if len(found) == 1 else None
 
 
-def is_signable(kind: str, text: str) -> bool:
-    """Whether a handshake of this kind could sign this text. A source never reads such a text as an event."""
-    return kind in _SIGNED and _SIGNED[kind].fullmatch(text) is not None
-
-
-def is_handshake(handshake: Handshake, delivery: Delivery, body: Body) -> bool:
+def is_handshake(handshake: "Handshake", delivery: Delivery, body: Body) -> bool:
     """Whether a delivery is this handshake."""
     if handshake.method != delivery.method or len(delivery.body) > LARGE:
         return False
@@ -98,94 +146,82 @@ def is_handshake(handshake: Handshake, delivery: Delivery, body: Body) -> bool:
     return True
 
 
-async def answer(handshake: Handshake, delivery: Delivery, body: Body, host: Host) -> Answer:
+async def answer(handshake: "Handshake", delivery: Delivery, body: Body, host: Host) -> Answer:
     """What to send back. Raises Rejected, or Unavailable when the other side does not answer."""
-    if handshake.kind == "ack":
-        return handshake.status, handshake.body.encode(), _JSON if handshake.body else ()
-    if handshake.kind == "sns":
-        return await _confirm_subscription(body, host)
-    if handshake.kind == "cloudevents":
-        return _allow_origin(delivery)
-    if handshake.kind == "token" and not _repeats_token(delivery, host):
-        raise Rejected("bad_signature", "the handshake does not repeat the source's verify_token")
-    challenge = locate(handshake.echo, delivery, body) if _is_text(handshake.echo, body) else None
-    if challenge is None or not _CHARACTERS[handshake.characters].fullmatch(challenge):
-        raise Rejected("malformed", "the challenge is not one that is answered")
-    if handshake.is_keyed and (not is_signable(handshake.kind, challenge) or _is_readable(handshake.kind, challenge)):
-        raise Rejected("malformed", "the challenge is not one that is answered")
-    return _KINDS[handshake.kind](handshake, challenge, host)
+    return await kind_of(handshake.kind).answer(Exchange(handshake, delivery, body, host))
 
 
-# -- what is sent back ----------------------------------------------------------------------------------------------
+# -- the kinds ------------------------------------------------------------------------------------------------------
 
 
-def _echo(handshake: Handshake, challenge: str, host: Host) -> Answer:
+async def _ack(exchange: Exchange) -> Answer:
+    handshake = exchange.handshake
+    return handshake.status, handshake.body.encode(), JSON if handshake.body else ()
+
+
+async def _echo(exchange: Exchange) -> Answer:
+    handshake, challenge = exchange.handshake, exchange.challenge()
     if handshake.json:
-        return handshake.status, msgspec.json.encode({handshake.json: challenge}), _JSON
-    return handshake.status, challenge.encode(), _TEXT
+        return handshake.status, msgspec.json.encode({handshake.json: challenge}), JSON
+    return handshake.status, challenge.encode(), TEXT
 
 
-def _zoom(handshake: Handshake, challenge: str, host: Host) -> Answer:
-    token = hmac.digest(_key(host), challenge.encode(), "sha256").hex()
-    return 200, msgspec.json.encode({"plainToken": challenge, "encryptedToken": token}), _JSON
+async def _token(exchange: Exchange) -> Answer:
+    given, expected = _parameter(exchange.delivery.query, "hub.verify_token"), exchange.host.verify_token
+    if given is None or not expected or not hmac.compare_digest(given.encode(), expected):
+        raise Rejected("bad_signature", "the handshake does not repeat the source's verify_token")
+    return await _echo(exchange)
 
 
-def _crc(handshake: Handshake, challenge: str, host: Host) -> Answer:
-    digest = hmac.digest(_key(host), challenge.encode(), "sha256")
-    return 200, msgspec.json.encode({"response_token": "sha256=" + base64.b64encode(digest).decode()}), _JSON
+async def _zoom(exchange: Exchange) -> Answer:
+    challenge = exchange.challenge()
+    token = hmac.digest(exchange.key(), challenge.encode(), "sha256").hex()
+    return 200, msgspec.json.encode({"plainToken": challenge, "encryptedToken": token}), JSON
 
 
-def _is_readable(kind: str, text: str) -> bool:
-    """Whether the reader of events takes this text: a number or `null`, which the answer would sign as a body."""
-    try:
-        braintree.read_xml(text) if kind == "braintree" else parse(text.encode())
-    except NotReadable:
-        return False
-    return True
+async def _crc(exchange: Exchange) -> Answer:
+    challenge = exchange.challenge()
+    digest = hmac.digest(exchange.key(), challenge.encode(), "sha256")
+    return 200, msgspec.json.encode({"response_token": "sha256=" + base64.b64encode(digest).decode()}), JSON
 
 
-def _braintree(handshake: Handshake, challenge: str, host: Host) -> Answer:
-    public, key = _key(host)
-    return 200, public + b"|" + braintree.sign(key, challenge.encode()), _TEXT
-
-
-def _secret(handshake: Handshake, challenge: str, host: Host) -> Answer:
+async def _secret(exchange: Exchange) -> Answer:
     """The offered secret is shown, and, where the provider wants that, sent back in the header that it came in."""
-    host.offer(challenge)
-    kind, _, name = handshake.echo.partition(":")
+    challenge = exchange.challenge()
+    exchange.host.offer(challenge)
+    kind, _, name = exchange.handshake.echo.partition(":")
     return 200, b"", ((name.strip().lower().encode(), challenge.encode()),) if kind == "header" else ()
 
 
-_KINDS = {"echo": _echo, "token": _echo, "zoom": _zoom, "crc": _crc, "braintree": _braintree, "secret": _secret}
-
-
-def _key(host: Host) -> Key:
-    if not host.keys:
-        raise Unavailable("the source has no secret yet to answer this handshake with")
-    return host.keys[0]
-
-
-def _repeats_token(delivery: Delivery, host: Host) -> bool:
-    given = _parameter(delivery.query, "hub.verify_token")
-    return given is not None and bool(host.verify_token) and hmac.compare_digest(given.encode(), host.verify_token)
-
-
-def _allow_origin(delivery: Delivery) -> Answer:
+async def _allow_origin(exchange: Exchange) -> Answer:
     """The permission of the CloudEvents webhook specification: this origin may deliver, as often as it asked to."""
-    origin = delivery.headers.get(b"webhook-request-origin", b"")
+    headers = exchange.delivery.headers
+    origin = headers.get(b"webhook-request-origin", b"")
     if not _HOST.fullmatch(origin.decode("latin-1")):
         raise Rejected("malformed", "the handshake names no origin")
-    rate = delivery.headers.get(b"webhook-request-rate", b"*")
+    rate = headers.get(b"webhook-request-rate", b"*")
     allowed = rate if rate.isdigit() and len(rate) < 10 else b"*"
     return 200, b"", ((b"allow", b"POST"), (b"webhook-allowed-origin", origin), (b"webhook-allowed-rate", allowed))
 
 
-async def _confirm_subscription(body: Body, host: Host) -> Answer:
-    url = subscribe_url(body.texts(("SubscribeURL",)) or {})
-    if url is None:
-        raise Rejected("malformed", "SubscribeURL is not an address of SNS")
-    try:
-        await host.certificates.visit(url)
-    except OSError as error:
-        raise Unavailable(f"the subscription could not be confirmed: {error}", retry_after=20) from error
-    return 200, b"confirmed", _TEXT
+_SENT_BACK_SIGNED = "its token is sent back signed"
+KINDS = {
+    "echo": HandshakeKind("its challenge is sent back", _echo),
+    "ack": HandshakeKind("its ping is acknowledged", _ack, needs_echo=False),
+    "token": HandshakeKind("its challenge is sent back if it repeats `verify_token`", _token),
+    "zoom": HandshakeKind(_SENT_BACK_SIGNED, _zoom, signs=_STRICT, needs_hmac=True, must_be_signed=True),
+    "crc": HandshakeKind(_SENT_BACK_SIGNED, _crc, signs=_STRICT, needs_hmac=True),
+    "secret": HandshakeKind("it offers a secret, which is shown in the log and never adopted", _secret),
+    "cloudevents": HandshakeKind("its origin is allowed to deliver", _allow_origin, needs_echo=False),
+}
+"""The kinds that any provider may name; a signature family may have one more, under its own name."""
+
+
+def kind_of(name: str) -> HandshakeKind:
+    """The handshake kind of a name. Raises LookupError if there is none."""
+    if name in KINDS:
+        return KINDS[name]
+    kind = families.find(name).handshake
+    if kind is None:
+        raise LookupError(f"the signature family {name} has no handshake")
+    return kind

@@ -14,12 +14,13 @@ Pair = tuple[bytes, bytes]
 NEVER_KEPT = frozenset(
     b"host connection accept accept-encoding content-length transfer-encoding expect upgrade keep-alive te trailer "
     b"forwarded x-forwarded-for x-forwarded-proto x-forwarded-host x-forwarded-port x-forwarded-prefix x-real-ip "
-    b"paypal-transmission-sig plaid-verification x-trello-webhook".split()
+    b"x-trello-webhook".split()
 )
 _CREDENTIAL = re.compile(
-    rb"token|secret|auth|key|session|cookie|signature|hmac|passw|credential|jwt|oidc|bearer|dpop|client-cert"
+    rb"token|secret|auth|key|session|cookie|signature|-sig$|-verification$|hmac|passw|credential|jwt|oidc|bearer|dpop|"
+    rb"client-cert"
 )
-_NO_CREDENTIALS = frozenset((b"idempotency-key", b"paypal-auth-algo"))
+_NO_CREDENTIALS = frozenset((b"idempotency-key",))
 
 _MOST_NAMES, _LONGEST_NAME = 1000, 100
 _MOST_CACHED, _LONGEST_CACHED = 256, 2048

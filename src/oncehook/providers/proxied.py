@@ -22,6 +22,7 @@ _HOST = re.compile(r"([A-Za-z0-9._-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::([0-9]{1
 _PREFIX = re.compile(r"(?:/[A-Za-z0-9._~!$&'()*+,;=:@%-]+){1,32}", re.ASCII)
 _PATH = re.compile(r"/[!-\"$->@-~]*", re.ASCII)  # what is printable, without a blank, # and ?
 _PAIR = re.compile(r'\s*(?:([a-z]+)\s*=\s*(?:"([^"\\]*)"|([^\s",;]+))\s*)?', re.ASCII | re.IGNORECASE)
+_ADDRESS = re.compile(r"(https?)://([^/?#]*?)(?::(\d+))?([/?].*)?", re.ASCII | re.DOTALL)
 _LONGEST = 1024
 
 ADDRESS = ":address"
@@ -147,3 +148,9 @@ def _path(scope: Scope) -> str:
     raw = scope.get("raw_path")
     path = quote(scope["path"], safe="/~!$&'()*+,;=:@") if raw is None else raw.decode("latin-1")
     return str(path.partition("?")[0])  # some servers leave the query at it
+
+
+def take_apart(url: str) -> tuple[str, str, str, str] | None:
+    """Scheme, host, port and the rest, each as it is written, or None for what is no such address."""
+    match = _ADDRESS.fullmatch(url)
+    return None if match is None else (match[1], match[2], match[3] or "", match[4] or "")

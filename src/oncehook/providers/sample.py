@@ -5,16 +5,17 @@ import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from fnmatch import fnmatchcase
 from string import Template
 from typing import Any
 from urllib.parse import urlencode
 
+from oncehook.config.settings import SourceSettings
 from oncehook.model.patterns import glob
 from oncehook.providers.definition import Example, Expression, Provider
-from oncehook.providers.expressions import templates_of
-from oncehook.providers.sign import FORM, sign
+from oncehook.providers.expressions import iso_time, templates_of
+from oncehook.providers.form import CONTENT_TYPE
+from oncehook.providers.sign import sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,37 +26,29 @@ class Sample:
     body: bytes
 
 
-TOPIC = "arn:aws:sns:eu-west-1:123456789012:example"
-
-
 def compose(
     provider: Provider,
     type_: str,
     secret: str | None,
     *,
     now: float,
-    topic: str = TOPIC,
-    public_url: str = "",
-    webhook_id: str = "",
+    settings: SourceSettings | None = None,
     edit: Callable[[Sample], Sample] = lambda draft: draft,
 ) -> Sample:
     """A new event of this type as the provider would send it, changed by `edit` before it is signed.
 
-    Without a secret it is not signed. Raises ValueError if the secret cannot sign it.
+    `settings` are those of the source that it is for. Without a secret it is not signed. Raises ValueError if the
+    secret cannot sign it.
     """
-    draft = edit(unsigned(provider, type_, now=now, topic=topic))
+    draft = edit(unsigned(provider, type_, now=now, settings=settings))
     if secret is None:
         return draft
-    signed, body = sign(
-        provider, draft.body, secret, headers=draft.headers, now=now, public_url=public_url, webhook_id=webhook_id
-    )
-    return Sample(signed, body)
+    return Sample(*sign(provider, draft.body, secret, headers=draft.headers, now=now, settings=settings))
 
 
-def unsigned(provider: Provider, type_: str, *, now: float, topic: str = TOPIC) -> Sample:
+def unsigned(provider: Provider, type_: str, *, now: float, settings: SourceSettings | None = None) -> Sample:
     """The same before it is signed."""
     example = next((e for e in provider.examples if fnmatchcase(type_, glob(e.type))), None) or _bare(provider)
-    moment = datetime.fromtimestamp(now, UTC)
     event, _, action = type_.partition(".")
     words = {
         "id": secrets.token_hex(12),
@@ -64,14 +57,14 @@ def unsigned(provider: Provider, type_: str, *, now: float, topic: str = TOPIC) 
         "action": action,
         "now": int(now),
         "now_ms": int(now * 1000),
-        "now_iso": moment.strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z",
+        "now_iso": iso_time(now),
         "number": secrets.randbelow(900_000) + 100_000,
-        "topic": topic,
+        **provider.signatures[0].family.sample_words(settings or SourceSettings()),
     }
     body = Template(example.body).safe_substitute(words).lstrip("\n").encode()
     headers = {"Content-Type": "application/json"}
     if example.form:
-        headers = {"Content-Type": FORM}
+        headers = {"Content-Type": CONTENT_TYPE}
         body = urlencode(
             {name: Template(value).safe_substitute(words) for name, value in example.form.items()}
         ).encode()

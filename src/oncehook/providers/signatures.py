@@ -10,6 +10,7 @@ import hmac
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -241,3 +242,9 @@ def algorithm(name: str) -> Algorithm:
     if name not in _made:
         _made[name] = _MAKERS[name]()
     return _made[name]
+
+
+@lru_cache(8)  # a private key is checked when it is read, which takes longer than to sign with it
+def signing_key(name: str, secret: str, form: str) -> Key:
+    """A secret as the key that signs with the algorithm of a name. Raises ValueError, without its value."""
+    return algorithm(name).load_signing(secret, form)

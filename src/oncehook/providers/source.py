@@ -5,11 +5,10 @@ failed receipt under the hash of its bytes, so that a provider that changes its 
 """
 
 import hashlib
-import re
 import secrets
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import translate
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import SYSTEM
@@ -42,13 +41,12 @@ from oncehook.providers.expressions import (
     parse,
     split,
 )
-from oncehook.providers.families.braintree_form import read_xml
-from oncehook.providers.handshake import Host, is_handshake, is_signable
+from oncehook.providers.handshake import Host, is_handshake, kind_of
 from oncehook.providers.kept_headers import KeptNames, as_json
 from oncehook.providers.proxied import Proxies
-from oncehook.providers.signed_content import content_of
 from oncehook.providers.template import Body
 from oncehook.providers.verify import Verifier
+from oncehook.providers.xml import read_xml
 
 HORIZON = 30 * 86400.0  # seconds for which a provider retries, where its definition does not say
 CERTIFICATE = "certificate"
@@ -100,7 +98,6 @@ class Source:
                 raise ConfigurationError(
                     f"{where}.{option} is missing: {self.provider.title} cannot be received safely without it{other}"
                 )
-        self.topics = [re.compile(translate(topic)) for topic in settings.topics]
         self.is_verified = settings.verify == "signature"
         self._trusted_proxies = proxies
         self._prepare_handshakes()
@@ -146,10 +143,10 @@ class Source:
 
     def _prepare_handshakes(self) -> None:
         # A handshake that makes us call somebody is only for senders that have proved who they are.
-        known = [one for one in self.provider.handshakes if self.is_verified or one.kind != "sns"]
+        known = [one for one in self.provider.handshakes if self.is_verified or not kind_of(one.kind).calls_sender]
         self.handshakes = [one for one in known if one.verified]
         self.unsigned_handshakes = [one for one in known if not one.verified]
-        self.signed_kinds = [one.kind for one in self.provider.handshakes if one.is_keyed]
+        self.signed_kinds = [kind_of(one.kind) for one in self.provider.handshakes if one.is_keyed]
         self.methods = sorted({"POST", *(one.method for one in known)})
         self._offers: deque[float] = deque(maxlen=MOST_OFFERS)
 
@@ -173,10 +170,12 @@ class Source:
         self.cloudevents = "cloudevents" in self.provider.content
         self.only_json = self.provider.content == ("json",)
         self.volatile = tuple(tuple(path.split(".")) for path in facts.volatile)
-        signatures = {s.header.lower().encode() for s in self.provider.signatures if s.header}
+        ways = self.provider.signatures
+        signatures = {header.lower().encode() for way in ways if (header := way.family.signature_header(way))}
+        read = set().union(*(way.family.signed_headers(way) for way in ways)) - signatures
         found = (settings.id or facts.id, facts.type, facts.object, facts.occurred_at, facts.delivery_id, *facts.kinds)
         needed = [headers_of(one) for one in (*found, settings.correlation, settings.serial_by) if one is not None]
-        self.kept_names = KeptNames(dropped=signatures, needed=set().union(*needed))
+        self.kept_names = KeptNames(dropped=signatures, needed=read.union(*needed))
         self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
 
     def _serial(self, settings: SourceSettings, where: str) -> Find | None:
@@ -204,19 +203,8 @@ class Source:
         self, provider: Provider, secrets: Sequence[str], *, where: str, public_url: str | None = None
     ) -> Verifier:
         """A verifier with this source's settings; the doctor tries other definitions, secrets and addresses."""
-        settings = self.settings
-        return Verifier(
-            provider,
-            secrets,
-            where=where,
-            tolerance=settings.tolerance,
-            topics=self.topics,
-            certificates=self.certificates,
-            public_url=(settings.public_url if public_url is None else public_url) or "",
-            webhook_id=settings.webhook_id or "",
-            sandbox=settings.sandbox,
-            app_id=settings.app_id or "",
-        )
+        settings = self.settings if public_url is None else replace(self.settings, public_url=public_url)
+        return Verifier(provider, secrets, where=where, settings=settings, certificates=self.certificates)
 
     # -- handshakes -----------------------------------------------------------------------------------------------
 
@@ -269,7 +257,7 @@ class Source:
     def _reject_signed_word(self, message: bytes) -> None:
         """Reject what a handshake of this source signs for anybody who asks: it is no event, whatever its signature."""
         text = message.decode("latin-1")
-        if any(is_signable(kind, text) for kind in self.signed_kinds):
+        if any(kind.is_signable(text) for kind in self.signed_kinds):
             raise Rejected("malformed", "the signed text is a challenge of the handshake, not an event")
 
     def _names_twice(self, repeated: frozenset[bytes]) -> bool:
@@ -385,7 +373,10 @@ class Source:
 
     def _content(self, body: bytes, delivery: Delivery) -> bytes:
         """What the hash of an event is made of."""
-        return body if self.only_json or body is not delivery.body else content_of(self.provider, delivery)
+        if self.only_json or body is not delivery.body:
+            return body
+        signature = self.provider.signatures[0]
+        return signature.family.signed_content(signature, delivery, self.body_of(delivery))
 
     def _unusable(
         self,

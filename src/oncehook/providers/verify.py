@@ -1,41 +1,25 @@
 """Is this delivery authentic? `verify` says by which secret, or raises Rejected; nothing else can escape it.
 
-A provider's `signatures` become checks, of the families in `oncehook.providers.families`.
+A provider's `signatures` become checks, each made by its signature family (`oncehook.providers.families`).
 """
 
-import re
 from collections.abc import Sequence
 
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.values import duration
 from oncehook.providers.certificates import Certificates, Wanted
-from oncehook.providers.definition import FETCHED, Provider, Signature, Timestamp
+from oncehook.providers.definition import Provider, Signature
 from oncehook.providers.expressions import moment
-from oncehook.providers.families import MOST_SIGNATURES, Check, Keys, Surroundings
-from oncehook.providers.families import basic as basic_family
-from oncehook.providers.families import braintree_form as braintree
-from oncehook.providers.families import plaid as plaid_family
-from oncehook.providers.families.address import AddressCheck
-from oncehook.providers.families.basic import BasicCheck
-from oncehook.providers.families.braintree import BraintreeCheck
-from oncehook.providers.families.each import EachCheck
-from oncehook.providers.families.graph import GraphCheck
-from oncehook.providers.families.paypal import PayPalCheck
-from oncehook.providers.families.plaid import PlaidCheck
-from oncehook.providers.families.sns import SnsCheck
-from oncehook.providers.families.template import TemplateCheck
-from oncehook.providers.signatures import Key, algorithm
+from oncehook.providers.family import Check, Context, FetchingCheck
+from oncehook.providers.signatures import Key
 from oncehook.providers.template import Body
-
-__all__ = ["MOST_SIGNATURES", "TemplateCheck", "Verifier"]
 
 FUTURE = 300.0
 """How far ahead of our clock a timestamp may be, where the provider's past side is longer."""
 
 NO_ADDRESS = "the provider signs the address, and no peer in trusted_proxies says which it was"
-
-FETCHING = (SnsCheck, PayPalCheck, PlaidCheck, GraphCheck)
 
 
 class Verifier:
@@ -47,31 +31,30 @@ class Verifier:
         secrets: Sequence[str],
         *,
         where: str,
-        tolerance: float | None = None,
-        topics: Sequence[re.Pattern[str]] = (),
+        settings: SourceSettings | None = None,
         certificates: Certificates | None = None,
-        public_url: str = "",
-        webhook_id: str = "",
-        sandbox: bool = False,
-        app_id: str = "",
     ) -> None:
         self.provider = provider
-        surroundings = Surroundings(certificates or Certificates(), topics, public_url, webhook_id, sandbox, app_id)
-        self.certificates = surroundings.certificates
-        self.window = window_of(provider, tolerance)
+        context = Context(settings or SourceSettings(), certificates or Certificates())
+        self.certificates = context.certificates
+        self.window = window_of(provider, context.settings.tolerance)
         if not secrets and not provider.starts_without_secret:
             raise ConfigurationError(
                 f"{where}.secrets is empty: give the secret ({provider.secret or 'of this provider'}), "
                 f'or write verify = "none" to accept unsigned deliveries'
             )
         self.keys = _load_keys(provider, secrets, where)
-        self.checks: list[Check] = [
-            make_check(signature, provider.timestamp, self.keys[i], surroundings)
-            for i, signature in enumerate(provider.signatures)
-            if self.keys[i] or signature.algorithm in FETCHED
+        used = [
+            (signature, keys)
+            for signature, keys in zip(provider.signatures, self.keys, strict=True)
+            if keys or signature.family.fetches_key
         ]
-        self.fetches = any(_fetches(check) for check in self.checks)
-        self.asks_address = not public_url and any(isinstance(check, AddressCheck) for check in self.checks)
+        self.checks: list[Check] = [
+            signature.family.make_check(signature, provider, keys, context) for signature, keys in used
+        ]
+        self.fetching = [check for check in self.checks if isinstance(check, FetchingCheck)]
+        self.fetches = any(check.fetches for check in self.fetching)
+        self.asks_address = not context.settings.public_url and any(signature.covers_address for signature, _ in used)
 
     def verify(self, delivery: Delivery, now: float) -> int:
         """The index of the secret that verified the delivery. Raises Rejected for every other one."""
@@ -94,22 +77,13 @@ class Verifier:
         or from the future.
         """
         body = Body(delivery, self.provider.sends_form)
-        for check in self.checks:
-            if not isinstance(check, FETCHING):
-                continue
+        for check in self.fetching:
             wanted = check.wanted(delivery, body)
             if wanted is not None:
                 if now is not None and self.window is not None and check.stamped:
                     _check_window(check.stamp(delivery, body), self.window, now)
                 return wanted
         return None
-
-
-def _fetches(check: Check) -> bool:
-    """Whether this check may need a key that it was not given."""
-    if isinstance(check, PlaidCheck):
-        return bool(check.credentials)
-    return isinstance(check, GraphCheck) or (isinstance(check, (SnsCheck, PayPalCheck)) and not check.keys)
 
 
 def _load_keys(provider: Provider, secrets: Sequence[str], where: str) -> list[list[tuple[int, Key]]]:
@@ -131,45 +105,11 @@ def _load_keys(provider: Provider, secrets: Sequence[str], where: str) -> list[l
     return keys
 
 
-_LOAD = {
-    "basic": basic_family.load_key,
-    "sns": lambda secret: algorithm("rsa-sha256").load(secret, "public"),
-    "paypal": lambda secret: algorithm("rsa-sha256").load(secret, "public"),
-    "plaid": plaid_family.load_key,
-    "braintree": braintree.load_key,
-}
-
-
 def load_key(signature: Signature, secret: str) -> Key:
     """A secret as the key of this alternative. Raises ValueError, without its value."""
     if not secret.strip():
         raise ValueError("it is empty")
-    if signature.algorithm in _LOAD:
-        return _LOAD[signature.algorithm](secret)
-    if (signature.key == "whpk") != secret.startswith("whpk_") and signature.key in ("whpk", "whsec"):
-        raise ValueError("it is a key for another kind of signature")
-    return algorithm(signature.algorithm).load(secret, signature.key)
-
-
-def make_check(signature: Signature, timestamp: Timestamp | None, keys: Keys, around: Surroundings) -> Check:
-    """The check of one alternative."""
-    if signature.algorithm == "basic":
-        return BasicCheck(keys)
-    if signature.algorithm == "sns":
-        return SnsCheck(keys, around.certificates, around.topics)
-    if signature.algorithm == "paypal":
-        return PayPalCheck(keys, around)
-    if signature.algorithm == "plaid":
-        return PlaidCheck(keys, around)
-    if signature.algorithm == "braintree":
-        return BraintreeCheck(keys)
-    if signature.tokens is not None and around.app_id:
-        return GraphCheck(signature, keys, around)
-    if signature.each is not None:
-        return EachCheck(signature, keys)
-    if signature.covers_address:
-        return AddressCheck(signature, timestamp, keys, around.public_url)
-    return TemplateCheck(signature, timestamp, keys)
+    return signature.family.load_key(signature, secret)
 
 
 # -- time -----------------------------------------------------------------------------------------------------------

@@ -16,8 +16,6 @@ from oncehook.model.errors import Rejected
 from oncehook.observability import signals
 from oncehook.observability.meter import Meter
 from oncehook.providers.definition import Provider
-from oncehook.providers.families import paypal_form as paypal
-from oncehook.providers.families import plaid_form as plaid
 from oncehook.providers.proxied import ADDRESS
 from oncehook.providers.source import Source
 from oncehook.store.protocols import Store
@@ -70,17 +68,13 @@ def _headers(source: Source, delivery: Delivery) -> Iterable[tuple[str, str]]:
         yield name[:MOST_OF_A_NAME].decode("latin-1"), text
 
 
-_OWN_HEADERS = {"paypal": paypal.SIGNED, "plaid": frozenset((plaid.HEADER,))}
-
-
 def _verifying(provider: Provider) -> tuple[frozenset[bytes], frozenset[bytes]]:
     """The headers with what is compared to the secrets: signatures, and tokens, which are secrets themselves."""
-    named = [(s.algorithm == "token", s.header.lower().encode()) for s in provider.signatures if s.header]
-    signed = {name for is_token, name in named if not is_token}
-    tokens = {name for is_token, name in named if is_token}
+    signed, tokens = set[bytes](), {b"authorization"}
     for signature in provider.signatures:
-        signed |= _OWN_HEADERS.get(signature.algorithm, frozenset())
-    return frozenset(signed), frozenset(tokens | {b"authorization"})
+        family = signature.family
+        (tokens if family.sends_secret(signature) else signed).update(family.signed_headers(signature))
+    return frozenset(signed), frozenset(tokens)
 
 
 def _is_named(name: bytes, names: frozenset[bytes]) -> bool:

@@ -8,11 +8,12 @@ async with inbox.lifespan():
 functions, and the pytest fixtures `oncehook_inbox` and `oncehook` are there without an import.
 """
 
+from oncehook.providers.key_pairs import Pair
 from oncehook.testing.bench import Bench
 from oncehook.testing.clock import advance
 from oncehook.testing.door import Answer, deliver, post, sign
 from oncehook.testing.isolate import isolated
-from oncehook.testing.keys import Pair, make_pair
+from oncehook.testing.keys import make_pair
 from oncehook.testing.work import Drained, NotAtRest, Performed, crash, drain, perform, prune, receipt, replay
 
 __all__ = [

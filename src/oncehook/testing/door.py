@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.settings import SourceSettings
 from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.providers import sign as signing
 from oncehook.providers.definition import Provider, find
 from oncehook.providers.draft import encoded, merged, with_id
-from oncehook.providers.sample import TOPIC, Sample, a_type, unsigned
+from oncehook.providers.sample import Sample, a_type, unsigned
 from oncehook.providers.source import Source
 from oncehook.testing.keys import shared_secret
 
@@ -78,9 +79,8 @@ def sign(
     definition = find(provider, {}) if isinstance(provider, str) else provider
     given = {"Content-Type": "application/json", **(headers or {})}
     moment = SYSTEM.now() if now is None else now
-    signed, signed_body = signing.sign(
-        definition, body, secret, headers=given, now=moment, public_url=public_url, webhook_id=webhook_id
-    )
+    settings = SourceSettings(public_url=public_url or None, webhook_id=webhook_id or None)
+    signed, signed_body = signing.sign(definition, body, secret, headers=given, now=moment, settings=settings)
     if signed_body != body:
         raise ValueError(f"{definition.name} puts its signature into the body: use deliver(), which sends that one")
     return signed
@@ -181,8 +181,7 @@ def _draft(
     source: Source, payload: Any, type_: str | None, id: str | None, headers: Mapping[str, str], now: float
 ) -> Sample:
     """The delivery before it is signed."""
-    topics = source.settings.topics
-    made = unsigned(source.provider, type_ or a_type(source.provider), now=now, topic=topics[0] if topics else TOPIC)
+    made = unsigned(source.provider, type_ or a_type(source.provider), now=now, settings=source.settings)
     whole, body = merged(made.headers, headers), made.body
     if payload is not None:
         body = payload if isinstance(payload, bytes) else encoded(source.provider, whole, payload)
@@ -198,15 +197,8 @@ def _signed(
     if not source.is_verified:
         return draft
     key = secret or _signing_secret(inbox, source)
-    signed, body = signing.sign(
-        source.provider,
-        draft.body,
-        key,
-        headers=draft.headers,
-        now=now,
-        public_url=source.settings.public_url or _public_url(source),
-        webhook_id=source.settings.webhook_id or "",
-    )
+    settings = replace(source.settings, public_url=source.settings.public_url or _public_url(source))
+    signed, body = signing.sign(source.provider, draft.body, key, headers=draft.headers, now=now, settings=settings)
     return Sample(merged(signed, headers), body)
 
 

@@ -12,14 +12,13 @@ from urllib.parse import parse_qsl
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.providers.definition import Signature, Timestamp
-from oncehook.providers.families import Keys, Match
-from oncehook.providers.families.template import TemplateCheck
-from oncehook.providers.proxied import USUAL_PORTS
+from oncehook.providers.definition import Provider, Signature, Timestamp
+from oncehook.providers.families.template import TemplateCheck, TemplateFamily
+from oncehook.providers.family import Check, Context, Keys, Match
+from oncehook.providers.proxied import USUAL_PORTS, take_apart
 from oncehook.providers.template import Body, Fill, Template
 
 LONGEST_QUERY = 8192
-_ADDRESS = re.compile(r"(https?)://([^/?#]*?)(?::(\d+))?([/?].*)?", re.ASCII | re.DOTALL)
 _ESCAPES = {b"3A": b":", b"2F": b"/", b"3F": b"?", b"40": b"@", b"21": b"!", b"24": b"$"}
 _ESCAPES |= {b"27": b"'", b"28": b"(", b"29": b")", b"2A": b"*", b"2C": b",", b"3B": b";"}
 _ESCAPE = re.compile(rb"%(" + b"|".join(_ESCAPES) + rb")", re.IGNORECASE)
@@ -81,6 +80,18 @@ class AddressCheck(TemplateCheck):
         return name == self.hashed_in and value.isascii() and hmac.compare_digest(found, value.lower())
 
 
+class AddressFamily(TemplateFamily):
+    """A template that holds the public address."""
+
+    options = ("public_url",)
+
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+        return AddressCheck(signature, provider.timestamp, keys, context.settings.public_url or "")
+
+
+FAMILY = AddressFamily()
+
+
 def parameters(query: bytes) -> list[tuple[str, str]]:
     """The parameters of an address; none if it has too many, or is longer than any that is registered."""
     if len(query) > LONGEST_QUERY:
@@ -89,12 +100,6 @@ def parameters(query: bytes) -> list[tuple[str, str]]:
         return parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=200)
     except ValueError:
         return []
-
-
-def take_apart(url: str) -> tuple[str, str, str, str] | None:
-    """Scheme, host, port and the rest, each as it is written, or None for what is no such address."""
-    match = _ADDRESS.fullmatch(url)
-    return None if match is None else (match[1], match[2], match[3] or "", match[4] or "")
 
 
 def with_and_without_port(url: str) -> list[str]:

@@ -3,20 +3,16 @@
 import base64
 import binascii
 import hmac
+import secrets
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.providers.families import Keys, Match
+from oncehook.providers import key_pairs
+from oncehook.providers.definition import Provider, Signature
+from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
+from oncehook.providers.key_pairs import Pair
 from oncehook.providers.signatures import Key, to_bytes
 from oncehook.providers.template import Body
-
-
-def load_key(secret: str) -> Key:
-    """Raises ValueError, without the value."""
-    user, _, password = secret.partition(":")
-    if not (user.strip() and password.strip()):
-        raise ValueError("it is not user:password")
-    return to_bytes(secret)
 
 
 class BasicCheck:
@@ -38,3 +34,33 @@ class BasicCheck:
         except binascii.Error:
             return None
         return next(((index, None) for index, key in self.keys if hmac.compare_digest(key, given)), None)
+
+
+class BasicFamily(Family):
+    """HTTP basic authentication. The secret is user:password."""
+
+    def load_key(self, signature: Signature, secret: str) -> Key:
+        user, _, password = secret.partition(":")
+        if not (user.strip() and password.strip()):
+            raise ValueError("it is not user:password")
+        return to_bytes(secret)
+
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+        return BasicCheck(keys)
+
+    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+        password = "Basic " + base64.b64encode(secret.encode()).decode()
+        return {**unsigned.headers, "Authorization": password}, unsigned.body
+
+    def make_pair(self, signature: Signature) -> Pair:
+        password = f"{secrets.token_urlsafe(12)}:{secrets.token_urlsafe(12)}"  # a password may hold a colon
+        return key_pairs.shared(f"user:{password}")
+
+    def signature_header(self, signature: Signature) -> str:
+        return "Authorization"
+
+    def sends_secret(self, signature: Signature) -> bool:
+        return True
+
+
+FAMILY = BasicFamily()

@@ -12,8 +12,10 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import astuple
 
 from oncehook.model.delivery import Delivery
-from oncehook.providers.definition import Signature
-from oncehook.providers.families import Keys, Match
+from oncehook.providers.definition import Provider, Signature
+from oncehook.providers.families.template import TemplateFamily, encoded_signature
+from oncehook.providers.family import Check, Context, Keys, Match, Signed, Unsigned
+from oncehook.providers.placement import json_object, place
 from oncehook.providers.signatures import Key, algorithm
 from oncehook.providers.template import Body, Template, compile_paths
 
@@ -81,3 +83,28 @@ class EachCheck:
         given = body.at(self.paths)
         message = None if given is None else self.fill(one, body, None)
         return None if given is None or message is None else (message, given)
+
+
+class EachFamily(TemplateFamily):
+    """A template of each element of an array."""
+
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+        return EachCheck(signature, keys)
+
+    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+        parsed = json_object(unsigned.body)
+        elements: Any = parsed
+        for step in (signature.each or "").split("."):
+            elements = elements.get(step) if isinstance(elements, dict) else None
+        if not isinstance(elements, list) or not all(isinstance(element, dict) for element in elements):
+            raise ValueError(f"there is no array of objects at {signature.each}")
+        for element in elements:
+            one = Delivery(msgspec.json.encode(element))
+            message = Template(signature.template).fill(one, Body(one, lambda headers: False), None)
+            if message is None:
+                raise ValueError(f"an element lacks a part that {signature.template!r} names")
+            place(element, signature.body or "", encoded_signature(signature, message, secret))
+        return unsigned.headers, msgspec.json.encode(parsed)
+
+
+FAMILY = EachFamily()

@@ -1,59 +1,130 @@
-"""PayPal: named headers and the body's CRC-32, under a pinned key or the certificate that the headers name."""
+"""PayPal: named headers and the body's CRC-32, under a pinned key or the certificate that the headers name.
+
+The body is covered by its CRC-32 alone, and the id of the webhook is not in the request: it is a setting of the source.
+Live and sandbox have hosts of their own, and a source takes certificates from one of them only.
+"""
+
+import re
+from zlib import crc32
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.providers.expressions import moment
-from oncehook.providers.families import Keys, Match, Surroundings
-from oncehook.providers.families import paypal_form as paypal
-from oncehook.providers.signatures import algorithm
+from oncehook.providers import key_pairs
+from oncehook.providers.definition import Provider, Signature
+from oncehook.providers.expressions import Headers, iso_time, moment
+from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
+from oncehook.providers.key_pairs import Pair
+from oncehook.providers.signatures import Key, algorithm, encode, signing_key
 from oncehook.providers.template import Body
+
+SIGNATURE, ALGORITHM, CERTIFICATE = b"paypal-transmission-sig", b"paypal-auth-algo", b"paypal-cert-url"
+ID, TIME = b"paypal-transmission-id", b"paypal-transmission-time"
+SIGNED = frozenset({SIGNATURE, ALGORITHM, CERTIFICATE, ID, TIME})
+EXAMPLE_CERTIFICATE = "https://api.paypal.com/v1/notifications/certs/CERT-example"
+_NAME = r"/v1/notifications/certs/CERT-[A-Za-z0-9-]{1,100}"
+_LIVE = re.compile(r"https://api\.paypal\.com" + _NAME, re.ASCII)
+_SANDBOX = re.compile(r"https://api\.sandbox\.paypal\.com" + _NAME, re.ASCII)
+
+
+def signed_message(headers: Headers, body: bytes, webhook_id: str) -> bytes | None:
+    """What PayPal signs, or None if a part of it is missing or could be read as two."""
+    transmission, time = headers.get(ID), headers.get(TIME)
+    if not transmission or not time or b"|" in transmission + time:
+        return None
+    return b"%s|%s|%s|%d" % (transmission, time, webhook_id.encode(), crc32(body))
+
+
+def certificate_url(headers: Headers, *, sandbox: bool) -> str | None:
+    """The address of the signing certificate, if it is one of PayPal's own."""
+    url = headers.get(CERTIFICATE, b"").decode("latin-1")
+    return url if (_SANDBOX if sandbox else _LIVE).fullmatch(url) else None
 
 
 class PayPalCheck:
     """RSA with SHA-256 over the transmission's id, its time, the webhook's id and the CRC-32 of the body."""
 
     stamped = True
-    guarded = paypal.SIGNED
+    guarded = SIGNED
 
-    def __init__(self, keys: Keys, surroundings: Surroundings) -> None:
+    def __init__(self, keys: Keys, context: Context) -> None:
         self.keys = keys
-        self.webhook_id = surroundings.webhook_id
-        self.sandbox = surroundings.sandbox
-        self.certificates = surroundings.certificates
+        self.fetches = not keys
+        self.webhook_id = context.settings.webhook_id or ""
+        self.sandbox = context.settings.sandbox
+        self.certificates = context.certificates
         self.verify = algorithm("rsa-sha256").verify
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
-        if delivery.repeated and not paypal.SIGNED.isdisjoint(delivery.repeated):
+        if delivery.repeated and not SIGNED.isdisjoint(delivery.repeated):
             raise Rejected("malformed", "a header of the signature came twice")
         message = self._message(delivery)
         if message is None:
             return None
-        given = (delivery.headers[paypal.SIGNATURE],)
+        given = (delivery.headers[SIGNATURE],)
         for index, key in self.keys or self._fetched(delivery):
             if self.verify(key, message, given, "base64"):
-                return index, delivery.headers[paypal.TIME]
+                return index, delivery.headers[TIME]
         return None
 
     def wanted(self, delivery: Delivery, body: Body) -> str | None:
         if self.keys or self._message(delivery) is None:
             return None
-        return paypal.certificate_url(delivery.headers, sandbox=self.sandbox)
+        return certificate_url(delivery.headers, sandbox=self.sandbox)
 
     def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
-        return delivery.headers.get(paypal.TIME)
+        return delivery.headers.get(TIME)
 
     def _message(self, delivery: Delivery) -> bytes | None:
-        named = delivery.headers.get(paypal.ALGORITHM, b"")
-        if named != b"SHA256withRSA" or paypal.SIGNATURE not in delivery.headers:
+        named = delivery.headers.get(ALGORITHM, b"")
+        if named != b"SHA256withRSA" or SIGNATURE not in delivery.headers:
             return None
-        return paypal.signed_message(delivery.headers, delivery.body, self.webhook_id)
+        return signed_message(delivery.headers, delivery.body, self.webhook_id)
 
     def _fetched(self, delivery: Delivery) -> Keys:
-        url = paypal.certificate_url(delivery.headers, sandbox=self.sandbox)
+        url = certificate_url(delivery.headers, sandbox=self.sandbox)
         certificate = self.certificates.get(url) if url else None
-        signed = moment(delivery.headers[paypal.TIME].decode("latin-1"))
+        signed = moment(delivery.headers[TIME].decode("latin-1"))
         if certificate is None or signed is None:
             return ()
         if not certificate.not_valid_before_utc <= signed <= certificate.not_valid_after_utc:
             return ()
         return ((0, certificate.public_key()),)
+
+
+class PayPalFamily(Family):
+    """PayPal. The secret, if any, is a pinned certificate or public key."""
+
+    options = ("webhook_id",)
+    fetches_key = True
+
+    def load_key(self, signature: Signature, secret: str) -> Key:
+        return algorithm("rsa-sha256").load(secret, "public")
+
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+        return PayPalCheck(keys, context)
+
+    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+        names = {"PAYPAL-CERT-URL": EXAMPLE_CERTIFICATE, "PAYPAL-AUTH-ALGO": "SHA256withRSA"}
+        headers = {name.upper(): value for name, value in unsigned.headers.items()}
+        headers = {**names, **headers, "PAYPAL-TRANSMISSION-TIME": iso_time(unsigned.now)}
+        lower = {name.lower().encode(): value.encode() for name, value in headers.items()}
+        message = signed_message(lower, unsigned.body, unsigned.settings.webhook_id or "")
+        if message is None:
+            raise ValueError("PAYPAL-TRANSMISSION-ID is signed, so it must be given")
+        raw = algorithm("rsa-sha256").sign(signing_key("rsa-sha256", secret, "public"), message)
+        return {**headers, "PAYPAL-TRANSMISSION-SIG": encode(raw, "base64").decode()}, unsigned.body
+
+    def make_pair(self, signature: Signature) -> Pair:
+        return key_pairs.rsa()
+
+    def shares_secret(self, signature: Signature) -> bool:
+        return False
+
+    def signature_header(self, signature: Signature) -> str:
+        return "PAYPAL-TRANSMISSION-SIG"
+
+    def signed_headers(self, signature: Signature) -> frozenset[bytes]:
+        return SIGNED
+
+
+FAMILY = PayPalFamily()

@@ -1,16 +1,76 @@
-"""Amazon SNS: named fields of the body, under a fetched certificate."""
+"""Amazon SNS: named fields of the body, under a fetched certificate.
+
+The signature proves Amazon, so the address of the certificate is the whole of the trust: it must be SNS's own
+host in a region that has the shape of one (`sns.s3-….amazonaws.com` is a bucket that anyone can own) and
+the exact path that SNS uses. Nothing is fetched from any other address.
+"""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from fnmatch import translate
+from typing import Any
 
+import msgspec
+
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
-from oncehook.model.errors import Rejected
-from oncehook.providers.certificates import Certificates
+from oncehook.model.errors import Rejected, Unavailable
+from oncehook.providers import key_pairs
+from oncehook.providers.definition import Provider, Signature
 from oncehook.providers.expressions import moment
-from oncehook.providers.families import Keys, Match
-from oncehook.providers.families.sns_form import NAMES, certificate_url, signed_message
-from oncehook.providers.signatures import algorithm
+from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
+from oncehook.providers.handshake import TEXT, Answer, Exchange, HandshakeKind
+from oncehook.providers.key_pairs import Pair
+from oncehook.providers.placement import json_object
+from oncehook.providers.signatures import Key, algorithm, encode, signing_key
 from oncehook.providers.template import Body
+
+EXAMPLE_TOPIC = "arn:aws:sns:eu-west-1:123456789012:example"
+_NOTIFICATION = ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type")
+_CONFIRMATION = ("Message", "MessageId", "SubscribeURL", "Timestamp", "Token", "TopicArn", "Type")
+_SIGNED = {
+    "Notification": _NOTIFICATION,
+    "SubscriptionConfirmation": _CONFIRMATION,
+    "UnsubscribeConfirmation": _CONFIRMATION,
+}
+NAMES = (*dict.fromkeys(_NOTIFICATION + _CONFIRMATION), "Signature", "SignatureVersion", "SigningCertURL")
+_HOST = r"https://sns\.[a-z]{2}(?:-[a-z]{2,12}){1,2}-[0-9]\.amazonaws\.com(?:\.cn)?"
+_CERTIFICATE = re.compile(_HOST + r"/SimpleNotificationService-[0-9a-f]{32}\.pem", re.ASCII)
+_SUBSCRIBE = re.compile(_HOST + r"/\?Action=ConfirmSubscription&[A-Za-z0-9=&:%._~-]{1,2048}", re.ASCII)
+
+
+def signed_message(fields: Mapping[str, str]) -> bytes | None:
+    """What SNS signs of these fields: `name\\nvalue\\n` in a fixed order, or None if one that must be there is not.
+
+    Only a message may hold a line break: in any other field one would let the same signed bytes be read
+    as different fields, by whoever can have a message of their own published.
+    """
+    names = _SIGNED.get(fields.get("Type", ""), ())
+    lines = []
+    for name in names:
+        value = fields.get(name)
+        if value is None and name == "Subject":
+            continue
+        if value is None or ("\n" in value and name != "Message"):
+            return None
+        lines.append(f"{name}\n{value}\n")
+    return "".join(lines).encode("utf-8", "surrogatepass") or None
+
+
+def certificate_url(fields: Mapping[str, Any]) -> str | None:
+    """The address of the signing certificate, if it is one of SNS's own."""
+    url = fields.get("SigningCertURL")
+    return url if isinstance(url, str) and _CERTIFICATE.fullmatch(url) else None
+
+
+def subscribe_url(fields: Mapping[str, Any]) -> str | None:
+    """The address that confirms a subscription, if it is one of SNS's own."""
+    url = fields.get("SubscribeURL")
+    return url if isinstance(url, str) and _SUBSCRIBE.fullmatch(url) else None
+
+
+def _algorithm(version: str) -> str:
+    return "rsa-sha1" if version == "1" else "rsa-sha256"
 
 
 class SnsCheck:
@@ -18,17 +78,18 @@ class SnsCheck:
 
     stamped = True
 
-    def __init__(self, keys: Keys, certificates: Certificates, topics: Sequence[re.Pattern[str]]) -> None:
+    def __init__(self, keys: Keys, context: Context) -> None:
         self.keys = keys
-        self.certificates = certificates
-        self.topics = topics
+        self.fetches = not keys
+        self.certificates = context.certificates
+        self.topics = [re.compile(translate(topic)) for topic in context.settings.topics]
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
         fields = self._fields(body)
         message = signed_message(fields)
         if message is None:
             return None
-        check = algorithm("rsa-sha1" if fields["SignatureVersion"] == "1" else "rsa-sha256")
+        check = algorithm(_algorithm(fields["SignatureVersion"]))
         given = (fields["Signature"].encode("utf-8", "surrogatepass"),)
         for index, key in self.keys or self._fetched(fields):
             if check.verify(key, message, given, "base64"):
@@ -61,3 +122,56 @@ class SnsCheck:
         if not certificate.not_valid_before_utc <= signed <= certificate.not_valid_after_utc:
             return ()
         return ((0, certificate.public_key()),)
+
+
+async def _confirm_subscription(exchange: Exchange) -> Answer:
+    url = subscribe_url(exchange.body.texts(("SubscribeURL",)) or {})
+    if url is None:
+        raise Rejected("malformed", "SubscribeURL is not an address of SNS")
+    try:
+        await exchange.host.certificates.visit(url)
+    except OSError as error:
+        raise Unavailable(f"the subscription could not be confirmed: {error}", retry_after=20) from error
+    return 200, b"confirmed", TEXT
+
+
+class SnsFamily(Family):
+    """Amazon SNS. The secret, if any, is a pinned certificate or public key."""
+
+    options = ("topics",)
+    fetches_key = True
+    handshake = HandshakeKind(
+        "the subscription is confirmed",
+        _confirm_subscription,
+        needs_echo=False,
+        must_be_signed=True,
+        calls_sender=True,
+    )
+
+    def load_key(self, signature: Signature, secret: str) -> Key:
+        return algorithm("rsa-sha256").load(secret, "public")
+
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+        return SnsCheck(keys, context)
+
+    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+        fields = {"SignatureVersion": "2", **json_object(unsigned.body)}
+        message = signed_message({name: value for name, value in fields.items() if isinstance(value, str)})
+        if message is None:
+            raise ValueError("the body lacks a field that SNS signs")
+        name = _algorithm(fields["SignatureVersion"])
+        raw = algorithm(name).sign(signing_key(name, secret, "public"), message)
+        fields["Signature"] = encode(raw, "base64").decode()
+        return unsigned.headers, msgspec.json.encode(fields)
+
+    def make_pair(self, signature: Signature) -> Pair:
+        return key_pairs.rsa()
+
+    def shares_secret(self, signature: Signature) -> bool:
+        return False
+
+    def sample_words(self, settings: SourceSettings) -> Mapping[str, str]:
+        return {"topic": settings.topics[0] if settings.topics else EXAMPLE_TOPIC}
+
+
+FAMILY = SnsFamily()

@@ -1,14 +1,26 @@
 """A signature over a template of the request: most providers, and the hot path."""
 
+import re
+import secrets
 from collections.abc import Callable, Sequence
+
+import msgspec
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
-from oncehook.providers.definition import Signature, Timestamp
-from oncehook.providers.families import MOST_SIGNATURES, Keys, Match
-from oncehook.providers.signatures import algorithm
+from oncehook.providers import key_pairs
+from oncehook.providers.definition import Provider, Signature, Timestamp
+from oncehook.providers.expressions import iso_time
+from oncehook.providers.family import Check, Context, Family, Keys, Match, NamedBy, OtherKind, Signed, Unsigned
+from oncehook.providers.key_pairs import Pair
+from oncehook.providers.placement import json_object, place
+from oncehook.providers.signatures import Key, algorithm, encode, signing_key
 from oncehook.providers.template import Body, Template, compile_paths
 
+MOST_SIGNATURES = 32
+"""More signatures than this in one header are not a rotation but an attack on our CPU."""
+
+PUBLIC_KEYS = ("whpk", "public")  # forms of a key that only the sender can sign with
 Given = tuple[Sequence[bytes], bytes | None]  # the signatures in the request, and its timestamp
 _NONE: Given = (), None
 
@@ -108,3 +120,133 @@ class TemplateCheck:
 
 def _header(name: str) -> bytes:
     return name.strip().lower().encode()
+
+
+class TemplateFamily(Family):
+    """An algorithm of `providers/signatures.py` over a template of the request."""
+
+    named_by: NamedBy = ""
+
+    def load_key(self, signature: Signature, secret: str) -> Key:
+        if (signature.key == "whpk") != secret.startswith("whpk_") and signature.key in ("whpk", "whsec"):
+            raise ValueError("it is a key for another kind of signature")
+        return algorithm(signature.algorithm).load(secret, signature.key)
+
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+        return TemplateCheck(signature, provider.timestamp, keys)
+
+    def check_signing_key(self, signature: Signature, secret: str) -> None:
+        if (signature.key in PUBLIC_KEYS) != secret.startswith(("whsk_", "-----BEGIN")):
+            raise OtherKind("it is a key for another kind of signature")
+        signing_key(signature.algorithm, secret, signature.key)
+
+    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+        provider, headers = unsigned.provider, unsigned.headers
+        timestamp = provider.timestamp if signature.timestamp else None
+        stamp = _stamp_for(timestamp, unsigned.now)
+        if timestamp and timestamp.header:
+            headers[timestamp.header] = stamp
+        delivery = unsigned.delivery()
+        template = Template(signature.template, (unsigned.settings.public_url or "").partition("?")[0].encode())
+        message = template.fill(delivery, Body(delivery, provider.sends_form), stamp.encode())
+        if message is None:
+            raise ValueError(f"{provider.name}: the delivery lacks a part that {signature.template!r} names")
+        value = encoded_signature(signature, message, secret)
+        if signature.header is None:
+            parsed = json_object(unsigned.body)
+            place(parsed, signature.body or "", value)
+            return headers, msgspec.json.encode(parsed)
+        if signature.fields and signature.field:
+            parts = [f"{signature.field}={value}"]
+            if timestamp and timestamp.field:
+                parts.insert(0, f"{timestamp.field}={stamp}")
+            value = signature.fields.join(parts)
+        headers[signature.header.replace("*", "1")] = value
+        return headers, unsigned.body
+
+    def make_pair(self, signature: Signature) -> Pair:
+        if signature.algorithm.startswith("rsa"):
+            return key_pairs.rsa()
+        if signature.algorithm.startswith("ecdsa"):
+            return key_pairs.ecdsa()
+        if signature.algorithm == "ed25519":
+            return key_pairs.ed25519(signature.key)
+        if signature.algorithm == "token":
+            return key_pairs.shared("token_" + secrets.token_hex(16))  # nothing that could be a key in base64 or hex
+        return key_pairs.random_secret(signature.key)
+
+    def shares_secret(self, signature: Signature) -> bool:
+        return signature.key not in PUBLIC_KEYS
+
+    def check_definition(self, signature: Signature, provider: Provider) -> None:
+        _check_signature(signature)
+        _check_timestamp(signature, provider.timestamp if signature.timestamp else None)
+
+    def may_sign_challenges(self, signature: Signature) -> bool:
+        literal = re.sub(r"\{[^{}]*\}", "", signature.template)
+        is_separate = signature.template == "{body}" or bool(re.search(r"[^A-Za-z0-9_-]", literal))
+        return signature.each is None and is_separate
+
+    def signature_header(self, signature: Signature) -> str | None:
+        return signature.header
+
+    def sends_secret(self, signature: Signature) -> bool:
+        return signature.algorithm == "token"
+
+    def signed_content(self, signature: Signature, delivery: Delivery, body: Body) -> bytes:
+        """The fields of a form may come in any order and with any escapes, and follow the query without a separator."""
+        fields = body.form() if "{form}" in signature.template else None
+        if fields is None:
+            return delivery.body
+        return b"?" + delivery.query + fields if delivery.query and signature.covers_address else fields
+
+
+def encoded_signature(signature: Signature, message: bytes, secret: str) -> str:
+    """The signature of a message, with its prefix, as a header or a body carries it."""
+    raw = algorithm(signature.algorithm).sign(signing_key(signature.algorithm, secret, signature.key), message)
+    return signature.prefix + (raw if signature.algorithm == "token" else encode(raw, signature.encoding)).decode()
+
+
+def _stamp_for(timestamp: Timestamp | None, now: float) -> str:
+    if timestamp is not None and timestamp.unit == "ms":
+        return str(int(now * 1000))
+    return iso_time(now) if timestamp is not None and timestamp.unit == "iso" else str(int(now))
+
+
+# -- what a definition may say --------------------------------------------------------------------------------------
+
+
+def _check_signature(signature: Signature) -> None:
+    if bool(signature.header) == bool(signature.body):
+        raise ValueError("a signature is in a `header` or at a path in the `body`: give one of the two")
+    if signature.each is not None and signature.body is None:
+        raise ValueError("with `each`, the signature is at a path in the `body` of an element")
+    if signature.each is not None and signature.covers_address:
+        raise ValueError("with `each`, `template` is filled from an element, which has no {url}")
+    if (signature.fields is None) != (signature.field is None):
+        raise ValueError("`fields` (the separator) and `field` (the name) belong together")
+    if "" in (signature.fields, signature.field, signature.separator):
+        raise ValueError("`fields`, `field` and `separator` cannot be empty")
+    shared = signature.algorithm.startswith("hmac-") or signature.algorithm == "token"
+    if shared != (signature.key not in PUBLIC_KEYS):
+        raise ValueError(f'`key = "{signature.key}"` is not a form that a key of {signature.algorithm} has')
+
+
+def _check_timestamp(signature: Signature, timestamp: Timestamp | None) -> None:
+    names = Template(signature.template).names
+    if timestamp is None:
+        if "timestamp" in names:
+            raise ValueError("`template` has {timestamp}, and `timestamp` does not say where that is")
+        return
+    if [bool(timestamp.header), bool(timestamp.field), bool(timestamp.body)].count(True) != 1:
+        raise ValueError("`timestamp` is in a `header`, in a `field` or at a path in the `body`: give one of the three")
+    if timestamp.field and signature.fields is None:
+        raise ValueError("`timestamp.field` is a field of the signature's header: give the signature's `fields` too")
+    covering = {"timestamp", f"header:{timestamp.header}"}
+    if timestamp.body:
+        covering |= {"body", *(f"body:{path}" for path in timestamp.body.split("|"))}
+    if covering.isdisjoint(names):
+        raise ValueError("`template` does not cover the timestamp, so anyone could refresh it: put {timestamp} there")
+
+
+FAMILY = TemplateFamily()

@@ -1,13 +1,7 @@
-"""The form of Braintree: XML in base64 in a form, signed by HMAC-SHA1 under the hash of the private key.
-
-The challenge of its handshake is signed with the same key. So it is only answered where it could never be a payload:
-hexadecimal digits decode from base64 to no XML.
-"""
+"""XML in base64, as some senders put it into a field of a form. Entities and document types are rejected."""
 
 import base64
 import binascii
-import hashlib
-import hmac
 from typing import TYPE_CHECKING, Any
 
 from oncehook.providers.expressions import NotReadable, TooDeep
@@ -16,35 +10,6 @@ if TYPE_CHECKING:
     from xml.parsers.expat import XMLParserType
 
 DEEPEST = 64
-MOST_PAIRS = 32
-
-
-def load_key(secret: str) -> tuple[bytes, bytes]:
-    """(public key, what signs) out of `public|private`. Raises ValueError, without the value."""
-    public, _, private = secret.strip().partition("|")
-    if not public.strip() or not private.strip():
-        raise ValueError("it is not public_key|private_key")
-    try:
-        return public.encode("ascii"), hashlib.sha1(private.encode("ascii")).digest()  # noqa: S324  # theirs, for HMAC
-    except UnicodeEncodeError:
-        raise ValueError("it is not public_key|private_key") from None
-
-
-def sign(key: bytes, message: bytes) -> bytes:
-    return hmac.digest(key, message, "sha1").hex().encode()
-
-
-def signature_of(public: bytes, pairs: bytes) -> bytes | None:
-    """The signature beside this public key in `public|signature&…`, if there is exactly one."""
-    found = []
-    for pair in pairs.split(b"&", MOST_PAIRS):
-        name, _, signature = pair.partition(b"|")
-        if name == public:
-            found.append(signature)
-    return found[0] if len(found) == 1 else None
-
-
-# -- XML ------------------------------------------------------------------------------------------------------------
 
 
 def read_xml(encoded: str) -> Any:
