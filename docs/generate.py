@@ -19,7 +19,7 @@ from typing import Any
 
 import click
 
-from docs import migrations
+from docs import migrations, reference
 from oncehook.alerts import settings as alerts
 from oncehook.alerts.rules import RULES
 from oncehook.cli import COMMANDS, oncehook
@@ -668,6 +668,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "schema": schema,
     "packages": packages,
     "decisions": decisions,
+    "names": reference.names_table,
+    "constructor": reference.constructor,
+    "members": reference.members,
+    "testing-names": reference.testing_names,
+    "email-names": reference.email_names,
 }
 
 

@@ -2,16 +2,33 @@
 
 import asyncio
 import importlib
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import fields
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import oncehook
-from oncehook import AsyncTransaction, Event, Inbox, InboxOptions, SourceOptions, SyncEvent, SyncTransaction
+from oncehook import (
+    AsyncTransaction,
+    ConfigurationError,
+    Event,
+    EventNotFound,
+    Fail,
+    Inbox,
+    InboxOptions,
+    Retry,
+    SourceOptions,
+    State,
+    SyncEvent,
+    SyncTransaction,
+)
 from oncehook.config.settings import Settings, SourceSettings
-from oncehook.testing import deliver, drain
+from oncehook.testing import advance, deliver, drain
 from tests.events import Rows, stripe_body
 
 pytestmark = pytest.mark.anyio
@@ -20,14 +37,15 @@ ROOT = Path(__file__).parents[1]
 PUBLIC = ("oncehook.testing", "oncehook.email", "oncehook.integrations")
 
 INBOX = {
-    "canonical", "dashboard", "effect", "email", "lifespan", "on", "ready", "source", "start", "stop", "subscribe",
+    "canonical", "dashboard", "effect", "email", "events", "lifespan", "metrics", "on", "pause", "prune", "ready",
+    "rehearse", "replay", "resume", "source", "start", "stop", "subscribe",
 }  # fmt: skip
 
 NAMES = {
-    "AsyncTransaction", "ConfigurationError", "Effect", "EffectRefused", "Event", "Fail", "Inbox", "InboxOptions",
-    "IntakeFull", "OncehookError", "Payload", "Receipt", "Rejected", "Retry", "RetryLater", "Row", "RowRefused",
-    "SendFailed", "SendRefused", "SourceOptions", "State", "StoreUnavailable", "SyncEvent", "SyncTransaction",
-    "Unavailable",
+    "AsyncTransaction", "ConfigurationError", "Effect", "EffectRefused", "Event", "EventAmbiguous", "EventFilter",
+    "EventNotFound", "Fail", "Inbox", "InboxOptions", "IntakeFull", "OncehookError", "Payload", "Pruned", "Receipt",
+    "Rehearsal", "Rejected", "Replayed", "Retry", "RetryLater", "Row", "RowRefused", "SendFailed", "SendRefused",
+    "SourceOptions", "State", "StoreUnavailable", "SyncEvent", "SyncTransaction", "Unavailable",
 }  # fmt: skip
 
 
@@ -165,3 +183,130 @@ async def test_both_kinds_of_tx_have_the_methods_of_their_protocol(inbox: Inbox,
         [{"number": 1, "word": "one"}, {"number": 2, "word": "two"}],
         ("four", ["number", "word"], 3),
     ]
+
+
+# -- operations -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def worked(make_inbox: Callable[..., Inbox]) -> Inbox:
+    """An inbox that is not running, with two processed events and a dead letter."""
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    @inbox.on("stripe", "*", retry=Retry(attempts=1))
+    async def handler(event: Event, tx: AsyncTransaction) -> None:
+        await tx.fetchval("SELECT 1")
+        if event.id == "evt_bad" and not event.replays:
+            raise Fail("not today")
+
+    async with inbox.lifespan():
+        for name in ("evt_1", "evt_2", "evt_bad"):
+            await deliver(inbox, "stripe", stripe_body(name))
+        await drain(inbox)
+    return inbox
+
+
+async def listed(inbox: Inbox, limit: int | None = None, **wanted: Any) -> list[tuple[str, str]]:
+    return [(receipt.event_id, receipt.status.value) async for receipt in inbox.events(limit=limit, **wanted)]
+
+
+@pytest.mark.parametrize("running", [False, True])
+async def test_operations_work_on_an_inbox_whether_or_not_it_runs(worked: Inbox, running: bool) -> None:
+    async with worked.lifespan() if running else nullcontext():
+        assert await listed(worked) == [("evt_bad", "failed"), ("evt_2", "processed"), ("evt_1", "processed")]
+        would = await worked.replay(status="failed", dry_run=True)
+        assert (would.count, await listed(worked, status="failed")) == (1, [("evt_bad", "failed")])
+        done = await worked.replay(status="failed", actor="release-417")
+        assert (done.matched, done.count, dict(done.replayed)) == (1, 1, {"failed": 1})
+        assert await listed(worked, status=State.RECEIVED) == [("evt_bad", "received")]
+
+
+async def test_events_are_filtered_and_limited(worked: Inbox) -> None:
+    assert await listed(worked, limit=1) == [("evt_bad", "failed")]
+    assert await listed(worked, source="stripe", status="processed", since="1h", type="invoice.*", limit=5) == [
+        ("evt_2", "processed"),
+        ("evt_1", "processed"),
+    ]
+    assert await listed(worked, until=timedelta(hours=1)) == await listed(worked, source="github") == []
+    assert await listed(worked, since=datetime.now(UTC) - timedelta(hours=1), search="evt_1") == [
+        ("evt_1", "processed")
+    ]
+
+
+async def test_events_are_replayed_by_number_and_by_id(worked: Inbox) -> None:
+    [newest] = [receipt async for receipt in worked.events(limit=1)]
+    done = await worked.replay(newest.receipt, "evt_1")
+    assert dict(done.replayed) == {"failed": 1, "processed": 1}
+    assert sorted(await listed(worked, status="received")) == [("evt_1", "received"), ("evt_bad", "received")]
+    left = await worked.replay("evt_1")
+    assert (left.count, dict(left.left)) == (0, {"received": 1})
+
+
+async def test_rehearsals_tell_what_handlers_would_do(worked: Inbox) -> None:
+    [rehearsal] = await worked.rehearse("evt_bad")
+    assert rehearsal.error is None and [statement.sql for statement in rehearsal.statements] == ["SELECT 1"]
+    assert len(await worked.rehearse(source="stripe")) == 3
+    assert await listed(worked, status="received") == []
+
+
+async def test_source_is_paused_and_resumed(worked: Inbox) -> None:
+    assert await worked.pause("stripe", duration="2h", reason="the warehouse is migrated", actor="jane")
+    assert not await worked.pause("stripe")
+    async with worked.lifespan():
+        await deliver(worked, "stripe", stripe_body("evt_3"))
+        assert await drain(worked) == []
+        assert await worked.resume("stripe") and not await worked.resume("stripe")
+    with pytest.raises(ConfigurationError, match="there is no source strip; known are stripe"):
+        await worked.pause("strip")
+
+
+async def test_prune_counts_and_removes(worked: Inbox) -> None:
+    async with worked.lifespan():
+        await advance(worked, "90d")
+        would = await worked.prune(dry_run=True)
+        assert would is not None and dict(would.receipts) == {"stripe": 2}
+        done = await worked.prune()
+    assert done is not None and dict(done.receipts) == {"stripe": 2}
+    assert await listed(worked) == [("evt_bad", "failed")]
+
+
+async def test_metrics_are_those_of_the_service(worked: Inbox) -> None:
+    async with worked.lifespan():
+        assert b'oncehook_receipts{source="stripe",state="failed"} 1.0' in await worked.metrics()
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        (lambda inbox: inbox.replay(), "name receipts, or pick some with a filter"),
+        (lambda inbox: inbox.replay(1, status="failed"), "not both"),
+        (lambda inbox: inbox.replay("evt_9"), "there is no event evt_9; nothing was done"),
+        (lambda inbox: inbox.replay(status="broken"), "status='broken' is not a status: known are received"),
+        (lambda inbox: inbox.replay(since="yesterday"), "'yesterday' is not a time"),
+        (lambda inbox: inbox.replay(status="failed", rate="fast"), "expected a rate such as 50/s"),
+        (lambda inbox: inbox.pause("stripe", duration="0s"), "expected more than 0"),
+    ],
+)
+async def test_mistakes_are_told(worked: Inbox, operation: Callable[[Inbox], Any], error: str) -> None:
+    with pytest.raises((ValueError, EventNotFound), match=re.escape(error)):
+        await operation(worked)
+    assert await listed(worked, status="received") == []
+
+
+# -- documentation --------------------------------------------------------------------------------------------------
+
+IMPORT = re.compile(r"^\s*(?:from (oncehook[\w.]*) import|import (oncehook[\w.]*))", re.MULTILINE)
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def test_documentation_and_examples_import_public_modules_only() -> None:
+    for page in [*PAGES, *ROOT.glob("examples/**/*.py")]:
+        modules = {found[1] or found[2] for found in IMPORT.finditer(page.read_text("utf-8"))}
+        deep = modules - {"oncehook", *PUBLIC}
+        assert not [name for name in deep if not name.startswith("oncehook.integrations.")], page
+
+
+def test_documentation_does_not_show_the_runtime() -> None:
+    shown = [page.name for page in PAGES if "inbox._runtime." in page.read_text("utf-8")]
+    assert shown == []

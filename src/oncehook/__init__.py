@@ -20,6 +20,10 @@ from oncehook.model.errors import (
 from oncehook.model.receipt import Receipt
 from oncehook.model.retry import Fail, Retry, RetryLater
 from oncehook.model.states import State
+from oncehook.operations.prune import Pruned
+from oncehook.operations.rehearse import Rehearsal
+from oncehook.operations.replay import Replayed
+from oncehook.operations.selection import EventAmbiguous, EventFilter, EventNotFound
 
 __version__ = "0.1.0"
 
@@ -29,14 +33,20 @@ __all__ = [
     "Effect",
     "EffectRefused",
     "Event",
+    "EventAmbiguous",
+    "EventFilter",
+    "EventNotFound",
     "Fail",
     "Inbox",
     "InboxOptions",
     "IntakeFull",
     "OncehookError",
     "Payload",
+    "Pruned",
     "Receipt",
+    "Rehearsal",
     "Rejected",
+    "Replayed",
     "Retry",
     "RetryLater",
     "Row",

@@ -1,6 +1,6 @@
 """Inbox: the public face of the library. What is behind it is in `runtime`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +10,22 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.options import InboxOptions, SourceOptions
 from oncehook.config.settings import Configuration, Settings, load, read_source, read_table
 from oncehook.handlers.registration import Registration
+from oncehook.model.receipt import Receipt
+from oncehook.model.values import Duration, positive_duration
+from oncehook.model.values import rate as parse_rate
+from oncehook.operations.pause import pause, resume
+from oncehook.operations.prune import Pruned
+from oncehook.operations.rehearse import Rehearsal
+from oncehook.operations.replay import Replayed, bounded, pages, replay, survey
+from oncehook.operations.selection import EventFilter, find_events, find_receipts, make_filter
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.source import Source
 from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.runtime import Runtime
+from oncehook.runtime.pruning import prune_all
+from oncehook.runtime.rehearsing import rehearsing
+from oncehook.store.protocols import Store
+from oncehook.store.rows import Selection
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -77,6 +89,87 @@ class Inbox(Registration):
             self._runtime.attach(self._dashboard)
         return self._dashboard
 
+    # -- operations -----------------------------------------------------------------------------------------------
+
+    async def events(self, *, limit: int | None = None, **wanted: Unpack[EventFilter]) -> AsyncIterator[Receipt]:
+        """The receipts of events, newest first, as `oncehook events` lists them; at most `limit`, all unless given.
+
+        `async for receipt in inbox.events(source="stripe", status="failed", since="2h")`. This and the other operations
+        work on a running inbox and on one that is not started.
+        """
+        async with self._runtime.opened_store() as store:
+            async for receipt in find_events(store, make_filter(**wanted), limit):
+                yield receipt
+
+    async def replay(
+        self,
+        *receipts: int | str,
+        dry_run: bool = False,
+        handled_by: str | None = None,
+        rate: str | None = None,
+        actor: str | None = None,
+        progress: Callable[[Replayed], None] | None = None,
+        **wanted: Unpack[EventFilter],
+    ) -> Replayed:
+        """Have finished events handled again, as `oncehook replay` does: those with these receipt numbers or event ids,
+        or all that a filter picks. Returns how many matched and moved, and why others did not.
+
+        With `dry_run` nothing is written. `handled_by` is a version of your code that has attempted them. `rate`, such
+        as "50/s", is how fast they go back to the queue. `actor` is recorded as who did it.
+        """
+        pace = None if rate is None else parse_rate(rate)
+        async with self._runtime.opened_store() as store:
+            selection = await _select(store, receipts, wanted, handled_by)
+            if dry_run:
+                return await survey(store, await bounded(store, selection))
+            done = await replay(store, selection, actor=actor, rate=pace, progress=progress)
+        self._runtime.wake_worker()
+        return done
+
+    async def rehearse(
+        self, *receipts: int | str, handled_by: str | None = None, **wanted: Unpack[EventFilter]
+    ) -> list[Rehearsal]:
+        """Run the handlers of finished events in transactions that are rolled back: `oncehook replay --rehearse`.
+
+        Returns what each handler would do. Calls that a handler makes itself are really made.
+        """
+        async with self._runtime.opened_store() as store, rehearsing(self._runtime, store) as rehearse:
+            selection = await bounded(store, await _select(store, receipts, wanted, handled_by))
+            return [
+                await rehearse(receipt)
+                async for page in pages(store, selection)
+                for receipt, obstacle in page
+                if obstacle is None
+            ]
+
+    async def pause(
+        self, source: str, *, duration: Duration | None = None, reason: str | None = None, actor: str | None = None
+    ) -> bool:
+        """Let the events of a source wait, in every process and after a restart, until it is resumed or for `duration`.
+
+        Returns False if it was paused before.
+        """
+        seconds = None if duration is None else positive_duration(duration)
+        known = self._runtime.sources
+        async with self._runtime.opened_store() as store:
+            return await pause(store, source, known=known, actor=actor, reason=reason, seconds=seconds)
+
+    async def resume(self, source: str, *, actor: str | None = None) -> bool:
+        """Have the events of a paused source handled again. Returns False if it was not paused."""
+        async with self._runtime.opened_store() as store:
+            changed = await resume(store, source, known=self._runtime.sources, actor=actor)
+        self._runtime.wake_worker()
+        return changed
+
+    async def prune(self, *, dry_run: bool = False) -> Pruned | None:
+        """Remove receipts and payloads that are past their retention, as a worker does once an hour.
+
+        Returns how many, by source; None if another process is pruning. With `dry_run` it counts, and removes nothing.
+        """
+        runtime = self._runtime
+        async with runtime.opened_store() as store:
+            return await prune_all(store, runtime.settings, runtime.horizons.values(), dry_run=dry_run)
+
     # -- running --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -93,7 +186,11 @@ class Inbox(Registration):
 
     async def ready(self) -> None:
         """Return if an event could be committed now, else raise Unavailable, within 2 seconds whatever happens."""
-        await self._runtime.ready()
+        await self._runtime.readiness.check()
+
+    async def metrics(self) -> bytes:
+        """The metrics of this process and of the database, in Prometheus' text format: for an app's own `/metrics`."""
+        return await self._runtime.scrape.text()
 
     # -- ASGI -----------------------------------------------------------------------------------------------------
 
@@ -117,6 +214,16 @@ class Inbox(Registration):
         await receive()
         await self.stop()
         await send({"type": "lifespan.shutdown.complete"})
+
+
+async def _select(
+    store: Store, receipts: Sequence[int | str], wanted: EventFilter, handled_by: str | None
+) -> Selection:
+    """The events that are named, or that a filter picks: one of the two."""
+    if bool(receipts) == bool(wanted or handled_by):
+        raise ValueError('name receipts, or pick some with a filter such as status="failed" (not both, not neither)')
+    numbers = await find_receipts(store, receipts) if receipts else None
+    return Selection(make_filter(**wanted), receipts=numbers, handled_by=handled_by)
 
 
 def source_name(scope: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any, TypedDict, assert_type
 
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -15,12 +15,18 @@ from oncehook import (
     Fail,
     Inbox,
     Payload,
+    Pruned,
+    Receipt,
+    Rehearsal,
+    Replayed,
     Retry,
     RetryLater,
     Row,
+    State,
     SyncEvent,
     SyncTransaction,
 )
+from oncehook.email import Allowed, Blocked
 
 inbox = Inbox("sqlite:///inbox.db", worker=False, concurrency=4, lease="30s", max_body="1MiB", stop_grace=5)
 inbox.source("stripe", secrets=["env:SECRET"], types=["invoice.*"], mode="queued", retry=Retry(attempts=3))
@@ -132,6 +138,21 @@ def with_sync_tx(tx: SyncTransaction) -> None:
 
 
 # -- the inbox ------------------------------------------------------------------------------------------------------
+
+
+async def operate() -> None:
+    async for receipt in inbox.events(source="stripe", status="failed", since="2h", limit=10):
+        assert_type(receipt, Receipt)
+        assert_type(receipt.status, State)
+    assert_type(await inbox.replay(1, "evt_1", actor="jane"), Replayed)
+    assert_type(await inbox.replay(status=State.FAILED, since=timedelta(days=2), rate="50/s", dry_run=True), Replayed)
+    assert_type(await inbox.rehearse("evt_1"), list[Rehearsal])
+    assert_type(await inbox.pause("stripe", duration="2h", reason="migration"), bool)
+    assert_type(await inbox.resume("stripe"), bool)
+    assert_type(await inbox.prune(dry_run=True), Pruned | None)
+    assert_type(await inbox.metrics(), bytes)
+    if answer := await inbox.email.can_send("jane@example.com"):
+        assert_type(answer, Allowed | Blocked)
 
 
 async def use(app: object) -> AsyncIterator[None]:

@@ -48,3 +48,9 @@ async def takes_one_of_a_batch(event: Event) -> None: ...
 
 @inbox.effect  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
 def takes_no_effect(number: int) -> None: ...
+
+
+async def mistaken_filters() -> None:
+    await inbox.replay(state="failed")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await inbox.replay(since=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    inbox.resume("stripe")  # type: ignore[unused-coroutine]  # pyright: ignore[reportUnusedCoroutine]

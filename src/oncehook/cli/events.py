@@ -17,7 +17,7 @@ from oncehook.cli.options import (
 )
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
-from oncehook.model.timestamps import rfc3339
+from oncehook.operations.selection import find_events
 
 COLOURS = {
     State.RECEIVED: "cyan",
@@ -27,7 +27,6 @@ COLOURS = {
     State.FAILED: "red",
     State.IGNORED: "bright_black",
 }
-PAGE = 500
 
 
 @click.command("events")
@@ -74,20 +73,15 @@ def command(
 
 
 async def _list(config: str | None, wanted: Filter, limit: int, as_json: bool) -> int:
-    shown, before = 0, None
+    shown = 0
     rows: list[Receipt] = []
     async with opened_store(config) as store:
-        while shown < limit:
-            page = await store.receipts.find(wanted, limit=min(PAGE, limit - shown), before=before)
-            if not page:
-                break
-            shown += len(page)
-            before = rfc3339(page[-1].received_at) or "", page[-1].receipt
+        async for receipt in find_events(store, wanted, limit):
+            shown += 1
             if as_json:
-                for receipt in page:
-                    print_json(receipt.as_json())
+                print_json(receipt.as_json())
             else:
-                rows += page
+                rows.append(receipt)
     if rows:
         print_events(rows)
     return shown

@@ -7,19 +7,17 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from oncehook.cli.app import configured
-from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Configuration
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.rows import Row
-from oncehook.model.values import duration
-from oncehook.providers.expressions import moment
+from oncehook.operations.selection import parse_moment
 from oncehook.store import make_store
 from oncehook.store.protocols import Store
 
@@ -78,17 +76,10 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
     name = "when"
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
         try:
-            return SYSTEM.datetime() - timedelta(seconds=duration(value))
-        except (ValueError, OverflowError):
-            found = moment(value if "T" in value or " " in value else f"{value}T00:00:00Z")
-            if found is None or value.isdigit():
-                self.fail(
-                    f"{value!r} is not a time: use how long ago (2h, 7d) or when (2026-11-15T03:00:00Z)", param, context
-                )
-            return found
+            return parse_moment(value)
+        except ValueError as error:
+            self.fail(str(error), param, context)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # as above

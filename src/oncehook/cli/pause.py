@@ -2,17 +2,15 @@
 
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import Parsed, config_option, json_option, opened, print_json, printable, run
-from oncehook.config.settings import Configuration
-from oncehook.model.errors import ConfigurationError
 from oncehook.model.values import positive_duration
-from oncehook.operations.replay import whoami
-from oncehook.store.protocols import Store
+from oncehook.operations.pause import pause
 
 
 @click.command("pause")
@@ -39,32 +37,29 @@ def command(
     oncehook resume stripe
     """
 
-    async def pause(store: Store, actor: str) -> bool:
-        return await store.pause(source, actor, reason=reason, seconds=seconds)
-
-    change(source, actor, config, as_json, pause, paused=True)
+    change(source, config, as_json, partial(pause, actor=actor, reason=reason, seconds=seconds), paused=True)
 
 
-Change = Callable[[Store, str], Awaitable[bool]]
+Change = Callable[..., Awaitable[bool]]
 
 
-def change(source: str, actor: str | None, config: str | None, as_json: bool, act: Change, *, paused: bool) -> None:
+def change(
+    source: str, config: str | None, as_json: bool, act: Callable[..., Awaitable[bool]], *, paused: bool
+) -> None:
     """Pause or resume, and say so."""
     configuration, _ = configured(config)
 
     async def work() -> tuple[bool, dict[str, Any] | None]:
         async with opened(configuration) as store:
-            await _check(source, configuration, store)
-            changed = await act(store, actor or whoami())
-            await store.notify()
+            changed = await act(store, source, known=configuration.sources)
             return changed, next((row for row in await store.pauses() if row["source"] == source), None)
 
-    (changed, pause), word = run(work()), "paused" if paused else "resumed"
+    (changed, row), word = run(work()), "paused" if paused else "resumed"
     if as_json:
-        until = pause["ends_at"] if pause else None
+        until = row["ends_at"] if row else None
         print_json({"source": source, "paused": paused, "changed": changed, "ends_at": until})
     elif changed:
-        click.echo(f"{printable(source)} is {word}{pause_text(pause) if pause else ''}")
+        click.echo(f"{printable(source)} is {word}{pause_text(row) if row else ''}")
     else:
         click.echo(f"{printable(source)} {'was paused before' if paused else 'was not paused'}", err=True)
     sys.exit(0 if changed else 1)
@@ -74,12 +69,3 @@ def pause_text(pause: dict[str, Any]) -> str:
     """` until 2026-11-16T15:00:00Z (the warehouse is migrated)`: what is known of it."""
     until = f" until {pause['ends_at'][:19]}Z" if pause["ends_at"] else ""
     return until + (f" ({printable(pause['reason'])})" if pause["reason"] else "")
-
-
-async def _check(source: str, configuration: Configuration, store: Store) -> None:
-    """A mistyped name would be a pause of nothing."""
-    known = {*configuration.sources, *await store.receipts.sources()}
-    known |= {row["source"] for row in await store.pauses()}
-    if source not in known:
-        told = f"there is no source {printable(source)}; known are {', '.join(sorted(known)) or 'none'}"
-        raise ConfigurationError(f"{told}. One that is added in code and has no events yet needs --app module:inbox")

@@ -4,21 +4,21 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
 from oncehook.config.settings import Configuration, Horizon, Settings
-from oncehook.model.rows import Prunable
 from oncehook.model.values import as_duration
-from oncehook.operations.prune import MARGIN, Progress, Pruned, cutoffs, effect_horizon, horizon, prune, prune_email
+from oncehook.operations.prune import (
+    MARGIN,
+    Progress,
+    horizon,
+)
 from oncehook.providers import definition as providers
-from oncehook.store.protocols import Store
-
-if TYPE_CHECKING:
-    from oncehook.email import Email
+from oncehook.runtime.pruning import prune_all
 
 
 @click.command("prune")
@@ -71,15 +71,6 @@ class Row:
         }
 
 
-def _email(store: Store, settings: Settings) -> "Email | None":
-    """The email facts, if any of them are to go."""
-    if settings.email_retention is None:
-        return None
-    from oncehook.email import Email
-
-    return Email(store, settings)
-
-
 async def _prune(
     configuration: Configuration, horizons: list[Horizon], dry_run: bool, removed_sources: bool, as_json: bool
 ) -> int:
@@ -88,25 +79,18 @@ async def _prune(
         if removed_sources:
             horizons = horizons + [_removed(source, configuration.settings) for source in sorted(others)]
             others = set()
-        email = _email(store, configuration.settings)
-        if dry_run:
-            rows = await _count(store, horizons)
-            facts = 0 if email is None else await email.prunable()
-            if facts:
-                click.echo(f"would remove {facts:,} email facts; suppressions stay", err=True)
-        else:
-            with _progress() as progress:
-                kept = effect_horizon(configuration.settings, horizons)
-                done = await prune(store, horizons, effects=kept, progress=progress)
-            if done is None:
-                click.echo("oncehook: another process is pruning right now", err=True)
-                return 1
-            rows = _gone(done, horizons)
-            if done.effects and not as_json:
-                click.echo(f"removed {done.effects:,} effects that were done before effect_retention")
-            facts = await prune_email(None if email is None else email.prune)
-            if facts:
-                click.echo(f"removed {facts:,} email facts; suppressions stay", err=True)
+        with _progress() as progress:
+            done = await prune_all(store, configuration.settings, horizons, dry_run=dry_run, progress=progress)
+    if done is None:
+        click.echo("oncehook: another process is pruning right now", err=True)
+        return 1
+    if done.effects and not as_json:
+        click.echo(f"removed {done.effects:,} effects that were done before effect_retention")
+    if done.email:
+        verb = "would remove" if dry_run else "removed"
+        click.echo(f"{verb} {done.email:,} email facts; suppressions stay", err=True)
+    rows = [Row(h.source, done.receipts[h.source], done.payloads[h.source], h) for h in horizons]
+    rows += [Row(f"({day}, whole)", 0, 0, None) for day in done.days]
     _print(rows, dry_run, as_json)
     if others and not as_json:
         click.echo(
@@ -122,19 +106,6 @@ def _removed(source: str, settings: Settings) -> Horizon:
     needed = max(provider.horizon or 0.0 for provider in known) + MARGIN
     window = max(float(settings.dedupe_window), needed)
     return Horizon(source, window, min(float(settings.payload_retention), window))
-
-
-async def _count(store: Store, horizons: list[Horizon]) -> list[Row]:
-    found = {
-        row.source: row for row in await store.retention.prunable(*cutoffs(horizons, await store.operations.now()))
-    }
-    counted = [(h, found.get(h.source, Prunable(h.source, 0, 0))) for h in horizons]
-    return [Row(h.source, row.receipts, row.payloads, h) for h, row in counted]
-
-
-def _gone(done: Pruned, horizons: list[Horizon]) -> list[Row]:
-    rows = [Row(h.source, done.receipts[h.source], done.payloads[h.source], h) for h in horizons]
-    return rows + [Row(f"({day}, whole)", 0, 0, None) for day in done.days]
 
 
 def _print(rows: list[Row], dry_run: bool, as_json: bool) -> None:

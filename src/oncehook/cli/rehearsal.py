@@ -1,32 +1,28 @@
 """`oncehook replay --rehearse`: handlers run in transactions that are rolled back, and their statements are printed."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from oncehook.cli.options import print_json, printable
 from oncehook.model.receipt import Receipt
-from oncehook.operations.rehearse import REALLY_MADE, Rehearsal, rehearse
+from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
 from oncehook.operations.replay import pages
+from oncehook.runtime.rehearsing import rehearsing
 from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
 
 if TYPE_CHECKING:
     from oncehook.runtime import Runtime
 
-Rehearsing = Callable[[Receipt], Awaitable[Rehearsal]]
-
 
 async def rehearse_all(store: Store, runtime: "Runtime", selection: Selection, *, as_json: bool) -> int:
     """Rehearse what can be replayed of the selection; the exit code."""
     good = rehearsed = 0
-    async with _rehearsing(store, runtime) as rehearsing:
+    async with rehearsing(runtime, store) as rehearse:
         async for page in pages(store, selection):
             for receipt in [receipt for receipt, why in page if why is None]:
-                rehearsal = await rehearsing(receipt)
+                rehearsal = await rehearse(receipt)
                 rehearsed += 1
                 good += rehearsal.error is None
                 if as_json:
@@ -36,26 +32,6 @@ async def rehearse_all(store: Store, runtime: "Runtime", selection: Selection, *
     if not as_json:
         click.echo(f"rehearsed {rehearsed:,}, {rehearsed - good:,} failed. All of it was rolled back. {REALLY_MADE}")
     return 0 if rehearsed and good == rehearsed else 1
-
-
-@asynccontextmanager
-async def _rehearsing(store: Store, runtime: "Runtime") -> AsyncIterator[Rehearsing]:
-    """How the handlers of the inbox are rehearsed."""
-    rehearsing = partial(
-        rehearse, store, runtime.handlers, effects=runtime.effects, canonical=runtime.canonicals, transaction=None
-    )
-    if runtime.sessions is None:
-        yield rehearsing
-        return
-    from oncehook.runtime import make_sessions
-
-    sessions = make_sessions(runtime.sessions.engine, store)
-    sessions.check_handlers(runtime.handlers)
-    await sessions.check_database()
-    try:
-        yield partial(rehearsing, transaction=sessions.transaction)
-    finally:
-        await sessions.dispose()
 
 
 def _print_rehearsal(receipt: Receipt, rehearsal: Rehearsal) -> None:

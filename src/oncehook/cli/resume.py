@@ -1,10 +1,13 @@
 """`oncehook resume`: have a paused source's events worked off."""
 
+from functools import partial
+
 import click
 
 from oncehook.cli.app import app_option
 from oncehook.cli.options import config_option, json_option
 from oncehook.cli.pause import change
+from oncehook.operations.pause import resume
 
 
 @click.command("resume")
@@ -19,4 +22,4 @@ def command(source: str, actor: str | None, config: str | None, as_json: bool) -
     \b
     oncehook resume stripe
     """
-    change(source, actor, config, as_json, lambda store, actor: store.resume(source, actor), paused=False)
+    change(source, config, as_json, partial(resume, actor=actor), paused=False)

@@ -27,6 +27,7 @@ from oncehook.model.receipt import Filter, Payload, Receipt
 from oncehook.model.rows import ReplayEntry, StoredAttempt, StoredDuplicate, StoredEntity, StoredNoop
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
+from oncehook.operations.selection import EventAmbiguous, EventNotFound, find_event, find_receipts
 from oncehook.store.protocols import Store
 
 MOST_EFFECTS = 1000
@@ -88,25 +89,22 @@ def _recorded_by(receipt: Receipt) -> EffectFilter:
 
 
 async def resolve(store: Store, name: str) -> Receipt | None:
-    """By number first, then by the sender's id; an id that two sources share must be told apart by number."""
-    found = await store.receipts.get(int(name)) if name.isascii() and name.isdigit() and len(name) < 19 else None
-    if found is not None:
-        return found
-    same = await store.receipts.find(Filter(event_id=name), limit=20)
-    if len(same) > 1:
-        choices = ", ".join(f"{r.receipt} ({r.source})" for r in same)
-        raise click.UsageError(f"{name} is in several sources: give the receipt, one of {choices}")
-    return same[0] if same else None
+    """An event by its receipt's number or its id; an id that two sources share must be told apart by number."""
+    try:
+        return await find_event(store, name)
+    except EventAmbiguous as error:
+        raise click.UsageError(str(error)) from None
 
 
 async def resolve_all(store: Store, names: Sequence[str]) -> tuple[int, ...]:
     """The receipts of all names; none at all, with a sentence on standard error, if one is unknown."""
-    found = [(name, await resolve(store, name)) for name in names]
-    missing = [printable(name) for name, receipt in found if receipt is None]
-    if missing:
-        click.echo(f"oncehook: there is no event {', '.join(missing)}; nothing was done", err=True)
+    try:
+        return await find_receipts(store, names)
+    except EventAmbiguous as error:
+        raise click.UsageError(str(error)) from None
+    except EventNotFound as error:
+        click.echo(f"oncehook: {printable(error)}", err=True)
         return ()
-    return tuple(sorted({receipt.receipt for _, receipt in found if receipt is not None}))
 
 
 def _print_raw(payload: Payload | None) -> int:

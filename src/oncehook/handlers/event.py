@@ -52,22 +52,27 @@ class BaseEvent:
 
     @property
     def receipt(self) -> int:
+        """The number of its receipt."""
         return self._leased.receipt
 
     @property
     def source(self) -> str:
+        """The name of its source."""
         return self._leased.source
 
     @property
     def provider(self) -> str:
+        """The name of the provider of its source."""
         return self._leased.provider
 
     @property
     def type(self) -> str:
+        """Its type, as its provider names it."""
         return self._leased.type
 
     @property
     def object_id(self) -> str | None:
+        """The id of the object that it is about, where its provider gives one."""
         return self._leased.object_id
 
     @property
@@ -87,10 +92,12 @@ class BaseEvent:
 
     @property
     def replays(self) -> int:
+        """How often it was replayed."""
         return self._leased.replays
 
     @property
     def correlation_id(self) -> str:
+        """What joins it to other work: from the payload or the trace context, else the receipt's number."""
         return self._leased.correlation_id or str(self._leased.receipt)
 
     @property

@@ -90,9 +90,10 @@ class Pruned:
     payloads: Counter[str] = field(default_factory=Counter)
     days: list[str] = field(default_factory=list)
     effects: int = 0
+    email: int = 0  # email facts, which go after `email_retention`
 
     def __bool__(self) -> bool:
-        return bool(self.receipts or self.payloads or self.days or self.effects)
+        return bool(self.receipts or self.payloads or self.days or self.effects or self.email)
 
 
 Progress = Callable[[Pruned], None]
@@ -135,6 +136,16 @@ async def prune(
             done.effects = await _prune_effects(pruning, _cutoff(now, effects), pace)
         await _give_back(pruning, pace)
         return done
+
+
+async def count_prunable(store: Store, horizons: Iterable[Horizon]) -> Pruned:
+    """How many receipts and payloads `prune` would remove now. Removes nothing."""
+    would = Pruned()
+    for row in await store.retention.prunable(*cutoffs(horizons, await store.operations.now())):
+        would.receipts[row.source] += row.receipts
+        would.payloads[row.source] += row.payloads
+    would.receipts, would.payloads = +would.receipts, +would.payloads
+    return would
 
 
 Step = Callable[[Cutoffs, Cursor | None, int], Awaitable[tuple[dict[str, int], Cursor | None]]]

@@ -5,7 +5,6 @@ from hmac import compare_digest
 
 from oncehook.inbox import Inbox
 from oncehook.model.errors import Unavailable
-from oncehook.operations.scrape import Scrape
 from oncehook.receiver.ack import TEXT, Response, refused, unavailable
 from oncehook.receiver.request import CLOSE, PREFIX, Receive, Scope, Send, respond
 
@@ -34,7 +33,6 @@ class Service:
         self.inbox = inbox
         self.runtime = inbox._runtime
         self.receiver, self.enter = self.runtime.reception.receiver, self.runtime.reception.enter
-        self.scrape = Scrape(self.runtime.store, self.runtime.sources)
         self.dashboard = dashboard
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -70,7 +68,7 @@ class Service:
         given = dict(scope["headers"]).get(b"authorization", b"")
         if token is not None and not compare_digest(given, b"Bearer " + token.encode()):
             return 401, b"Give the token: Authorization: Bearer ...\n", (TEXT, (b"www-authenticate", b"Bearer"))
-        return 200, await self.scrape.text(), (METRICS_TEXT,)
+        return 200, await self.runtime.scrape.text(), (METRICS_TEXT,)
 
     async def _ready(self) -> Response:
         try:

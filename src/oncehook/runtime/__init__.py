@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.stopping import Deadline
@@ -24,21 +24,26 @@ from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handlers
 from oncehook.handlers.roster import Roster
 from oncehook.http_client.circuit_breaker import Target as ForwardTarget
 from oncehook.http_client.client import Outgoing
-from oncehook.model.errors import ConfigurationError, Unavailable
+from oncehook.model.errors import ConfigurationError
 from oncehook.model.receipt import Receipt
 from oncehook.model.retry import Retry, with_fields
 from oncehook.observability import signals
 from oncehook.observability.code_version import checked_out
 from oncehook.operations.prune import Janitor, effect_horizon, horizon
-from oncehook.operations.rehearse import Rehearsal, rehearse
+from oncehook.operations.rehearse import Rehearsal
+from oncehook.operations.scrape import Scrape
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.proxied import Proxies
 from oncehook.providers.source import Source
 from oncehook.receiver.inline import Inline
 from oncehook.receiver.reception import Reception
+from oncehook.runtime.checks import check_configuration, check_schema, log_warnings
+from oncehook.runtime.companion import Companion
+from oncehook.runtime.readiness import Readiness
+from oncehook.runtime.rehearsing import rehearsing
+from oncehook.runtime.sessions import make_sessions
 from oncehook.store import make_store
 from oncehook.store.protocols import Store
-from oncehook.store.transaction import django_writes_apart
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.process import Processor
 from oncehook.worker.rescue import keep_rescuing
@@ -53,18 +58,8 @@ if TYPE_CHECKING:
     from oncehook.email import Email
     from oncehook.email.projection import EmailProjection
 
-READY_SECONDS = 1.8
-
 STOP_MARGIN = 3.0
 """Seconds beyond `stop_grace` in which everything but handlers and effects has to end."""
-
-
-class Companion(Protocol):
-    """A part that starts and stops with an inbox that is mounted in another app, such as its dashboard."""
-
-    def start(self) -> None: ...
-
-    async def stop(self) -> None: ...
 
 
 class Runtime:
@@ -94,15 +89,16 @@ class Runtime:
         self.sessions = None if engine is None else make_sessions(engine, self.store)
         self.proxies = Proxies(settings.trusted_proxies)
         self.announcer = Announcer(self.store)
+        announce = self.announcer.announce
         self.reception = Reception(
-            self.store,
-            self.sources,
-            settings,
-            clock=clock,
-            wake=self._wake_worker,
-            announce=self.announcer.announce,
+            self.store, self.sources, settings, clock=clock, wake=self.wake_worker, announce=announce
         )
-        self._wire_outgoing()
+        self.readiness = Readiness(self.store)
+        self.outgoing = Outgoing()
+        self.targets: dict[str, ForwardTarget] = {}
+        self.forwards: dict[str, Forward] = {}
+        posting = Posting(self.outgoing, configuration.settings.effect_targets, self.targets, clock)
+        self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))  # addresses of the file only
         self.email_projection: EmailProjection | None = None
         self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
         self.heartbeat: Heartbeat | None = None
@@ -111,19 +107,10 @@ class Runtime:
         self.relay: Relay | None = None
         self.janitor: Janitor | None = None
         self._rescuing: asyncio.Task[None] | None = None
-        self._checking: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._companions: list[Companion] = []
         self._running = 0
         self._deadline = Deadline()
-
-    def _wire_outgoing(self) -> None:
-        """What is sent from here: effects, forwards and alerts, over one HTTP client."""
-        self.outgoing = Outgoing()
-        self.targets: dict[str, ForwardTarget] = {}
-        self.forwards: dict[str, Forward] = {}
-        posting = Posting(self.outgoing, self.configuration.settings.effect_targets, self.targets, self.clock)
-        self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))  # addresses of the file only
 
     # -- what is built when it is needed --------------------------------------------------------------------------
 
@@ -133,6 +120,11 @@ class Runtime:
         from oncehook.email import Email
 
         return Email(self.store, self.settings)
+
+    @cached_property
+    def scrape(self) -> Scrape:
+        """The metrics of this process and of the database."""
+        return Scrape(self.store, self.sources)
 
     @cached_property
     def alerts(self) -> "Alerts":
@@ -175,11 +167,8 @@ class Runtime:
         )
         self.sources[name] = source
         self.horizons[name] = horizon(name, settings, source.provider, self.settings)
-        retry, timeout = (
-            with_fields(Retry(), source.retry, f"sources.{name}.retry"),
-            settings.timeout or DEFAULT_TIMEOUT,
-        )
-        self.handlers.set_defaults(name, retry=retry, timeout=timeout)
+        retry = with_fields(Retry(), source.retry, f"sources.{name}.retry")
+        self.handlers.set_defaults(name, retry=retry, timeout=settings.timeout or DEFAULT_TIMEOUT)
         if settings.forward is not None:
             forward = Forward(source, self.outgoing, self.targets, trusted=in_file, clock=self.clock)
             self.handlers.add(forward.handler)
@@ -215,8 +204,8 @@ class Runtime:
 
     async def rehearse(self, receipt: Receipt) -> Rehearsal:
         """Run a receipt's handler in a transaction that is rolled back, and tell what it would do."""
-        begin = None if self.sessions is None else self.sessions.transaction
-        return await rehearse(self.store, self.handlers, receipt, begin, self.effects, self.canonicals)
+        async with rehearsing(self, self.store) as rehearse:
+            return await rehearse(receipt)
 
     # -- running --------------------------------------------------------------------------------------------------
 
@@ -243,28 +232,19 @@ class Runtime:
         self._running += 1
         if self._running > 1:
             return
-        self._checking = None  # one of an earlier loop never ends
+        self.readiness.reset()
         try:
             self.load_secrets()
             if self.is_mounted:
                 for companion in self._companions:
                     companion.start()
-            effect_horizon(self.settings, self.horizons.values())
-            if self.configuration.alerts:
-                self.alerts.check()
-            self.handlers.check({name: source.settings.types for name, source in self.sources.items()})
+            check_configuration(self)
             await self._open_store()
             self.reception.start()
         except BaseException:
             self._running = 0
             raise
-        for source in self.sources.values():
-            if not source.is_verified:
-                signals.emit("unverified_source", source=source.name)
-            elif source.waits_for_secret:
-                signals.emit("waits_for_secret", source=source.name)
-        if django_writes_apart() and any(not handler.forwards_to for handler in self.handlers):
-            signals.emit("django_apart", detail="use tx, or make what the ORM writes idempotent")
+        log_warnings(self)
         if self.works:
             self.start_worker()
         signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])
@@ -274,13 +254,26 @@ class Runtime:
             self.sessions.check_handlers(self.handlers)
         await self.store.open()
         try:
-            if self.settings.migrate == "never" and await self.store.pending_migrations():
-                raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+            await check_schema(self, self.store)
             if self.sessions is not None:
                 await self.sessions.check_database()
         except BaseException:
             await self.store.close()
             raise
+
+    @asynccontextmanager
+    async def opened_store(self) -> AsyncIterator[Store]:
+        """The store of an inbox that runs; else one that is open for this block alone."""
+        if self.is_running:
+            yield self.store
+            return
+        store = make_store(self.settings)
+        await store.open()
+        try:
+            await check_schema(self, store)
+            yield store
+        finally:
+            await store.close()
 
     async def stop(self) -> None:
         """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
@@ -393,30 +386,12 @@ class Runtime:
                 await stopping  # left behind, it would be cut off with the loop; whoever cancels again cuts it short
                 raise
 
-    async def ready(self) -> None:
-        """Return if an event could be committed now, else raise Unavailable, within READY_SECONDS whatever happens."""
-        if self._checking is None or self._checking.done():  # requests that come meanwhile share one check
-            self._checking = asyncio.create_task(self.store.ping())
-            self._checking.add_done_callback(lambda task: task.cancelled() or task.exception())
-        done, _ = await asyncio.wait([self._checking], timeout=READY_SECONDS)
-        if not done:
-            raise Unavailable("the database does not take a write in time")
-        self._checking.result()
-
     def _announce_work(self) -> None:
         """Events wait that a worker of this or another process may lease."""
-        self._wake_worker()
+        self.wake_worker()
         self.announcer.announce()
 
-    def _wake_worker(self) -> None:
+    def wake_worker(self) -> None:
+        """Have the worker of this process look for work now."""
         if self.worker is not None:
             self.worker.wake()
-
-
-def make_sessions(engine: Any, store: Store) -> Any:
-    """Handlers' transactions on a SQLAlchemy engine."""
-    try:
-        from oncehook.integrations.sqlalchemy import Sessions
-    except ModuleNotFoundError:
-        raise ConfigurationError("engine needs SQLAlchemy: pip install 'oncehook[sqlalchemy]'") from None
-    return Sessions(engine, store)

@@ -1,0 +1,126 @@
+"""The reference of the public Python names, out of their signatures and docstrings, for docs/python.md."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import oncehook
+import oncehook.email
+import oncehook.testing
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+EXPLAINED: dict[str, type[Any]] = {
+    "inbox": oncehook.Inbox,
+    "event": oncehook.Event,
+    "effect": oncehook.Effect,
+    "tx": oncehook.AsyncTransaction,
+    "receipt": oncehook.Receipt,
+    "replayed": oncehook.Replayed,
+    "rehearsal": oncehook.Rehearsal,
+    "pruned": oncehook.Pruned,
+}
+"""What the members of a class are written after: `inbox.source`, `event.effect`."""
+
+
+def names_table(module: ModuleType = oncehook) -> str:
+    """Every public name of a module, with the first sentence of its docstring."""
+    rows = [f"| `{name}` | {_summary(getattr(module, name))} |" for name in module.__all__]
+    return "\n".join(["| name | what it is |", "| --- | --- |", *rows])
+
+
+def testing_names() -> str:
+    return names_table(oncehook.testing)
+
+
+def email_names() -> str:
+    return names_table(oncehook.email)
+
+
+def constructor() -> str:
+    """The arguments of `Inbox`."""
+    (function,) = (node for node in _functions(oncehook.Inbox) if node.name == "__init__")
+    return f"```text\n{_signature('Inbox', function)}\n```"
+
+
+def members() -> str:
+    """The members of the classes that users hold in their hands, one section each."""
+    return "\n\n".join(
+        f"### `{cls.__name__}`\n\n{_plain(inspect.getdoc(cls) or '')}\n\n" + "\n".join(_members(variable, cls))
+        for variable, cls in EXPLAINED.items()
+    )
+
+
+def _members(variable: str, cls: type[Any]) -> Iterator[str]:
+    if named := _fields(cls):
+        yield f"- Fields: {', '.join(f'`{name}` (`{annotation}`)' for name, annotation in named)}."
+    known: set[str] = set()
+    for owner in cls.__mro__:
+        functions = _functions(owner) if owner.__module__.startswith("oncehook") else []
+        for function in functions:
+            hidden = function.name.startswith("_") or _is(function, "overload") or _is(function, "classmethod")
+            if not hidden and function.name not in known:
+                known.add(function.name)
+                yield _member(variable, function)
+
+
+def _member(variable: str, function: Function) -> str:
+    text = " ".join(_plain(ast.get_docstring(function) or "").split())
+    if _is(function, "property"):
+        return f"- **`{variable}.{function.name}`** (`{_returns(function)}`). {text}".rstrip()
+    is_awaited = isinstance(function, ast.AsyncFunctionDef) and "AsyncIterator" not in _returns(function)
+    wait = "await " if is_awaited or "Coroutine" in _returns(function) else ""
+    return f"- **`{wait}{_signature(f'{variable}.{function.name}', function)}`**. {text}".rstrip()
+
+
+def _fields(cls: type[Any]) -> list[tuple[str, str]]:
+    if not hasattr(cls, "__dataclass_fields__") and not hasattr(cls, "__struct_fields__"):
+        return []
+    body = _class(cls).body
+    return [
+        (node.target.id, ast.unparse(node.annotation))
+        for node in body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    ]
+
+
+def _class(cls: type[Any]) -> ast.ClassDef:
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(node, ast.ClassDef)
+    return node
+
+
+def _functions(cls: type[Any]) -> list[Function]:
+    return [node for node in _class(cls).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+
+
+def _is(function: Function, decorator: str) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == decorator for one in function.decorator_list)
+
+
+def _returns(function: Function) -> str:
+    return "" if function.returns is None else ast.unparse(function.returns).strip("'")
+
+
+def _signature(name: str, function: Function) -> str:
+    """As a caller sees it: without `self`, and with the result of what is awaited."""
+    for argument in ast.walk(function.args):
+        if isinstance(argument, ast.arg) and isinstance(argument.annotation, ast.Constant):
+            argument.annotation = ast.Name(argument.annotation.value)  # an annotation in quotes
+    arguments = ast.unparse(function.args).removeprefix("self").removeprefix(", ")
+    result = _returns(function)
+    if result.startswith("Coroutine"):
+        result = result.removeprefix("Coroutine[Any, Any, ").removesuffix("]")
+    return f"{name}({arguments})" + ("" if result in ("None", "Any", "") else f" -> {result}")
+
+
+def _summary(value: Any) -> str:
+    text = " ".join(_plain(inspect.getdoc(value) or "").split())
+    return text.partition(". ")[0].removesuffix(".") + "." if text else ""
+
+
+def _plain(text: str) -> str:
+    return text.replace("|", "\\|")

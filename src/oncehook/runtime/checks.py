@@ -1,0 +1,37 @@
+"""What an inbox checks when it starts, and what it warns of."""
+
+from typing import TYPE_CHECKING
+
+from oncehook.model.errors import ConfigurationError
+from oncehook.observability import signals
+from oncehook.operations.prune import effect_horizon
+from oncehook.store.protocols import Store
+from oncehook.store.transaction import django_writes_apart
+
+if TYPE_CHECKING:
+    from oncehook.runtime import Runtime
+
+
+def check_configuration(runtime: "Runtime") -> None:
+    """Raise ConfigurationError for retention, alerts or handlers that cannot work together."""
+    effect_horizon(runtime.settings, runtime.horizons.values())
+    if runtime.configuration.alerts:
+        runtime.alerts.check()
+    runtime.handlers.check({name: source.settings.types for name, source in runtime.sources.items()})
+
+
+async def check_schema(runtime: "Runtime", store: Store) -> None:
+    """Raise ConfigurationError if the schema is out of date and this inbox must not migrate it."""
+    if runtime.settings.migrate == "never" and await store.pending_migrations():
+        raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+
+
+def log_warnings(runtime: "Runtime") -> None:
+    """Log what an operator should know of: unsigned sources, missing secrets, writes beside the transaction."""
+    for source in runtime.sources.values():
+        if not source.is_verified:
+            signals.emit("unverified_source", source=source.name)
+        elif source.waits_for_secret:
+            signals.emit("waits_for_secret", source=source.name)
+    if django_writes_apart() and any(not handler.forwards_to for handler in runtime.handlers):
+        signals.emit("django_apart", detail="use tx, or make what the ORM writes idempotent")

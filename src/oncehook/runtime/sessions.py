@@ -1,0 +1,15 @@
+"""Handlers' transactions on a user's own SQLAlchemy engine."""
+
+from typing import Any
+
+from oncehook.model.errors import ConfigurationError
+from oncehook.store.protocols import Store
+
+
+def make_sessions(engine: Any, store: Store) -> Any:
+    """Handlers' transactions on a SQLAlchemy engine."""
+    try:
+        from oncehook.integrations.sqlalchemy import Sessions
+    except ModuleNotFoundError:
+        raise ConfigurationError("engine needs SQLAlchemy: pip install 'oncehook[sqlalchemy]'") from None
+    return Sessions(engine, store)
