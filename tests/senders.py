@@ -176,7 +176,7 @@ def body_of(delivery: Delivery) -> Body:
     return Body(delivery, lambda headers: False)
 
 
-def _unreachable(url: str) -> bytes:
+async def _unreachable(url: str) -> bytes:
     raise OSError("nothing is fetched in this test")
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import ssl
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from oncehook.concurrency.clock import Clock
 from oncehook.model.errors import Unavailable
 from oncehook.providers import certificates
-from oncehook.providers.certificates import MOST_BYTES, MOST_FETCHING, MOST_KEPT, Certificates, fetch
+from oncehook.providers.certificates import MOST_BYTES, MOST_FETCHING, MOST_KEPT, Certificates, Fetch, fetch
 from tests.senders import CERTIFICATE_URL, NOW, pem_of
 from tests.servers import free_port
 from tests.tls import Behaviour, Issued, TlsServer, dripping, endless, issue, ok, pem, silent
@@ -64,17 +63,19 @@ def serve(authority: Issued, tmp_path: Path) -> Iterator[Callable[..., TlsServer
 # -- what is fetched ------------------------------------------------------------------------------------------------
 
 
-def test_a_certificate_is_fetched_with_one_plain_request(
+@pytest.mark.anyio
+async def test_a_certificate_is_fetched_with_one_plain_request(
     serve: Callable[..., TlsServer], trusting: ssl.SSLContext
 ) -> None:
     server = serve(ok(pem_of()))
-    assert fetch(CERTIFICATE_URL, context=trusting, dial=server.address) == pem_of()
+    assert await fetch(CERTIFICATE_URL, context=trusting, dial=server.address) == pem_of()
     (asked,) = server.asked
     line, *headers = asked.decode().split("\r\n")
     assert line == f"GET {CERTIFICATE_URL.removeprefix(f'https://{HOST}')} HTTP/1.1"
     assert {header.lower() for header in headers if header} == {f"host: {HOST}", "accept: */*", "connection: close"}
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "answer",
     [
@@ -83,27 +84,29 @@ def test_a_certificate_is_fetched_with_one_plain_request(
         ok(b"abcde", b"Set-Cookie: x"),
     ],
 )
-def test_an_answer_may_come_in_any_way_that_http_has(
+async def test_an_answer_may_come_in_any_way_that_http_has(
     serve: Callable[..., TlsServer], trusting: ssl.SSLContext, answer: bytes
 ) -> None:
-    assert fetch(f"https://{HOST}/?Action=x&y=z", context=trusting, dial=serve(answer).address) == b"abcde"
+    assert await fetch(f"https://{HOST}/?Action=x&y=z", context=trusting, dial=serve(answer).address) == b"abcde"
 
 
-def test_proxies_of_the_environment_are_not_asked(
+@pytest.mark.anyio
+async def test_proxies_of_the_environment_are_not_asked(
     serve: Callable[..., TlsServer], trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
-    assert fetch(CERTIFICATE_URL, context=trusting, dial=serve(ok(b"x")).address) == b"x"
+    assert await fetch(CERTIFICATE_URL, context=trusting, dial=serve(ok(b"x")).address) == b"x"
 
 
-def test_a_redirect_is_not_followed(serve: Callable[..., TlsServer], trusting: ssl.SSLContext) -> None:
+@pytest.mark.anyio
+async def test_a_redirect_is_not_followed(serve: Callable[..., TlsServer], trusting: ssl.SSLContext) -> None:
     canary = serve(ok(pem_of()))
     location = b"Location: https://127.0.0.1:%d/" % canary.address[1]
     for status in (301, 302, 303, 307, 308):
         server = serve(b"HTTP/1.1 %d Elsewhere\r\n%s\r\nContent-Length: 0\r\n\r\n" % (status, location))
         with pytest.raises(OSError, match=f"answered {status}"):
-            fetch(CERTIFICATE_URL, context=trusting, dial=server.address)
+            await fetch(CERTIFICATE_URL, context=trusting, dial=server.address)
     assert canary.connections == 0
 
 
@@ -136,6 +139,18 @@ async def test_a_server_that_does_not_answer_as_it_should_is_unavailable_and_soo
 
 
 @pytest.mark.anyio
+async def test_a_server_that_does_not_answer_does_not_delay_other_fetches(
+    serve: Callable[..., TlsServer], trusting: ssl.SSLContext
+) -> None:
+    hanging = asyncio.create_task(fetch(CERTIFICATE_URL, context=trusting, dial=serve(silent).address))
+    assert await fetch(CERTIFICATE_URL, context=trusting, dial=serve(ok(b"x")).address) == b"x"
+    assert not hanging.done()
+    hanging.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await hanging
+
+
+@pytest.mark.anyio
 async def test_a_server_that_is_not_there_is_unavailable(trusting: ssl.SSLContext) -> None:
     await assert_unavailable(partial(fetch, context=trusting, dial=("127.0.0.1", free_port())))
 
@@ -155,10 +170,19 @@ async def test_a_server_of_another_name_or_authority_is_unavailable(
     "content", [b"", b"not PEM", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", None]
 )
 async def test_what_is_not_the_certificate_of_an_rsa_key_is_unavailable(content: bytes | None) -> None:
-    await assert_unavailable(lambda url: pem(issue(HOST)[0]) if content is None else content)
+    await assert_unavailable(serving(pem(issue(HOST)[0]) if content is None else content))
 
 
-async def assert_unavailable(fetching: Callable[[str], bytes]) -> None:
+def serving(content: bytes) -> Fetch:
+    """A fetch that finds the same content everywhere."""
+
+    async def fetching(url: str) -> bytes:
+        return content
+
+    return fetching
+
+
+async def assert_unavailable(fetching: Fetch) -> None:
     """A failed fetch is no verdict: the sender is asked to try again, and the next one is fetched anew."""
     clock = Moving()
     known = Certificates(fetch=fetching, clock=clock)
@@ -166,18 +190,19 @@ async def assert_unavailable(fetching: Callable[[str], bytes]) -> None:
         await known.ensure(CERTIFICATE_URL)
     assert caught.value.retry_after > 0
     assert known.get(CERTIFICATE_URL) is None
-    known.fetch = lambda url: pem_of()
+    known.fetch = serving(pem_of())
     clock.at += 61  # one that was not found is not asked for again at once
     await known.ensure(CERTIFICATE_URL)
     assert known.get(CERTIFICATE_URL) is not None
 
 
+@pytest.mark.anyio
 @pytest.mark.parametrize(
     "url", ["http://sns.eu-west-1.amazonaws.com/", "file:///etc/passwd", "https:///x", "sns.eu-west-1.amazonaws.com"]
 )
-def test_only_https_is_fetched(url: str) -> None:
+async def test_only_https_is_fetched(url: str) -> None:
     with pytest.raises(OSError, match="only https"):
-        fetch(url)
+        await fetch(url)
 
 
 # -- one fetch at a time --------------------------------------------------------------------------------------------
@@ -189,14 +214,13 @@ class Gate:
     def __init__(self, content: bytes = b"") -> None:
         self.content = content or pem_of()
         self.urls: list[str] = []
-        self.open = threading.Event()
+        self.open = asyncio.Event()
         self.begun = asyncio.Event()
-        self.loop = asyncio.get_running_loop()
 
-    def __call__(self, url: str) -> bytes:
+    async def __call__(self, url: str) -> bytes:
         self.urls.append(url)
-        self.loop.call_soon_threadsafe(self.begun.set)
-        assert self.open.wait(30)
+        self.begun.set()
+        await self.open.wait()
         return self.content
 
 
@@ -260,7 +284,7 @@ async def test_only_a_few_certificates_are_fetched_at_once() -> None:
 @pytest.mark.anyio
 async def test_a_bounded_number_of_certificates_is_kept() -> None:
     clock = Moving()
-    known = Certificates(fetch=lambda address: pem_of(), clock=clock)
+    known = Certificates(fetch=serving(pem_of()), clock=clock)
     for number in range(MOST_KEPT + 3):
         clock.at += 3
         await known.ensure(url(number))

@@ -105,7 +105,7 @@ class Served:
         self.answer = answer
         self.asked: list[tuple[str, bytes]] = []
 
-    def __call__(self, url: str, content: bytes = b"") -> bytes:
+    async def __call__(self, url: str, content: bytes = b"") -> bytes:
         self.asked.append((url, content))
         if isinstance(self.answer, OSError):
             raise self.answer

@@ -62,7 +62,7 @@ class Served:
         self.answer = answer
         self.asked: list[str] = []
 
-    def __call__(self, url: str) -> bytes:
+    async def __call__(self, url: str) -> bytes:
         self.asked.append(url)
         return self.answer
 

@@ -12,7 +12,7 @@ import pytest
 from oncehook import Inbox
 from oncehook.concurrency.clock import Clock
 from oncehook.model.receipt import Filter
-from oncehook.providers.certificates import Certificates
+from oncehook.providers.certificates import Certificates, Fetch
 from oncehook.providers.sign import sign
 from oncehook.web.app import Service
 from tests.senders import CERTIFICATE_URL, NOW, TOPIC, pem_of, sender
@@ -39,7 +39,7 @@ class Recorder:
         self.asked: list[str] = []
         self.confirmation = confirmation
 
-    def __call__(self, url: str) -> bytes:
+    async def __call__(self, url: str) -> bytes:
         self.asked.append(url)
         if url == CERTIFICATE_URL:
             return pem_of()
@@ -52,9 +52,7 @@ Post = Callable[..., Any]
 
 
 @asynccontextmanager
-async def door(
-    folder: Path, fetch: Callable[[str], bytes] | None = None, **sources: dict[str, Any]
-) -> AsyncIterator[httpx.AsyncClient]:
+async def door(folder: Path, fetch: Fetch | None = None, **sources: dict[str, Any]) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a running service; when the block ends, no row may be there."""
     certificates = Certificates() if fetch is None else Certificates(fetch=fetch)
     inbox = Inbox(f"sqlite:///{folder / 'inbox.db'}", certificates=certificates, clock=Then())
@@ -159,7 +157,7 @@ async def test_when_sns_does_not_answer_the_sender_is_asked_to_try_again(tmp_pat
 
 
 async def test_when_the_certificate_cannot_be_had_it_is_no_verdict(tmp_path: Path) -> None:
-    def unreachable(url: str) -> bytes:
+    async def unreachable(url: str) -> bytes:
         raise OSError("it did not answer")
 
     async with door(tmp_path, unreachable, ses={"topics": [TOPIC]}) as client:

@@ -1,7 +1,6 @@
 """Fetched keys, under attack and over time: a budget for each source, renewal in the background, old keys in need."""
 
 import asyncio
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -77,7 +76,7 @@ class Hosts:
         self.fail: OSError | None = None
         self.asked: list[str] = []
 
-    def __call__(self, url: str, content: bytes = b"") -> bytes:
+    async def __call__(self, url: str, content: bytes = b"") -> bytes:
         self.asked.append(url)
         if self.fail is not None:
             raise self.fail
@@ -131,12 +130,12 @@ async def test_forged_requests_to_one_source_do_not_use_up_the_fetches_of_anothe
 
 @pytest.mark.anyio
 async def test_fetches_that_hang_for_one_source_leave_room_for_another(tmp_path: Path) -> None:
-    hosts, release = Hosts(), threading.Event()
+    hosts, release = Hosts(), asyncio.Event()
 
-    def fetch(url: str, content: bytes = b"") -> bytes:
+    async def fetch(url: str, content: bytes = b"") -> bytes:
         if "CERT-" in url:
-            assert release.wait(30)
-        return hosts(url, content)
+            await release.wait()
+        return await hosts(url, content)
 
     async with receiving(tmp_path, fetch, Moving(), "paypal", "ses") as (_, send):  # type: ignore[arg-type]
         waiting = [asyncio.create_task(send("paypal", forged(number))) for number in range(20)]

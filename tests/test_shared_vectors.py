@@ -19,6 +19,7 @@ from oncehook.model.errors import Rejected
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.expressions import look_up, moment
 from oncehook.providers.source import Source
+from tests.test_certificates import serving
 
 OTHER_NAMES = {"aws_sns_ses": "ses", "generic_hmac": "generic"}
 NOT_OURS = {"schemes"}  # no cases in it
@@ -143,7 +144,7 @@ class Case:
             settings["secrets"] = []
         if key is None:
             settings |= {"verify": "none", "secrets": []}
-        served = Certificates(fetch=lambda url: str(key).encode())
+        served = Certificates(fetch=serving(str(key).encode()))
         own = {"generic": GENERIC}
         return Source("here", read_source("here", settings), own_providers=own, max_body=2**20, certificates=served)
 

@@ -13,6 +13,7 @@ from oncehook.providers.families.sns import certificate_url, signed_message, sub
 from oncehook.providers.sign import sign
 from oncehook.providers.source import Source
 from tests.senders import CERTIFICATE_URL, NOW, TOPIC, changed, pem_of, put, sender
+from tests.test_certificates import serving
 
 HASH = "0123456789abcdef" * 2
 PEM = f"SimpleNotificationService-{HASH}.pem"
@@ -168,7 +169,7 @@ def fetching(*topics: str) -> Source:
         "ses",
         read_source("ses", {"topics": list(topics or [TOPIC])}),
         max_body=2**20,
-        certificates=Certificates(fetch=lambda url: pem_of()),
+        certificates=Certificates(fetch=serving(pem_of())),
     )
 
 

@@ -10,9 +10,10 @@ import asyncio
 import socket
 import ssl
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from copy import copy
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
@@ -24,7 +25,7 @@ from oncehook.observability import signals
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-Fetch = Callable[..., bytes]  # an address, and what is posted there, if anything → the answer
+Fetch = Callable[..., Awaitable[bytes]]  # an address, and what is posted there, if anything → the answer
 
 TIME_LIMIT = 5.0
 MOST_BYTES = 64 * 1024
@@ -56,20 +57,18 @@ class Wanted:
     load: Callable[[bytes], Any] | None = None  # the answer → the key; a certificate unless given
 
 
-def fetch(
+async def fetch(
     url: str, content: bytes = b"", *, context: ssl.SSLContext | None = None, dial: tuple[str, int] | None = None
 ) -> bytes:
     """GET an https address, or POST JSON there: 200 or an OSError, within the time limit.
 
-    `dial` connects elsewhere, for tests.
-
-    Waits: for a thread of its own. The address is trusted, wherever it is: who may be asked was decided by its name,
-    and a cloud's own services may well have private addresses.
+    `dial` connects elsewhere, for tests. The address is trusted, wherever it is: who may be asked was decided by its
+    name, and a cloud's own services may well have private addresses.
     """
     if not url.startswith("https://") or url.startswith("https:///"):
         raise OSError("only https is fetched, from a host")
     try:
-        answer = asyncio.run(_ask(url, content, context, dial))
+        answer = await _ask(url, content, context or await asyncio.to_thread(_trusted_roots), dial)
     except SendFailed as error:
         raise OSError(str(error)) from None
     if answer.status in (404, 410):
@@ -81,7 +80,13 @@ def fetch(
     return answer.body
 
 
-async def _ask(url: str, content: bytes, context: ssl.SSLContext | None, dial: tuple[str, int] | None) -> Answer:
+@cache
+def _trusted_roots() -> ssl.SSLContext:
+    """The certificate authorities of the system, which are read from disk once."""
+    return ssl.create_default_context()
+
+
+async def _ask(url: str, content: bytes, context: ssl.SSLContext, dial: tuple[str, int] | None) -> Answer:
     async def elsewhere(host: str, port: int) -> list[Address]:
         return [(socket.AF_INET, dial)] if dial else await look_up_name(host, port)
 
@@ -172,7 +177,7 @@ class Certificates:
         return await self._ask(url, content)
 
     async def _ask(self, url: str, content: bytes) -> bytes:
-        return await asyncio.to_thread(self.fetch, url, *([content] if content else []))
+        return await self.fetch(url, *([content] if content else []))
 
     def _start(self, name: str, fetching: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = self._fetching[name] = asyncio.create_task(fetching)
