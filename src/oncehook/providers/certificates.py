@@ -67,8 +67,10 @@ async def fetch(
     """
     if not url.startswith("https://") or url.startswith("https:///"):
         raise OSError("only https is fetched, from a host")
+    if context is None:
+        context = await asyncio.to_thread(_trusted_roots)
     try:
-        answer = await _ask(url, content, context or await asyncio.to_thread(_trusted_roots), dial)
+        answer = await _ask(url, content, context, dial)
     except SendFailed as error:
         raise OSError(str(error)) from None
     if answer.status in (404, 410):
