@@ -13,7 +13,6 @@ import uvloop
 from bench.stopwatch import BODY, INSERT, LEDGER, Stopwatch
 from oncehook import Event, Inbox
 from oncehook.model.claim import Claim
-from oncehook.model.states import State
 from oncehook.observability import signals
 
 
@@ -59,12 +58,21 @@ async def accept(inbox: Inbox, events: int) -> None:
         await inbox._runtime.store.claim(
             [
                 Claim(
-                    "stripe", "stripe", f"evt_{number:08d}", "invoice.paid", f"in_{number}", None, None, None,
-                    State.RECEIVED, None, fingerprint, BODY, headers,
+                    source="stripe",
+                    provider="stripe",
+                    event_id=f"evt_{number:08d}",
+                    type="invoice.paid",
+                    object_id=f"in_{number}",
+                    occurred_at=None,
+                    delivery_id=None,
+                    correlation_id=None,
+                    fingerprint=fingerprint,
+                    body=BODY,
+                    headers=headers,
                 )
                 for number in range(start, min(start + 500, events))
             ]
-        )  # fmt: skip
+        )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from oncehook import Event, Inbox, Retry
 from oncehook.model.lease import Leased, Settled
@@ -137,7 +138,7 @@ async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, rows: Ro
     leased = await lease(inbox)
     late = inbox._runtime.store.transaction()
     rows(STEAL)
-    taken = Leased(**{name: getattr(leased, name) for name in Leased.__slots__} | {"lease": leased.lease + 1})
+    taken = replace(leased, lease=leased.lease + 1)
     second = inbox._runtime.store.transaction()
     await second.offer(is_async=True).execute(insert, "the second worker's")
     assert await second.settle([processed(taken)]) is True

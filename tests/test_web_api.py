@@ -86,7 +86,7 @@ async def test_the_event_in_json_is_the_one_of_the_command_line(inbox: Inbox, pr
     await send(inbox, "evt_1")
     (event,) = (await program.get("/api/events")).json()["events"]
     assert tuple(event) == Event.__struct_fields__
-    assert set(Receipt.__slots__) - set(event) == {"unhandled_at"}
+    assert set(Receipt.__struct_fields__) - set(event) == {"unhandled_at"}
     (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=1)
     assert event == receipt.as_json()
 

@@ -5,6 +5,7 @@ import re
 import shlex
 from datetime import UTC, datetime
 from html import unescape
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -23,25 +24,28 @@ JSON = st.recursive(
 
 def receipt(**changes: object) -> Receipt:
     now = datetime.now(UTC)
-    facts = (
-        7,
-        "stripe",
-        "stripe",
-        "evt_1",
-        "invoice.paid",
-        "in_1",
-        None,
-        now,
-        State.PROCESSED,
-        1,
-        None,
-        now,
-        None,
-        0,
-        None,
-    )
-    values = dict(zip(Receipt.__slots__, (*facts, None, None, None, 0), strict=True))
-    return Receipt(**values | changes)  # type: ignore[arg-type]
+    values: dict[str, Any] = {
+        "receipt": 7,
+        "source": "stripe",
+        "provider": "stripe",
+        "event_id": "evt_1",
+        "type": "invoice.paid",
+        "object_id": "in_1",
+        "occurred_at": None,
+        "received_at": now,
+        "status": State.PROCESSED,
+        "attempts": 1,
+        "next_attempt_at": None,
+        "processed_at": now,
+        "failed_at": None,
+        "unhandled_at": None,
+        "last_error": None,
+        "duplicates": 0,
+        "correlation_id": None,
+        "delivery_id": None,
+        "replays": 0,
+    }
+    return Receipt(**values | changes)
 
 
 @given(st.binary(max_size=300))

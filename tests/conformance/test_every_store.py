@@ -4,10 +4,10 @@ import asyncio
 import subprocess
 import sys
 import unicodedata
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from oncehook.config.settings import Settings
 from oncehook.model.claim import Claim, Duplicate

@@ -1,25 +1,16 @@
 """What the receiver offers to the store, and what became of it."""
 
-from dataclasses import dataclass
-from datetime import datetime
+import msgspec
 
+from oncehook.model.event import EventFacts
 from oncehook.model.states import State
 
 
-@dataclass(slots=True)
-class Claim:
+class Claim(EventFacts, kw_only=True, frozen=True):
     """One event, ready to be taken. Every text in it is already short and free of NULs."""
 
-    source: str
-    provider: str
-    event_id: str
-    type: str | None
-    object_id: str | None
-    delivery_id: str | None
-    occurred_at: datetime | None
-    correlation_id: str | None
-    status: State
-    last_error: str | None
+    status: State = State.RECEIVED
+    last_error: str | None = None
     fingerprint: bytes  # SHA-256 of the body without the fields that a provider changes per attempt
     body: bytes
     headers: str  # a JSON object, credentials left out
@@ -28,8 +19,7 @@ class Claim:
     keys: tuple[str, ...] = ()  # besides the id: no two receipts of a source have one in common
 
 
-@dataclass(slots=True)
-class Claimed:
+class Claimed(msgspec.Struct):
     """What became of a claim. `fresh` is true for exactly one claim of an id, however many race for it."""
 
     receipt: int
@@ -39,8 +29,7 @@ class Claimed:
     same_body: bool = True  # whether that is the body of this claim
 
 
-@dataclass(slots=True)
-class Duplicate:
+class Duplicate(msgspec.Struct):
     """A delivery of an event that was here before; appended aside, never written on its receipt."""
 
     receipt: int

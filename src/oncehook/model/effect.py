@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
+import msgspec
+
 
 class EffectState(StrEnum):
     """Where an effect stands. The comment says who moves it on."""
@@ -14,8 +16,7 @@ class EffectState(StrEnum):
     FAILED = "failed"  # given up; only a replay moves it
 
 
-@dataclass(slots=True)
-class LeasedEffect:
+class LeasedEffect(msgspec.Struct, kw_only=True):
     """An effect that a relay holds, and the fence."""
 
     id: int
@@ -31,8 +32,7 @@ class LeasedEffect:
     replays: int
 
 
-@dataclass(slots=True)
-class SettledEffect:
+class SettledEffect(msgspec.Struct):
     """What came of an attempt at an effect, as the store writes it."""
 
     id: int

@@ -1,27 +1,21 @@
 """What a worker holds while it works on an event, and what it writes afterwards."""
 
-from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
+from oncehook.model.event import EventFacts
 from oncehook.model.states import State
 
 
-@dataclass(slots=True)
-class Leased:
+class Leased(EventFacts, kw_only=True, frozen=True):
     """A receipt that a worker holds: the event whole, and the fence."""
 
+    type: str
     receipt: int
     lease: int
     attempt: int
-    source: str
-    provider: str
-    event_id: str
-    type: str
-    object_id: str | None
-    occurred_at: datetime | None
     received_at: datetime
-    delivery_id: str | None
-    correlation_id: str | None
     replays: int
     body: bytes | None
     headers: str | None
@@ -36,8 +30,7 @@ Held = tuple[int, int]
 """(receipt, lease): what a write must match to count. A lease that was lost matches nothing."""
 
 
-@dataclass(slots=True)
-class Settled:
+class Settled(msgspec.Struct):
     """What came of an attempt, as the store writes it: the receipt's new state and a row of history."""
 
     receipt: int

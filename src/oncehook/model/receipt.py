@@ -4,21 +4,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from oncehook.model.event import EventFacts
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(EventFacts, kw_only=True, frozen=True):
     """The durable row of an event, as SQL gives it back."""
 
     receipt: int
-    source: str
-    provider: str
-    event_id: str
-    type: str | None
-    object_id: str | None
-    occurred_at: datetime | None
     received_at: datetime
     status: State
     attempts: int
@@ -28,17 +22,38 @@ class Receipt:
     unhandled_at: datetime | None  # since when it waits and no process has a handler for it
     last_error: str | None
     duplicates: int
-    correlation_id: str | None
-    delivery_id: str | None
     replays: int
 
     def as_json(self) -> dict[str, Any]:
         """The event as the outside knows it: the same keys wherever an event is printed."""
-        row = {name: getattr(self, name) for name in self.__slots__ if name != "unhandled_at"}
+        row = {name: getattr(self, name) for name in PRINTED}
         for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at"):
             row[name] = rfc3339(row[name])
         row["correlation_id"] = self.correlation_id or str(self.receipt)
         return row
+
+
+PRINTED = (
+    "receipt",
+    "source",
+    "provider",
+    "event_id",
+    "type",
+    "object_id",
+    "occurred_at",
+    "received_at",
+    "status",
+    "attempts",
+    "next_attempt_at",
+    "processed_at",
+    "failed_at",
+    "last_error",
+    "duplicates",
+    "correlation_id",
+    "delivery_id",
+    "replays",
+)
+"""The keys of a printed event, in this order. Of a receipt's fields only `unhandled_at` is not printed."""
 
 
 @dataclass(frozen=True, slots=True)

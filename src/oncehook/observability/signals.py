@@ -172,7 +172,7 @@ def background_failed(loop: str, error: Exception) -> None:
     emit("background_failed", loop=loop, error=type(error).__name__, where=where)
 
 
-class EventLine(msgspec.Struct, omit_defaults=True):
+class EventLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What every line about an event carries."""
 
     event: str
@@ -220,16 +220,16 @@ def _event_line(claim: Claim, outcome: Claimed) -> EventLine | None:
     if not is_on(line):
         return None
     return EventLine(
-        line,
-        claim.source,
-        claim.provider,
-        claim.event_id,
-        claim.type,
-        claim.object_id,
-        outcome.receipt,
-        outcome.status.value,
-        claim.correlation_id or str(outcome.receipt),
-        claim.delivery_id,
+        event=line,
+        source=claim.source,
+        provider=claim.provider,
+        event_id=claim.event_id,
+        type=claim.type,
+        object_id=claim.object_id,
+        receipt=outcome.receipt,
+        status=outcome.status.value,
+        correlation_id=claim.correlation_id or str(outcome.receipt),
+        delivery_id=claim.delivery_id,
     )
 
 
@@ -240,7 +240,7 @@ def _fields(line: EventLine) -> dict[str, Any]:
     return fields
 
 
-class AttemptLine(EventLine, omit_defaults=False):
+class AttemptLine(EventLine, kw_only=True, omit_defaults=False):
     """What a line about an attempt carries besides."""
 
     attempt: int = 0
@@ -260,10 +260,21 @@ def settled(leased: Leased, done: Settled, landed: bool) -> None:
     line = WORDS[done.status] if landed else "lease_lost"
     if is_on(line):
         written = AttemptLine(
-            line, leased.source, leased.provider, leased.event_id, leased.type, leased.object_id, leased.receipt,
-            done.status.value, leased.correlation_id or str(leased.receipt), leased.delivery_id, attempt=leased.attempt,
-            outcome=done.outcome, handler=done.handler, error=done.error,
-        )  # fmt: skip
+            event=line,
+            source=leased.source,
+            provider=leased.provider,
+            event_id=leased.event_id,
+            type=leased.type,
+            object_id=leased.object_id,
+            receipt=leased.receipt,
+            status=done.status.value,
+            correlation_id=leased.correlation_id or str(leased.receipt),
+            delivery_id=leased.delivery_id,
+            attempt=leased.attempt,
+            outcome=done.outcome,
+            handler=done.handler,
+            error=done.error,
+        )
         if _json_stream is not None:
             _write([written])
         else:

@@ -131,10 +131,22 @@ async def _handle(handlers: Handlers, handler: Handler, event: BaseEvent, outbox
 def _as_leased(receipt: Receipt, payload: Payload) -> Leased:
     """The event as the first attempt after a replay would see it; no lease has the number 0."""
     return Leased(
-        receipt.receipt, 0, 1, receipt.source, receipt.provider, receipt.event_id, receipt.type or "",
-        receipt.object_id, receipt.occurred_at, receipt.received_at, receipt.delivery_id, receipt.correlation_id,
-        receipt.replays + 1, payload.body, msgspec.json.encode(payload.headers).decode(),
-    )  # fmt: skip
+        source=receipt.source,
+        provider=receipt.provider,
+        event_id=receipt.event_id,
+        type=receipt.type or "",
+        object_id=receipt.object_id,
+        occurred_at=receipt.occurred_at,
+        delivery_id=receipt.delivery_id,
+        correlation_id=receipt.correlation_id,
+        receipt=receipt.receipt,
+        lease=0,
+        attempt=1,
+        received_at=receipt.received_at,
+        replays=receipt.replays + 1,
+        body=payload.body,
+        headers=msgspec.json.encode(payload.headers).decode(),
+    )
 
 
 class Record:

@@ -337,21 +337,20 @@ class Source:
         if event_id is None or type_ is None:
             missing = "id" if event_id is None else "type"
             error = f"the body has no usable {missing} where {self.provider_name} has it"
-            return self._unusable(body, content, headers, error, type_, keys)
+            return self._unusable(body, content, headers, error, type_=type_, keys=keys)
         return Claim(
-            self.name,
-            self.provider_name,
-            event_id,
-            type_,
-            indexed(self.find_object(parsed, delivery.headers)) if self.find_object else None,
-            indexed(self.find_delivery(parsed, delivery.headers)) if self.find_delivery else None,
-            moment(self.find_occurred(parsed, delivery.headers)) if self.find_occurred else None,
-            self._correlation(parsed, delivery),
-            self.first_state if self.types is None or self.takes(type_) else State.IGNORED,
-            None,
-            digest,
-            body,
-            headers,
+            source=self.name,
+            provider=self.provider_name,
+            event_id=event_id,
+            type=type_,
+            object_id=indexed(self.find_object(parsed, delivery.headers)) if self.find_object else None,
+            occurred_at=moment(self.find_occurred(parsed, delivery.headers)) if self.find_occurred else None,
+            delivery_id=indexed(self.find_delivery(parsed, delivery.headers)) if self.find_delivery else None,
+            correlation_id=self._correlation(parsed, delivery),
+            status=self.first_state if self.types is None or self.takes(type_) else State.IGNORED,
+            fingerprint=digest,
+            body=body,
+            headers=headers,
             serial_key=indexed(self.find_serial(parsed, delivery.headers)) if self.find_serial else None,
             keys=keys,
         )
@@ -384,14 +383,27 @@ class Source:
         content: bytes,
         headers: str,
         error: str,
+        *,
         type_: str | None = None,
         keys: tuple[str, ...] = (),
     ) -> Claim:
         digest = hashlib.sha256(content).digest()
         return Claim(
-            self.name, self.provider_name, "sha256:" + digest.hex(), type_, None, None, None, None,
-            State.FAILED, error, digest, body, headers, keys=keys,
-        )  # fmt: skip
+            source=self.name,
+            provider=self.provider_name,
+            event_id="sha256:" + digest.hex(),
+            type=type_,
+            object_id=None,
+            occurred_at=None,
+            delivery_id=None,
+            correlation_id=None,
+            status=State.FAILED,
+            last_error=error,
+            fingerprint=digest,
+            body=body,
+            headers=headers,
+            keys=keys,
+        )
 
     def _correlation(self, parsed: Any, delivery: Delivery) -> str | None:
         found = self.find_correlation(parsed, delivery.headers) if self.find_correlation else None

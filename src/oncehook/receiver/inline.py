@@ -14,6 +14,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.concurrency.stopping import end
 from oncehook.handlers.registry import Handlers
@@ -80,15 +82,19 @@ class Inline:
     async def _take(self, source: Source, claims: Sequence[Claim], batch: bool) -> Response:
         if source.name in await self._paused.sources():
             return unavailable(PAUSED_SECONDS, PAUSED)  # nothing is recorded: the sender keeps the event
-        if not all(self._handles(source, claim) or self._ignores(source, claim) for claim in claims):
-            return unavailable(UNHANDLED_SECONDS)  # as above; the next delivery may reach a process with a handler
-        claimed = await self.claimer.claim(claims)
-        words = [await self._one(source, claim, outcome) for claim, outcome in zip(claims, claimed, strict=True)]
+        accepted: list[Claim] = []
+        for claim in claims:
+            finished = claim if self._handles(source, claim) else self._ignored(source, claim)
+            if finished is None:  # as above; the next delivery may reach a process with a handler
+                return unavailable(UNHANDLED_SECONDS)
+            accepted.append(finished)
+        claimed = await self.claimer.claim(accepted)
+        words = [await self._one(source, claim, outcome) for claim, outcome in zip(accepted, claimed, strict=True)]
         if "busy" in words:
             return unavailable(5, BUSY)
         if "retrying" in words:
             return inline_failed()
-        return inline_processed(claims, claimed, words, source.provider.answer, batch=batch)
+        return inline_processed(accepted, claimed, words, source.provider.answer, batch=batch)
 
     def _handles(self, source: Source, claim: Claim) -> bool:
         """Whether this process may finish an event. A projection leaves it to a handler elsewhere."""
@@ -100,8 +106,8 @@ class Inline:
             return not self.roster.is_handled_elsewhere(source.name, type_, projections=False)
         return handler is not None
 
-    def _ignores(self, source: Source, claim: Claim) -> bool:
-        """Whether an event is recorded as ignored, because no process handles it and its source says so."""
+    def _ignored(self, source: Source, claim: Claim) -> Claim | None:
+        """The claim as ignored, if no process handles the event and its source ignores such events; else None."""
         type_ = claim.type or ""
         if (
             source.settings.unhandled != "ignore"
@@ -109,10 +115,9 @@ class Inline:
             or self.roster.is_handled(source.name, type_)
         ):
             signals.emit("inline_unhandled", source=source.name, type=type_, event_id=claim.event_id)
-            return False
-        claim.status, claim.last_error = State.IGNORED, ignored_because(source.name, type_)
-        claim.inline_seconds = None
-        return True
+            return None
+        reason = ignored_because(source.name, type_)
+        return replace(claim, status=State.IGNORED, last_error=reason, inline_seconds=None)
 
     async def _one(self, source: Source, claim: Claim, claimed: Claimed) -> str:
         """What became of one event: a state's word, "duplicate", or "busy"."""
@@ -136,6 +141,19 @@ class Inline:
 
 def _first_lease(claim: Claim, claimed: Claimed) -> Leased:
     return Leased(
-        claimed.receipt, 1, 1, claim.source, claim.provider, claim.event_id, claim.type or "", claim.object_id,
-        claim.occurred_at, SYSTEM.datetime(), claim.delivery_id, claim.correlation_id, 0, claim.body, claim.headers,
-    )  # fmt: skip
+        source=claim.source,
+        provider=claim.provider,
+        event_id=claim.event_id,
+        type=claim.type or "",
+        object_id=claim.object_id,
+        occurred_at=claim.occurred_at,
+        delivery_id=claim.delivery_id,
+        correlation_id=claim.correlation_id,
+        receipt=claimed.receipt,
+        lease=1,
+        attempt=1,
+        received_at=SYSTEM.datetime(),
+        replays=0,
+        body=claim.body,
+        headers=claim.headers,
+    )

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from msgspec.structs import replace
+
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.claim import Claim, Claimed
 from oncehook.model.delivery import LARGE, Delivery
@@ -129,7 +131,6 @@ class Receiver:
         """Claim, run the handlers, and only then answer."""
         if self.inline is None:
             raise Unavailable("inline sources need the handlers: this process runs without them")
-        for claim in claims:
-            if claim.status is State.PROCESSING:
-                claim.inline_seconds = self.inline.lease_seconds
-        return await self.inline.take(source, claims, batch=batch)
+        seconds = self.inline.lease_seconds
+        leased = [replace(c, inline_seconds=seconds) if c.status is State.PROCESSING else c for c in claims]
+        return await self.inline.take(source, leased, batch=batch)

@@ -6,8 +6,8 @@ one if that is still under way, and finds its own rows if that was committed. No
 """
 
 from collections.abc import Sequence
-from datetime import datetime
 from functools import partial
+from operator import attrgetter
 
 import asyncpg
 import msgspec
@@ -135,29 +135,19 @@ class PostgresClaim(PostgresPool):
         return sorted(self._ids.pop() for _ in range(count))
 
 
-class Row(msgspec.Struct, omit_defaults=True):
-    """A claim as `json_to_recordset` reads it; its body is a part of one long parameter."""
+IN_JSON = [field for field in msgspec.structs.fields(Claim) if field.name not in ("body", "fingerprint")]
 
-    id: int
-    source: str
-    provider: str
-    event_id: str
-    fingerprint: str
-    headers: str
-    start: int
-    size: int
-    type: str | None = None
-    object_id: str | None = None
-    delivery_id: str | None = None
-    occurred_at: datetime | None = None
-    correlation_id: str | None = None
-    status: str = "received"
-    last_error: str | None = None
-    inline_seconds: float | None = None
-    serial_key: str | None = None
-    keys: tuple[str, ...] = ()
+Row = msgspec.defstruct(
+    "Row",
+    [
+        *(("id", int), ("fingerprint", str), ("start", int), ("size", int)),
+        *((field.name, field.type, None if field.required else field.default) for field in IN_JSON),
+    ],
+    omit_defaults=True,
+)
+"""A claim as `json_to_recordset` reads it; its body is a part of one long parameter."""
 
-
+_in_json = attrgetter(*(field.name for field in IN_JSON))
 _encode = msgspec.json.Encoder().encode
 
 
@@ -170,13 +160,6 @@ def _encoded(offered: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:
     rows, start = [], 1
     for id, claim in offered:
         size = len(claim.body)
-        rows.append(
-            Row(
-                id, claim.source, claim.provider, claim.event_id, claim.fingerprint.hex(), claim.headers, start, size,
-                claim.type, claim.object_id, claim.delivery_id, claim.occurred_at, claim.correlation_id,
-                claim.status.value, claim.last_error, claim.inline_seconds, claim.serial_key,
-                claim.keys,
-            )
-        )  # fmt: skip
+        rows.append(Row(id, claim.fingerprint.hex(), start, size, *_in_json(claim)))
         start += size
     return _encode(rows).decode(), b"".join([claim.body for _, claim in offered])

@@ -13,7 +13,7 @@ from oncehook.model.patterns import Handled
 from oncehook.store import queries
 from oncehook.store.postgres.dialect import array
 from oncehook.store.postgres.handler import HandlerConnections, PostgresTransaction
-from oncehook.store.postgres.lease import PostgresLease
+from oncehook.store.postgres.lease import PostgresLease, leased_from
 from oncehook.store.postgres.pool import LOST, PostgresPool
 from oncehook.store.postgres.roster import handled_parameters
 from oncehook.store.postgres.session import session_name
@@ -61,7 +61,7 @@ class PostgresWork(PostgresLease):
     async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
         given = {"receipt": receipt, "seconds": seconds, "worker": worker}
         rows = await self.read(self.sql["lease_one"], given)
-        return Leased(*rows[0]) if rows else None
+        return leased_from(rows)[0] if rows else None
 
     async def abandon_inline(self, reason: str) -> list[dict[str, Any]]:
         return [dict(row) for row in await self.read(self.sql["abandon_inline"], {"reason": reason})]

@@ -6,6 +6,7 @@ All of it is one transaction of the one writer, so what was looked at is what is
 import json
 import sqlite3
 from collections.abc import Callable, Collection
+from sys import intern
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM
@@ -86,7 +87,7 @@ class SqliteLease(SqlitePause):
 def leased_by(connection: sqlite3.Connection, sql: str, given: dict[str, Any]) -> list[Leased]:
     """The receipts that a statement leases, oldest first."""
     cursor = connection.execute(sql, given)
-    names = [column[0] for column in cursor.description]
+    names = [intern(column[0]) for column in cursor.description]
     rows = [_leased(dict(zip(names, row, strict=True))) for row in cursor.fetchall()]
     return sorted(rows, key=lambda row: row.receipt)
 

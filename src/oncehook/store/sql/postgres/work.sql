@@ -10,7 +10,7 @@
 )
 
 -- name: lease
--- The columns are in the order of `Leased`. A receipt without next_attempt_at is due, and so is one whose last attempt began in
+-- The columns have the names of `Leased`. A receipt without next_attempt_at is due, and so is one whose last attempt began in
 -- the future: the clock may have gone back. Whether it has is told by the newest receipt, and only then are all of them read.
 WITH due AS (
     SELECT id FROM webhook_receipts h

@@ -1,0 +1,18 @@
+"""The facts of an event: declared once, shared by its claim, its lease and its receipt."""
+
+from datetime import datetime
+
+import msgspec
+
+
+class EventFacts(msgspec.Struct, kw_only=True, frozen=True):
+    """What a delivery says about its event. The rest of its columns say what Oncehook did with it."""
+
+    source: str
+    provider: str
+    event_id: str
+    type: str | None
+    object_id: str | None
+    occurred_at: datetime | None
+    delivery_id: str | None
+    correlation_id: str | None
