@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.cli import COMMANDS, events, main
+from oncehook.cli import COMMANDS, main
 from oncehook.config.settings import load
+from oncehook.operations import selection
 from oncehook.testing import deliver, post
 from tests.conformance.test_schema import EVENT_KEYS
 from tests.events import Rows, stripe_body, stripe_headers
@@ -156,7 +157,7 @@ def test_events_go_on_page_by_page_up_to_the_limit(
     run: Run, config: str, filled: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = found(run("events", "--config", config, "--json"))
-    monkeypatch.setattr(events, "PAGE", 2)
+    monkeypatch.setattr(selection, "PAGE", 2)
     assert found(run("events", "--config", config, "--json")) == whole
     assert found(run("events", "--config", config, "--json", "--limit", "5")) == whole[:5]
 

@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from examples.shop.hooks import inbox
 from examples.shop.outside import broker, mail_service
-from oncehook import Event
+from oncehook import SyncEvent
 
 
 def die(*_: Any, **__: Any) -> None:
@@ -26,7 +26,7 @@ def then_die(function: Callable[..., Any]) -> Callable[..., None]:
 
 
 MOMENTS: dict[str, Any] = {
-    "in the handler": patch.object(Event, "publish", die),  # rows are written, and nothing is committed
+    "in the handler": patch.object(SyncEvent, "publish", die),  # rows are written, and nothing is committed
     "after the mail": patch.object(
         mail_service, "send", then_die(mail_service.send)
     ),  # it is sent, and nobody has noted it
