@@ -199,6 +199,8 @@ class HandlerConnections:
 
     def _ending(self, connection: HandlerConnection, settled: Sequence[Settled], *, and_begin: bool) -> str:
         begin = f"; {self._beginning()}" if and_begin else ""
+        if not settled:  # a change by an operator, which is of no event
+            return f"COMMIT; {self._cleaning()}{begin}"
         if not self.cleans:
             return f"{finish_statement(self._sql, settled, resets=False, guarded=None)}; COMMIT{begin}"
         guarded = self._is_guarded
@@ -206,16 +208,19 @@ class HandlerConnections:
         finish = finish_statement(self._sql, settled, resets=True, guarded=guarded)
         return f"{before}; {finish}; COMMIT AND CHAIN; {self._unlock[guarded]}; COMMIT{begin}"
 
+    def _cleaning(self) -> str:
+        """Remove everything that was left in a session, outside of a transaction."""
+        guarded = self._is_guarded
+        deallocate = self._sql["deallocate_statements"].format(guarded=guarded)
+        return f"{self._sql['clean_session']}; {deallocate}; {self._unlock[guarded]}"
+
     async def _send(self, connection: HandlerConnection, message: str) -> None:
         await connection.execute(message, timeout=self.timeout)
 
     async def roll_back(self, connection: HandlerConnection) -> None:
         """Undo everything, also what is left in the session. One that cannot be asked is cut."""
         try:
-            guarded = self._is_guarded
-            deallocate = self._sql["deallocate_statements"].format(guarded=guarded)
-            message = f"ROLLBACK; {self._sql['clean_session']}; {deallocate}; {self._unlock[guarded]}"
-            await self._send(connection, message)
+            await self._send(connection, f"ROLLBACK; {self._cleaning()}")
         except (*LOST, asyncpg.PostgresError):
             connection.terminate()
 
