@@ -194,7 +194,7 @@ def facts(case: Case, source: Source) -> tuple[Any, Any]:
     """Id and type as they are found; lists of them for a batch."""
     parsed, headers = source.parse(case.delivery), case.delivery.headers
     if source.split is None:
-        return source.find_id(parsed, headers), source.find_type(parsed, headers)
+        return source.reader.find_id(parsed, headers), source.reader.find_type(parsed, headers)
     claims = source.read(case.delivery, parsed)
     if not case.is_batch:
         return claims[0].event_id, claims[0].type

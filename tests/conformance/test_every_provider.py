@@ -189,7 +189,7 @@ def test_a_security_header_that_came_twice_is_malformed_even_if_both_are_right(s
     delivery = sender.compose()
     source = sender.source()
     assert source.verifier is not None
-    names = set(source.naming)
+    names = set(source.reader.naming)
     for check in source.verifier.checks:
         names |= getattr(check, "guarded", set())
     if not sender.in_body:

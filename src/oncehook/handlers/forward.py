@@ -196,7 +196,7 @@ def chosen_headers(source: Source, where: str) -> re.Pattern[str]:
     patterns = source.settings.forward_headers
     if patterns is None:
         facts = source.provider.event
-        named = source.naming | headers_of(facts.object or ()) | headers_of(facts.delivery_id or ())
+        named = source.reader.naming | headers_of(facts.object or ()) | headers_of(facts.delivery_id or ())
         patterns = ("traceparent", "tracestate", *sorted(name.decode() for name in named))
     for pattern in patterns:
         if NEVER.fullmatch(pattern.lower()):

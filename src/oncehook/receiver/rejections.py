@@ -59,7 +59,7 @@ def _headers(source: Source, delivery: Delivery) -> Iterable[tuple[str, str]]:
     first = sorted(delivery.headers.items(), key=lambda pair: not _is_named(pair[0], signed | tokens))
     for name, value in first[:MOST_HEADERS]:
         is_token = _is_named(name, tokens)
-        if not is_token and not _is_named(name, signed) and not source.kept_names[name]:
+        if not is_token and not _is_named(name, signed) and not source.reader.kept_names[name]:
             continue
         text = _NOT_KEPT if is_token else value[:MOST_OF_A_HEADER].decode("latin-1")
         room -= len(name) + len(text)

@@ -96,7 +96,7 @@ class Receiver:
         except Rejected as error:
             self.rejections.note(source, delivery, error)
             raise
-        batch = source.split is not None and source.is_batch(claims, delivery)
+        batch = source.split is not None and source.reader.is_batch(claims, delivery)
         if source.inline:
             return await self._work_inline(source, claims, batch)
         return accepted(claims, await self._claim(claims), source.provider.answer, batch=batch)
