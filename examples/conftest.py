@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from oncehook.testing.database import fresh_database
 from tests.servers import Postgres, private_postgres
 
 
@@ -29,4 +30,5 @@ def oncehook_database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
         yield f"sqlite:///{tmp_path / 'shop.db'}"
         return
     server: Postgres = request.getfixturevalue("postgres")
-    yield server.database()
+    with fresh_database(server.url("postgres")) as address:
+        yield address
