@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from itertools import starmap
 from typing import Any
 
 from oncehook.model.effect import EffectFilter, LeasedEffect, SettledEffect
@@ -24,7 +23,9 @@ class Effects:
     ) -> list[LeasedEffect]:
         given = {"limit": limit, "worker": worker, "targets": self._dialect.json(targets), "rescued": rescued}
         rows = await self._executor.write("lease_effects", given)
-        return sorted(starmap(LeasedEffect, rows), key=lambda effect: effect.id)  # the columns are in its order
+        names = LeasedEffect.__struct_fields__  # the columns are in their order
+        leased = [LeasedEffect(**dict(zip(names, row, strict=True))) for row in rows]
+        return sorted(leased, key=lambda effect: effect.id)
 
     async def settle(self, settled: Sequence[SettledEffect]) -> set[int]:
         return {row[0] for row in await self._executor.write("settle_effects", {"given": self._dialect.json(settled)})}
