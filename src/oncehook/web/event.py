@@ -34,5 +34,4 @@ async def run_now(context: Context, request: Request, receipt: Receipt) -> None:
     done = await retry_now(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
     if not done.count:
         raise Problem(409, "not_retrying", f"It has no retry to run now: {next(iter(done.left), 'changed meanwhile')}.")
-    if context.runtime.worker is not None:
-        context.runtime.worker.wake()
+    context.runtime.wake_worker()

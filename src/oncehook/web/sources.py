@@ -69,8 +69,7 @@ async def change(
     await (store.pause(name, actor, reason=reason, seconds=seconds) if paused else store.resume(name, actor))
     context.overview.forget()
     await store.notify()
-    if context.runtime.worker is not None:
-        context.runtime.worker.wake()
+    context.runtime.wake_worker()
     return name
 
 

@@ -65,8 +65,7 @@ async def replay_one(context: Context, request: Request) -> Response:
     done = await replay(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
     if not done.count:
         raise Problem(409, "not_replayable", f"It was not replayed: {next(iter(done.left), 'changed meanwhile')}.")
-    if context.runtime.worker is not None:
-        context.runtime.worker.wake()
+    context.runtime.wake_worker()
     return answer({"matched": done.matched, "replayed": done.count, "left": dict(done.left), "run": None})
 
 

@@ -113,8 +113,7 @@ async def replay_one(context: Context, request: Request) -> Response:
     if not done.count:
         why = next(iter(done.left), "changed meanwhile")
         raise Problem(409, "not_replayable", f"It was not replayed: {why}.")
-    if context.runtime.worker is not None:
-        context.runtime.worker.wake()
+    context.runtime.wake_worker()
     return RedirectResponse(f"/events/{receipt.receipt}?done=replayed", 303)
 
 
