@@ -177,7 +177,8 @@ async def test_nothing_in_a_postgres_session_reaches_another_handler_or_the_app(
     [first, *_] = await check_isolation(inbox, engine, database, leave, postgres_state)
     nothing = {"customer": "of everybody", "settings": 0, "locks": 0, "tables": 0, "last_number": "none"}
     assert first | nothing == first
-    assert len(backends) == 1
+    if inbox._runtime.settings.fast_paths:
+        assert len(backends) == 1, "the connection is cleaned, and not closed"
 
 
 @only_sqlite

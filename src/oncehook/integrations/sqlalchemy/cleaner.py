@@ -97,11 +97,15 @@ UNKNOWN = SessionState("", False)  # SQLAlchemy replaced a connection that was l
 
 
 class PostgresCleaner(Cleaner):
-    """One message, sent to the driver itself: SQLAlchemy's asyncpg dialect would prepare it, as one statement."""
+    """One message, sent to the driver itself: SQLAlchemy's asyncpg dialect would prepare it, as one statement.
 
-    def __init__(self, engine: Engine | AsyncEngine, sql: dict[str, str], *, cleans: bool) -> None:
+    Without `keeps`, which is `fast_paths`, no connection is cleaned: the pool closes it after each handler.
+    """
+
+    def __init__(self, engine: Engine | AsyncEngine, sql: dict[str, str], *, cleans: bool, keeps: bool = True) -> None:
         super().__init__(engine)
         self.cleans = cleans
+        self.keeps = keeps
         self.is_asyncpg = self.engine.dialect.driver == "asyncpg"
         self._sql = {name: in_one_line(sql[name]) for name in STATEMENTS}
         guard = literal(self._sql["guard_transaction"])
@@ -151,6 +155,9 @@ class PostgresCleaner(Cleaner):
         if not self.cleans:
             return finish
         restore = self._restore(connection)
+        if not self.keeps:
+            close_afterwards(connection)
+            return "; ".join([self._sql["before_finish"], *restore, finish])
         message = [
             self._sql["before_finish"], *restore, finish, self._sql["after_finish"], *restore,
             "COMMIT AND CHAIN", self._unlock,
@@ -160,6 +167,9 @@ class PostgresCleaner(Cleaner):
     def before_rollback(self, connection: Connection) -> None:
         """The cleaning is committed: it must survive the ROLLBACK that SQLAlchemy is about to send."""
         if not self.cleans or connection.closed or connection.invalidated:
+            return
+        if not self.keeps:
+            connection.invalidate()
             return
         deallocate = self._sql["deallocate_statements"].format(guarded=False)
         message = [
@@ -185,7 +195,8 @@ class PostgresCleaner(Cleaner):
         if self.is_asyncpg:
             driver: Any = proxy.driver_connection
             last = await_only(driver.execute(message))
-            if last == "SELECT 0" and getattr(proxy.dbapi_connection, "_prepared_statement_cache", ()) is not None:
+            caches = getattr(proxy.dbapi_connection, "_prepared_statement_cache", ()) is not None
+            if last == "SELECT 0" and caches:
                 close_afterwards(connection)  # the driver's prepared statements are gone
         else:
             cursor = proxy.cursor()

@@ -51,7 +51,8 @@ class Sessions:
     def _make_cleaner(self) -> Cleaner:
         if self.on_sqlite:
             return SqliteCleaner(self.engine)
-        return PostgresCleaner(self.engine, self.store.sql, cleans=self.store.settings.clean_sessions)
+        settings = self.store.settings
+        return PostgresCleaner(self.engine, self.store.sql, cleans=settings.clean_sessions, keeps=settings.fast_paths)
 
     async def dispose(self) -> None:
         """Close the engine's connections, where the process is ours and ends."""

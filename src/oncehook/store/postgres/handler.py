@@ -3,6 +3,10 @@
 They are apart from those that claim and lease, and are kept from handler to handler without asyncpg's pool, whose reset
 costs a round trip. The message that ends a handler's transaction also cleans its session, whatever the handler sent.
 Where handlers follow each other, that message also begins the next one's transaction.
+
+The fast path trusts the driver with three things: prepared statements that it keeps, the user that the server reports,
+and a transaction that a longer message leaves open. `check_driver` tries them on the first connection. Without the fast
+path, as behind a pooler, no statement is kept, the user is always reset and every handler begins its own transaction.
 """
 
 import asyncio
@@ -13,6 +17,7 @@ import asyncpg
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.lease import Settled
+from oncehook.observability import signals
 from oncehook.store import queries
 from oncehook.store.postgres.finish import (
     LEASE_LOST,
@@ -34,6 +39,10 @@ FRESH = 0.01
 
 BUSY = 0.03
 """Handlers that begin within so many seconds of each other have their transactions begun ahead."""
+
+
+PLAIN = {"statement_cache_size": 0}
+"""The driver keeps no prepared statement."""
 
 
 class LeaseLost(asyncpg.PostgresError):
@@ -60,15 +69,17 @@ class HandlerConnections:
         timeout: float,
         statements: Callable[[], dict[str, Any]],
         cleans: bool = True,
+        fast: bool = True,
         lease: float = 30.0,
         longest: Callable[[], float] = lambda: 300.0,
         worker: Callable[[], str] = lambda: "",
     ) -> None:
         self.database = database
         self.sql = sql
-        self.statements = statements  # something else than usual behind a pooler, which is known once the store is open
+        self._pooler_options = statements  # known once the store is open
         self.timeout = timeout
         self.cleans = cleans
+        self.fast = fast
         self.lease = lease
         self.longest = longest
         self.worker = worker
@@ -84,6 +95,7 @@ class HandlerConnections:
         self._waiting: list[HandlerConnection] = []
         self._sweeping: asyncio.Task[None] | None = None
         self._closed = False
+        self._is_checked = False  # whether the driver does what the fast path needs
 
     # -- taking and giving back -----------------------------------------------------------------------------------
 
@@ -125,6 +137,10 @@ class HandlerConnections:
                 return connection
         return None
 
+    def statements(self) -> dict[str, Any]:
+        """The driver's options for prepared statements; none are the fast path's."""
+        return self._pooler_options() or ({} if self.fast else PLAIN)
+
     async def _connect(self) -> HandlerConnection:
         limits = session_limits(self.database, self.lease, self.longest())
         connection: HandlerConnection = await asyncpg.connect(
@@ -135,13 +151,29 @@ class HandlerConnections:
             **self.statements(),
         )
         try:
-            if self._is_guarded:
-                await self._send(connection, self._sql["guard_session"])
-                connection.login = connection.get_settings().session_authorization
+            if self.statements() or await self._is_fast(connection):
+                return connection
         except BaseException:
             connection.terminate()
             raise
-        return connection
+        connection.terminate()
+        return await self._connect()
+
+    async def _is_fast(self, connection: HandlerConnection) -> bool:
+        """Prepare a connection for the fast path; False, and no connection uses it from now on, if that fails."""
+        try:
+            if not self._is_checked:
+                await check_driver(connection)
+                self._is_checked = True
+            connection.login = connection.get_settings().session_authorization
+        except (AttributeError, TypeError, RuntimeError) as error:
+            self.fast = False
+            detail = f"asyncpg {asyncpg.__version__} does not do what handlers' connections need: {error!r}"
+            signals.emit("fast_path_off", path="handler transactions", detail=detail)
+            return False
+        if self.cleans:
+            await self._send(connection, self._sql["guard_session"])
+        return True
 
     @property
     def _is_guarded(self) -> bool:
@@ -261,6 +293,19 @@ class HandlerConnections:
             for connection in self._waiting:  # this was cancelled
                 connection.terminate()
             self._waiting.clear()
+
+
+async def check_driver(connection: HandlerConnection) -> None:
+    """Raise an exception unless the driver does what the fast path needs."""
+    await connection.execute("BEGIN; SELECT 1; COMMIT; BEGIN")
+    if not connection.is_in_transaction():
+        raise RuntimeError("a message that ends with BEGIN leaves no transaction open")
+    await connection.execute("ROLLBACK")
+    if connection.is_in_transaction():
+        raise RuntimeError("a message that ends with ROLLBACK leaves a transaction open")
+    reported, user = connection.get_settings().session_authorization, await connection.fetchval("SELECT session_user")
+    if reported != user:
+        raise RuntimeError("the session's user is not reported")
 
 
 async def _disconnect(connection: HandlerConnection) -> None:

@@ -44,6 +44,7 @@ class PostgresWork(PostgresLease):
             timeout=timeout,
             statements=self._statements,
             cleans=self.settings.clean_sessions,
+            fast=self.settings.fast_paths,
             lease=self.settings.lease,
             longest=lambda: self.longest_handler(),
             worker=lambda: self.worker,
