@@ -27,8 +27,8 @@ def find(name: str) -> Family:
 def _load(path: str, attribute: str, name: str) -> Family:
     try:
         found = getattr(import_module(path), attribute, None)
-    except (ImportError, ValueError) as error:  # a path with an empty step is a ValueError
-        raise LookupError(f"signature family {name} cannot be imported: {error}") from None
+    except Exception as error:  # whatever the module does when it is imported
+        raise LookupError(f"signature family {name} cannot be imported: {type(error).__name__}: {error}") from error
     if not isinstance(found, Family):
         raise LookupError(f"{name} is not a signature family: an instance of a subclass of Family is needed")
     return found
