@@ -4,7 +4,7 @@ PORT ?= 8000
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run shop test test-lowest test-newest check torture bench bench-accept bench-process bench-email docs clean
+.PHONY: run shop test test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email docs clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,8 @@ help:
 	@echo "make test     install what the tests need, start private servers, run every check and test"
 	@echo "make test-lowest, make test-newest"
 	@echo "              the tests that depend most on other libraries, with the oldest and newest allowed versions"
+	@echo "make test-plain"
+	@echo "              every test with the plain variant of each fast path (fast_paths = false)"
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the long fault runs"
 	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email)"
@@ -26,6 +28,9 @@ shop: .venv/ready-for-tests
 
 test: check
 	$(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)
+
+test-plain: .venv/ready-for-tests
+	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)
 
 # The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: what leans on other libraries' internals.
 VERSION_TESTS := tests/test_receive.py tests/test_fast_protocol.py tests/test_heads.py tests/test_outgoing.py \
