@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from oncehook.config.settings import SourceSettings, read_source
 from oncehook.model.delivery import Delivery
+from oncehook.providers import families
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.definition import Provider, Signature, built_in, built_in_names
-from oncehook.providers.families.sns import EXAMPLE_TOPIC as TOPIC
 from oncehook.providers.sample import compose
 from oncehook.providers.sign import sign
 from oncehook.providers.signatures import algorithm, encode
@@ -28,13 +28,10 @@ from oncehook.providers.template import Body, Template
 from oncehook.testing import Pair, make_pair
 
 NOW = 1_800_000_000.0
-PUBLIC_URL = "https://example.com/webhooks/here"
-OPTIONS: dict[str, Any] = {
-    "topics": [TOPIC],
-    "public_url": PUBLIC_URL,
-    "webhook_id": "8PT597110X687430LKGECATA",
-    "verify_token": "a token of the test",
-}
+OPTIONS: dict[str, Any] = {"verify_token": "a token of the test"}
+for family in map(families.find, families.built_in_names()):
+    OPTIONS |= family.options
+PUBLIC_URL = str(OPTIONS["public_url"])
 CERTIFICATE_URL = f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-{'0123456789abcdef' * 2}.pem"
 
 

@@ -93,8 +93,8 @@ class Family(ABC):
     named_by: NamedBy = "algorithm"
     """The key of `[[signatures]]` whose value names this family; "" if the rest of the table implies it."""
 
-    options: tuple[str, ...] = ()
-    """Settings of a source that it needs; a definition must list them in its `options`."""
+    options: Mapping[str, object] = {}
+    """Settings of a source that it needs, each with a value for tests. A definition must list them in its `options`."""
 
     fetches_key = False
     """Whether a source may have no secret, because the key is fetched."""

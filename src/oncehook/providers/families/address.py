@@ -7,7 +7,7 @@ Twilio through the last parameter of the address, which is its SHA-256.
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import parse_qsl
 
 from oncehook.model.delivery import Delivery
@@ -83,7 +83,7 @@ class AddressCheck(TemplateCheck):
 class AddressFamily(TemplateFamily):
     """A template that holds the public address."""
 
-    options = ("public_url",)
+    options: Mapping[str, object] = {"public_url": "https://example.com/webhooks/here"}
 
     def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
         return AddressCheck(signature, provider.timestamp, keys, context.settings.public_url or "")

@@ -5,6 +5,7 @@ Live and sandbox have hosts of their own, and a source takes certificates from o
 """
 
 import re
+from collections.abc import Mapping
 from zlib import crc32
 
 from oncehook.model.delivery import Delivery
@@ -94,7 +95,7 @@ class PayPalCheck:
 class PayPalFamily(Family):
     """PayPal. The secret, if any, is a pinned certificate or public key."""
 
-    options = ("webhook_id",)
+    options: Mapping[str, object] = {"webhook_id": "8PT597110X687430LKGECATA"}
     fetches_key = True
 
     def load_key(self, signature: Signature, secret: str) -> Key:

@@ -138,7 +138,7 @@ async def _confirm_subscription(exchange: Exchange) -> Answer:
 class SnsFamily(Family):
     """Amazon SNS. The secret, if any, is a pinned certificate or public key."""
 
-    options = ("topics",)
+    options: Mapping[str, object] = {"topics": [EXAMPLE_TOPIC]}
     fetches_key = True
     handshake = HandshakeKind(
         "the subscription is confirmed",
