@@ -29,10 +29,20 @@ from tests.working import until
 pytestmark = pytest.mark.anyio
 
 OPENED = Message(
-    "0af1-opened", "opened", "dead_letters", "stripe", "Dead letters of stripe: 2, more than <0>.",
-    "See `oncehook dead`.", "2026-11-16T03:00:00.000000Z", 2.0, 0.0, 7, "2026-11-16T03:00:00.000000Z", None,
-    "https://hooks.example.com/dead",
-)  # fmt: skip
+    id="0af1-opened",
+    word="opened",
+    rule="dead_letters",
+    source="stripe",
+    summary="Dead letters of stripe: 2, more than <0>.",
+    remedy="See `oncehook dead`.",
+    at="2026-11-16T03:00:00.000000Z",
+    value=2.0,
+    threshold=0.0,
+    incident=7,
+    opened_at="2026-11-16T03:00:00.000000Z",
+    recovered_at=None,
+    link="https://hooks.example.com/dead",
+)
 
 
 def target(**settings: Any) -> Target:

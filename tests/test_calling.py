@@ -208,7 +208,7 @@ def test_whatever_can_be_called_has_a_name() -> None:
     assert name_of(functools.partial(functools.partial(plain), extra=1)) == f"{__name__}.plain"
     assert name_of(Callee()) == f"{__name__}.Callee"
     for function in (functools.partial(plain, extra=1), Callee()):
-        handler = Handler("stripe", "*", function, Retry(), 1.0)
+        handler = Handler(source="stripe", pattern="*", function=function, retry=Retry(), timeout=1.0)
         assert handler.name.startswith(__name__) and handler.is_async and not handler.takes_tx
 
 
@@ -246,7 +246,7 @@ def test_a_handler_is_called_with_positions() -> None:
         ({}.update, "does not say"),
     ):
         with pytest.raises(ConfigurationError, match=sentence):
-            Handler("stripe", "*", function, Retry(), 1.0)  # type: ignore[arg-type]
+            Handler(source="stripe", pattern="*", function=function, retry=Retry(), timeout=1.0)  # type: ignore[arg-type]
 
 
 def test_an_effect_without_a_name_asks_for_one(make_inbox: Callable[..., Inbox]) -> None:

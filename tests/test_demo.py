@@ -221,7 +221,7 @@ def test_an_answer_that_is_none_of_the_doors_breaks_the_promise() -> None:
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 60)])
 def test_the_table_fits_the_terminal(width: int, height: int) -> None:
-    now = Snapshot(sorted(SOURCES), seconds=3725, rate=1234, check=Check(1_234_567, 1_234_567))
+    now = Snapshot(sorted(SOURCES), seconds=3725, rate=1234, check=Check(acked=1_234_567, receipts=1_234_567))
     for name in ("deliveries", "accepted", "duplicate", "ignored", "rejected"):
         getattr(now.counts, name).update(dict.fromkeys(SOURCES, 123_456))
     now.counts.behaviours.update(dict.fromkeys(BEHAVIOURS, 99_999))
@@ -244,7 +244,7 @@ def test_no_state_and_no_word_of_the_proof_is_cut(width: int) -> None:
         )
         for n, state in enumerate(State)
     ]  # fmt: skip
-    now = Snapshot(sorted(SOURCES), check=Check(123_456, 123_456), latest=latest)
+    now = Snapshot(sorted(SOURCES), check=Check(acked=123_456, receipts=123_456), latest=latest)
     now.counts.rejected["stripe"], now.counts.unavailable["stripe"] = 12_345, 678
     console = Console(file=io.StringIO(), width=width)
     console.print(render(now, events=len(latest)))

@@ -20,7 +20,7 @@ def second(event: object, tx: object) -> None: ...
 def make(*patterns: str, source: str = "stripe") -> Handlers:
     handlers = Handlers()
     for pattern in patterns:
-        handlers.add(Handler(source, pattern, first, Retry(), 1.0))
+        handlers.add(Handler(source=source, pattern=pattern, function=first, retry=Retry(), timeout=1.0))
     return handlers
 
 
@@ -45,7 +45,11 @@ def test_a_pattern_also_matches_as_a_dotted_prefix() -> None:
 
 def test_a_type_with_brackets_is_matched_by_itself() -> None:
     handlers = Handlers()
-    handlers.add(Handler("stripe", "v2.core.account[requirements].updated", first, Retry(), 1.0))
+    handlers.add(
+        Handler(
+            source="stripe", pattern="v2.core.account[requirements].updated", function=first, retry=Retry(), timeout=1.0
+        )
+    )
     assert handlers.find("stripe", "v2.core.account[requirements].updated") is not None
     assert handlers.find("stripe", "v2.core.accountr.updated") is None
 
@@ -81,9 +85,9 @@ def test_a_handler_takes_the_event_and_perhaps_the_transaction() -> None:
     def none() -> None: ...
 
     with pytest.raises(ConfigurationError, match="must take"):
-        Handler("stripe", "*", none, Retry(), 1.0)
-    assert not Handler("stripe", "*", first, Retry(), 1.0).takes_tx
-    assert Handler("stripe", "*", second, Retry(), 1.0).takes_tx
+        Handler(source="stripe", pattern="*", function=none, retry=Retry(), timeout=1.0)
+    assert not Handler(source="stripe", pattern="*", function=first, retry=Retry(), timeout=1.0).takes_tx
+    assert Handler(source="stripe", pattern="*", function=second, retry=Retry(), timeout=1.0).takes_tx
 
 
 patterns = st.text("ab.*?", min_size=1, max_size=6)

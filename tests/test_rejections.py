@@ -138,8 +138,23 @@ async def test_of_a_query_only_the_names_are_kept_unless_the_address_is_signed(
 async def test_of_each_source_the_newest_samples_stay(inbox: Inbox) -> None:
     store = inbox._runtime.store
     for number in range(REJECTIONS_KEPT + 5):
-        await store.rejections.keep(Rejection("stripe", "bad_signature", str(number), "POST", "", "{}", b"x", 1))
-    await store.rejections.keep(Rejection("github", "malformed", "", "POST", "", "{}", b"", 0))
+        await store.rejections.keep(
+            Rejection(
+                source="stripe",
+                reason="bad_signature",
+                detail=str(number),
+                method="POST",
+                query="",
+                headers="{}",
+                body=b"x",
+                size=1,
+            )
+        )
+    await store.rejections.keep(
+        Rejection(
+            source="github", reason="malformed", detail="", method="POST", query="", headers="{}", body=b"", size=0
+        )
+    )
     kept = await store.rejections.find("stripe", limit=100)
     assert [row.detail for row in kept] == [str(n) for n in reversed(range(5, REJECTIONS_KEPT + 5))]
     assert len(await store.rejections.find(limit=100)) == REJECTIONS_KEPT + 1

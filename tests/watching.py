@@ -17,7 +17,7 @@ SECRET = "whsec_YWxlcnRzIGFyZSBzaWduZWQgYnkgdGhpcyBvbmU="
 
 def configured(**alerts: Any) -> Configuration:
     """A configuration with these alerts; rules are looked at every ten seconds."""
-    return Configuration(Settings(), {}, {}, alerts={"every": "10s", **alerts})
+    return Configuration(settings=Settings(), sources={}, providers={}, alerts={"every": "10s", **alerts})
 
 
 async def look(inbox: Inbox, after: Any = "30s") -> Watched:

@@ -14,7 +14,7 @@ from oncehook.providers.source import Source
 TITLES = {"opened": "Alert", "reminder": "Still open", "recovered": "Recovered", "test": "Test"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One alert. `id` is the same at every attempt, and of no other alert, so that who gets it twice can tell."""
 
@@ -81,7 +81,15 @@ def compose(alert: LeasedAlert, source: Source | None, base: str | None) -> Mess
 
 def trial(id: str, at: str) -> Message:
     """What `oncehook alerts test` sends."""
-    return Message(id, "test", "test", "", "This is a test: alerts of this inbox arrive here.", "", at)
+    return Message(
+        id=id,
+        word="test",
+        rule="test",
+        source="",
+        summary="This is a test: alerts of this inbox arrive here.",
+        remedy="",
+        at=at,
+    )
 
 
 def time_of(text: str) -> datetime:

@@ -25,7 +25,7 @@ LEAST_REFUSED = 3
 """One stranger at the door is no provider that retries: fewer refusals say nothing about its horizon."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """One thing that is watched."""
 
@@ -43,66 +43,103 @@ class Rule:
 
 RULES = (
     Rule(
-        "dead_letters", "dead_letters", "dead_letters",
-        "Dead letters of {source}: {value} (limit {threshold}).",
-        "See what went wrong with `oncehook dead`, fix it, then `oncehook replay --failed --source {source}`.",
-        "/dead", title="Dead letters of {source}", column="number", given={"most": MOST_COUNTED},
+        name="dead_letters",
+        setting="dead_letters",
+        measure="dead_letters",
+        sentence="Dead letters of {source}: {value} (limit {threshold}).",
+        remedy="See what went wrong with `oncehook dead`, fix it, then `oncehook replay --failed --source {source}`.",
+        page="/dead",
+        title="Dead letters of {source}",
+        column="number",
+        given={"most": MOST_COUNTED},
     ),
     Rule(
-        "lag", "lag", "unfinished",
-        "The oldest unfinished event of {source} is {value} old (limit {threshold}).",
-        "See `oncehook stats`: is a worker running, and does a handler hang or fail? `oncehook events --source "
+        name="lag",
+        setting="lag",
+        measure="unfinished",
+        sentence="The oldest unfinished event of {source} is {value} old (limit {threshold}).",
+        remedy="See `oncehook stats`: is a worker running, and does a handler hang or fail? `oncehook events --source "
         "{source} --status processing` lists what workers hold, `--status retrying` what failed.",
-        "/events?source={source}", unit="seconds", title="Oldest unfinished event of {source}",
+        page="/events?source={source}",
+        unit="seconds",
+        title="Oldest unfinished event of {source}",
     ),
     Rule(
-        "unhandled", "unhandled", "unhandled_for",
-        "Events of {source} without a handler in any process: {value} (limit {threshold}).",
-        "See `oncehook events --unhandled --source {source}`. Start the process that handles them, leave their types "
-        'out with `types`, or set `unhandled = "ignore"` on the source.',
-        "/events?status=unhandled&source={source}", title="Events of {source} without a handler anywhere",
+        name="unhandled",
+        setting="unhandled",
+        measure="unhandled_for",
+        sentence="Events of {source} without a handler in any process: {value} (limit {threshold}).",
+        remedy="See `oncehook events --unhandled --source {source}`. Start the process that handles them, leave their "
+        'types out with `types`, or set `unhandled = "ignore"` on the source.',
+        page="/events?status=unhandled&source={source}",
+        title="Events of {source} without a handler anywhere",
         given={"seconds": UNHANDLED_SECONDS},
     ),
     Rule(
-        "paused", "paused", "paused_for",
-        "{source} has been paused for {value} (limit {threshold}): its events are accepted and wait.",
-        "`oncehook resume {source}` continues it.",
-        "/sources", unit="seconds", title="{source} is paused",
+        name="paused",
+        setting="paused",
+        measure="paused_for",
+        sentence="{source} has been paused for {value} (limit {threshold}): its events are accepted and wait.",
+        remedy="`oncehook resume {source}` continues it.",
+        page="/sources",
+        unit="seconds",
+        title="{source} is paused",
     ),
     Rule(
-        "rejections", "rejections", "refused",
-        "Rejected deliveries to {source} within 5 minutes: {value} (limit {threshold}).",
-        "See why with `oncehook doctor signature {source}`.",
-        "/sources", title="Rejected deliveries to {source} within 5 minutes", given={"seconds": WINDOW},
+        name="rejections",
+        setting="rejections",
+        measure="refused",
+        sentence="Rejected deliveries to {source} within 5 minutes: {value} (limit {threshold}).",
+        remedy="See why with `oncehook doctor signature {source}`.",
+        page="/sources",
+        title="Rejected deliveries to {source} within 5 minutes",
+        given={"seconds": WINDOW},
     ),
     Rule(
-        "silent", "silent", "silences",
-        "{source} has received no authentic delivery for {value} (limit {threshold}).",
-        "See whether {provider} still has the webhook and shows failed deliveries, and whether its address leads here: "
-        "`oncehook doctor`.",
-        "/sources", unit="seconds", title="No authentic delivery to {source}", given={"most": NEWEST},
+        name="silent",
+        setting="silent",
+        measure="silences",
+        sentence="{source} has received no authentic delivery for {value} (limit {threshold}).",
+        remedy="See whether {provider} still has the webhook and shows failed deliveries, and whether its address "
+        "leads here: `oncehook doctor`.",
+        page="/sources",
+        unit="seconds",
+        title="No authentic delivery to {source}",
+        given={"most": NEWEST},
     ),
     Rule(
-        "effects", "effects", "sources_of_failed_effects",
-        "Failed effects of {source}'s events: {value} (limit {threshold}).",
-        "See `oncehook effects --status failed --source {source}`, fix it, then `oncehook effects replay --failed`.",
-        "/effects?status=failed&source={source}", title="Failed effects of {source}'s events",
+        name="effects",
+        setting="effects",
+        measure="sources_of_failed_effects",
+        sentence="Failed effects of {source}'s events: {value} (limit {threshold}).",
+        remedy="See `oncehook effects --status failed --source {source}`, fix it, then `oncehook effects "
+        "replay --failed`.",
+        page="/effects?status=failed&source={source}",
+        title="Failed effects of {source}'s events",
     ),
     Rule(
-        "refusing", "retries", "refusing",
-        "Every delivery to {source} has been rejected for {value}. {provider} stops retrying after {horizon}, and the "
-        "events that it gives up are lost.",
-        "See why with `oncehook doctor signature {source}`, and fix it before then.",
-        "/sources", unit="seconds", title="Every delivery to {source} is rejected",
+        name="refusing",
+        setting="retries",
+        measure="refusing",
+        sentence="Every delivery to {source} has been rejected for {value}. {provider} stops retrying after {horizon}, "
+        "and the events that it gives up are lost.",
+        remedy="See why with `oncehook doctor signature {source}`, and fix it before then.",
+        page="/sources",
+        unit="seconds",
+        title="Every delivery to {source} is rejected",
     ),
     Rule(
-        "failing", "retries", "inline_failing",
-        "An inline event of {source} has failed at every delivery for {value}. {provider} stops retrying after "
-        "{horizon}, and then it is a dead letter.",
-        "See `oncehook events --source {source} --status retrying`, and fix its handler before then.",
-        "/events?status=retrying&source={source}", unit="seconds", title="An inline event of {source} keeps failing",
+        name="failing",
+        setting="retries",
+        measure="inline_failing",
+        sentence="An inline event of {source} has failed at every delivery for {value}. {provider} stops retrying "
+        "after {horizon}, and then it is a dead letter.",
+        remedy="See `oncehook events --source {source} --status retrying`, and fix its handler before then.",
+        page="/events?status=retrying&source={source}",
+        unit="seconds",
+        title="An inline event of {source} keeps failing",
     ),
-)  # fmt: skip
+)
 """docs/alerts.md is made of this table."""
 
 BY_NAME = {rule.name: rule for rule in RULES}

@@ -65,7 +65,15 @@ def command(
     """
     if unhandled and status is not None:
         raise click.UsageError("--unhandled and --status exclude each other: unhandled events are received or retrying")
-    wanted = Filter(source, type_, object_, UNHANDLED if unhandled else status, since, until, search)
+    wanted = Filter(
+        source=source,
+        type=type_,
+        object=object_,
+        status=UNHANDLED if unhandled else status,
+        since=since,
+        until=until,
+        search=search,
+    )
     if not run(_list(config, wanted, limit, as_json)):
         if not as_json:
             click.echo("no event matches", err=True)

@@ -34,7 +34,7 @@ EXAMPLES = 10
 """Events that a dry run shows of many."""
 
 
-@dataclass
+@dataclass(kw_only=True)
 class How:
     """What is to be done with what was selected."""
 
@@ -118,7 +118,15 @@ def command(
     """
     if failed and status not in (None, State.FAILED.value):
         raise click.UsageError(f"--failed and --status {status} exclude each other")
-    wanted = Filter(source, type_, object_, "failed" if failed else status, since, until, search)
+    wanted = Filter(
+        source=source,
+        type=type_,
+        object=object_,
+        status="failed" if failed else status,
+        since=since,
+        until=until,
+        search=search,
+    )
     by_filter = wanted != Filter() or handled_by is not None
     if bool(names) == by_filter:
         raise click.UsageError("name receipts, or pick some with --failed, --source, --since … (not both, not neither)")
@@ -127,7 +135,16 @@ def command(
         raise click.UsageError("--rehearse runs your handlers: name them with --app module:inbox, without --dry-run")
     if timeout is not None and not wait:
         raise click.UsageError("--timeout is for --wait")
-    how = How(dry_run, rehearsed, yes, as_json, actor, rate, wait, timeout)
+    how = How(
+        dry_run=dry_run,
+        rehearse=rehearsed,
+        yes=yes,
+        as_json=as_json,
+        actor=actor,
+        rate=rate,
+        wait=wait,
+        timeout=timeout,
+    )
     selection = Selection(wanted, handled_by=handled_by, after=after)
     sys.exit(run(_replay(names, selection, configuration, inbox, how)))
 

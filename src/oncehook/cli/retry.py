@@ -53,7 +53,7 @@ def command(
     oncehook retry --source stripe --yes
     oncehook retry --all
     """
-    wanted = Filter(source, type_, object_, since=since, until=until)
+    wanted = Filter(source=source, type=type_, object=object_, since=since, until=until)
     if everything + (wanted != Filter()) + bool(names) != 1:
         raise click.UsageError("name receipts, or pick some with --source, --type …, or all with --all (one of these)")
     selection = Selection(wanted if names else replace(wanted, status=State.RETRYING.value))

@@ -98,7 +98,9 @@ def command(
     settings = configuration.sources[source] if source else SourceSettings()
     edit = Edit(definition, settings, _read_data(data), tuple(map(_field, fields)), id_)
     key = _secret(definition, source, secret, configuration)
-    samples = _samples(edit, type_, key, count, duplicate, _settings(source, configuration, url.geturl()))
+    samples = _samples(
+        edit, type_, key, count=count, duplicate=duplicate, settings=_settings(source, configuration, url.geturl())
+    )
     sys.exit(_post_all(samples, url, count * (duplicate + 1), concurrency, as_json))
 
 
@@ -188,7 +190,7 @@ def _settings(source: str | None, configuration: Configuration, url: str) -> Sou
 
 
 def _samples(
-    edit: Edit, type_: str, key: str | None, count: int, duplicate: int, settings: SourceSettings
+    edit: Edit, type_: str, key: str | None, *, count: int, duplicate: int, settings: SourceSettings
 ) -> Iterator[Sample]:
     provider = edit.provider
     for _ in range(count):

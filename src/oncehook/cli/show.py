@@ -78,7 +78,9 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         print_json({**receipt.as_json(), "payload": view, "headers": headers, **more, **asked})
     else:
         _print_facts(receipt)
-        _print_timeline(receipt, duplicates, attempts, replays, noops, effects)
+        _print_timeline(
+            receipt, duplicates=duplicates, attempts=attempts, replays=replays, noops=noops, effects=effects
+        )
         _print_entities(receipt, entities)
         _print_payload(payload)
     return 0
@@ -144,6 +146,7 @@ def _print_facts(receipt: Receipt) -> None:
 
 def _print_timeline(
     receipt: Receipt,
+    *,
     duplicates: list[StoredDuplicate],
     attempts: list[StoredAttempt],
     replays: list[ReplayEntry],

@@ -74,7 +74,14 @@ class Tally:
     def check(self, receipts: int) -> "Check":
         """What is acked against what is kept."""
         acked = len(self.acked) + self.from_others
-        return Check(acked, receipts, self.twice, self.forged, self.refused, self.astray)
+        return Check(
+            acked=acked,
+            receipts=receipts,
+            twice=self.twice,
+            forged=self.forged,
+            refused=self.refused,
+            astray=self.astray,
+        )
 
 
 def read_answer(text: str | bytes) -> dict[str, Any]:
@@ -92,7 +99,7 @@ def count_outcomes(answer: dict[str, Any]) -> Counter[str]:
     return Counter({word: answer.get(word, 0) for word in ("accepted", "duplicate", "ignored", "failed")})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Check:
     """The promise, compared at a moment when no delivery was under way."""
 

@@ -348,7 +348,7 @@ def retry_of(settings: SourceSettings, where: str) -> dict[str, Any]:
     return fields
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Configuration:
     """The file and the environment, read and checked. Secrets are still references here."""
 
@@ -372,12 +372,12 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
     values = read_table(Settings, tables, "")
     values |= read_table(Settings, _from_environment(environ), "ONCEHOOK_")
     return Configuration(
-        Settings(**values),
-        {name: read_source(name, source) for name, source in sources.items()},
-        providers,
-        file if named or file.is_file() else None,
-        dashboard,
-        alerts,
+        settings=Settings(**values),
+        sources={name: read_source(name, source) for name, source in sources.items()},
+        providers=providers,
+        file=file if named or file.is_file() else None,
+        dashboard=dashboard,
+        alerts=alerts,
     )
 
 

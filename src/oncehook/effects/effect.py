@@ -46,7 +46,7 @@ def effect_json(row: StoredEffect) -> dict[str, Any]:
     return {**row.as_json(), "args": args, "idempotency_key": idempotency_key("effect", row.scope, row.key)}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
     """What an effect's function gets as its first argument."""
 
@@ -61,7 +61,15 @@ class Effect:
     @classmethod
     def of(cls, leased: LeasedEffect) -> "Effect":
         stable = idempotency_key("effect", leased.scope, leased.key)
-        return cls(leased.id, leased.key, stable, leased.target, leased.source, leased.receipt, leased.attempt)
+        return cls(
+            id=leased.id,
+            key=leased.key,
+            idempotency_key=stable,
+            target=leased.target,
+            source=leased.source,
+            receipt=leased.receipt,
+            attempt=leased.attempt,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ MOST_REASON = 1000
 MOST_METADATA = 16_384
 
 
-class EmailEvent(msgspec.Struct, frozen=True):
+class EmailEvent(msgspec.Struct, kw_only=True, frozen=True):
     """One fact about one recipient of one message. Every text in it is short, clean and fit for an index."""
 
     key: str  # unique in its source, of the provider's own facts; empty: the receipt's event id is

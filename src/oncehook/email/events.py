@@ -79,16 +79,16 @@ def sendgrid(payload: dict[str, Any]) -> list[EmailEvent]:
     own = text(payload.get("sg_event_id"))
     return [
         EmailEvent(
-            indexed(own) or compose(sent, word, payload.get("timestamp"), recipient, payload.get("url")),
-            kind,
-            sent,
-            recipient,
-            occurred,
-            bounce,
-            why(payload.get("reason"), payload.get("response")),
-            tags(payload.get("category")),
-            metadata({name: value for name, value in payload.items() if name not in _SENDGRID_OWN}),
-            payload,
+            key=indexed(own) or compose(sent, word, payload.get("timestamp"), recipient, payload.get("url")),
+            type=kind,
+            message_id=sent,
+            recipient=recipient,
+            occurred_at=occurred,
+            bounce=bounce,
+            reason=why(payload.get("reason"), payload.get("response")),
+            tags=tags(payload.get("category")),
+            metadata=metadata({name: value for name, value in payload.items() if name not in _SENDGRID_OWN}),
+            raw=payload,
         )
     ]
 
@@ -145,16 +145,18 @@ def ses(payload: dict[str, Any]) -> list[EmailEvent]:
     reasons = (facts.get("reason"), facts.get("errorMessage"), facts.get("complaintFeedbackType"))
     return [
         EmailEvent(
-            compose(sent, word, told, recipient, facts.get("link")),
-            kind,
-            sent,
-            recipient,
-            occurred,
-            _SES_BOUNCE.get(text(facts.get("bounceType")) or "") if kind is T.BOUNCED else None,
-            why(diagnosis, *reasons, facts.get("bounceSubType"), facts.get("smtpResponse"), facts.get("delayType")),
-            _ses_tags(mail),
-            _ses_metadata(mail),
-            payload,
+            key=compose(sent, word, told, recipient, facts.get("link")),
+            type=kind,
+            message_id=sent,
+            recipient=recipient,
+            occurred_at=occurred,
+            bounce=_SES_BOUNCE.get(text(facts.get("bounceType")) or "") if kind is T.BOUNCED else None,
+            reason=why(
+                diagnosis, *reasons, facts.get("bounceSubType"), facts.get("smtpResponse"), facts.get("delayType")
+            ),
+            tags=_ses_tags(mail),
+            metadata=_ses_metadata(mail),
+            raw=payload,
         )
         for recipient, diagnosis in _ses_recipients(kind, facts, listed, mail)
     ]
@@ -249,16 +251,16 @@ def postmark(payload: dict[str, Any]) -> list[EmailEvent]:
     facts = [sent, recipient, next(filter(None, times), None), payload.get("OriginalLink")]
     return [
         EmailEvent(
-            compose(word, own) if own else compose(word, *facts),
-            kind,
-            None if sent is not None and not sent.strip("0-") else sent,
-            recipient,
-            when(*times),
-            bounce,
-            why(payload.get("Details"), payload.get("Description"), payload.get("SuppressionReason")),
-            tags(payload.get("Tag")),
-            metadata(payload.get("Metadata")),
-            payload,
+            key=compose(word, own) if own else compose(word, *facts),
+            type=kind,
+            message_id=None if sent is not None and not sent.strip("0-") else sent,
+            recipient=recipient,
+            occurred_at=when(*times),
+            bounce=bounce,
+            reason=why(payload.get("Details"), payload.get("Description"), payload.get("SuppressionReason")),
+            tags=tags(payload.get("Tag")),
+            metadata=metadata(payload.get("Metadata")),
+            raw=payload,
         )
     ]
 

@@ -45,16 +45,16 @@ def mailgun(payload: dict[str, Any]) -> list[EmailEvent]:
     status = data.get("delivery-status")
     return [
         EmailEvent(
-            compose(own, time) if own else "",  # its id is unique only within a day
-            kind,
-            message(at(data, "message.headers.message-id")),
-            recipient,
-            when(time, at(payload, "signature.timestamp")),
-            bounce,
-            why(at(status, "message"), at(status, "description"), at(data, "reject.reason"), data.get("reason")),
-            tags(data.get("tags")),
-            metadata(data.get("user-variables")),
-            payload,
+            key=compose(own, time) if own else "",  # its id is unique only within a day
+            type=kind,
+            message_id=message(at(data, "message.headers.message-id")),
+            recipient=recipient,
+            occurred_at=when(time, at(payload, "signature.timestamp")),
+            bounce=bounce,
+            reason=why(at(status, "message"), at(status, "description"), at(data, "reject.reason"), data.get("reason")),
+            tags=tags(data.get("tags")),
+            metadata=metadata(data.get("user-variables")),
+            raw=payload,
         )
     ]
 
@@ -88,16 +88,16 @@ def _form(payload: dict[str, Any]) -> list[EmailEvent]:
     reasons = (_own(payload, "error"), _own(payload, "notification"), _own(payload, "description"), reason)
     return [
         EmailEvent(
-            "",
-            kind,
-            message(_own(payload, "Message-Id")) or message(_own(payload, "message-id")),
-            address(_own(payload, "recipient")),
-            when(_own(payload, "timestamp")),
-            bounce,
-            why(*reasons),
-            tags(payload.get("tag"), payload.get("X-Mailgun-Tag")),
-            _variables(payload),
-            payload,
+            key="",
+            type=kind,
+            message_id=message(_own(payload, "Message-Id")) or message(_own(payload, "message-id")),
+            recipient=address(_own(payload, "recipient")),
+            occurred_at=when(_own(payload, "timestamp")),
+            bounce=bounce,
+            reason=why(*reasons),
+            tags=tags(payload.get("tag"), payload.get("X-Mailgun-Tag")),
+            metadata=_variables(payload),
+            raw=payload,
         )
     ]
 

@@ -45,16 +45,16 @@ def resend(payload: dict[str, Any]) -> list[EmailEvent]:
     listed = read_list(next(iter(headers(data, "x-tags")), None))
     return [
         EmailEvent(
-            "",  # the svix-id, which is the receipt's
-            kind,
-            message(data.get("email_id")),
-            address(everyone[0]) if len(everyone) == 1 else None,
-            when(payload.get("created_at"), data.get("created_at")),
-            bounce,
-            why(at(data, "bounce.message"), at(data, "failed.reason"), at(data, "suppressed.message")),
-            tags(named, listed),
-            metadata(next(iter(headers(data, "x-metadata")), None)),
-            payload,
+            key="",  # the svix-id, which is the receipt's
+            type=kind,
+            message_id=message(data.get("email_id")),
+            recipient=address(everyone[0]) if len(everyone) == 1 else None,
+            occurred_at=when(payload.get("created_at"), data.get("created_at")),
+            bounce=bounce,
+            reason=why(at(data, "bounce.message"), at(data, "failed.reason"), at(data, "suppressed.message")),
+            tags=tags(named, listed),
+            metadata=metadata(next(iter(headers(data, "x-metadata")), None)),
+            raw=payload,
         )
     ]
 
@@ -109,16 +109,16 @@ def sparkpost(payload: dict[str, Any]) -> list[EmailEvent]:
     recipient = address(data.get("raw_rcpt_to")) or address(data.get("rcpt_to"))
     return [
         EmailEvent(
-            indexed(text(data.get("event_id"))) or "",
-            kind,
-            message(data.get("transmission_id")) or message(data.get("message_id")),
-            recipient,
-            when(data.get("timestamp")),
-            bounce,
-            why(data.get("raw_reason"), data.get("reason")),
-            tags(data.get("campaign_id")),
-            metadata(data.get("rcpt_meta")),
-            payload,
+            key=indexed(text(data.get("event_id"))) or "",
+            type=kind,
+            message_id=message(data.get("transmission_id")) or message(data.get("message_id")),
+            recipient=recipient,
+            occurred_at=when(data.get("timestamp")),
+            bounce=bounce,
+            reason=why(data.get("raw_reason"), data.get("reason")),
+            tags=tags(data.get("campaign_id")),
+            metadata=metadata(data.get("rcpt_meta")),
+            raw=payload,
         )
     ]
 
@@ -155,21 +155,21 @@ def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
     recipient = address(msg.get("email")) or address(at(payload, "reject.email"))
     return [
         EmailEvent(
-            compose(sent, word, payload.get("ts"), recipient, payload.get("url")),  # `_id` is the message's
-            kind,
-            sent,
-            recipient,
-            when(payload.get("ts")),
-            bounce,
-            why(
+            key=compose(sent, word, payload.get("ts"), recipient, payload.get("url")),  # `_id` is the message's
+            type=kind,
+            message_id=sent,
+            recipient=recipient,
+            occurred_at=when(payload.get("ts")),
+            bounce=bounce,
+            reason=why(
                 msg.get("diag"),
                 msg.get("bounce_description"),
                 at(payload, "reject.detail"),
                 rejected,
             ),
-            tags(msg.get("tags")),
-            metadata(msg.get("metadata")),
-            payload,
+            tags=tags(msg.get("tags")),
+            metadata=metadata(msg.get("metadata")),
+            raw=payload,
         )
     ]
 
@@ -208,16 +208,16 @@ def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
     sent, recipient = message(payload.get("MessageID")), address(payload.get("email"))
     return [
         EmailEvent(
-            compose(sent, word, payload.get("time"), recipient, payload.get("url")),
-            kind,
-            sent,
-            recipient,
-            when(payload.get("time")),
-            bounce,
-            why(payload.get("smtp_reply"), payload.get("comment"), payload.get("error")),
-            tags(payload.get("customcampaign")),
-            metadata(payload.get("Payload")),
-            payload,
+            key=compose(sent, word, payload.get("time"), recipient, payload.get("url")),
+            type=kind,
+            message_id=sent,
+            recipient=recipient,
+            occurred_at=when(payload.get("time")),
+            bounce=bounce,
+            reason=why(payload.get("smtp_reply"), payload.get("comment"), payload.get("error")),
+            tags=tags(payload.get("customcampaign")),
+            metadata=metadata(payload.get("Payload")),
+            raw=payload,
         )
     ]
 
@@ -256,15 +256,15 @@ def brevo(payload: dict[str, Any]) -> list[EmailEvent]:
     time = payload.get("ts_epoch") or payload.get("ts_event") or payload.get("ts")
     return [
         EmailEvent(
-            compose(sent, word, time, recipient, payload.get("link")),
-            kind,
-            sent,
-            recipient,
-            when(time),
-            bounce,
-            why(payload.get("reason")),
-            tags(payload.get("tags") or payload.get("tag")),
-            metadata(payload.get("X-Mailin-custom")),
-            payload,
+            key=compose(sent, word, time, recipient, payload.get("link")),
+            type=kind,
+            message_id=sent,
+            recipient=recipient,
+            occurred_at=when(time),
+            bounce=bounce,
+            reason=why(payload.get("reason")),
+            tags=tags(payload.get("tags") or payload.get("tag")),
+            metadata=metadata(payload.get("X-Mailin-custom")),
+            raw=payload,
         )
     ]

@@ -85,7 +85,14 @@ class Forward:
     @property
     def handler(self) -> Handler:
         """It in the registry: for every event of the source, with no other handler beside it."""
-        return Handler(self.source, "*", self.send, self.retry, self.timeout + PATIENCE + 5, forwards_to=self.origin)
+        return Handler(
+            source=self.source,
+            pattern="*",
+            function=self.send,
+            retry=self.retry,
+            timeout=self.timeout + PATIENCE + 5,
+            forwards_to=self.origin,
+        )
 
     async def send(self, event: Event) -> None:
         """One attempt. Returns on 2xx; for anything else it raises what tells the policy what to do."""

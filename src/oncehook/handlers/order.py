@@ -35,7 +35,7 @@ class OrderRefused(OncehookError):
     """An entity was advanced with something that cannot be ordered; the message says what to change."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
     """What an event says of an entity, as the store compares it."""
 
@@ -98,9 +98,16 @@ def advance_of(
     except OverflowError:
         raise OrderRefused(f"at= is {moment!r}, which no calendar has in UTC") from None
     return Advance(
-        _text(scope or leased.source, "scope"), _text(kind, "kind"), _text(id, "id"), state, told, version,
-        bool(terminal), leased.event_id, leased.receipt,
-    )  # fmt: skip
+        scope=_text(scope or leased.source, "scope"),
+        kind=_text(kind, "kind"),
+        id=_text(id, "id"),
+        state=state,
+        at=told,
+        version=version,
+        is_terminal=bool(terminal),
+        event_id=leased.event_id,
+        receipt=leased.receipt,
+    )
 
 
 async def entities_of(store: Store, receipt: Receipt) -> list[StoredEntity]:

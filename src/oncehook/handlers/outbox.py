@@ -41,7 +41,7 @@ class Repeated(Exception):
         self.ask = ask
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Ask:
     """One effect that a handler asks for, and what became of it."""
 
@@ -57,6 +57,10 @@ class Ask:
     @property
     def at(self) -> tuple[str, str]:
         return self.scope, self.key
+
+    @property
+    def call(self) -> tuple[str, str, str]:
+        return self.kind, self.target, self.args
 
     def row(self) -> dict[str, Any]:
         names = ("scope", "key", "kind", "target", "args")
@@ -218,20 +222,30 @@ class Outbox:
         self, leased: Leased, key: str, what: Function | str, args: dict[str, Any], scope: str | None
     ) -> Answer[bool]:
         kind, target = self._effects.resolve(what, args)
-        return self._request(leased, key, kind, target, encode(args), scope)
+        return self._request(leased, key, kind=kind, target=target, args=encode(args), scope=scope)
 
     def publish(self, leased: Leased, topic: str, payload: Any, key: str | None, scope: str | None) -> Answer[bool]:
         if not isinstance(topic, str) or not topic or not is_storable(topic):
             raise EffectRefused(f"the topic is {topic!r}: give a text")
         args = encode({"payload": payload}, "message")
-        return self._request(leased, key or f"{topic}:{leased.event_id}", TOPIC, topic, args, scope)
+        key = key or f"{topic}:{leased.event_id}"
+        return self._request(leased, key, kind=TOPIC, target=topic, args=args, scope=scope)
 
-    def _request(self, leased: Leased, key: str, kind: str, target: str, args: str, scope: str | None) -> Answer[bool]:
+    def _request(
+        self, leased: Leased, key: str, *, kind: str, target: str, args: str, scope: str | None
+    ) -> Answer[bool]:
         self._check_open()
         for name, value in (("key", key), ("scope", scope or leased.source)):
             if not isinstance(value, str) or not value:
                 raise EffectRefused(f"the effect's {name} is {value!r}: give a text that names it, such as mail:in_123")
-        ask = Ask(leased, indexed(scope or leased.source) or "", indexed(key) or "", kind, target, args)
+        ask = Ask(
+            leased=leased,
+            scope=indexed(scope or leased.source) or "",
+            key=indexed(key) or "",
+            kind=kind,
+            target=target,
+            args=args,
+        )
         self._pending.append(ask)
         return Answer(self, "publish" if kind == TOPIC else "effect", lambda: self._ask_and_tell(ask))
 
@@ -273,9 +287,7 @@ class Outbox:
     def _refuse_two_in_one(self, ask: Ask) -> None:
         """Two different effects of one key in one call: the second would be lost in silence."""
         for other in (*self.asks, *self._pending):
-            if other.new and other.at == ask.at and (other.kind, other.target, other.args) != (
-                ask.kind, ask.target, ask.args,
-            ):  # fmt: skip
+            if other.new and other.at == ask.at and other.call != ask.call:
                 raise EffectRefused(
                     f"the handler asked for two different effects of the key {ask.key!r}: give each a key of its own"
                 )
@@ -296,7 +308,7 @@ class Outbox:
         if found is not None and found != leased.receipt:
             self._skipped.append(Noop(leased, "effect", leased.source, key))
             return True
-        self._once = Ask(leased, leased.source, key, ONCE, ONCE, "{}")
+        self._once = Ask(leased=leased, scope=leased.source, key=key, kind=ONCE, target=ONCE, args="{}")
         return False
 
     # -- entities -------------------------------------------------------------------------------------------------

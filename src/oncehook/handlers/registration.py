@@ -81,7 +81,14 @@ class Registration:
 
         def register(function: F) -> F:
             handler = Handler(
-                source, type_pattern, function, policy, limit, batch, once_per=identity, defaulted=defaulted
+                source=source,
+                pattern=type_pattern,
+                function=function,
+                retry=policy,
+                timeout=limit,
+                batch=batch,
+                once_per=identity,
+                defaulted=defaulted,
             )
             self._handlers.add(handler)
             return function

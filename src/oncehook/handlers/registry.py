@@ -23,7 +23,7 @@ from oncehook.store.transaction import Transaction
 DEFAULT_TIMEOUT = 300.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
     """A user's function for (source, type pattern)."""
 
@@ -173,7 +173,7 @@ class Handlers:
     def add_projection(self, source: str, function: Function, *, batch: int) -> None:
         """Call `function` for the events of a source that no handler of the user's takes, before their projection."""
         defaults = {"retry": Retry(), "timeout": DEFAULT_TIMEOUT, **self._defaults.get(source, {})}
-        self.projecting[source] = Handler(source, "*", function, batch=batch, **defaults)
+        self.projecting[source] = Handler(source=source, pattern="*", function=function, batch=batch, **defaults)
         self._handled = None
         self._chosen.clear()
 

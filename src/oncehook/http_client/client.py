@@ -111,7 +111,7 @@ class Outgoing:
         """
 
         def request(headers: Mapping[str, str]) -> Awaitable[Answer]:
-            return self._request("POST", url, body, headers, trusted, timeout, most)
+            return self._request("POST", url, body, headers, trusted=trusted, timeout=timeout, most=most)
 
         return await (request(headers) if tracing.active is None else tracing.active.post(url, headers, request))
 
@@ -125,7 +125,7 @@ class Outgoing:
         most: int = MOST_BODY,
     ) -> Answer:
         """GET, by the same rules."""
-        return await self._request("GET", url, None, headers, trusted, timeout, most)
+        return await self._request("GET", url, None, headers, trusted=trusted, timeout=timeout, most=most)
 
     async def close(self) -> None:
         """Close what was kept."""
@@ -141,6 +141,7 @@ class Outgoing:
         url: str,
         body: bytes | None,
         headers: Mapping[str, str],
+        *,
         trusted: bool,
         timeout: float,  # noqa: ASYNC109  # as above
         most: int,

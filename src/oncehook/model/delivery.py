@@ -52,7 +52,7 @@ class Delivery:
         return cls(body, pairs)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
     """A sample of a refused request, for the doctor. Nothing in it is trusted, and no credential is in it."""
 

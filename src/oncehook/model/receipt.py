@@ -64,7 +64,7 @@ class Payload:
     headers: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """Which receipts are meant, wherever a person picks some: all conditions hold together."""
 

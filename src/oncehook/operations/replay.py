@@ -103,7 +103,8 @@ async def replay(
             if not is_begun and (rate is not None or len(page) == size > 1):
                 is_begun = True
                 await begin_run(store, selection, actor, run=done.run)
-            moved = await _replay_page(store, page, actor, detail, done, "replay_batch" if is_begun else "replay")
+            action = "replay_batch" if is_begun else "replay"
+            moved = await _replay_page(store, page, done, actor=actor, detail=detail, action=action)
             pace.count(moved)
             if progress is not None:
                 progress(done)
@@ -160,9 +161,10 @@ class Pace:
 async def _replay_page(
     store: Store,
     page: list[tuple[Receipt, str | None]],
+    done: Replayed,
+    *,
     actor: str,
     detail: dict[str, Any],
-    done: Replayed,
     action: str,
 ) -> int:
     """Move what can be moved of a page; how many were."""

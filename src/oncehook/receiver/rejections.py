@@ -38,14 +38,14 @@ _encode = msgspec.json.Encoder().encode
 def sample(source: Source, delivery: Delivery, error: Rejected) -> Rejection:
     """What may be kept of a refused request."""
     return Rejection(
-        source.name,
-        error.reason,
-        error.detail,
-        delivery.method,
-        _query(source, delivery),
-        _encode(dict(_headers(source, delivery))).decode(),
-        delivery.body[:MOST_BYTES],
-        len(delivery.body),
+        source=source.name,
+        reason=error.reason,
+        detail=error.detail,
+        method=delivery.method,
+        query=_query(source, delivery),
+        headers=_encode(dict(_headers(source, delivery))).decode(),
+        body=delivery.body[:MOST_BYTES],
+        size=len(delivery.body),
     )
 
 

@@ -116,8 +116,8 @@ async def deliver(
         sent = payload
     else:
         moment = inbox._runtime.clock.now() if now is None else now
-        draft = _draft(source, payload, type, id, headers or {}, moment)
-        sent = _signed(inbox, source, draft, secret, headers or {}, moment)
+        draft = _draft(source, payload, type_=type, id=id, headers=headers or {}, now=moment)
+        sent = _signed(inbox, source, draft, secret=secret, headers=headers or {}, now=moment)
     if tampered:
         sent = Sample(sent.headers, sent.body + b" ")
     query = (source.settings.public_url or "").partition("?")[2]
@@ -178,7 +178,7 @@ def source_of(inbox: Inbox, to: str) -> Source:
 
 
 def _draft(
-    source: Source, payload: Any, type_: str | None, id: str | None, headers: Mapping[str, str], now: float
+    source: Source, payload: Any, *, type_: str | None, id: str | None, headers: Mapping[str, str], now: float
 ) -> Sample:
     """The delivery before it is signed."""
     made = unsigned(source.provider, type_ or a_type(source.provider), now=now, settings=source.settings)
@@ -192,7 +192,7 @@ def _draft(
 
 
 def _signed(
-    inbox: Inbox, source: Source, draft: Sample, secret: str | None, headers: Mapping[str, str], now: float
+    inbox: Inbox, source: Source, draft: Sample, *, secret: str | None, headers: Mapping[str, str], now: float
 ) -> Sample:
     if not source.is_verified:
         return draft

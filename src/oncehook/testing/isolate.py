@@ -40,7 +40,7 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
             signing[name] = pair.signing
     for_tests = replace(inbox._runtime.settings, database=database, migrate="auto", unsafe_durability=True)
     made = IsolatedInbox(
-        config=Configuration(for_tests, sources, inbox._runtime.configuration.providers),
+        config=Configuration(settings=for_tests, sources=sources, providers=inbox._runtime.configuration.providers),
         worker=False,
         clock=inbox._runtime.clock,
         certificates=inbox._runtime.certificates,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 WIDTH, HEIGHT = 600, 96
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
     """One bucket."""
 
@@ -38,8 +38,16 @@ def chart(buckets: Sequence[int], numbers: Sequence[int], seconds: int) -> Chart
     for i, (bucket, number) in enumerate(zip(buckets, numbers, strict=True)):
         height = 0.0 if not number else max(2.0, number / peak * (HEIGHT - 4))
         told = f"{number:,} at {_clock(bucket, seconds)}"
-        bars.append(Bar(round(i * step + step * 0.1, 2), round(HEIGHT - height, 2), round(step * 0.8, 2),
-                        round(height, 2), number, told))  # fmt: skip
+        bars.append(
+            Bar(
+                x=round(i * step + step * 0.1, 2),
+                y=round(HEIGHT - height, 2),
+                width=round(step * 0.8, 2),
+                height=round(height, 2),
+                number=number,
+                told=told,
+            )
+        )
     first, last = (_clock(b, seconds) for b in (buckets[0], buckets[-1])) if buckets else ("", "")
     return Chart(tuple(bars), sum(numbers), peak, first, last)
 

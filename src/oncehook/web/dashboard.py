@@ -52,7 +52,16 @@ class Dashboard:
         self.access = access
         self.live = Live(runtime.store, stream_seconds)
         self.runs = Runs(runtime.store)
-        context = Context(runtime, access, self.live, Overview(runtime), self.runs, Doctor(runtime), PAGES, _renderer())
+        context = Context(
+            runtime=runtime,
+            access=access,
+            live=self.live,
+            overview=Overview(runtime),
+            runs=self.runs,
+            doctor=Doctor(runtime),
+            pages=PAGES,
+            render_template=_renderer(),
+        )
         routes: list[Route | Mount] = [
             Route(action.path, guarded(context, action), methods=[action.method]) for action in actions()
         ]

@@ -128,7 +128,15 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
             raise Problem(422, "bad_filter", f"status is not one of {', '.join(State)}, {UNHANDLED}.")
         since, until = read_moment(self.since, "since"), read_moment(self.until, "until")
         source, type_, about = self.source or None, self.type or None, self.object or None
-        return Filter(source, type_, about, self.status or None, since, until, self.search or None)
+        return Filter(
+            source=source,
+            type=type_,
+            object=about,
+            status=self.status or None,
+            since=since,
+            until=until,
+            search=self.search or None,
+        )
 
     def given(self) -> dict[str, str]:
         """Only what was asked for."""

@@ -38,7 +38,7 @@ class Problem(OncehookError):
         self.headers = dict(headers or {})
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, kw_only=True)
 class Context:
     """What every action is given beside the request."""
 

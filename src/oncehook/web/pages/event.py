@@ -86,7 +86,9 @@ def _duplicate(row: StoredDuplicate) -> Moment:
 def _attempt(row: StoredAttempt) -> Moment:
     facts = tuple((name, value) for name in ("handler", "version", "worker") if (value := getattr(row, name)))
     title = f"Attempt {row.number}: {row.outcome}"
-    return Moment(row.ended_at or "", row.outcome.replace(" ", "-"), title, facts, row.error, row.traceback)
+    return Moment(
+        row.ended_at or "", row.outcome.replace(" ", "-"), title, facts, error=row.error, traceback=row.traceback
+    )
 
 
 def _noop(row: StoredNoop) -> Moment:
