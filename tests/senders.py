@@ -32,6 +32,7 @@ OPTIONS: dict[str, Any] = {"verify_token": "a token of the test"}
 for family in map(families.find, families.built_in_names()):
     OPTIONS |= family.options
 PUBLIC_URL = str(OPTIONS["public_url"])
+TOPIC = str(OPTIONS["topics"][0])
 CERTIFICATE_URL = f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationService-{'0123456789abcdef' * 2}.pem"
 
 
