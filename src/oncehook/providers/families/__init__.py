@@ -15,20 +15,22 @@ def built_in_names() -> tuple[str, ...]:
 
 @cache
 def find(name: str) -> Family:
-    """The family of a name: a module beside this one, or `module:NAME` of anybody. Raises LookupError."""
+    """The family of a name: a module beside this one, or `module:NAME` of a user's own. Raises LookupError."""
     path, _, attribute = name.partition(":")
     if attribute:
-        return _load(path, attribute, name)
+        return _import_own(path, attribute)
     if name not in built_in_names():
         raise LookupError(f"there is no signature family {name}")
-    return _load(f"{__name__}.{name}", "FAMILY", name)
+    family: Family = import_module(f"{__name__}.{name}").FAMILY
+    return family
 
 
-def _load(path: str, attribute: str, name: str) -> Family:
+def _import_own(path: str, attribute: str) -> Family:
     try:
         found = getattr(import_module(path), attribute, None)
     except Exception as error:  # whatever the module does when it is imported
-        raise LookupError(f"signature family {name} cannot be imported: {type(error).__name__}: {error}") from error
+        summary = f"{type(error).__name__}: {error}"
+        raise LookupError(f"signature family {path}:{attribute} cannot be imported: {summary}") from error
     if not isinstance(found, Family):
-        raise LookupError(f"{name} is not a signature family: an instance of a subclass of Family is needed")
+        raise LookupError(f"{path}:{attribute} is not a signature family: it must be an instance of a Family")
     return found
