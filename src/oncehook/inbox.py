@@ -65,13 +65,17 @@ class Inbox(Registration):
             engine=engine,
         )
         super().__init__(self._runtime.handlers, self._runtime.effects, self._runtime.canonicals)
+        self._receive = self._runtime.reception.enter
         self._dashboard: MountedDashboard | None = None
         if database is None or config is not None:
             for name, source in configuration.sources.items():
                 self._runtime.add_source(name, source, in_file=True)
 
     def source(self, name: str, *, secrets: Sequence[str] = (), **settings: Unpack[SourceOptions]) -> Source:
-        """Add a source: deliveries to `/<name>`. The keys are those of `[sources.NAME]` in the file."""
+        """Add a source: deliveries to `/<name>`. The keys are those of `[sources.NAME]` in the file.
+
+        Returns the source; its attributes are internal.
+        """
         return self._runtime.add_source(name, read_source(name, {"secrets": list(secrets), **settings}))
 
     @property
@@ -198,7 +202,7 @@ class Inbox(Registration):
         if scope["type"] == "lifespan":
             await self._serve_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._runtime.reception.enter(source_name(scope), scope, receive, send)
+            await self._receive(source_name(scope), scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
 

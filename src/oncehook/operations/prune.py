@@ -84,7 +84,7 @@ def _cutoff(now: datetime, seconds: float) -> datetime:
 
 @dataclass
 class Pruned:
-    """What went, by source; and the days of payloads that went whole."""
+    """What went, or would go: receipts and payloads by source, whole days of payloads, effects and email facts."""
 
     receipts: Counter[str] = field(default_factory=Counter)
     payloads: Counter[str] = field(default_factory=Counter)

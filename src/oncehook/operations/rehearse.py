@@ -48,7 +48,11 @@ class Statement:
 
 @dataclass(slots=True)
 class Rehearsal:
-    """What a handler would do with a receipt."""
+    """What a handler would do with a receipt.
+
+    `statements` are those that it ran through `tx`, each with `sql`, `args`, `rows` and `error`. `effects` are the
+    requested ones, `stale` the entities whose known state is newer. `repeated` is true if `once_per` skipped it.
+    """
 
     receipt: int
     handler: str | None

@@ -40,7 +40,11 @@ NOT_OURS = "inline, or changed meanwhile"
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did, or would do: how many matched and moved, and why the others did not."""
+    """What a replay did, or would do: how many matched and moved, and why the others did not.
+
+    `replayed` counts events by the status that they had, and `left` those that were left alone, by the reason. `run` is
+    the name of the replay in the audit, and `last` the last receipt that it looked at.
+    """
 
     matched: int = 0
     replayed: Counter[str] = field(default_factory=Counter)  # by the state they were in
@@ -50,6 +54,7 @@ class Replayed:
 
     @property
     def count(self) -> int:
+        """How many were replayed."""
         return self.replayed.total()
 
     def as_json(self) -> dict[str, Any]:
