@@ -55,7 +55,7 @@ def handle(inbox: Inbox, watch: Stopwatch, batch: int | None) -> None:
 async def accept(inbox: Inbox, events: int) -> None:
     headers, fingerprint = '{"content-type":"application/json"}', hashlib.sha256(BODY).digest()
     for start in range(0, events, 500):
-        await inbox._runtime.store.claim(
+        await inbox._runtime.store.claims.insert(
             [
                 Claim(
                     source="stripe",

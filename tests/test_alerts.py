@@ -204,13 +204,13 @@ async def test_a_paused_source_has_no_lag_alert_and_one_of_its_own_after_a_day(m
     inbox = make(make_inbox)
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox._runtime.store.pause("stripe", "jane")
+        await inbox._runtime.store.pauses.pause("stripe", "jane")
         assert (await look(inbox, "23h")).opened == []
         (row,) = await inbox._runtime.store.alerts.measure("unfinished", {})
         assert row.value > 82000 and row.is_paused  # the gauge tells it all the same
         (opened,) = (await look(inbox, "2h")).opened
         assert opened.rule == "paused" and "stripe has been paused for 1d 1h (limit 1d)" in opened.summary
-        await inbox._runtime.store.resume("stripe", "jane")
+        await inbox._runtime.store.pauses.resume("stripe", "jane")
         assert names((await look(inbox)).opened) == [("lag", "stripe")]
 
 
@@ -218,7 +218,7 @@ async def test_a_pause_that_ends_by_itself_is_not_forgotten_and_its_end_needs_no
     inbox = make(make_inbox)
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox._runtime.store.pause("stripe", "jane", seconds=3 * 86400)
+        await inbox._runtime.store.pauses.pause("stripe", "jane", seconds=3 * 86400)
         assert (await look(inbox, "2d")).opened == []
         assert names((await look(inbox, "25h")).opened) == [("lag", "stripe")]  # nobody works, and nobody wants that
 

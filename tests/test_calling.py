@@ -21,7 +21,7 @@ from oncehook.concurrency.calling import Exited, NothingRan, Threads, call, name
 from oncehook.handlers.registry import Handler
 from oncehook.model.retry import NotNow
 from oncehook.observability import signals
-from oncehook.store.postgres import work as postgres_work
+from oncehook.store.postgres import heart as postgres_heart
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.rescue import keep_rescuing
 from tests.events import Rows
@@ -501,7 +501,13 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
     inbox: Inbox, rows: Rows, emitted: list[tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, effects = inbox._runtime.store, inbox._runtime.store.effects
-    verbs = ((store, "lease"), (store, "expired"), (store, "listen"), (effects, "lease"), (effects, "expired"))
+    verbs = (
+        (store.leases, "take"),
+        (store.leases, "expired"),
+        (store.wakeups, "listen"),
+        (effects, "lease"),
+        (effects, "expired"),
+    )
     for owner, verb in verbs:
         monkeypatch.setattr(owner, verb, Failing(getattr(owner, verb)))
 
@@ -520,7 +526,7 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
     rescuing = asyncio.create_task(
         keep_rescuing(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources, 0.05)
     )
-    expired = inbox._runtime.store.expired
+    expired = inbox._runtime.store.leases.expired
     await until(lambda: expired.times < 0)  # type: ignore[attr-defined]
     assert not rescuing.done()
     rescuing.cancel()
@@ -576,7 +582,7 @@ def test_the_heartbeat_survives_whatever_its_store_raises(emitted: list[tuple[st
 async def test_a_lease_outlives_a_goodbye_at_the_wrong_moment(
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beat, calls = postgres_work.PostgresHeart._execute, 0
+    beat, calls = postgres_heart.PostgresHeart._execute, 0
 
     async def once(self: Any, *args: Any) -> None:
         nonlocal calls
@@ -585,7 +591,7 @@ async def test_a_lease_outlives_a_goodbye_at_the_wrong_moment(
             raise asyncpg.exceptions.ProtocolError("the server said goodbye")
         await beat(self, *args)
 
-    monkeypatch.setattr(postgres_work.PostgresHeart, "_execute", once)
+    monkeypatch.setattr(postgres_heart.PostgresHeart, "_execute", once)
 
     @inbox.on("stripe", "*")
     async def slow(event: Event) -> None:

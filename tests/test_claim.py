@@ -13,7 +13,7 @@ from oncehook.model.claim import Claim, Claimed
 from oncehook.model.errors import IntakeFull, RowRefused, StoreUnavailable
 from oncehook.receiver.claim import MOST_IN_A_BATCH, Claimer
 from oncehook.store import make_store
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from tests.events import NO_STATE, Rows, make_claim
 
 pytestmark = pytest.mark.anyio
@@ -26,14 +26,14 @@ class Watched:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.parallel_claims = store.parallel_claims
+        self.parallel = store.claims.parallel
         self.batches: list[list[str]] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.entered = asyncio.Condition()
         self.bug: Exception | None = None
 
-    async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
+    async def insert(self, claims: Sequence[Claim]) -> list[Claimed]:
         self.batches.append([claim.event_id for claim in claims])
         async with self.entered:
             self.entered.notify_all()
@@ -41,7 +41,7 @@ class Watched:
         if self.bug is not None:
             bug, self.bug = self.bug, None
             raise bug
-        return await self.store.claim(claims)
+        return await self.store.claims.insert(claims)
 
     async def until_batches(self, count: int) -> None:
         async with self.entered:
@@ -81,7 +81,7 @@ async def hold(claimer: Claimer, watched: Watched) -> "list[asyncio.Task[list[Cl
     """Have as many commits under way as the store takes at once, and keep them there."""
     watched.gate.clear()
     tasks = []
-    for number in range(watched.parallel_claims):
+    for number in range(watched.parallel):
         tasks += await start(claimer, [make_claim(f"held_{number}")])
         await watched.until_batches(number + 1)
     return tasks
@@ -105,8 +105,8 @@ async def test_claims_that_arrive_during_a_commit_share_the_next_one(watched: Wa
     tasks = await start(claimer, *([make_claim(f"evt_{n:03}")] for n in range(300)))
     watched.gate.set()
     assert all(claimed.fresh for (claimed,) in await asyncio.gather(*held, *tasks))
-    assert [len(batch) for batch in watched.batches] == [1] * watched.parallel_claims + [300]
-    assert rows(COUNT) == [(300 + watched.parallel_claims,)]
+    assert [len(batch) for batch in watched.batches] == [1] * watched.parallel + [300]
+    assert rows(COUNT) == [(300 + watched.parallel,)]
 
 
 async def test_a_batch_holds_whole_deliveries_and_no_more_than_its_size(watched: Watched, rows: Rows) -> None:
@@ -121,7 +121,7 @@ async def test_a_batch_holds_whole_deliveries_and_no_more_than_its_size(watched:
     where = {event_id: number for number, batch in enumerate(watched.batches) for event_id in batch}
     for group in [*groups, huge]:
         assert len({where[claim.event_id] for claim in group}) == 1
-    assert rows(COUNT) == [(150 * 7 + len(huge) + watched.parallel_claims,)]
+    assert rows(COUNT) == [(150 * 7 + len(huge) + watched.parallel,)]
 
 
 async def test_receipts_of_a_batch_are_numbered_in_order_of_arrival(watched: Watched) -> None:
@@ -165,7 +165,7 @@ async def test_twins_in_one_batch_have_one_winner_and_another_body_is_flagged(wa
     assert results[:3] == [[(True, True)], [(False, False)], [(False, True)]]
     assert results[3] == [(False, True), (True, True), (False, False)]
     assert rows("SELECT body FROM webhook_payloads p JOIN webhook_receipts r ON r.id = receipt_id AND event_id='evt_1'")
-    assert rows(COUNT) == [(2 + watched.parallel_claims,)]
+    assert rows(COUNT) == [(2 + watched.parallel,)]
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -237,7 +237,7 @@ async def test_a_cancelled_waiter_loses_its_answer_and_nothing_else(watched: Wat
     assert (await before)[0].fresh and (await after)[0].fresh
     await claimer.drain()
     assert cancelled.cancelled() and held[0].cancelled()
-    assert rows(COUNT) == [(3 + watched.parallel_claims,)]
+    assert rows(COUNT) == [(3 + watched.parallel,)]
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -286,7 +286,7 @@ async def test_a_full_intake_refuses_at_once_and_takes_again_when_it_has_room(
     await asyncio.gather(*held, *inside)
     larger_than_the_intake = [make_claim(f"large_{n}", body=b"x" * 120) for n in range(20)]
     assert all(claimed.fresh for claimed in await claimer.claim(larger_than_the_intake))
-    assert rows(COUNT) == [(27 + watched.parallel_claims,)]
+    assert rows(COUNT) == [(27 + watched.parallel,)]
 
 
 async def test_an_event_that_waited_too_long_is_refused_and_not_recorded(watched: Watched, rows: Rows) -> None:
@@ -334,7 +334,7 @@ async def test_a_drain_waits_for_everything_that_was_asked(watched: Watched, row
     watched.gate.set()
     await asyncio.wait_for(draining, 5)
     assert all(task.done() for task in [*held, *tasks])
-    assert rows(COUNT) == [(20 + watched.parallel_claims,)]
+    assert rows(COUNT) == [(20 + watched.parallel,)]
 
 
 # -- two inboxes on one database ------------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ async def test_two_inboxes_that_claim_overlapping_batches_do_not_deadlock(
     database: str, rows: Rows, watched: Watched, make_second: Callable[[], Any]
 ) -> None:
     chance = random.Random(7)
-    claimers = [make_claimer(watched.store), make_claimer(await make_second())]
+    claimers = [make_claimer(watched.store.claims), make_claimer((await make_second()).claims)]
     fresh = 0
     for round_number in range(15):
         ids = [f"{round_number}_{n}" for n in range(60)]

@@ -60,7 +60,7 @@ def filled(in_folder: Path, database: str, make_inbox: Callable[..., Inbox], row
         async with inbox.lifespan():
             inbox._runtime.start_worker()
             for event_id in ("evt_1", "evt_2"):
-                await inbox._runtime.store.claim([make_claim(event_id)])
+                await inbox._runtime.store.claims.insert([make_claim(event_id)])
                 inbox._runtime.worker.wake()  # type: ignore[union-attr]
                 done = f"SELECT count(*) FROM webhook_receipts WHERE event_id = '{event_id}' AND status = 'processed'"
                 await until(lambda done=done: rows(done) == [(1,)])  # type: ignore[misc]
@@ -185,7 +185,7 @@ def test_serve_and_worker_perform_effects_and_let_a_call_finish_at_sigterm(
     async def fill() -> None:
         inbox = make_inbox(worker=False)
         async with inbox.lifespan():
-            await inbox._runtime.store.claim([make_claim("evt_1")])
+            await inbox._runtime.store.claims.insert([make_claim("evt_1")])
 
     asyncio.run(fill())
     (in_folder / "hooks.py").write_text(SERVED)

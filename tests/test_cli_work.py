@@ -68,10 +68,10 @@ def on_store(make_inbox: Callable[..., Inbox], *claims: Any, **settled: Any) -> 
     async def fill() -> list[int]:
         inbox = make_inbox(worker=False)
         async with inbox.lifespan():
-            claimed = await inbox._runtime.store.claim(claims) if claims else []
+            claimed = await inbox._runtime.store.claims.insert(claims) if claims else []
             if settled:
-                leased = await inbox._runtime.store.lease(1000, 30, "worker-1")
-                await inbox._runtime.store.settle([Settled(one.receipt, one.lease, **settled) for one in leased])
+                leased = await inbox._runtime.store.leases.take(1000, 30, "worker-1")
+                await inbox._runtime.store.leases.settle([Settled(one.receipt, one.lease, **settled) for one in leased])
             return [one.receipt for one in claimed]
 
     return asyncio.run(fill())

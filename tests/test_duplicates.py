@@ -13,7 +13,7 @@ from oncehook.model.states import State
 from oncehook.receiver import duplicates
 from oncehook.receiver.duplicates import DuplicateLog
 from oncehook.store import make_store
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from tests.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio
@@ -39,7 +39,7 @@ class Watched:
         if self.failure is not None:
             failure, self.failure = self.failure, None
             raise failure
-        await self.store.note_duplicates(batch)
+        await self.store.claims.note_duplicates(batch)
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ async def watched(database: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 async def claimed(watched: Watched, claim: Claim) -> Claimed:
-    await watched.store.claim([claim])
-    (again,) = await watched.store.claim([claim])
+    await watched.store.claims.insert([claim])
+    (again,) = await watched.store.claims.insert([claim])
     return again
 
 

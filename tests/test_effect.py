@@ -9,7 +9,7 @@ import pytest
 
 from oncehook import ConfigurationError, Effect, EffectRefused, Event, Inbox, Retry
 from oncehook.effects.effect import MOST_BYTES, encode
-from oncehook.model.rows import NoopCount
+from oncehook.model.effect import NoopCount
 from oncehook.store.transaction import TransactionClosed
 from oncehook.testing import post
 from tests.events import Rows, make_claim, stripe_body, stripe_headers
@@ -252,7 +252,7 @@ async def test_eight_workers_that_ask_for_one_key_at_once_record_it_once(
         worker.effect(name="send_mail")(lambda effect, to: calls.append(effect.idempotency_key))
         await worker.start()
     try:
-        leased = [(await worker._runtime.store.lease(1, 30, "of the test"))[0] for worker in workers]
+        leased = [(await worker._runtime.store.leases.take(1, 30, "of the test"))[0] for worker in workers]
         for worker in workers:
             worker._runtime.start_worker()
         await asyncio.gather(
@@ -548,7 +548,7 @@ async def test_an_event_without_the_identity_is_a_dead_letter_with_a_sentence(in
     @inbox.on("stripe", "invoice.paid", once_per="object_id")
     async def paid(event: Event) -> None: ...
 
-    await inbox._runtime.store.claim([make_claim("evt_1", object_id=None)])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1", object_id=None)])
     inbox._runtime.start_worker()
     await until(all_are(rows, "failed", 1))
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")

@@ -73,7 +73,7 @@ async def test_the_session_the_effect_and_the_entity_are_one_transaction(
             raise ConnectionError("once more")
 
     inbox.on("stripe", "*", retry=QUICK)(asynchronous if kind == "async" else plain)
-    await inbox._runtime.store.claim([make_claim("evt_1")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await until(lambda: sent == ["mail:evt_1"])
     assert rows(INVOICES) == [("evt_1", "paid")]
@@ -93,7 +93,7 @@ async def test_a_handler_without_tx_asks_on_any_engine(inbox: Inbox, rows: Rows,
     inbox.on("stripe", "*", retry=Retry(attempts=20, first=0.01, most=0.05))(
         asynchronous if handler == "async" else plain
     )
-    await inbox._runtime.store.claim(
+    await inbox._runtime.store.claims.insert(
         [make_claim(f"evt_{n:02d}") for n in range(40)]
     )  # more than there are threads to settle
     inbox._runtime.start_worker()
@@ -114,7 +114,7 @@ async def test_work_that_another_event_was_quicker_with_is_rolled_back(
         event.effect(f"mail:{event.id}", "send")
 
     inbox.on("stripe", "*", once_per="object_id", retry=QUICK)(asynchronous if kind == "async" else plain)
-    await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(6)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(6)])
     inbox._runtime.start_worker()
     await until(processed(rows, 6))
     assert len(rows(INVOICES)) == len(rows(EFFECTS)) == 1
@@ -134,7 +134,7 @@ async def test_a_failed_transaction_takes_the_effect_with_it(
 
     rows("INSERT INTO invoices VALUES ('in_1', 'here before') RETURNING id")
     inbox.on("stripe", "*", retry=Retry(attempts=1))(asynchronous if kind == "async" else plain)
-    await inbox._runtime.store.claim([make_claim("evt_1")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert (rows(EFFECTS), sent) == ([], [])

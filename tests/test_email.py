@@ -15,7 +15,7 @@ from oncehook.cli.tour import make_keys
 from oncehook.email import Allowed, Blocked
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
-from oncehook.store.sqlite import work as sqlite_work
+from oncehook.store.sqlite import handler as sqlite_handler
 from oncehook.testing import Answer, advance, post
 from tests.email_payloads import JANE, postmark_bounce, sendgrid, ses_bounce, sns
 from tests.events import Rows
@@ -300,7 +300,7 @@ async def test_a_handler_that_gives_up_leaves_nothing_folded(
 async def test_a_handler_without_tx_holds_no_lock_while_it_waits(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
-    monkeypatch.setattr(sqlite_work, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_handler, "MOST_SECONDS", 0.2)
     inbox = make(make_inbox)
     if is_async:
 

@@ -59,7 +59,7 @@ async def die_of_a_crash(inbox: Inbox) -> None:
     async def paid(event: Event) -> None: ...
 
     await deliver(inbox, "stripe", stripe_body("evt_1"))
-    assert await inbox._runtime.store.lease(1, 0, "gone")
+    assert await inbox._runtime.store.leases.take(1, 0, "gone")
     while not await rescue(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources):
         pass  # the lease of no seconds expires with the database's next tick
 

@@ -180,7 +180,7 @@ async def test_hostile_ids_types_and_headers_stay_one_line(file: Callable[..., P
     }
     odd = make_claim("é\u2028%.", type="a\x1b[0m", headers=json.dumps(kept))
     async with receiving() as receiver, forwarding(file(receiver.url, 'forward_headers = ["*"]')) as inbox:
-        await inbox._runtime.store.claim([odd])
+        await inbox._runtime.store.claims.insert([odd])
         inbox._runtime.start_worker()
         await until(settled(database, "processed", 1))
         (request,) = receiver.requests
@@ -481,7 +481,7 @@ async def test_a_worker_that_is_killed_while_it_forwards_costs_nothing_but_a_sec
     async with receiving(wait_for(never, said(200)), said(200)) as receiver:
         config = file(receiver.url, f'forward_secret = "{SECRET}"')
         async with forwarding(config) as inbox:
-            await inbox._runtime.store.claim([make_claim("evt_1", body=b'{"id":"evt_1"}')])
+            await inbox._runtime.store.claims.insert([make_claim("evt_1", body=b'{"id":"evt_1"}')])
         first = await asyncio.to_thread(Process, config)
         try:
             await until(lambda: len(receiver.requests) == 1, 30)
@@ -587,11 +587,11 @@ def test_where_events_go_is_announced(tmp_path: Path, capsys: pytest.CaptureFixt
 
 async def test_what_is_put_back_is_due_later_and_has_used_no_attempt(inbox: Inbox, database: str) -> None:
     await claim(inbox, "evt_1", "evt_2")
-    one, two = await inbox._runtime.store.lease(2, 30, "test")
-    assert await inbox._runtime.store.release([one.held], 60.0) == 1
-    assert await inbox._runtime.store.release([two.held]) == 1
-    assert await inbox._runtime.store.release([one.held], 0.0) == 0, "the lease was given back already"
-    (again,) = await inbox._runtime.store.lease(2, 30, "test")
+    one, two = await inbox._runtime.store.leases.take(2, 30, "test")
+    assert await inbox._runtime.store.leases.release([one.held], 60.0) == 1
+    assert await inbox._runtime.store.leases.release([two.held]) == 1
+    assert await inbox._runtime.store.leases.release([one.held], 0.0) == 0, "the lease was given back already"
+    (again,) = await inbox._runtime.store.leases.take(2, 30, "test")
     assert (again.receipt, again.attempt) == (two.receipt, 1)
     assert ask(database, "SELECT attempts, status FROM webhook_receipts ORDER BY id") == [
         (0, "received"),

@@ -136,9 +136,9 @@ async def test_what_the_provider_stopped_retrying_is_a_dead_letter(
 
     async with inbox.lifespan():
         assert await send(inbox) == (500, "handler_failed")
-        assert await inbox._runtime.store.abandon_inline(ABANDONED) == []
+        assert await inbox._runtime.store.leases.abandon_inline(ABANDONED) == []
         ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
-        assert [row["receipt"] for row in await inbox._runtime.store.abandon_inline(ABANDONED)] == [1]
+        assert [row.receipt for row in await inbox._runtime.store.leases.abandon_inline(ABANDONED)] == [1]
     assert ask(database, STATES) == [("evt_1", "failed", 1)]
 
 

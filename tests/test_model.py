@@ -249,7 +249,7 @@ class Everything(RuleBasedStateMachine):
         """A worker takes some, is asked to stop, and gives them back: no attempt is counted."""
         pairs = self.lease(most)
         if pairs:
-            self.bench.run(self.bench.inbox._runtime.store.release([leased.held for _, leased in pairs]))
+            self.bench.run(self.bench.inbox._runtime.store.leases.release([leased.held for _, leased in pairs]))
         for model, _ in pairs:
             model.attempts -= 1
             model.state = State.RETRYING if model.attempts else State.RECEIVED

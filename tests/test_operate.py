@@ -176,7 +176,7 @@ async def test_a_restored_backup_goes_on_from_where_it_was(backup: Backup, run: 
         await deliver(inbox, "stripe", stripe_body("evt_done"))
         await drain(inbox, effects=False)  # handled, and its effect waits
         held = await deliver(inbox, "stripe", stripe_body("evt_held"))
-        await inbox._runtime.store.lease(1, 0.5, "a worker that the backup knows")
+        await inbox._runtime.store.leases.take(1, 0.5, "a worker that the backup knows")
         await deliver(inbox, "stripe", stripe_body("evt_waits"))
         backup.make()  # nothing is stopped for it
         lost = await deliver(inbox, "stripe", stripe_body("evt_lost"))

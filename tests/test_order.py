@@ -12,11 +12,11 @@ import pytest
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater
 from oncehook.handlers.order import OrderRefused, advance_of
+from oncehook.model.effect import NoopCount
 from oncehook.model.lease import Leased
-from oncehook.model.rows import NoopCount
 from oncehook.store.postgres.handler import PostgresTransaction
-from oncehook.store.protocols import Store
 from oncehook.store.queries import load, numbered
+from oncehook.store.store import Store
 from tests.events import Rows, make_claim
 from tests.working import QUICK, claim, until
 
@@ -180,7 +180,7 @@ async def test_a_handlers_writes_under_the_guard_follow_the_newest_however_many_
     numbers = list(range(60))
     random.Random(3).shuffle(numbers)
     for number in numbers:
-        await inbox._runtime.store.claim(
+        await inbox._runtime.store.claims.insert(
             [
                 make_claim(
                     f"evt_{number:02d}", object_id=f"sub_{number % 3}", occurred_at=START + timedelta(seconds=number)

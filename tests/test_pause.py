@@ -13,9 +13,10 @@ import pytest
 from oncehook import Event, Inbox
 from oncehook.config.settings import Settings
 from oncehook.model.receipt import Filter
-from oncehook.store import make_store, pauses, queries
-from oncehook.store.postgres.roster import handled_parameters
-from oncehook.store.protocols import Store
+from oncehook.store import backlog, make_store, queries
+from oncehook.store.pauses import handled_parameters
+from oncehook.store.postgres.dialect import POSTGRES
+from oncehook.store.store import Store
 from oncehook.testing import deliver, drain
 from tests.events import Rows, make_claim, stripe_body
 from tests.running import Run
@@ -37,7 +38,7 @@ async def opened(database: str) -> AsyncIterator[Store]:
 
 
 async def leased(store: Store, limit: int = 10) -> list[str]:
-    return sorted(one.event_id for one in await store.lease(limit, 30, "test"))
+    return sorted(one.event_id for one in await store.leases.take(limit, 30, "test"))
 
 
 # -- the store ------------------------------------------------------------------------------------------------------
@@ -48,14 +49,14 @@ async def test_nothing_of_a_paused_source_is_leased_by_any_process_and_after_a_r
 ) -> None:
     async with opened(database) as one, opened(database) as other:
         assert await leased(other) == []  # it has looked, and knows of no pause
-        assert await one.pause("stripe", "jane") and not await one.pause("stripe", "joe")
-        await one.claim([make_claim("a"), make_claim("b", source="github"), make_claim("c", serial_key="k")])
-        await one.claim([make_claim("d", source="github", serial_key="k")])
+        assert await one.pauses.pause("stripe", "jane") and not await one.pauses.pause("stripe", "joe")
+        await one.claims.insert([make_claim("a"), make_claim("b", source="github"), make_claim("c", serial_key="k")])
+        await one.claims.insert([make_claim("d", source="github", serial_key="k")])
         assert await leased(other) == ["b", "d"]
     async with opened(database) as later:
         assert await leased(later) == []
-        assert [(row["source"], row["actor"]) for row in await later.pauses()] == [("stripe", "jane")]
-        assert await later.resume("stripe", "joe") and not await later.resume("stripe", "joe")
+        assert [(row.source, row.actor) for row in await later.pauses.active()] == [("stripe", "jane")]
+        assert await later.pauses.resume("stripe", "joe") and not await later.pauses.resume("stripe", "joe")
         assert await leased(later) == ["a", "c"]
     audited = rows("SELECT actor, action, detail FROM webhook_audit ORDER BY id")
     told = json.dumps({"source": "stripe"})
@@ -64,9 +65,9 @@ async def test_nothing_of_a_paused_source_is_leased_by_any_process_and_after_a_r
 
 async def test_others_keep_their_turn_behind_many_serial_keys_of_a_paused_source(database: str) -> None:
     async with opened(database) as store:
-        await store.claim([make_claim(f"p{n:03}", source="a", serial_key=f"k{n:03}") for n in range(400)])
-        await store.claim([make_claim(f"w{n}", source="b", serial_key=f"k{n}") for n in range(5)])
-        await store.pause("a", "me")
+        await store.claims.insert([make_claim(f"p{n:03}", source="a", serial_key=f"k{n:03}") for n in range(400)])
+        await store.claims.insert([make_claim(f"w{n}", source="b", serial_key=f"k{n}") for n in range(5)])
+        await store.pauses.pause("a", "me")
         assert await leased(store, 2) == ["w0", "w1"]
         assert await leased(store, 2) == ["w2", "w3"]
         assert await leased(store, 2) == ["w4"]
@@ -75,16 +76,16 @@ async def test_others_keep_their_turn_behind_many_serial_keys_of_a_paused_source
 async def test_what_lies_before_the_paused_backlog_and_what_is_replayed_is_found(
     database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pauses, "WINDOW", 7)
-    monkeypatch.setattr(pauses, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(pauses, "SHARE", 0)
+    monkeypatch.setattr(backlog, "WINDOW", 7)
+    monkeypatch.setattr(backlog, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(backlog, "SHARE", 0)
     async with opened(database) as store:
         for n in range(30):
-            await store.claim([make_claim(f"p{n}")])
-        await store.claim([make_claim("late", source="github")])
-        await store.pause("stripe", "me")
+            await store.claims.insert([make_claim(f"p{n}")])
+        await store.claims.insert([make_claim("late", source="github")])
+        await store.pauses.pause("stripe", "me")
         assert await leased(store) == ["late"]
-        await store.claim([make_claim("later", source="github")])
+        await store.claims.insert([make_claim("later", source="github")])
         first = rows("SELECT min(received_at) FROM webhook_receipts")[0][0]
         rows(f"UPDATE webhook_receipts SET received_at = '{first}' WHERE event_id = 'later'")
         assert await leased(store) == ["later"]
@@ -102,11 +103,11 @@ async def test_a_paused_backlog_is_not_passed_over_by_every_lease(postgres: Post
                    ELSE 'received' END, '\\x00' FROM generate_series(1, 50000) n""",
         )
         ask(database, "ANALYZE webhook_receipts")
-        await store.pause("stripe", "me")
-        assert len(await store.lease(1, 30, "test")) == 1
+        await store.pauses.pause("stripe", "me")
+        assert len(await store.leases.take(1, 30, "test")) == 1
         text, names = queries.numbered(store.sql["lease"])  # type: ignore[attr-defined]
-        given = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store._pauses.floor}  # type: ignore[attr-defined]
-        given |= handled_parameters(None)
+        given = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
+        given |= handled_parameters(POSTGRES, None)
         connection = await asyncpg.connect(database)
         try:
             rows = await connection.fetch(f"EXPLAIN (ANALYZE) {text}", *(given[name] for name in names))
@@ -146,14 +147,14 @@ async def test_what_runs_ends_and_what_is_held_goes_back_uncounted(
             assert (await deliver(inbox, "stripe", stripe_body(f"evt_{n}"))).status == 202
         await started.wait()
         await until(lambda: len(rows("SELECT 1 FROM webhook_receipts WHERE status = 'processing'")) > 1)
-        await person.pause("stripe", "jane")
+        await person.pauses.pause("stripe", "jane")
         await until(lambda: len(rows("SELECT 1 FROM webhook_receipts WHERE status = 'processing'")) == 1)
         go.set()
         await until(lambda: ("processed",) in rows("SELECT status FROM webhook_receipts"))
         assert (await deliver(inbox, "stripe", stripe_body("evt_4"))).status == 202
         assert len(seen) == 1
         assert sorted(row[2:] for row in rows(LEDGER)) == [("processed", 1), *[("received", 0)] * 4]
-        await person.resume("stripe", "jane")
+        await person.pauses.resume("stripe", "jane")
         await until(lambda: len(seen) == 5)
 
 
@@ -164,13 +165,13 @@ async def test_an_inline_source_that_is_paused_answers_503_and_records_nothing(
     inbox.source("stripe", secrets=["whsec_test"], mode="inline")
     inbox.on("stripe", "*")(lambda event: None)
     async with inbox.lifespan():
-        await inbox._runtime.store.pause("stripe", "me")
+        await inbox._runtime.store.pauses.pause("stripe", "me")
         answer = await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert answer.status == 503 and answer.headers["retry-after"] == "60"
         message = answer.json["error"]["message"]
         assert message == "The source is paused, and the event is not recorded. Deliver it again later."
         assert rows(LEDGER) == []
-        await inbox._runtime.store.resume("stripe", "me")
+        await inbox._runtime.store.pauses.resume("stripe", "me")
         async with asyncio.timeout(20):
             while (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 503:
                 await asyncio.sleep(0.1)
@@ -183,9 +184,9 @@ async def test_a_forward_waits_too_and_a_drain_of_a_test_ends(make_inbox: Callab
     inbox.source("github", secrets=["github-secret"])
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox._runtime.store.pause("stripe", "me")
+        await inbox._runtime.store.pauses.pause("stripe", "me")
         assert list(await drain(inbox)) == []
-        assert await inbox._runtime.store.next_due() is None
+        assert await inbox._runtime.store.leases.next_due() is None
         (receipt,) = await inbox._runtime.store.receipts.find(Filter(), limit=5)
         assert (receipt.status, receipt.attempts) == ("received", 0)
 
@@ -214,14 +215,14 @@ def test_pause_and_resume_by_command_and_stats_says_so(run: Run, in_folder: Path
 
 async def test_pause_ends_by_itself_by_the_time_of_the_database(database: str, rows: Rows) -> None:
     async with opened(database) as store:
-        assert await store.pause("stripe", "jane", reason="moving", seconds=3600.0)
-        (pause,) = await store.pauses()
-        assert pause["reason"] == "moving" and pause["ends_at"] > pause["paused_at"]
-        await store.claim([make_claim("a"), make_claim("b", serial_key="k")])
+        assert await store.pauses.pause("stripe", "jane", reason="moving", seconds=3600.0)
+        (pause,) = await store.pauses.active()
+        assert pause.reason == "moving" and pause.ends_at > pause.paused_at
+        await store.claims.insert([make_claim("a"), make_claim("b", serial_key="k")])
         assert await leased(store) == []
-        assert not await store.pause("stripe", "joe", seconds=1.0)
+        assert not await store.pauses.pause("stripe", "joe", seconds=1.0)
         rows("UPDATE webhook_pauses SET ends_at = paused_at")  # the hour is over
-        assert await store.pauses() == []
+        assert await store.pauses.active() == []
     async with opened(database) as later:
         assert await leased(later) == ["a", "b"]
     assert rows("SELECT count(*) FROM webhook_pauses") == [(0,)]
@@ -231,11 +232,11 @@ async def test_pause_ends_by_itself_by_the_time_of_the_database(database: str, r
 
 async def test_pause_that_is_over_is_no_pause_before(database: str, rows: Rows) -> None:
     async with opened(database) as store:
-        await store.pause("stripe", "jane", reason="moving", seconds=3600.0)
+        await store.pauses.pause("stripe", "jane", reason="moving", seconds=3600.0)
         rows("UPDATE webhook_pauses SET ends_at = paused_at")
-        assert await store.pause("stripe", "joe")
-        (pause,) = await store.pauses()
-        assert (pause["actor"], pause["reason"], pause["ends_at"]) == ("joe", None, None)
+        assert await store.pauses.pause("stripe", "joe")
+        (pause,) = await store.pauses.active()
+        assert (pause.actor, pause.reason, pause.ends_at) == ("joe", None, None)
 
 
 async def test_worker_goes_on_when_a_pause_ends(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
@@ -248,7 +249,7 @@ async def test_worker_goes_on_when_a_pause_ends(make_inbox: Callable[..., Inbox]
         handled.append(event.id)
 
     async with inbox.lifespan():
-        await inbox._runtime.store.pause("stripe", "jane", seconds=1.0)
+        await inbox._runtime.store.pauses.pause("stripe", "jane", seconds=1.0)
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert handled == []
         async with asyncio.timeout(20):

@@ -67,7 +67,7 @@ async def test_a_pooler_is_found_out_and_a_server_is_not_taken_for_one(bouncer: 
         if (address, pooler) != (bouncer.url(database), "none"):  # that one is wrong here, and its user's choice
             await store.open()
             await store.close()
-        assert store.pooled is pooled  # type: ignore[attr-defined]
+        assert store.database.pool.pooled is pooled  # type: ignore[attr-defined]
 
 
 async def test_events_come_twice_are_handled_once_and_share_few_connections(inbox: Inbox, database: str) -> None:
@@ -109,8 +109,8 @@ async def test_batches_and_plain_functions_commit_with_their_mark(inbox: Inbox, 
     def plain(event: Event, tx: Any) -> None:
         tx.execute(INSERT, event.id, tx.fetchval("SELECT 'plain'"))
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(40)])
-    await inbox._runtime.store.claim([make_claim(f"chg_{n}", type="charge.paid") for n in range(10)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(40)])
+    await inbox._runtime.store.claims.insert([make_claim(f"chg_{n}", type="charge.paid") for n in range(10)])
     inbox._runtime.start_worker()
     await until(settled(database, "processed", 50))
     assert ask(database, "SELECT note, count(*) FROM ledger GROUP BY note ORDER BY 1") == [("batch", 40), ("plain", 10)]
@@ -139,7 +139,7 @@ async def test_nothing_in_a_session_reaches_another_handler(inbox: Inbox, databa
     probes = [make_claim(f"probe {number}") for number in range(3 * len(left))]
     inbox._runtime.start_worker()
     for start, claim in enumerate(left):
-        await inbox._runtime.store.claim([claim, *probes[3 * start : 3 * start + 3]])
+        await inbox._runtime.store.claims.insert([claim, *probes[3 * start : 3 * start + 3]])
     await until(settled(database, "processed", len(left) + len(probes)), 60)
     assert found == [found[0]] * len(probes)
     assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
@@ -196,7 +196,7 @@ async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
         ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
         inbox._runtime.start_worker()
         for name in left:
-            await inbox._runtime.store.claim(
+            await inbox._runtime.store.claims.insert(
                 [make_claim(name, type="charge.paid"), *map(make_claim, (f"{name} {n}" for n in "ab"))]
             )
         await until(settled(database, "processed", 3 * len(left)), 60)
@@ -235,7 +235,7 @@ async def test_a_running_handler_keeps_its_lease(bouncer: PgBouncer, database: s
         await asyncio.sleep(2.0)
 
     async with inbox.lifespan():
-        await inbox._runtime.store.claim([make_claim("evt_1")])
+        await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
         await until(settled(database, "processed", 1))
     assert attempts == [1]
@@ -246,7 +246,7 @@ async def test_a_replay_and_a_rehearsal(inbox: Inbox, database: str) -> None:
     async def write(event: Event, tx: Any) -> None:
         await tx.execute("INSERT INTO ledger VALUES ($1, $2) ON CONFLICT DO NOTHING", event.id, "once")
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(20)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(20)])
     inbox._runtime.start_worker()
     await until(settled(database, "processed", 20))
     rehearsed = await rehearse(
@@ -260,7 +260,7 @@ async def test_a_replay_and_a_rehearsal(inbox: Inbox, database: str) -> None:
 
 
 async def test_pruning_drops_days_and_rows_and_forgetting_erases(inbox: Inbox, database: str) -> None:
-    await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(4)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(4)])
     age(database, "evt_0", 60, "processed")
     age(database, "evt_1", 59, "processed")
     age(database, "evt_2", 59, "failed")
@@ -277,7 +277,7 @@ async def test_pruning_drops_days_and_rows_and_forgetting_erases(inbox: Inbox, d
 async def test_several_that_start_at_once_migrate_once(bouncer: PgBouncer, database: str) -> None:
     stores = [make_store(Settings(database=bouncer.url(database))) for _ in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
-    assert await stores[0].pending_migrations() == []
+    assert await stores[0].schema.pending() == []
     assert ask(database, "SELECT count(*) = max(number) FROM webhook_migrations") == [(True,)]
     await asyncio.gather(*(store.close() for store in stores))
 
@@ -286,5 +286,5 @@ async def test_a_worker_behind_a_pooler_does_not_listen_and_is_found_by_looking(
     async def never() -> None:
         raise AssertionError("it listens through a pooler")
 
-    await asyncio.wait_for(inbox._runtime.store.listen(never), 5)  # returns: there is no way to  # type: ignore[arg-type]
-    await inbox._runtime.store.notify()  # a door behind a pooler may well tell workers that are not
+    await asyncio.wait_for(inbox._runtime.store.wakeups.listen(never), 5)  # returns: there is no way to  # type: ignore[arg-type]
+    await inbox._runtime.store.wakeups.notify()  # a door behind a pooler may well tell workers that are not

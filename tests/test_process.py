@@ -46,7 +46,7 @@ def insert(database: str) -> str:
 
 
 async def claim(inbox: Inbox, *ids: str, **changes: Any) -> None:
-    await inbox._runtime.store.claim([make_claim(event_id, **changes) for event_id in sorted(ids)])
+    await inbox._runtime.store.claims.insert([make_claim(event_id, **changes) for event_id in sorted(ids)])
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
@@ -117,7 +117,7 @@ async def test_giving_up_is_at_once_and_asking_for_later_waits(inbox: Inbox, dat
     await until(settled(database, "failed", 1))
     await until(settled(database, "retrying", 1))
     assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "failed", 1), ("evt_2", "retrying", 1)]
-    due = await inbox._runtime.store.next_due()
+    due = await inbox._runtime.store.leases.next_due()
     assert due is not None
     assert 3500 < due < 4000
 
@@ -126,7 +126,7 @@ async def test_a_receipt_that_is_leased_without_a_handler_goes_back_without_an_a
     inbox: Inbox, database: str
 ) -> None:
     await claim(inbox, "evt_1")
-    (leased,) = await inbox._runtime.store.lease(1, 30, "test")
+    (leased,) = await inbox._runtime.store.leases.take(1, 30, "test")
     assert await inbox._runtime.start_processor().work(leased) is None
     assert ask(database, STATES) == [("evt_1", "received", 0, None, None)]
 
@@ -420,7 +420,7 @@ async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(
 
     await claim(inbox, "evt_1", "evt_2")
     for crash in (1, 2):
-        leased = await inbox._runtime.store.lease(1, 0, "gone", rescued=crash > 1)
+        leased = await inbox._runtime.store.leases.take(1, 0, "gone", rescued=crash > 1)
         assert [one.event_id for one in leased] == ["evt_1"]
         await until(lambda: bool(ask(database, "SELECT 1 FROM webhook_receipts WHERE status = 'processing'")))
         rescued = 0
@@ -435,9 +435,9 @@ async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(
 async def crash(inbox: Inbox, event_id: str) -> None:
     """An event whose worker died, and which is due in an hour. No worker runs yet: it would take the event first."""
     await claim(inbox, event_id)
-    (leased,) = await inbox._runtime.store.lease(1, 30, "gone")
+    (leased,) = await inbox._runtime.store.leases.take(1, 30, "gone")
     crashed = Settled(leased.receipt, leased.lease, State.RETRYING, "crashed", after=3600, crashed=True)
-    assert await inbox._runtime.store.settle([crashed])
+    assert await inbox._runtime.store.leases.settle([crashed])
 
 
 def make_due(database: str, event_id: str) -> None:

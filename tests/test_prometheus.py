@@ -163,7 +163,7 @@ async def three_deaths(inbox: Inbox, database: str) -> None:
         body = stripe_body("evt_3")
         assert (await post(inbox, "inline", body, stripe_headers(body))).status == 500
         ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at WHERE source = 'inline'")
-        assert len(await inbox._runtime.store.abandon_inline(ABANDONED)) == 1
+        assert len(await inbox._runtime.store.leases.abandon_inline(ABANDONED)) == 1
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from oncehook.model.values import as_duration, duration
 from oncehook.operations.prune import Janitor, Pruned, cutoffs, forget, horizon, mentioning, mentions, prune
 from oncehook.providers import definition as providers
 from oncehook.store import make_store
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.testing import deliver
 from tests.events import Rows, make_claim, stripe_body
 from tests.servers import Postgres, ask
@@ -84,7 +84,7 @@ def count(rows: Rows, table: str) -> int:
 
 
 async def claim(store: Store, *event_ids: str, **changes: Any) -> list[int]:
-    return [claimed.receipt for claimed in await store.claim([make_claim(id, **changes) for id in event_ids])]
+    return [claimed.receipt for claimed in await store.claims.insert([make_claim(id, **changes) for id in event_ids])]
 
 
 async def pruned(store: Store, horizons: list[Horizon] = KEEP_30) -> Pruned:
@@ -466,8 +466,8 @@ async def test_an_open_reader_keeps_a_day_and_no_claim_waits(
     accepted = 0
     while not pruning.done():
         async with asyncio.timeout(1.0):
-            (claimed,) = await pg.claim([make_claim(f"new_{accepted}")])
-            (leased,) = await pg.lease(1, 30, "me")
+            (claimed,) = await pg.claims.insert([make_claim(f"new_{accepted}")])
+            (leased,) = await pg.leases.take(1, 30, "me")
             assert claimed.fresh and leased.body is not None
             assert await pg.receipts.payload(claimed.receipt) is not None
         accepted += 1
@@ -531,7 +531,7 @@ async def test_the_file_shrinks(tmp_path: Path) -> None:
     store = make_store(Settings(database=address))
     await store.open()
     for start in range(0, 200, 50):
-        await store.claim([make_claim(f"evt_{n}", body=b"x" * 50_000) for n in range(start, start + 50)])
+        await store.claims.insert([make_claim(f"evt_{n}", body=b"x" * 50_000) for n in range(start, start + 50)])
     await store.close()  # all of it is in the file now, and not in the log beside it
     before = file.stat().st_size
     ask(address, "UPDATE webhook_receipts SET status = 'processed', received_at = '2020-01-01T00:00:00.000000Z'")

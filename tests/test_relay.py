@@ -43,7 +43,7 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
 async def record(inbox: Inbox, *ids: str) -> None:
     """Have events handled, and their effects recorded, by nobody who could perform them."""
     await claim(inbox, *ids)
-    for one in await inbox._runtime.store.lease(100, 30, "the test"):
+    for one in await inbox._runtime.store.leases.take(100, 30, "the test"):
         outbox = inbox._runtime.outbox()
         await Event(one, outbox).effect(f"send:{one.event_id}", "send", number=1)
         assert await outbox.settle([make_settled(one)])
@@ -178,7 +178,7 @@ async def test_an_effect_that_commits_late_is_not_passed_over(inbox: Inbox, rows
         calls.append(effect.key)
 
     await claim(inbox, "evt_1", "evt_2")
-    first, second = await inbox._runtime.store.lease(2, 30, "the test")
+    first, second = await inbox._runtime.store.leases.take(2, 30, "the test")
     inbox._runtime.start_worker()
     late = inbox._runtime.outbox()
     await Event(first, late).effect("late", "send", number=1)

@@ -41,7 +41,7 @@ def insert(database: str) -> str:
 
 
 async def claim(inbox: Inbox, *ids: str, **changes: Any) -> list[int]:
-    claimed = await inbox._runtime.store.claim([make_claim(event_id, **changes) for event_id in sorted(ids)])
+    claimed = await inbox._runtime.store.claims.insert([make_claim(event_id, **changes) for event_id in sorted(ids)])
     return [one.receipt for one in claimed]
 
 
@@ -297,7 +297,7 @@ async def test_a_replay_of_an_inline_receipt_is_for_a_worker(inbox: Inbox, rows:
     await claim(inbox, "evt_1")
     rows("UPDATE webhook_receipts SET status = 'failed', is_inline = (1 = 1)")
     await replay(inbox._runtime.store, Selection())
-    assert [one.event_id for one in await inbox._runtime.store.lease(10, 30, "me")] == ["evt_1"]
+    assert [one.event_id for one in await inbox._runtime.store.leases.take(10, 30, "me")] == ["evt_1"]
 
 
 async def test_a_replay_is_a_line_in_the_log(inbox: Inbox, rows: Rows, caplog: pytest.LogCaptureFixture) -> None:

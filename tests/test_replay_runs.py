@@ -150,7 +150,7 @@ async def test_replay_of_many_is_one_row_of_the_audit(make_inbox: Callable[..., 
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])
     async with dashboard_of(inbox) as site, site.program("admin") as program, site.signed_in() as browser:
-        receipts = await inbox._runtime.store.claim([make_claim(f"evt_{n:05d}") for n in range(1200)])
+        receipts = await inbox._runtime.store.claims.insert([make_claim(f"evt_{n:05d}") for n in range(1200)])
         rows("UPDATE webhook_receipts SET status = 'failed'")
         done = await replay(inbox._runtime.store, Selection(), actor="ann")
         assert done.count == 1200 and done.last == receipts[-1].receipt and done.run is not None
@@ -177,7 +177,7 @@ async def test_page_and_api_replay_at_a_rate(make_inbox: Callable[..., Inbox], r
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])
     async with dashboard_of(inbox) as site, site.program("admin") as program, site.signed_in() as browser:
-        await inbox._runtime.store.claim([make_claim(f"evt_{n:05d}") for n in range(8)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{n:05d}") for n in range(8)])
         rows("UPDATE webhook_receipts SET status = 'failed', failed_at = received_at")
 
         async def moved() -> int:

@@ -98,7 +98,7 @@ async def test_page_and_api_run_a_waiting_retry_now(make_inbox: Callable[..., In
         return rows("SELECT status FROM webhook_receipts") == [("retrying",)]
 
     async with dashboard_of(inbox) as site, site.signed_in() as browser, site.program("replayer") as program:
-        (claimed,) = await inbox._runtime.store.claim([make_claim("evt_1")])
+        (claimed,) = await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         assert inbox._runtime.worker is not None
         inbox._runtime.worker.wake()
         await until(is_retrying)

@@ -24,8 +24,8 @@ from oncehook.operations.prune import forget
 from oncehook.operations.replay import replay
 from oncehook.providers.source import Source
 from oncehook.store import make_store, queries
-from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
+from oncehook.store.store import Store
 from tests.events import make_claim, stripe_body
 from tests.serial import Note, check_order, most_at_once
 from tests.servers import Postgres, ask
@@ -78,11 +78,11 @@ async def store(database: str) -> AsyncIterator[Store]:
 
 async def settle(store: Store, leased: Sequence[Leased], status: State = State.PROCESSED, **more: Any) -> None:
     done = [Settled(one.receipt, one.lease, status, status.value, **more) for one in leased]
-    assert await store.settle(done) == {one.receipt for one in leased}
+    assert await store.leases.settle(done) == {one.receipt for one in leased}
 
 
 async def lease(store: Store, limit: int = 10, **more: Any) -> list[Leased]:
-    return await store.lease(limit, 30, "test", **more)
+    return await store.leases.take(limit, 30, "test", **more)
 
 
 def ids(leased: Sequence[Leased]) -> list[str]:
@@ -96,7 +96,7 @@ async def test_a_key_is_handled_in_order_one_at_a_time_and_keys_side_by_side(inb
     notes: list[Note] = []
     inbox.on("stripe", "*")(noting(notes))
     keys = {f"in_{n:02d}": 12 for n in range(20)}
-    await inbox._runtime.store.claim(interleaved(*(claims_of(key, count) for key, count in keys.items())))
+    await inbox._runtime.store.claims.insert(interleaved(*(claims_of(key, count) for key, count in keys.items())))
     inbox._runtime.start_worker()
     await until(settled(database, "processed", 240), 60)
     assert {key: len(done) for key, done in check_order(notes).items()} == keys
@@ -140,7 +140,7 @@ async def test_a_batch_holds_one_event_of_a_key_at_most(inbox: Inbox, database: 
     async def many(events: list[Event]) -> None:
         batches.append([str(event.object_id) for event in events])
 
-    await inbox._runtime.store.claim(interleaved(*(claims_of(f"in_{n}", 5) for n in range(12))))
+    await inbox._runtime.store.claims.insert(interleaved(*(claims_of(f"in_{n}", 5) for n in range(12))))
     inbox._runtime.start_worker()
     await until(settled(database, "processed", 60))
     assert max(map(len, batches)) > 1
@@ -156,7 +156,7 @@ async def test_a_head_that_is_tried_again_keeps_its_key_until_it_is_done(inbox: 
         if event.id == "in_1-0" and event.attempt < 3:
             raise ConnectionError("not yet")
 
-    await inbox._runtime.store.claim(claims_of("in_1", 3))
+    await inbox._runtime.store.claims.insert(claims_of("in_1", 3))
     inbox._runtime.start_worker()
     await until(settled(database, "processed", 3))
     assert seen == [("in_1-0", 1), ("in_1-0", 2), ("in_1-0", 3), ("in_1-1", 1), ("in_1-2", 1)]
@@ -178,7 +178,7 @@ async def test_a_dead_letter_blocks_its_key_or_is_passed_as_the_source_says(
         seen.append(event.id)
 
     async with inbox.lifespan():
-        await inbox._runtime.store.claim(interleaved(claims_of("in_1", 4), claims_of("in_2", 1)))
+        await inbox._runtime.store.claims.insert(interleaved(claims_of("in_1", 4), claims_of("in_2", 1)))
         inbox._runtime.start_worker()
         await until(settled(database, "failed", 1))
         await until(settled(database, "processed", 2 if policy == "block" else 4))
@@ -198,7 +198,7 @@ async def test_a_dead_letter_blocks_its_key_or_is_passed_as_the_source_says(
 
 
 async def test_only_the_first_of_a_key_is_leased_and_the_next_when_it_is_settled(store: Store) -> None:
-    await store.claim(interleaved(claims_of("a", 3), claims_of("b", 2)))
+    await store.claims.insert(interleaved(claims_of("a", 3), claims_of("b", 2)))
     first = await lease(store)
     assert ids(first) == ["a-0", "b-0"]
     assert [one.serial_key for one in first] == ["a", "b"]
@@ -213,14 +213,14 @@ async def test_only_the_first_of_a_key_is_leased_and_the_next_when_it_is_settled
 
 
 async def test_a_key_of_another_source_is_another_key(store: Store) -> None:
-    await store.claim([*claims_of("a", 1), *claims_of("a", 1, source="github")])
+    await store.claims.insert([*claims_of("a", 1), *claims_of("a", 1, source="github")])
     assert sorted(one.source for one in await lease(store)) == ["github", "stripe"]
 
 
 async def test_a_key_that_was_given_back_or_whose_worker_died_goes_on_with_the_same_event(store: Store) -> None:
-    await store.claim(claims_of("a", 2))
+    await store.claims.insert(claims_of("a", 2))
     (held,) = await lease(store)
-    assert await store.release([held.held]) == 1
+    assert await store.leases.release([held.held]) == 1
     (again,) = await lease(store)
     assert again.event_id == "a-0"
     await settle(store, [again], State.RETRYING, after=0.0, crashed=True)
@@ -230,7 +230,7 @@ async def test_a_key_that_was_given_back_or_whose_worker_died_goes_on_with_the_s
 
 
 async def test_a_replay_goes_before_what_waits_and_after_what_is_at_work(store: Store) -> None:
-    await store.claim(claims_of("a", 4))
+    await store.claims.insert(claims_of("a", 4))
     for _ in range(2):
         await settle(store, await lease(store))
     at_work = await lease(store)
@@ -246,7 +246,7 @@ async def test_a_replay_goes_before_what_waits_and_after_what_is_at_work(store: 
 
 
 async def test_a_dead_letter_whose_payload_was_erased_blocks_nothing(store: Store) -> None:
-    await store.claim(claims_of("a", 2))
+    await store.claims.insert(claims_of("a", 2))
     head = await lease(store)
     await settle(store, head, State.FAILED)
     assert await lease(store) == []
@@ -255,7 +255,7 @@ async def test_a_dead_letter_whose_payload_was_erased_blocks_nothing(store: Stor
 
 
 async def test_the_database_itself_refuses_two_of_a_key_at_once(store: Store, database: str) -> None:
-    await store.claim([*claims_of("a", 2), make_claim("free_1"), make_claim("free_2")])
+    await store.claims.insert([*claims_of("a", 2), make_claim("free_1"), make_claim("free_2")])
     with pytest.raises((sqlite3.IntegrityError, psycopg.errors.UniqueViolation)):
         ask(database, "UPDATE webhook_receipts SET status = 'processing' WHERE serial_key = 'a'")
     ask(database, "UPDATE webhook_receipts SET status = 'processing' WHERE serial_key IS NULL")
@@ -263,9 +263,9 @@ async def test_the_database_itself_refuses_two_of_a_key_at_once(store: Store, da
 
 async def test_a_hot_key_keeps_no_cold_one_from_its_turn_and_has_its_own(store: Store) -> None:
     for start in range(0, 2000, 500):
-        await store.claim(claims_of("in_0500", 500, start))
+        await store.claims.insert(claims_of("in_0500", 500, start))
     for start in range(0, 1000, 500):
-        await store.claim([claims_of(f"in_{n:04d}", 1, 9000)[0] for n in range(start, start + 500)])
+        await store.claims.insert([claims_of(f"in_{n:04d}", 1, 9000)[0] for n in range(start, start + 500)])
     looks, turns = 0, Counter[str]()
     while sum(turns.values()) - turns["in_0500"] < 999:
         leased = await lease(store, 32)
@@ -280,17 +280,17 @@ async def test_a_hot_key_keeps_no_cold_one_from_its_turn_and_has_its_own(store: 
 
 async def test_many_blocked_keys_keep_no_other_from_its_turn(store: Store) -> None:
     for start in range(0, 1500, 500):
-        await store.claim([claims_of(f"in_{n:04d}", 1)[0] for n in range(start, start + 500)])
+        await store.claims.insert([claims_of(f"in_{n:04d}", 1)[0] for n in range(start, start + 500)])
     while leased := await lease(store, 500):
         await settle(store, leased, State.RETRYING, after=3600.0)
-    await store.claim([*claims_of("in_9999", 1), *claims_of("in_0000a", 1)])
+    await store.claims.insert([*claims_of("in_9999", 1), *claims_of("in_0000a", 1)])
     found = [*await lease(store, 5), *await lease(store, 5), *await lease(store, 5)]
     assert sorted(ids(found)) == ["in_0000a-0", "in_9999-0"]
 
 
 async def test_events_with_a_key_and_without_share_even_a_room_of_one(store: Store) -> None:
     free = [make_claim(f"free_{n}") for n in range(20)]
-    await store.claim([*free, *claims_of("a", 20)])
+    await store.claims.insert([*free, *claims_of("a", 20)])
     kinds = Counter[bool]()
     for _ in range(20):
         leased = await lease(store, 1)
@@ -304,10 +304,10 @@ async def test_order_is_that_of_arrival_whichever_process_drew_its_ids_first(pos
     stores.append(make_store(stores[0].settings))  # type: ignore[attr-defined]
     for store in stores:
         await store.open()
-        await store.claim([make_claim(f"first of {id(store)}", status=State.IGNORED)])
+        await store.claims.insert([make_claim(f"first of {id(store)}", status=State.IGNORED)])
     early, late = stores  # each has drawn a block of ids; the first one's are smaller
-    (second_process,) = await late.claim(claims_of("a", 1, 0))
-    (first_process,) = await early.claim(claims_of("a", 1, 1))
+    (second_process,) = await late.claims.insert(claims_of("a", 1, 0))
+    (first_process,) = await early.claims.insert(claims_of("a", 1, 1))
     assert first_process.receipt < second_process.receipt
     assert ids(await lease(early)) == ["a-0"]
     for store in stores:
@@ -398,7 +398,7 @@ async def test_an_event_without_a_key_waits_for_nobody(inbox: Inbox, database: s
     async def meet(event: Event) -> None:
         await asyncio.wait_for(at_once.wait(), 20)
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{n}", object_id=None) for n in range(3)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}", object_id=None) for n in range(3)])
     inbox._runtime.start_worker()
     await until(settled(database, "processed", 3))
 
@@ -417,7 +417,7 @@ async def test_workers_that_see_another_first_cannot_both_have_it(postgres: Post
     database = postgres.database(migrated=True)
     stores = [make_store(Settings(database=database)) for _ in range(6)]
     async with opened(*stores):
-        await stores[0].claim(claims_of("a", 40))
+        await stores[0].claims.insert(claims_of("a", 40))
         held: set[int] = set()
 
         async def work(store: Store) -> None:
@@ -451,9 +451,9 @@ GIVEN = {
 async def test_a_look_at_a_key_is_a_look_into_its_indexes(postgres: Postgres, analysed: bool) -> None:
     store = make_store(Settings(database=postgres.database(migrated=True)))
     async with opened(store):
-        await store.claim(claims_of("in_1", 500))
-        await store.claim([claims_of(f"dead_{n}", 1, status=State.FAILED)[0] for n in range(500)])
-        await store.claim([make_claim(f"free_{n}") for n in range(500)])
+        await store.claims.insert(claims_of("in_1", 500))
+        await store.claims.insert([claims_of(f"dead_{n}", 1, status=State.FAILED)[0] for n in range(500)])
+        await store.claims.insert([make_claim(f"free_{n}") for n in range(500)])
         address = store.settings.database  # type: ignore[attr-defined]
         if analysed:
             ask(address, "ANALYZE webhook_receipts")

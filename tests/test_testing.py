@@ -437,9 +437,7 @@ def as_time(value: Any) -> Any:
 
 async def test_a_column_that_holds_a_time_is_named_so_that_sqlite_knows_it(inbox: Inbox, rows: Rows) -> None:
     if inbox._runtime.settings.database.startswith("postgresql"):
-        columns = [
-            row["column_name"] for row in await inbox._runtime.store.read(inbox._runtime.store.sql["time_columns"], {})
-        ]  # type: ignore[attr-defined]
+        columns = [row["column_name"] for row in await inbox._runtime.store.database.executor.read("time_columns")]  # type: ignore[attr-defined]
         assert [name for name in columns if not (name == "at" or name.endswith(("_at", "_until")))] == []
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from oncehook import Event, Inbox, Retry
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.states import State
-from oncehook.store.sqlite import work as sqlite_work
+from oncehook.store.sqlite import handler as sqlite_handler
 from oncehook.store.transaction import Transaction, TransactionClosed
 from tests.events import Rows, make_claim
 
@@ -32,7 +32,7 @@ async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[I
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         rows("CREATE TABLE ledger (note TEXT PRIMARY KEY)")
-        await inbox._runtime.store.claim([make_claim("evt_1")])
+        await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         yield inbox
 
 
@@ -59,7 +59,7 @@ def shows(rows: Rows, status: str) -> Callable[[], bool]:
 
 
 async def lease(inbox: Inbox) -> Leased:
-    [leased] = await inbox._runtime.store.lease(1, 30, "a worker of the test")
+    [leased] = await inbox._runtime.store.leases.take(1, 30, "a worker of the test")
     return leased
 
 
@@ -109,7 +109,7 @@ async def test_nothing_is_held_before_the_first_statement(inbox: Inbox, insert: 
 
     inbox._runtime.start_worker()
     await asyncio.wait_for(waiting.wait(), 10)
-    await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_2")]), 2)
+    await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 2)
     network.set()
 
 
@@ -349,7 +349,7 @@ def shortly(is_sqlite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The write lock may be held for a moment only."""
     if not is_sqlite:
         pytest.skip("PostgreSQL has many writers")
-    monkeypatch.setattr(sqlite_work, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_handler, "MOST_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["sends more", "just returns"])
@@ -369,7 +369,7 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
 
     inbox._runtime.start_worker()
     await asyncio.wait_for(holding.wait(), 10)
-    await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_2")]), 5)
+    await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 5)
     claimed.set()
     await until(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(NOTES) == [("evt_1 2",), ("evt_2 1",)]

@@ -16,7 +16,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry
 from oncehook.model.receipt import Filter
 from oncehook.operations.rehearse import Rehearsal, rehearse
-from oncehook.store.sqlite import work as sqlite_work
+from oncehook.store.sqlite import handler as sqlite_handler
 from oncehook.store.transaction import TransactionClosed
 from oncehook.testing import deliver
 from tests.events import Rows, make_claim, stripe_body
@@ -82,7 +82,7 @@ async def inbox(make_inbox: Callable[..., Inbox], engine: Any, rows: Rows) -> As
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         rows("CREATE TABLE invoices (id TEXT PRIMARY KEY, status TEXT NOT NULL)")
-        await inbox._runtime.store.claim([make_claim("evt_1")])
+        await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         yield inbox
 
 
@@ -190,7 +190,7 @@ async def test_what_was_only_added_is_flushed_with_the_mark(inbox: Inbox, rows: 
 
 async def test_many_handlers_at_once_each_have_a_session_of_their_own(inbox: Inbox, rows: Rows, on_paid: Any) -> None:
     on_paid(lambda event, session: session.add(Invoice(id=event.id, status="paid")))
-    await inbox._runtime.store.claim([make_claim(f"evt_{number:02d}") for number in range(40)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:02d}") for number in range(40)])
     inbox._runtime.start_worker()
     await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     assert len(rows(INVOICES)) == 41
@@ -259,7 +259,7 @@ async def test_a_batch_shares_one_session(inbox: Inbox, rows: Rows, kind: str) -
         tx.add_all([Invoice(id=event.id, status="paid") for event in events])
 
     inbox.on("stripe", "invoice.paid", batch=10)(asynchronous if kind == "async" else plain)
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(2, 9)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(2, 9)])
     inbox._runtime.start_worker()
     await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     assert (sizes, len(rows(INVOICES))) == ([8], 8)
@@ -411,7 +411,7 @@ async def test_every_connection_is_given_back(inbox: Inbox, rows: Rows, engine: 
             raise ValueError("once")
 
     on_paid(paid, retry=QUICK)
-    await inbox._runtime.store.claim([make_claim(f"evt_{number:02d}") for number in range(40)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:02d}") for number in range(40)])
     inbox._runtime.start_worker()
     await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     await inbox.stop()
@@ -471,7 +471,7 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
 ) -> None:
     if not is_sqlite:
         pytest.skip("PostgreSQL has many writers")
-    monkeypatch.setattr(sqlite_work, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_handler, "MOST_SECONDS", 0.2)
     holding, claimed = threading.Event(), threading.Event()
 
     def started(event: Event, session: Session) -> None:
@@ -497,7 +497,7 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
     inbox.on("stripe", "invoice.paid", retry=QUICK)(asynchronous if kind == "async" else plain)
     inbox._runtime.start_worker()
     await until(holding.is_set)
-    await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_2")]), 5)
+    await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 5)
     claimed.set()
     await until(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(INVOICES) == [("evt_1 2", "paid"), ("evt_2 1", "paid")]
@@ -616,7 +616,7 @@ async def test_the_users_engine_is_left_as_it_is(inbox: Inbox, database: str, ki
         engine = inbox._runtime.sessions.engine
         with engine.connect() as reading:
             reading.execute(select(func.count()).select_from(Invoice))
-            await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_2")]), 2)
+            await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 2)
     assert ask(database, "SELECT count(*) FROM webhook_receipts")[0][0] >= 1
 
 

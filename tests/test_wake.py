@@ -171,11 +171,11 @@ async def test_a_retry_that_is_due_at_once_and_what_a_worker_gives_back_are_anno
             await asyncio.sleep(0.3)
 
     async with heard(database) as times:
-        await inbox._runtime.store.claim([make_claim("evt_0")])
+        await inbox._runtime.store.claims.insert([make_claim("evt_0")])
         inbox._runtime.start_worker()
         await until(lambda: len(times) == 1)
         await until(settled(database, "processed", 1))
-        await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(1, 60)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(1, 60)])
         inbox._runtime.worker.wake()  # type: ignore[union-attr]
         await asyncio.wait_for(started.wait(), 20)
         assert len(times) == 1

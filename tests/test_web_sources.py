@@ -116,7 +116,7 @@ async def test_a_source_is_paused_and_resumed_and_everybody_sees_it(
     assert paused.headers["location"] == "/sources?done=paused#source-stripe"
     assert "Resume stripe" in (await browser.get("/sources")).text
     assert "Paused:" in (await browser.get("/")).text
-    assert await inbox._runtime.store.lease(5, 30, "test") == []
+    assert await inbox._runtime.store.leases.take(5, 30, "test") == []
     async with site.signed_in("vera") as viewer:
         seen = (await viewer.get("/sources")).text
         assert "by user:otto" in seen and "Resume stripe" not in seen
@@ -127,6 +127,6 @@ async def test_a_source_is_paused_and_resumed_and_everybody_sees_it(
         assert (await program.post("/api/sources/stripe/resume")).json() == {"source": "stripe", "paused": False}
         assert (await program.post("/api/sources/nobody/pause")).status_code == 404
     assert "Paused:" not in (await browser.get("/")).text
-    assert len(await inbox._runtime.store.lease(5, 30, "test")) == 1
+    assert len(await inbox._runtime.store.leases.take(5, 30, "test")) == 1
     done = rows("SELECT actor, action FROM webhook_audit WHERE action IN ('pause', 'resume') ORDER BY id")
     assert done == [("user:otto", "pause"), ("token:admin", "resume")]

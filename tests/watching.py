@@ -9,7 +9,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from oncehook import Inbox
 from oncehook.config.settings import Configuration, Settings
-from oncehook.model.rows import OpenedIncident, RecoveredIncident, Watched
+from oncehook.model.incident import OpenedIncident, RecoveredIncident, Watched
 from oncehook.testing import advance
 
 SECRET = "whsec_YWxlcnRzIGFyZSBzaWduZWQgYnkgdGhpcyBvbmU="

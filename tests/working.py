@@ -12,7 +12,7 @@ QUICK = Retry(attempts=3, first=0.01, most=0.02)
 
 
 async def claim(inbox: Inbox, *ids: str, **changes: Any) -> None:
-    await inbox._runtime.store.claim([make_claim(event_id, **changes) for event_id in sorted(ids)])
+    await inbox._runtime.store.claims.insert([make_claim(event_id, **changes) for event_id in sorted(ids)])
 
 
 async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -24,8 +24,8 @@ from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.runtime import Runtime
 from oncehook.runtime.pruning import prune_all
 from oncehook.runtime.rehearsing import rehearsing
-from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
+from oncehook.store.store import Store
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

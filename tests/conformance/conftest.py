@@ -6,7 +6,7 @@ import pytest
 
 from oncehook.config.settings import Settings
 from oncehook.store import make_store
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from oncehook.model.lease import Settled
 from oncehook.model.states import State
-from oncehook.store.protocols import Store
 from oncehook.store.rows import EffectTarget
+from oncehook.store.store import Store
 from tests.events import make_claim
 from tests.servers import ask
 
@@ -35,19 +35,19 @@ def go_back(database: str) -> Clock:
 
 
 async def lease(store: Store) -> list[str]:
-    return sorted(one.event_id for one in await store.lease(10, 30, "worker"))
+    return sorted(one.event_id for one in await store.leases.take(10, 30, "worker"))
 
 
 async def fail(store: Store, event_id: str, after: float) -> None:
     """Lease it, and let its attempt fail."""
-    (leased,) = [one for one in await store.lease(10, 30, "worker") if one.event_id == event_id]
+    (leased,) = [one for one in await store.leases.take(10, 30, "worker") if one.event_id == event_id]
     settled = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=after, error="no")
-    assert await store.settle([settled]) == {leased.receipt}
+    assert await store.leases.settle([settled]) == {leased.receipt}
 
 
 @pytest.mark.parametrize("serial_key", [None, "a key"])
 async def test_a_receipt_of_the_future_is_due(store: Store, go_back: Clock, serial_key: str | None) -> None:
-    await store.claim([make_claim("evt_1", serial_key=serial_key)])
+    await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
     go_back()
     assert await lease(store) == ["evt_1"]
 
@@ -56,7 +56,7 @@ async def test_a_receipt_of_the_future_is_due(store: Store, go_back: Clock, seri
 async def test_a_retry_that_was_scheduled_in_the_future_is_due(
     store: Store, go_back: Clock, serial_key: str | None
 ) -> None:
-    await store.claim([make_claim("evt_1", serial_key=serial_key)])
+    await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
     await fail(store, "evt_1", after=60)
     assert await lease(store) == []
     go_back()
@@ -67,16 +67,16 @@ async def test_a_retry_that_was_scheduled_in_the_future_is_due(
 async def test_a_retry_that_is_scheduled_after_the_jump_keeps_its_backoff(
     store: Store, go_back: Clock, serial_key: str | None
 ) -> None:
-    await store.claim([make_claim("old")])
+    await store.claims.insert([make_claim("old")])
     go_back()
     assert await lease(store) == ["old"]
-    await store.claim([make_claim("evt_1", serial_key=serial_key)])
+    await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
     await fail(store, "evt_1", after=600)
     assert await lease(store) == []
 
 
 async def test_an_effect_of_the_future_is_due(store: Store, database: str, go_back: Clock) -> None:
-    ((claimed),) = await store.claim([make_claim("evt_1")])
+    ((claimed),) = await store.claims.insert([make_claim("evt_1")])
     ask(
         database,
         "INSERT INTO webhook_effects (scope, key, kind, target, args, source, receipt_id, status) "

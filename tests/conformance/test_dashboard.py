@@ -17,7 +17,7 @@ from oncehook.model.rows import Standing
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.store import make_store, queries
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from tests.events import Rows, make_claim
 from tests.servers import ask
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def claim(store: Store, *ids: str, **changes: Any) -> list[int]:
-    return [one.receipt for one in await store.claim([make_claim(id, **changes) for id in ids])]
+    return [one.receipt for one in await store.claims.insert([make_claim(id, **changes) for id in ids])]
 
 
 async def test_windows_follow_each_other_and_meet_every_receipt_once(store: Store) -> None:
@@ -66,11 +66,11 @@ async def test_an_empty_store_has_no_sources_and_nothing_stands(store: Store) ->
 async def test_rates_count_by_series_source_and_bucket(store: Store) -> None:
     first, _ = await claim(store, "evt_1", "evt_2")
     await claim(store, "evt_3", source="other")
-    await store.note_duplicates([Duplicate(first, None, b"", True)] * 3)
-    for leased in await store.lease(2, 30, "w"):
+    await store.claims.note_duplicates([Duplicate(first, None, b"", True)] * 3)
+    for leased in await store.leases.take(2, 30, "w"):
         failed = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=60, error="E: x")
-        await store.settle([failed])
-    await store.lease(1, 30, "w")
+        await store.leases.settle([failed])
+    await store.leases.take(1, 30, "w")
     now = await store.operations.now()
     found = await store.stats.rates(now - timedelta(hours=2), 86400)
     counted = {(row.series, row.source): row.number for row in found}
@@ -103,10 +103,10 @@ async def test_the_pulse_changes_with_whatever_happens_and_else_does_not(store: 
     pulses = [await store.stats.pulse(), await store.stats.pulse()]
     (receipt,) = await claim(store, "evt_1")
     pulses.append(await store.stats.pulse())
-    await store.note_duplicates([Duplicate(receipt, None, b"", True)])
+    await store.claims.note_duplicates([Duplicate(receipt, None, b"", True)])
     pulses.append(await store.stats.pulse())
-    (leased,) = await store.lease(1, 30, "w")
-    await store.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
+    (leased,) = await store.leases.take(1, 30, "w")
+    await store.leases.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
     pulses.append(await store.stats.pulse())
     await store.operations.audit("me", "test", {})
     pulses.append(await store.stats.pulse())
@@ -115,13 +115,13 @@ async def test_the_pulse_changes_with_whatever_happens_and_else_does_not(store: 
 
 @pytest.mark.parametrize("waits", ["serial", "behind what is paused"])
 async def test_the_pulse_changes_when_an_old_event_ends_well_between_two_looks(store: Store, waits: str) -> None:
-    await store.claim([make_claim("evt_paused", source="paused")])
-    await store.pause("paused", "me")
-    await store.claim([make_claim("evt_old", serial_key="in_1" if waits == "serial" else None)])
+    await store.claims.insert([make_claim("evt_paused", source="paused")])
+    await store.pauses.pause("paused", "me")
+    await store.claims.insert([make_claim("evt_old", serial_key="in_1" if waits == "serial" else None)])
     await claim(store, *(f"evt_{number:03d}" for number in range(201)), status=State.FAILED)
     before = await store.stats.pulse()
-    (leased,) = await store.lease(1, 30, "w")
-    await store.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
+    (leased,) = await store.leases.take(1, 30, "w")
+    await store.leases.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
     assert leased.event_id == "evt_old"
     assert await store.stats.pulse() != before
 
@@ -248,7 +248,9 @@ async def explained(store: Any, database: str, sql: str, given: dict[str, Any]) 
             name: json.dumps(v) if isinstance(v, list) else rfc3339(now) if v == "now" else v
             for name, v in given.items()
         }
-        rows = await store.read(f"EXPLAIN QUERY PLAN {sql}", plain)
+        rows = await store.database.file.read(f"EXPLAIN QUERY PLAN {sql}", plain)
         return [row["detail"] for row in rows]
     times = {name: now if v == "now" or str(v).endswith("Z") else v for name, v in given.items()}
-    return [row[0] for row in await store.read(f"EXPLAIN {sql}", times)]
+    text, names = queries.numbered(f"EXPLAIN {sql}")
+    async with store.database.pool.connection() as connection:
+        return [row[0] for row in await connection.fetch(text, *(times[name] for name in names))]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from oncehook.model.effect import EffectFilter, EffectState, SettledEffect
-from oncehook.store.protocols import Store
 from oncehook.store.rows import EffectTarget
+from oncehook.store.store import Store
 from tests.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio
@@ -155,7 +155,7 @@ async def test_arguments_go_with_the_payloads_and_keys_only_when_it_is_asked_for
 
 
 async def test_an_erased_receipt_leaves_no_arguments(store: Store, rows: Rows) -> None:
-    (claimed,) = await store.claim([make_claim()])
+    (claimed,) = await store.claims.insert([make_claim()])
     await record(store, "mine", args='{"to":"jane"}', receipt=claimed.receipt)
     await record(store, "others", args='{"to":"joe"}', receipt=claimed.receipt + 1)
     await store.retention.erase([claimed.receipt], "jane", "admin", "{}")

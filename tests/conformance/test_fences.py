@@ -16,7 +16,7 @@ from oncehook.handlers.registry import Handlers
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.states import State
 from oncehook.store import make_store
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.worker import rescue
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.settle import Settler
@@ -30,17 +30,17 @@ ROW = "SELECT status, lease, attempts FROM webhook_receipts ORDER BY id"
 
 
 async def leased(store: Store, count: int = 1, seconds: float = 60) -> list[Leased]:
-    await store.claim([make_claim(f"evt_{number}") for number in range(count)])
-    return await store.lease(count, seconds, "first")
+    await store.claims.insert([make_claim(f"evt_{number}") for number in range(count)])
+    return await store.leases.take(count, seconds, "first")
 
 
 async def take_away(store: Store, one: Leased) -> Leased:
     """What happens to a receipt whose lease ran out: it is taken back, and another worker leases it."""
     crashed = Settled(one.receipt, one.lease, State.RETRYING, "crashed", after=0.0, crashed=True)
-    assert await store.settle([crashed]) == {one.receipt}
+    assert await store.leases.settle([crashed]) == {one.receipt}
     again: list[Leased] = []
     while not again:  # it is due with the database's next tick
-        again = await store.lease(1, 60, "second", rescued=True)
+        again = await store.leases.take(1, 60, "second", rescued=True)
     assert again[0].receipt == one.receipt and again[0].lease > one.lease
     return again[0]
 
@@ -54,7 +54,7 @@ async def test_a_lost_lease_settles_nothing(store: Store, rows: Rows, status: St
     (one,) = await leased(store)
     again = await take_away(store, one)
     before = rows(ROW)
-    assert await store.settle([Settled(one.receipt, one.lease, status, status.value, after=1.0)]) == set()
+    assert await store.leases.settle([Settled(one.receipt, one.lease, status, status.value, after=1.0)]) == set()
     assert rows(ROW) == before == [("processing", again.lease, 2)]
 
 
@@ -62,7 +62,7 @@ async def test_a_lost_lease_releases_nothing(store: Store, rows: Rows) -> None:
     (one,) = await leased(store)
     await take_away(store, one)
     before = rows(ROW)
-    assert await store.release([one.held]) == 0
+    assert await store.leases.release([one.held]) == 0
     assert rows(ROW) == before
 
 
@@ -114,17 +114,17 @@ async def test_settling_together_tells_each_whether_its_own_lease_held(store: St
 async def test_a_failed_attempt_ends_the_isolation_that_a_crash_began(store: Store) -> None:
     (one,) = await leased(store)
     again = await take_away(store, one)
-    assert await store.settle([Settled(again.receipt, again.lease, State.RETRYING, "retrying", after=0.0)])
+    assert await store.leases.settle([Settled(again.receipt, again.lease, State.RETRYING, "retrying", after=0.0)])
     found: list[Leased] = []
     deadline = time.monotonic() + 10
     while not found and time.monotonic() < deadline:
-        found = await store.lease(1, 60, "third")
+        found = await store.leases.take(1, 60, "third")
     assert [row.receipt for row in found] == [one.receipt], "it runs beside others again"
 
 
 async def test_a_replay_keeps_the_attempt_that_ended_well(store: Store) -> None:
     (one,) = await leased(store)
-    assert await store.settle([done(one)]) == {one.receipt}
+    assert await store.leases.settle([done(one)]) == {one.receipt}
     assert await store.operations.replay([one.receipt], "ops", {}) == [one.receipt]
     assert [row.outcome for row in await store.receipts.attempts(one.receipt)] == ["processed"]
 
@@ -156,14 +156,14 @@ async def test_a_lease_is_kept_while_the_loop_is_blocked(store: Store, heartbeat
     (one,) = await leased(store, seconds=1.0)
     heartbeat.keep(one.held, 60.0)
     time.sleep(3)  # as a handler that does not give the loop back
-    assert await store.expired(10, 0) == []
+    assert await store.leases.expired(10, 0) == []
 
 
 async def test_a_lease_is_kept_no_longer_than_the_handlers_timeout(store: Store, heartbeat: Heartbeat) -> None:
     (one,) = await leased(store, seconds=1.0)
     heartbeat.keep(one.held, 1.5)
     async with asyncio.timeout(20):
-        while not await store.expired(10, 0):
+        while not await store.leases.expired(10, 0):
             await asyncio.sleep(0.05)
 
 
@@ -213,11 +213,11 @@ async def test_nothing_is_started_beside_a_receipt_whose_worker_died(
 
     async with inbox.lifespan():
         (one,) = await leased(inbox._runtime.store)
-        await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(1, 31)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 31)])
         inbox._runtime.start_worker()
         await until(lambda: bool(running))
         crashed = Settled(one.receipt, one.lease, State.RETRYING, "crashed", after=0.0, crashed=True)
-        await inbox._runtime.store.settle([crashed])
+        await inbox._runtime.store.leases.settle([crashed])
         finished = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
         await until(lambda: ask(database, finished) == [(31,)])
     assert beside and set().union(*beside) == set()
@@ -233,8 +233,8 @@ async def test_a_claim_is_on_disk_when_it_returns_though_nobody_else_writes() ->
         store = make_store(Settings(database=database))
         await store.open()
         try:
-            await store.claim([make_claim("evt_0")])
-            await store.claim([make_claim("evt_1")])
+            await store.claims.insert([make_claim("evt_0")])
+            await store.claims.insert([make_claim("evt_1")])
             await asyncio.to_thread(restart_after_kill, server)
         finally:
             await store.close()

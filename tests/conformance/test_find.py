@@ -7,7 +7,7 @@ import pytest
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from tests.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ async def received_at(store: Store, event_id: str) -> datetime:
 @pytest.fixture
 async def filled(store: Store, rows: Rows) -> Store:
     """Six receipts of today, one a minute from noon on."""
-    first, *_ = await store.claim(
+    first, *_ = await store.claims.insert(
         [
             make_claim("a", type="invoice.paid", object_id="in_1", body=b'{"note":"Gr\xc3\xbc\xc3\x9fe 100%"}'),
             make_claim("b", type="invoice.payment_failed", object_id="in_2", status=State.FAILED, body=b"{}"),
@@ -79,7 +79,7 @@ async def test_by_type_with_patterns_and_as_a_dotted_prefix(filled: Store, patte
 
 @pytest.mark.parametrize("type_", ["v2.core.account[requirements].updated", "a]b", "[!x]", "100%_", "back\\slash"])
 async def test_a_type_that_is_written_out_is_found_by_itself(filled: Store, type_: str) -> None:
-    await filled.claim([make_claim("g", type=type_)])
+    await filled.claims.insert([make_claim("g", type=type_)])
     assert await found(filled, type=type_) == ["g"]
     assert await found(filled, type=type_[:-1] + "?") == ["g"]
 
@@ -135,7 +135,7 @@ async def test_at_most_the_limit_is_returned(filled: Store) -> None:
 async def test_pages_meet_every_receipt_once_though_all_came_in_one_instant(
     store: Store, rows: Rows, size: int
 ) -> None:
-    await store.claim([make_claim(f"evt_{n:02}") for n in range(25)])
+    await store.claims.insert([make_claim(f"evt_{n:02}") for n in range(25)])
     rows("UPDATE webhook_receipts SET received_at = '2026-11-15T12:00:00.000000Z'")
     met: list[int] = []
     before = None

@@ -12,7 +12,7 @@ from oncehook import Inbox
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.store import make_store, queries
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from tests.events import make_claim
 from tests.running import Run
 from tests.servers import ask
@@ -47,18 +47,18 @@ def names(database: str) -> list[tuple[int, str]]:
 
 
 async def test_migrated_store_has_nothing_pending_and_migrating_again_does_nothing(store: Store) -> None:
-    assert await store.pending_migrations() == []
-    assert await store.migrate() == []
+    assert await store.schema.pending() == []
+    assert await store.schema.migrate() == []
 
 
 @pytest.mark.without_schema
 async def test_every_migration_is_pending_on_an_empty_database_until_migrate(database: str) -> None:
     store = await started(database, migrate="never")
-    pending = await store.pending_migrations()
+    pending = await store.schema.pending()
     assert [number for number, _, _ in pending] == list(range(1, len(pending) + 1)) and pending
-    assert await store.migrate() == [f"{number:03d}_{name}" for number, name, _ in pending]
-    assert await store.pending_migrations() == []
-    assert (await store.claim([make_claim()]))[0].fresh
+    assert await store.schema.migrate() == [f"{number:03d}_{name}" for number, name, _ in pending]
+    assert await store.schema.pending() == []
+    assert (await store.claims.insert([make_claim()]))[0].fresh
     await store.close()
 
 
@@ -70,7 +70,7 @@ async def test_stores_that_start_at_once_apply_each_migration_once(
     stores = [make_store(Settings(database=database)) for _ in range(6)]
     await asyncio.gather(*(store.open() for store in stores))
     assert ask(database, APPLIED) == names(database) and names(database)[-1] == (2, "notes")
-    outcomes = await asyncio.gather(*(store.claim([make_claim()]) for store in stores))
+    outcomes = await asyncio.gather(*(store.claims.insert([make_claim()]) for store in stores))
     assert sum(claimed.fresh for (claimed,) in outcomes) == 1
     await asyncio.gather(*(store.close() for store in stores))
 
@@ -79,16 +79,18 @@ async def test_older_schema_is_brought_up_to_date_and_keeps_its_events(
     database: str, add_migration: Callable[[tuple[int, str, str]], None]
 ) -> None:
     older = await started(database)
-    (claimed,) = await older.claim([make_claim("evt_1")])
+    (claimed,) = await older.claims.insert([make_claim("evt_1")])
     add_migration(SECOND)
     waiting = await started(database, migrate="never")
-    assert await waiting.pending_migrations() == [SECOND]
+    assert await waiting.schema.pending() == [SECOND]
     newer = await started(database)
     try:
-        assert await newer.pending_migrations() == []
+        assert await newer.schema.pending() == []
         assert ask(database, "SELECT event_id, note FROM webhook_receipts") == [("evt_1", None)]
-        assert not (await newer.claim([make_claim("evt_1")]))[0].fresh
-        assert (await older.claim([make_claim("evt_2")]))[0].fresh  # additive: the older release goes on beside it
+        assert not (await newer.claims.insert([make_claim("evt_1")]))[0].fresh
+        assert (await older.claims.insert([make_claim("evt_2")]))[
+            0
+        ].fresh  # additive: the older release goes on beside it
         assert await older.receipts.get(claimed.receipt) is not None
     finally:
         for store in (older, waiting, newer):
@@ -99,7 +101,7 @@ async def test_schema_of_a_newer_release_is_accepted(database: str) -> None:
     await (await started(database)).close()
     ask(database, "INSERT INTO webhook_migrations (number, name) VALUES (99, 'later')")
     store = await started(database)
-    assert await store.pending_migrations() == [] and (await store.claim([make_claim()]))[0].fresh
+    assert await store.schema.pending() == [] and (await store.claims.insert([make_claim()]))[0].fresh
     await store.close()
 
 

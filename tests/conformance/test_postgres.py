@@ -12,8 +12,8 @@ import pytest
 
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, RowRefused, StoreUnavailable
-from oncehook.store import queries
-from oncehook.store.postgres.store import PostgresStore
+from oncehook.store import make_store, queries
+from oncehook.store.store import Store
 from tests.events import make_claim
 from tests.servers import Postgres, ask, free_port, private_postgres
 
@@ -26,8 +26,8 @@ def address(postgres: Postgres) -> str:
 
 
 @pytest.fixture
-async def store(address: str) -> AsyncIterator[PostgresStore]:
-    store = PostgresStore(Settings(database=address))
+async def store(address: str) -> AsyncIterator[Store]:
+    store = make_store(Settings(database=address))
     await store.open()
     yield store
     await store.close()
@@ -40,11 +40,11 @@ async def test_it_does_not_start_where_commits_are_not_synchronous(postgres: Pos
     address = postgres.database()
     ask(address, f"ALTER DATABASE {address.rpartition('/')[2]} SET synchronous_commit = off")
     with pytest.raises(ConfigurationError, match=r"synchronous_commit = off.*unsafe_durability"):
-        await PostgresStore(Settings(database=address)).open()
+        await make_store(Settings(database=address)).open()
     assert ask(address, "SELECT count(*) FROM pg_class WHERE relname LIKE 'webhook_%'") == [(0,)]
-    unsafe = PostgresStore(Settings(database=address, unsafe_durability=True))
+    unsafe = make_store(Settings(database=address, unsafe_durability=True))
     await unsafe.open()
-    assert (await unsafe.claim([make_claim()]))[0].fresh
+    assert (await unsafe.claims.insert([make_claim()]))[0].fresh
     await unsafe.close()
 
 
@@ -52,8 +52,8 @@ async def test_it_does_not_start_where_nothing_is_synced() -> None:
     with private_postgres(fsync="off") as cluster:
         address = cluster.database()
         with pytest.raises(ConfigurationError, match=r"fsync = off.*unsafe_durability"):
-            await PostgresStore(Settings(database=address)).open()
-        unsafe = PostgresStore(Settings(database=address, unsafe_durability=True))
+            await make_store(Settings(database=address)).open()
+        unsafe = make_store(Settings(database=address, unsafe_durability=True))
         await unsafe.open()
         await unsafe.close()
 
@@ -62,19 +62,17 @@ async def test_it_does_not_start_where_commits_do_not_wait_for_the_named_standby
     with private_postgres(synchronous_standby_names="s1") as cluster:
         named = cluster.url("postgres")
         for value in ("local", "remote_write"):
-            unsafe = PostgresStore(Settings(database=f"{named}?synchronous_commit={value}", migrate="never"))
+            unsafe = make_store(Settings(database=f"{named}?synchronous_commit={value}", migrate="never"))
             with pytest.raises(ConfigurationError, match=f"synchronous_commit = {value}.*unsafe_durability"):
                 await unsafe.open()
-    alone = PostgresStore(
-        Settings(database=f"{address}?synchronous_commit=local")
-    )  # no standby: it means the same as on
+    alone = make_store(Settings(database=f"{address}?synchronous_commit=local"))  # no standby: it means the same as on
     await alone.open()
     await alone.close()
 
 
 async def test_torn_pages_are_a_risk_that_is_told(caplog: pytest.LogCaptureFixture) -> None:
     with private_postgres(full_page_writes="off") as cluster:
-        store = PostgresStore(Settings(database=cluster.database()))
+        store = make_store(Settings(database=cluster.database()))
         with caplog.at_level(logging.WARNING, "oncehook"):
             await store.open()
         assert [vars(record).get("event") for record in caplog.records] == ["durability_risk"]
@@ -86,9 +84,9 @@ async def test_a_claim_is_durable_though_commits_become_asynchronous_while_it_ru
     """The WAL writer sleeps, so what is committed asynchronously is only in memory when the server is killed."""
     with private_postgres(wal_writer_delay="10s") as cluster:
         address = cluster.database()
-        store = PostgresStore(Settings(database=address))
+        store = make_store(Settings(database=address))
         await store.open()
-        await store.claim([make_claim("warm")])
+        await store.claims.insert([make_claim("warm")])
         await store.ping()
         cluster.sql("ALTER SYSTEM SET synchronous_commit = off")
         cluster.sql("SELECT pg_reload_conf()")
@@ -96,7 +94,7 @@ async def test_a_claim_is_durable_though_commits_become_asynchronous_while_it_ru
             with pytest.raises(StoreUnavailable, match="synchronous_commit = off"):
                 while True:
                     await store.ping()
-        assert (await store.claim([make_claim("evt_1")]))[0].fresh
+        assert (await store.claims.insert([make_claim("evt_1")]))[0].fresh
         cluster.stop(kill=True)
         await store.close()
         cluster.start()
@@ -107,7 +105,7 @@ async def test_a_refused_start_leaves_no_connection_behind(address: str) -> None
     name = address.rpartition("/")[2]
     ask(address, f"ALTER DATABASE {name} SET synchronous_commit = off")
     with pytest.raises(ConfigurationError):
-        await PostgresStore(Settings(database=address)).open()
+        await make_store(Settings(database=address)).open()
     others = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND application_name = 'oncehook'"
     assert ask(address, others) == [(0,)]
 
@@ -115,14 +113,14 @@ async def test_a_refused_start_leaves_no_connection_behind(address: str) -> None
 # -- receipt ids ----------------------------------------------------------------------------------------------------
 
 
-async def test_ids_that_another_process_has_used_are_drawn_again(store: PostgresStore, address: str) -> None:
+async def test_ids_that_another_process_has_used_are_drawn_again(store: Store, address: str) -> None:
     """After a failover or a restored backup the sequence is behind the blocks that running processes hold."""
-    other = PostgresStore(Settings(database=address, claim_timeout=2.0))
+    other = make_store(Settings(database=address, claim_timeout=2.0))
     await other.open()
-    await store.claim([make_claim("warm")])
+    await store.claims.insert([make_claim("warm")])
     ask(address, "SELECT setval('webhook_receipt_ids', 1)")
-    mine = await store.claim([make_claim(f"a_{n}") for n in range(60)])
-    theirs = [(await other.claim([make_claim(f"b_{n}")]))[0] for n in range(5)]
+    mine = await store.claims.insert([make_claim(f"a_{n}") for n in range(60)])
+    theirs = [(await other.claims.insert([make_claim(f"b_{n}")]))[0] for n in range(5)]
     assert all(claimed.fresh for claimed in [*mine, *theirs])
     assert len({claimed.receipt for claimed in [*mine, *theirs]}) == 65
     await other.close()
@@ -131,14 +129,14 @@ async def test_ids_that_another_process_has_used_are_drawn_again(store: Postgres
 # -- rows that somebody holds ---------------------------------------------------------------------------------------
 
 
-async def test_a_receipt_that_somebody_holds_delays_no_other_claim_for_long(store: PostgresStore, address: str) -> None:
+async def test_a_receipt_that_somebody_holds_delays_no_other_claim_for_long(store: Store, address: str) -> None:
     """A person's open transaction, a session that hangs: its redelivery is a duplicate, and the others are claimed."""
-    held, _ = await store.claim([make_claim("held"), make_claim("free")])
+    held, _ = await store.claims.insert([make_claim("held"), make_claim("free")])
     holder = await asyncpg.connect(address)
     async with holder.transaction():
         await holder.execute("UPDATE webhook_receipts SET correlation_id = 'x' WHERE event_id = 'held'")
         started = time.monotonic()
-        outcome = await store.claim([make_claim("held", body=b"other"), make_claim("free"), make_claim("new")])
+        outcome = await store.claims.insert([make_claim("held", body=b"other"), make_claim("free"), make_claim("new")])
         assert time.monotonic() - started < 4
     await holder.close()
     assert [claimed.fresh for claimed in outcome] == [False, False, True]
@@ -149,31 +147,31 @@ async def test_a_receipt_that_somebody_holds_delays_no_other_claim_for_long(stor
 
 
 async def test_a_server_that_is_not_there_is_unavailable() -> None:
-    store = PostgresStore(Settings(database=f"postgresql://secret-user@127.0.0.1:{free_port()}/x"))
+    store = make_store(Settings(database=f"postgresql://secret-user@127.0.0.1:{free_port()}/x"))
     with pytest.raises(StoreUnavailable) as failure:
         await store.open()
     assert "secret-user" not in str(failure.value)
 
 
 async def test_an_address_that_is_none_is_a_configuration_error() -> None:
-    store = PostgresStore(Settings(database="postgresql://user:hunter2@host:port/x"))
+    store = make_store(Settings(database="postgresql://user:hunter2@host:port/x"))
     with pytest.raises(ConfigurationError) as failure:
         await store.open()
     assert "hunter2" not in str(failure.value)
 
 
-async def test_a_standby_takes_no_claim_and_says_so(store: PostgresStore, address: str) -> None:
+async def test_a_standby_takes_no_claim_and_says_so(store: Store, address: str) -> None:
     ask(address, f"ALTER DATABASE {address.rpartition('/')[2]} SET default_transaction_read_only = on")
-    reader = PostgresStore(Settings(database=address, migrate="never"))
+    reader = make_store(Settings(database=address, migrate="never"))
     await reader.open()
     with pytest.raises(StoreUnavailable, match="read-only"):
-        await reader.claim([make_claim()])
+        await reader.claims.insert([make_claim()])
     await reader.close()
 
 
-async def test_a_nul_in_an_id_is_refused(store: PostgresStore, address: str) -> None:
+async def test_a_nul_in_an_id_is_refused(store: Store, address: str) -> None:
     with pytest.raises(RowRefused):
-        await store.claim([make_claim("evt_1"), make_claim("evt\x00")])
+        await store.claims.insert([make_claim("evt_1"), make_claim("evt\x00")])
     assert ask(address, "SELECT count(*) FROM webhook_receipts") == [(0,)]
 
 
@@ -189,18 +187,18 @@ def expected_partitions(address: str) -> list[str]:
     return [f"webhook_payloads_{today + timedelta(days=n):%Y%m%d}" for n in range(-1, 8)]
 
 
-async def test_there_is_a_partition_for_every_day_of_the_coming_week(store: PostgresStore, address: str) -> None:
+async def test_there_is_a_partition_for_every_day_of_the_coming_week(store: Store, address: str) -> None:
     assert [name for (name,) in ask(address, PARTITIONS)] == expected_partitions(address)
 
 
 @pytest.mark.parametrize("how", ["DROP TABLE {}", "ALTER TABLE webhook_payloads DETACH PARTITION {}"])
-async def test_a_claim_that_meets_no_partition_makes_it_and_goes_on(
-    store: PostgresStore, address: str, how: str
-) -> None:
-    await store.claim([make_claim("before")])
+async def test_a_claim_that_meets_no_partition_makes_it_and_goes_on(store: Store, address: str, how: str) -> None:
+    await store.claims.insert([make_claim("before")])
     for name in expected_partitions(address)[:3]:
         ask(address, how.format(name))
-    outcomes = await asyncio.gather(*(store.claim([make_claim("evt_1"), make_claim(f"evt_{n}")]) for n in range(2, 6)))
+    outcomes = await asyncio.gather(
+        *(store.claims.insert([make_claim("evt_1"), make_claim(f"evt_{n}")]) for n in range(2, 6))
+    )
     assert sorted(claimed.fresh for claimed, _ in outcomes) == [False, False, False, True]
     assert [name for (name,) in ask(address, PARTITIONS)] == expected_partitions(address)
     assert ask(address, "SELECT count(*) FROM webhook_receipts") == [(6,)]
@@ -208,25 +206,23 @@ async def test_a_claim_that_meets_no_partition_makes_it_and_goes_on(
     assert payload is not None and payload.body == make_claim("evt_2").body
 
 
-async def test_an_old_schema_that_lacks_days_gets_them_at_the_next_start(store: PostgresStore, address: str) -> None:
+async def test_an_old_schema_that_lacks_days_gets_them_at_the_next_start(store: Store, address: str) -> None:
     for name in expected_partitions(address):
         ask(address, f"DROP TABLE {name}")
-    again = PostgresStore(Settings(database=address, migrate="never"))
+    again = make_store(Settings(database=address, migrate="never"))
     await again.open()
     assert [name for (name,) in ask(address, PARTITIONS)] == expected_partitions(address)
     await again.close()
 
 
-async def test_an_open_reader_does_not_hold_up_a_claim_that_makes_a_partition(
-    store: PostgresStore, address: str
-) -> None:
-    await store.claim([make_claim("before")])
+async def test_an_open_reader_does_not_hold_up_a_claim_that_makes_a_partition(store: Store, address: str) -> None:
+    await store.claims.insert([make_claim("before")])
     ask(address, f"DROP TABLE {expected_partitions(address)[3]}")
     reader = await asyncpg.connect(address)
     async with reader.transaction():
         await reader.fetch("SELECT * FROM webhook_receipts, webhook_payloads")
-        await asyncio.wait_for(store.make_partitions(), 2)
-        await asyncio.wait_for(store.claim([make_claim("after")]), 2)
+        await asyncio.wait_for(store.database.pool.make_partitions(), 2)
+        await asyncio.wait_for(store.claims.insert([make_claim("after")]), 2)
     await reader.close()
 
 
@@ -254,7 +250,7 @@ async def find_plan(address: str, **given: object) -> str:
     return await plan(address, text, *(given[name] for name in names))
 
 
-async def test_the_hot_queries_go_by_an_index(store: PostgresStore, address: str) -> None:
+async def test_the_hot_queries_go_by_an_index(store: Store, address: str) -> None:
     ask(address, MANY)
     ask(address, "ANALYZE webhook_receipts")
     plans = {
@@ -280,11 +276,11 @@ async def test_the_hot_queries_go_by_an_index(store: PostgresStore, address: str
 # -- one connection is enough ---------------------------------------------------------------------------------------
 
 
-async def test_an_inbox_with_a_single_connection_does_not_wait_for_itself(store: PostgresStore, address: str) -> None:
-    assert store._pool is not None
-    held = [await store._pool.acquire() for _ in range(store._pool.get_max_size() - 1)]
-    claims = [store.claim([make_claim(f"evt_{n}"), make_claim("evt_0")]) for n in range(1, 20)]
+async def test_an_inbox_with_a_single_connection_does_not_wait_for_itself(store: Store, address: str) -> None:
+    assert store.database.pool._pool is not None
+    held = [await store.database.pool._pool.acquire() for _ in range(store.database.pool._pool.get_max_size() - 1)]
+    claims = [store.claims.insert([make_claim(f"evt_{n}"), make_claim("evt_0")]) for n in range(1, 20)]
     outcomes = await asyncio.wait_for(asyncio.gather(*claims), 5)
     assert all(first.fresh for first, _ in outcomes)
     for connection in held:
-        await store._pool.release(connection)
+        await store.database.pool._pool.release(connection)

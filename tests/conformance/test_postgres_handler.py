@@ -10,8 +10,9 @@ import pytest
 from oncehook import Event, Fail, Inbox, Retry
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Settings
+from oncehook.store import make_store
+from oncehook.store.postgres.database import PostgresDatabase
 from oncehook.store.postgres.handler import FRESH, HandlerConnections
-from oncehook.store.postgres.store import PostgresStore
 from tests.events import make_claim
 from tests.faults.proxy import proxied
 from tests.servers import Postgres, ask
@@ -76,7 +77,7 @@ async def test_what_a_handler_leaves_in_its_session_reaches_no_other(inbox: Inbo
         if ends == "badly":
             raise Fail("after all that")
 
-    await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed" if ends == "well" else "failed", "processed"])
     assert found == [CLEAN]
@@ -100,7 +101,7 @@ async def test_nothing_is_left_where_handlers_follow_each_other_and_some_fail(
             raise Fail("every third")
 
     async with inbox.lifespan():
-        await inbox._runtime.store.claim([make_claim(f"evt_{number:03d}") for number in range(120)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(120)])
         inbox._runtime.start_worker()
         await until(lambda: sorted(set(states(database))) == ["failed", "processed"])
     assert states(database).count("failed") == 40
@@ -127,7 +128,7 @@ async def test_the_kind_of_transaction_that_a_handler_made_the_sessions_own_is_o
         if event.id == "evt_2":
             await tx.execute(makes)
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(1, 6)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 6)])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"] * 5)
     assert set(found) == {(found[0][0], "read committed", "off")}
@@ -143,7 +144,7 @@ async def test_a_statement_that_a_handler_prepared_through_the_driver_ends_with_
         if event.id == "evt_1":
             kept.append(await tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"))
 
-    await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3")])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"] * 3)
     first, second, third = backends
@@ -172,7 +173,7 @@ async def test_a_batch_that_lost_one_of_its_leases_keeps_nothing(
 
     async with inbox.lifespan():
         ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
-        await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(1, 4)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 4)])
         inbox._runtime.start_worker()
         await until(lambda: len(ran) == 4 and states(database).count("processed") == 2)
         assert inbox._runtime.worker is not None
@@ -185,20 +186,20 @@ async def test_a_handler_that_is_cancelled_while_its_transaction_begins_leaves_r
     database: str,
 ) -> None:
     async with proxied(database) as (proxy, through):
-        store = PostgresStore(Settings(database=through, concurrency=1, claim_timeout=5.0))
+        store = make_store(Settings(database=through, concurrency=1, claim_timeout=5.0))
         await store.open()
-        assert store.handling is not None
+        assert store.database.handling is not None
         for is_connected in (False, True):
             proxy.stall()
-            taking = asyncio.create_task(store.handling.take())
-            await until(lambda task=taking: store.handling._free.locked())  # type: ignore[misc, union-attr]
+            taking = asyncio.create_task(store.database.handling.take())
+            await until(lambda task=taking: store.database.handling._free.locked())  # type: ignore[misc, union-attr]
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
             assert taking.cancelled(), is_connected
             proxy.flow()
-            connection = await asyncio.wait_for(store.handling.take(), 5)
-            await store.handling.roll_back(connection)
-            store.handling.give_back(connection)
+            connection = await asyncio.wait_for(store.database.handling.take(), 5)
+            await store.database.handling.roll_back(connection)
+            store.database.handling.give_back(connection)
         await store.close()
 
 
@@ -211,7 +212,7 @@ async def test_a_connection_whose_driver_a_handler_changed_is_not_used_again(inb
             await tx.set_type_codec("text", encoder=str, decoder=str.upper, schema="pg_catalog")
         seen.append((await tx.fetchval("SELECT pg_backend_pid()"), await tx.fetchval("SELECT 'quiet'::text")))
 
-    await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed", "processed"])
     (first, loud), (second, quiet) = seen
@@ -229,15 +230,18 @@ async def test_no_transaction_stays_open_when_the_work_is_done(make_inbox: Calla
         await tx.execute("SELECT 1")
 
     async with inbox.lifespan():
-        assert isinstance(inbox._runtime.store, PostgresStore) and inbox._runtime.store.handling is not None
-        give_back = inbox._runtime.store.handling.give_back
+        assert (
+            isinstance(inbox._runtime.store.database, PostgresDatabase)
+            and inbox._runtime.store.database.handling is not None
+        )
+        give_back = inbox._runtime.store.database.handling.give_back
 
         def watched(connection: Any) -> None:
             ahead.append(connection.begun_at is not None)
             give_back(connection)
 
-        inbox._runtime.store.handling.give_back = watched  # type: ignore[method-assign]
-        await inbox._runtime.store.claim([make_claim(f"evt_{number:03d}") for number in range(100)])
+        inbox._runtime.store.database.handling.give_back = watched  # type: ignore[method-assign]
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(100)])
         inbox._runtime.start_worker()
         await until(lambda: set(states(database)) == {"processed"})
         idle = (
@@ -248,8 +252,11 @@ async def test_no_transaction_stays_open_when_the_work_is_done(make_inbox: Calla
 
 
 async def test_a_transaction_that_was_begun_long_ahead_is_begun_anew(inbox: Inbox) -> None:
-    assert isinstance(inbox._runtime.store, PostgresStore) and inbox._runtime.store.handling is not None
-    connections: HandlerConnections = inbox._runtime.store.handling
+    assert (
+        isinstance(inbox._runtime.store.database, PostgresDatabase)
+        and inbox._runtime.store.database.handling is not None
+    )
+    connections: HandlerConnections = inbox._runtime.store.database.handling
     early = await connections.take()
     begun = await early.fetchval("SELECT now()")
     early.begun_at = SYSTEM.monotonic() - 2 * FRESH
@@ -278,7 +285,7 @@ async def test_a_division_by_zero_of_the_users_own_at_the_commit_is_the_handlers
     async def paid(event: Event, tx: Any) -> None:
         await tx.execute("INSERT INTO ledger VALUES ('one')")
 
-    await inbox._runtime.store.claim([make_claim("evt_1")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["retrying"])
     assert ask(database, "SELECT last_error FROM webhook_receipts") == [("DivisionByZeroError: division by zero",)]
@@ -298,7 +305,7 @@ async def test_the_mark_is_written_whatever_the_session_takes_for_a_string(
         await tx.execute(f"SET standard_conforming_strings = {setting}")
 
     async with inbox.lifespan():
-        await inbox._runtime.store.claim([make_claim("evt_1")])
+        await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
         await until(lambda: states(database) == ["processed"])
     assert ask(database, "SELECT version FROM webhook_attempts") == [(version,)]
@@ -317,11 +324,11 @@ async def test_handlers_leave_the_door_its_connections(make_inbox: Callable[...,
         await go_on.wait()
 
     async with inbox.lifespan():
-        await inbox._runtime.store.claim([make_claim(f"evt_{number:03d}") for number in range(30)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(30)])
         inbox._runtime.start_worker()
         async with asyncio.timeout(20):
             for _ in range(30):
                 await inside.acquire()
-        await asyncio.wait_for(inbox._runtime.store.claim([make_claim("evt_999")]), 2)
+        await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_999")]), 2)
         go_on.set()
         await until(lambda: set(states(database)) == {"processed"})

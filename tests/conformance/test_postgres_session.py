@@ -9,9 +9,9 @@ import pytest
 from oncehook import Event, Fail, Inbox, Retry
 from oncehook.model.lease import Settled
 from oncehook.model.states import State
-from oncehook.store import Store
+from oncehook.store.postgres.database import PostgresDatabase
 from oncehook.store.postgres.handler import HandlerConnections
-from oncehook.store.postgres.store import PostgresStore
+from oncehook.store.store import Store
 from tests.conformance.test_postgres_handler import states, until
 from tests.events import make_claim
 from tests.servers import Postgres, ask
@@ -134,7 +134,9 @@ async def test_nothing_in_a_session_reaches_the_next_handler(inbox: Inbox, datab
             raise Fail("after all that")
 
     types = ["invoice.paid", "charge.paid"] * 4 + ["invoice.paid"]
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}", type=type) for number, type in enumerate(types)])
+    await inbox._runtime.store.claims.insert(
+        [make_claim(f"evt_{number}", type=type) for number, type in enumerate(types)]
+    )
     inbox._runtime.start_worker()
     await until(lambda: states(database).count("processed") == 7 and states(database).count("failed") == 2)
     assert found == [found[0]] * 5
@@ -178,7 +180,7 @@ async def test_the_event_is_processed_in_whatever_session_the_handler_leaves(
         attempts.append(len(events) if batch else 1)
         await tx.execute(left)
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(3)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
     inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert ask(database, "SELECT status, last_error FROM webhook_receipts") == [("processed", None)] * 3
@@ -217,7 +219,7 @@ async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
 
     async with inbox.lifespan():
         ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
-        await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+        await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
         inbox._runtime.start_worker()
         await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "failed"]
@@ -231,7 +233,7 @@ async def test_a_read_only_transaction_cannot_hold_the_processed_status(inbox: I
     async def read(event: Event, tx: Any) -> None:
         await tx.execute("SET TRANSACTION READ ONLY")
 
-    await inbox._runtime.store.claim([make_claim("evt_1")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["failed"])
     assert "read-only transaction" in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
@@ -258,7 +260,7 @@ async def test_a_deferred_trigger_runs_with_the_settings_and_the_role_of_its_han
         await tx.execute("SET LOCAL app.who = 'the handler'; SET LOCAL ROLE somebody")
         await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
 
-    await inbox._runtime.store.claim([make_claim("evt_1")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"])
     assert ask(database, "SELECT * FROM audit") == [("the handler", "somebody")]
@@ -279,7 +281,7 @@ async def test_a_session_without_the_drivers_prepared_statements_is_closed(inbox
         if event.id == "evt_3":
             raise Fail("after that")
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(5)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
     inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
@@ -288,8 +290,8 @@ async def test_a_session_without_the_drivers_prepared_statements_is_closed(inbox
 
 
 async def test_a_commit_is_reported_though_the_message_fails_behind_it(store: Store, database: str) -> None:
-    await store.claim([make_claim("evt_1")])
-    (leased,) = await store.lease(1, 60, "worker")
+    await store.claims.insert([make_claim("evt_1")])
+    (leased,) = await store.leases.take(1, 60, "worker")
     transaction = store.transaction()
     connection = await transaction.connection()
     await connection.execute("DEALLOCATE ALL")
@@ -307,7 +309,7 @@ async def test_a_missing_prepared_statement_before_the_commit_fails_the_attempt(
         await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
         await tx.execute("INSERT INTO watched_late VALUES (1)")
 
-    await inbox._runtime.store.claim([make_claim("evt_1")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["failed"])
     assert '"missing" does not exist' in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
@@ -327,7 +329,7 @@ async def test_a_session_is_closed_if_a_deferred_trigger_changed_its_user(inbox:
         if event.id == "evt_0":
             await tx.execute("INSERT INTO watched_late VALUES (1)")
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(3)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
     inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["processed"] * 3
@@ -350,7 +352,7 @@ async def test_a_session_can_be_left_as_it_is(make_inbox: Callable[..., Inbox], 
             raise Fail("after that")
 
     async with inbox.lifespan():
-        await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(4)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(4)])
         inbox._runtime.start_worker()
         await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert found == ["", "evt_0", "", "evt_2"]
@@ -360,8 +362,11 @@ async def test_a_session_can_be_left_as_it_is(make_inbox: Callable[..., Inbox], 
 
 
 def connections_of(inbox: Inbox) -> HandlerConnections:
-    assert isinstance(inbox._runtime.store, PostgresStore) and inbox._runtime.store.handling is not None
-    return inbox._runtime.store.handling
+    assert (
+        isinstance(inbox._runtime.store.database, PostgresDatabase)
+        and inbox._runtime.store.database.handling is not None
+    )
+    return inbox._runtime.store.database.handling
 
 
 async def test_a_connection_whose_commit_was_cancelled_is_not_used_again(inbox: Inbox, database: str) -> None:

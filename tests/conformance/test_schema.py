@@ -11,7 +11,7 @@ from oncehook.model.errors import RowRefused
 from oncehook.model.receipt import Filter
 from oncehook.model.states import TRANSITIONS, State
 from oncehook.store import queries
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from tests.events import NotAState, Rows, make_claim
 from tests.servers import ask
 
@@ -102,12 +102,12 @@ async def test_the_check_on_status_is_the_states_of_the_state_machine(store: Sto
 @pytest.mark.parametrize("word", NotAState)
 async def test_no_other_word_is_taken_for_a_status(store: Store, word: NotAState) -> None:
     with pytest.raises(RowRefused):
-        await store.claim([make_claim(status=word)])
+        await store.claims.insert([make_claim(status=word)])
 
 
 @pytest.mark.parametrize("state", sorted(TRANSITIONS[None]))
 async def test_what_the_door_may_insert_is_inserted_as_such(store: Store, state: State) -> None:
-    (claimed,) = await store.claim([make_claim(status=state)])
+    (claimed,) = await store.claims.insert([make_claim(status=state)])
     receipt = await store.receipts.get(claimed.receipt)
     assert receipt is not None and receipt.status is state
 
@@ -168,7 +168,7 @@ def types(database: str, table: str) -> dict[str, str]:
 
 
 async def test_the_view_of_dead_letters_holds_the_failed_ones_with_payload_and_error(store: Store, rows: Rows) -> None:
-    _, failed, _ = await store.claim(
+    _, failed, _ = await store.claims.insert(
         [
             make_claim("evt_1"),
             make_claim("evt_2", status=State.FAILED, last_error="no id", body=b"\x00\xff", type=None, object_id=None),
@@ -182,7 +182,7 @@ async def test_the_view_of_dead_letters_holds_the_failed_ones_with_payload_and_e
 
 @pytest.mark.parametrize("correlation", [None, "trace_1"])
 async def test_the_json_of_an_event_has_exactly_the_promised_keys(store: Store, correlation: str | None) -> None:
-    (claimed,) = await store.claim([make_claim(correlation_id=correlation)])
+    (claimed,) = await store.claims.insert([make_claim(correlation_id=correlation)])
     (receipt,) = await store.receipts.find(Filter(), limit=1)
     event: dict[str, Any] = receipt.as_json()
     assert sorted(event) == sorted(EVENT_KEYS.split())

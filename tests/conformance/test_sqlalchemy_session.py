@@ -62,7 +62,7 @@ async def handle(inbox: Inbox, database: str, *types: str) -> None:
     """One event after the other: each has been settled before the next one comes."""
     number = len(states(database))
     for type in types:
-        await inbox._runtime.store.claim([make_claim(f"evt_{number}", type=type)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}", type=type)])
         number += 1
         if inbox._runtime.worker is None:
             inbox._runtime.start_worker()
@@ -231,7 +231,7 @@ async def test_nothing_of_a_batch_reaches_another_handler_or_the_app(
         connection.exec_driver_sql("PRAGMA case_sensitive_like = ON" if is_sqlite else "SET search_path = tenant_a")
 
     register(inbox, "charge.paid", leave, batch=3)
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}", type="charge.paid") for number in range(3)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}", type="charge.paid") for number in range(3)])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"] * 3)
     assert sizes == [3]

@@ -73,7 +73,7 @@ async def test_nothing_in_a_connection_reaches_the_next_handler(inbox: Inbox, da
 
     types = ["invoice.paid", "charge.paid", "invoice.paid", "charge.paid", "invoice.paid"]
     for number, type in enumerate(types):
-        await inbox._runtime.store.claim([make_claim(f"evt_{number}", type=type)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}", type=type)])
         if number == 0:
             inbox._runtime.start_worker()
         assert inbox._runtime.worker is not None
@@ -93,7 +93,7 @@ async def test_a_handler_that_makes_its_connection_read_only_fails_and_no_other(
         if event.id == "evt_0":
             await tx.execute("PRAGMA query_only = ON")
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(3)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
     inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "processed", "processed"]
@@ -108,7 +108,7 @@ async def test_the_event_is_processed_although_the_handler_has_a_table_of_the_sa
         await tx.execute("CREATE TEMP TABLE webhook_receipts AS SELECT * FROM main.webhook_receipts")
         await tx.execute("INSERT INTO ledger VALUES (?)", event.id)
 
-    await inbox._runtime.store.claim([make_claim("evt_1")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"])
     assert ask(database, "SELECT note FROM ledger") == [("evt_1",)]
@@ -136,7 +136,7 @@ async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
             except Exception:
                 pass  # as a handler may that wants to go on
 
-    await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+    await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "failed"]
@@ -156,9 +156,9 @@ async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str)
         await tx.execute("UPDATE ledger SET note = lower(note) WHERE note IN (SELECT name FROM customers)")
         await tx.fetch("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 9) SELECT x FROM n")
         await tx.execute("DELETE FROM ledger WHERE note = '1'")
-        connections.add(id(inbox._runtime.store.handling.connection))  # type: ignore[attr-defined]
+        connections.add(id(inbox._runtime.store.database.handling.connection))  # type: ignore[attr-defined]
 
-    await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(5)])
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
     inbox._runtime.start_worker()
     await until(lambda: states(database) == ["processed"] * 5)
     assert len(connections) == 1

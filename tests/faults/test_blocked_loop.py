@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oncehook.config.settings import Settings
-from oncehook.store.postgres.store import PostgresStore
+from oncehook.store import make_store
 from tests.events import STRIPE_SECRET, make_claim
 from tests.servers import Postgres, ask
 from tests.serving import ONCEHOOK
@@ -73,9 +73,9 @@ def database(postgres: Postgres, tmp_path: Path) -> str:
     address = postgres.database(migrated=True)
 
     async def claim() -> None:
-        store = PostgresStore(Settings(database=address))
+        store = make_store(Settings(database=address))
         await store.open()
-        await store.claim([make_claim(f"evt_{n}", object_id=f"in_{n}") for n in range(12)])
+        await store.claims.insert([make_claim(f"evt_{n}", object_id=f"in_{n}") for n in range(12)])
         await store.close()
 
     asyncio.run(claim())

@@ -10,7 +10,8 @@ import pytest
 from oncehook import Event, Inbox, Retry
 from oncehook.config.settings import Settings
 from oncehook.model.errors import StoreUnavailable
-from oncehook.store.postgres.store import PostgresStore
+from oncehook.store import make_store
+from oncehook.store.store import Store
 from tests.events import make_claim
 from tests.faults.proxy import Proxy, proxied
 from tests.servers import Postgres, ask
@@ -26,11 +27,13 @@ def address(postgres: Postgres) -> str:
 
 
 @pytest.fixture
-async def proxy_and_store(address: str) -> AsyncIterator[tuple[Proxy, PostgresStore]]:
+async def proxy_and_store(address: str) -> AsyncIterator[tuple[Proxy, Store]]:
     async with proxied(address) as (proxy, through):
-        store = PostgresStore(Settings(database=through, claim_timeout=4.0))
+        store = make_store(Settings(database=through, claim_timeout=4.0))
         await store.open()
-        await store.claim([make_claim("warm")])  # ids are drawn and statements prepared: from here on it is one message
+        await store.claims.insert(
+            [make_claim("warm")]
+        )  # ids are drawn and statements prepared: from here on it is one message
         yield proxy, store
         proxy.flow()
         proxy.accept()
@@ -38,25 +41,25 @@ async def proxy_and_store(address: str) -> AsyncIterator[tuple[Proxy, PostgresSt
 
 
 async def test_a_claim_that_was_committed_but_not_confirmed_is_fresh_and_has_one_row(
-    proxy_and_store: tuple[Proxy, PostgresStore], address: str
+    proxy_and_store: tuple[Proxy, Store], address: str
 ) -> None:
     proxy, store = proxy_and_store
     proxy.lose_reply(b"evt_lost")
-    old, lost = await store.claim([make_claim("warm"), make_claim("evt_lost", body=b"kept")])
+    old, lost = await store.claims.insert([make_claim("warm"), make_claim("evt_lost", body=b"kept")])
     assert proxy.lost.is_set()
     assert (old.fresh, lost.fresh, lost.same_body) == (False, True, True)
     assert ask(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
     payload = await store.receipts.payload(lost.receipt)
     assert payload is not None and payload.body == b"kept"
-    assert not (await store.claim([make_claim("evt_lost")]))[0].fresh
+    assert not (await store.claims.insert([make_claim("evt_lost")]))[0].fresh
 
 
 async def test_a_claim_that_never_arrived_is_sent_again_and_has_one_row(
-    proxy_and_store: tuple[Proxy, PostgresStore], address: str
+    proxy_and_store: tuple[Proxy, Store], address: str
 ) -> None:
     proxy, store = proxy_and_store
     proxy.lose_request(b"evt_lost")
-    old, lost = await store.claim([make_claim("warm"), make_claim("evt_lost")])
+    old, lost = await store.claims.insert([make_claim("warm"), make_claim("evt_lost")])
     assert proxy.lost.is_set()
     assert (old.fresh, lost.fresh) == (False, True)
     assert ask(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
@@ -64,10 +67,10 @@ async def test_a_claim_that_never_arrived_is_sent_again_and_has_one_row(
 
 async def test_a_reply_lost_while_ids_are_drawn_costs_nothing(address: str) -> None:
     async with proxied(address) as (proxy, through):
-        store = PostgresStore(Settings(database=through))
+        store = make_store(Settings(database=through))
         await store.open()
         proxy.lose_reply(b"nextval")
-        assert (await store.claim([make_claim("evt_1")]))[0].fresh
+        assert (await store.claims.insert([make_claim("evt_1")]))[0].fresh
         assert proxy.lost.is_set()
         assert len(ask(address, ROWS)) == 1
         await store.close()
@@ -75,7 +78,7 @@ async def test_a_reply_lost_while_ids_are_drawn_costs_nothing(address: str) -> N
 
 @pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
 async def test_a_claim_that_is_still_under_way_when_its_connection_dies_is_waited_for(
-    proxy_and_store: tuple[Proxy, PostgresStore], address: str, ending: str
+    proxy_and_store: tuple[Proxy, Store], address: str, ending: str
 ) -> None:
     """Somebody else's transaction holds the id; our first try waits for it, loses its client, and lives on."""
     proxy, store = proxy_and_store
@@ -86,7 +89,7 @@ async def test_a_claim_that_is_still_under_way_when_its_connection_dies_is_waite
         "VALUES (nextval('webhook_receipt_ids'), 'stripe', 'stripe', 'evt_lost', 'received', 'rival')"
     )
     proxy.leave(b"evt_lost")
-    claiming = asyncio.create_task(store.claim([make_claim("evt_lost"), make_claim("evt_new")]))
+    claiming = asyncio.create_task(store.claims.insert([make_claim("evt_lost"), make_claim("evt_new")]))
     await asyncio.wait_for(proxy.lost.wait(), 5)
     await until_waiting(address, 1)  # the first try, whose client is gone, or its repetition
     assert not claiming.done()
@@ -114,19 +117,22 @@ async def until_waiting(address: str, count: int) -> None:
 @pytest.mark.parametrize("how", ["stall", "refuse"])
 async def test_a_database_that_does_not_answer_is_unavailable_in_time_and_then_over(address: str, how: str) -> None:
     async with proxied(address) as (proxy, through):
-        store = PostgresStore(Settings(database=through, claim_timeout=1.0))
+        store = make_store(Settings(database=through, claim_timeout=1.0))
         await store.open()
-        await store.claim([make_claim("evt_1")])
+        await store.claims.insert([make_claim("evt_1")])
         getattr(proxy, how)()
         started = time.monotonic()
         results = await asyncio.gather(
-            store.claim([make_claim("evt_2")]), store.claim([make_claim("evt_3")]), store.ping(), return_exceptions=True
+            store.claims.insert([make_claim("evt_2")]),
+            store.claims.insert([make_claim("evt_3")]),
+            store.ping(),
+            return_exceptions=True,
         )
         assert all(isinstance(result, StoreUnavailable) for result in results), results
         assert time.monotonic() - started < 2.0
         proxy.flow()
         proxy.accept()
-        outcomes = await store.claim([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_4")])
+        outcomes = await store.claims.insert([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_4")])
         assert (outcomes[0].fresh, outcomes[2].fresh) == (False, True)  # evt_2 may have been recorded after all
         assert len([row for row in ask(address, ROWS) if row[0] == "evt_2"]) == 1
         await store.close()
@@ -134,9 +140,9 @@ async def test_a_database_that_does_not_answer_is_unavailable_in_time_and_then_o
 
 async def test_a_store_closes_in_time_though_its_database_does_not_answer(address: str) -> None:
     async with proxied(address) as (proxy, through):
-        store = PostgresStore(Settings(database=through, claim_timeout=0.5))
+        store = make_store(Settings(database=through, claim_timeout=0.5))
         await store.open()
-        claiming = asyncio.create_task(store.claim([make_claim("evt_1")]))
+        claiming = asyncio.create_task(store.claims.insert([make_claim("evt_1")]))
         proxy.stall()
         await asyncio.wait([claiming])
         await asyncio.wait_for(store.close(), 3)
@@ -153,7 +159,7 @@ async def test_a_lease_whose_reply_was_lost_uses_no_attempt_and_waits_for_no_lea
             handled.append(event.id)
 
         async with inbox.lifespan():
-            await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])
+            await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
             proxy.lose_answer(b"evt_1")
             inbox._runtime.start_worker()
             done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"

@@ -53,7 +53,9 @@ async def test_a_kill_at_any_step_repeats_the_call_with_the_same_key_or_not_at_a
     calls = tmp_path / "calls"
     inbox = make_inbox(worker=False)
     async with inbox.lifespan():
-        await inbox._runtime.store.claim([make_claim("evt_1"), make_claim("evt_2")])  # both ask for the same key
+        await inbox._runtime.store.claims.insert(
+            [make_claim("evt_1"), make_claim("evt_2")]
+        )  # both ask for the same key
         victim = RelayProcess(database, calls, point)
         try:
             await until(victim.killed, 60)

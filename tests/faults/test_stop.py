@@ -32,7 +32,7 @@ async def test_stopping_ends_in_time_though_the_database_does_not_answer(postgre
             await asyncio.sleep(30)
 
         await inbox.start()
-        await inbox._runtime.store.claim([make_claim(f"evt_{n}") for n in range(20)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(20)])
         async with asyncio.timeout(10):
             for _ in range(8):
                 await inside.acquire()

@@ -41,7 +41,7 @@ async def test_events_of_a_worker_whose_host_vanished_do_not_die_of_its_locks(
 
     async with inbox.lifespan():
         ask(database, "CREATE TABLE ledger (event_id TEXT PRIMARY KEY, twice TEXT)")
-        await inbox._runtime.store.claim([make_claim(f"evt_{number}") for number in range(3)])
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
         if way == "direct":
             await _lose_worker(database, database, inbox)
         else:
@@ -71,16 +71,16 @@ async def test_sessions_of_a_worker_that_holds_a_live_lease_are_left_alone(
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         ask(database, "CREATE TABLE ledger (event_id TEXT PRIMARY KEY, twice TEXT)")
-        await inbox._runtime.store.claim([make_claim("evt_1")])
+        await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         worker = await asyncio.to_thread(WorkerProcess, database, "60")
         try:
             idle = OPEN + " AND state_change < now() - interval '1.5 seconds'"
             await until(database, idle, lambda count: count == 1)
             name = ask(database, "SELECT worker FROM webhook_receipts")[0][0]
-            assert await inbox._runtime.store.end_sessions(name) == 0
+            assert await inbox._runtime.store.leases.end_sessions(name) == 0
             assert ask(database, OPEN) == [(1,)]
             ask(database, "UPDATE webhook_receipts SET lease_until = now() - interval '1 second', lease = lease + 1")
-            assert await inbox._runtime.store.end_sessions(name) == 1
+            assert await inbox._runtime.store.leases.end_sessions(name) == 1
         finally:
             await asyncio.to_thread(worker.end)
 
@@ -99,7 +99,7 @@ async def test_a_transaction_that_nobody_ends_is_ended_by_the_server(
         found.append(await tx.fetchval("SHOW tcp_keepalives_idle"))
 
     async with inbox.lifespan():
-        await inbox._runtime.store.claim([make_claim("evt_1")])
+        await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
         await until(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'", lambda n: n == 1)
     assert found == [17_000, "30"]

@@ -52,7 +52,9 @@ async def filled(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterat
 
         async def claim(count: int) -> None:
             nonlocal claimed
-            await inbox._runtime.store.claim([make_claim(f"evt_{n:06d}") for n in range(claimed, claimed + count)])
+            await inbox._runtime.store.claims.insert(
+                [make_claim(f"evt_{n:06d}") for n in range(claimed, claimed + count)]
+            )
             claimed += count
 
         yield claim

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.alerts.settings import WINDOW, AlertSettings
-from oncehook.model.rows import Measured
+from oncehook.model.incident import Measured
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
 

@@ -22,14 +22,13 @@ from oncehook.concurrency.calling import after_failure
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.http_client.client import Outgoing
 from oncehook.model.errors import ConfigurationError, Unavailable
-from oncehook.model.incident import AlertTarget, LeasedAlert, SettledAlert
+from oncehook.model.incident import AlertTarget, Incident, LeasedAlert, SettledAlert, Watched
 from oncehook.model.retry import Retry
-from oncehook.model.rows import Incident, Watched
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
 from oncehook.providers.expressions import moment
 from oncehook.providers.source import Source
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 TURN = "alerts"
 POLICY = Retry(attempts=40, first=10.0, most=1800.0)

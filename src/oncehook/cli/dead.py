@@ -19,7 +19,7 @@ from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import grouped
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 PAGE = 500
 MOST_ERRORS = 10_000

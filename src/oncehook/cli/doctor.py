@@ -19,8 +19,8 @@ from oncehook.model.values import as_duration
 from oncehook.operations.doctor import examine
 from oncehook.operations.rotation import removed_secret
 from oncehook.runtime import Runtime
-from oncehook.store.protocols import Store
 from oncehook.store.rows import REJECTIONS_KEPT
+from oncehook.store.store import Store
 
 SAFE_SQLITE = (3, 51, 3)
 MOST_SECONDS_APART = 5.0
@@ -102,12 +102,12 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
 
 async def _handlers(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
     """Sources whose events this app has no handler for, and events that no process has one for."""
-    elsewhere = {row["source"] for row in await store.live_handlers()}
+    elsewhere = {row.source for row in await store.roster.live_handlers()}
     for name in sorted(runtime.sources.keys() - runtime.handlers.handled.sources):
         who = "another process does" if name in elsewhere else "no running process does either, and its events wait"
         yield "note", f"source {name}: this app handles none of its events (no handler, forward or email); {who}"
-    for name, row in (await store.unhandled()).items():
-        events = "1 event has" if row["number"] == 1 else f"{row['number']:,} events have"
+    for name, row in (await store.roster.unhandled()).items():
+        events = "1 event has" if row.number == 1 else f"{row.number:,} events have"
         source = runtime.sources.get(name)
         if source is not None and source.settings.unhandled == "ignore":
             after = as_duration(IGNORE_SECONDS)
@@ -115,7 +115,7 @@ async def _handlers(runtime: Runtime, store: Store) -> AsyncIterator[Finding]:
             continue
         yield (
             "wrong",
-            f"source {name}: {events} no handler anywhere since {row['since'][:19]}: start the "
+            f"source {name}: {events} no handler anywhere since {row.since[:19]}: start the "
             f'process that handles them, leave their types out with `types`, or set unhandled = "ignore"; see '
             f"`oncehook events --unhandled --source {name}`",
         )

@@ -14,8 +14,7 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.effects.effect import effect_json
-from oncehook.model.effect import EffectFilter, EffectState
-from oncehook.model.rows import StoredEffect
+from oncehook.model.effect import EffectFilter, EffectState, StoredEffect
 from oncehook.operations.replay import replay_effects, whoami
 
 PAGE = 500

@@ -10,7 +10,7 @@ from oncehook.cli.options import config_option, opened, run
 from oncehook.config.settings import Configuration
 from oncehook.operations.prune import forget, mentioning
 from oncehook.operations.replay import whoami
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 if TYPE_CHECKING:
     from oncehook.email import Email

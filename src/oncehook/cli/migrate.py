@@ -7,7 +7,7 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, run
 from oncehook.config.settings import Settings
-from oncehook.store import make_store, queries
+from oncehook.store import dialect_of, make_store, queries
 
 
 @click.command("migrate")
@@ -29,7 +29,7 @@ async def _apply(settings: Settings) -> None:
     store = make_store(settings)
     await store.open()
     try:
-        done = await store.migrate()
+        done = await store.schema.migrate()
     finally:
         await store.close()
     for name in done:
@@ -44,14 +44,13 @@ async def _print(settings: Settings) -> None:
 
 
 async def _pending(settings: Settings) -> list[tuple[int, str, str]]:
-    if settings.database.startswith("sqlite:"):
-        from oncehook.store.sqlite.file import database_path
-
-        if not database_path(settings.database).exists():  # opening it would create it
-            return list(queries.migrations("sqlite"))
+    dialect = dialect_of(settings.database)
+    file = dialect.file(settings.database)
+    if file is not None and not file.exists():  # opening it would create it
+        return list(queries.migrations(dialect.name))
     store = make_store(settings)
     await store.open()
     try:
-        return await store.pending_migrations()
+        return await store.schema.pending()
     finally:
         await store.close()

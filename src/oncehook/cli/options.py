@@ -18,8 +18,8 @@ from oncehook.config.settings import Configuration
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.rows import Row
 from oncehook.operations.selection import parse_moment
-from oncehook.store import make_store
-from oncehook.store.protocols import Store
+from oncehook.store import dialect_of, make_store
+from oncehook.store.store import Store
 
 T = TypeVar("T")
 
@@ -49,7 +49,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Store]:
     store = make_store(replace(configuration.settings, migrate="never"))
     await store.open()
     try:
-        if await store.pending_migrations():
+        if await store.schema.pending():
             raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
         yield store
     finally:
@@ -59,15 +59,12 @@ async def opened(configuration: Configuration) -> AsyncIterator[Store]:
 def require_database(configuration: Configuration) -> None:
     """A look must not create an empty SQLite file where somebody mistyped a path."""
     address = configuration.settings.database
-    if address.startswith("sqlite:"):
-        from oncehook.store.sqlite.file import database_path
-
-        path = database_path(address)
-        if not path.exists():
-            raise ConfigurationError(
-                f"there is no inbox at {path}: start one with `oncehook serve`, or say where it is with --config, "
-                f"ONCEHOOK_DATABASE or --app module:inbox"
-            )
+    path = dialect_of(address).file(address)
+    if path is not None and not path.exists():
+        raise ConfigurationError(
+            f"there is no inbox at {path}: start one with `oncehook serve`, or say where it is with --config, "
+            f"ONCEHOOK_DATABASE or --app module:inbox"
+        )
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click

@@ -3,12 +3,12 @@
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any
 
 import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import Parsed, config_option, json_option, opened, print_json, printable, run
+from oncehook.model.rows import Pause
 from oncehook.model.values import positive_duration
 from oncehook.operations.pause import pause
 
@@ -49,23 +49,23 @@ def change(
     """Pause or resume, and say so."""
     configuration, _ = configured(config)
 
-    async def work() -> tuple[bool, dict[str, Any] | None]:
+    async def work() -> tuple[bool, Pause | None]:
         async with opened(configuration) as store:
             changed = await act(store, source, known=configuration.sources)
-            return changed, next((row for row in await store.pauses() if row["source"] == source), None)
+            return changed, next((row for row in await store.pauses.active() if row.source == source), None)
 
     (changed, row), word = run(work()), "paused" if paused else "resumed"
     if as_json:
-        until = row["ends_at"] if row else None
+        until = row.ends_at if row else None
         print_json({"source": source, "paused": paused, "changed": changed, "ends_at": until})
     elif changed:
-        click.echo(f"{printable(source)} is {word}{pause_text(row) if row else ''}")
+        click.echo(f"{printable(source)} is {word}{pause_text(row.ends_at, row.reason) if row else ''}")
     else:
         click.echo(f"{printable(source)} {'was paused before' if paused else 'was not paused'}", err=True)
     sys.exit(0 if changed else 1)
 
 
-def pause_text(pause: dict[str, Any]) -> str:
+def pause_text(ends_at: str | None, reason: str | None) -> str:
     """` until 2026-11-16T15:00:00Z (the warehouse is migrated)`: what is known of it."""
-    until = f" until {pause['ends_at'][:19]}Z" if pause["ends_at"] else ""
-    return until + (f" ({printable(pause['reason'])})" if pause["reason"] else "")
+    until = f" until {ends_at[:19]}Z" if ends_at else ""
+    return until + (f" ({printable(reason)})" if reason else "")

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import click
 
 from oncehook.operations.replay import BATCH, Outcomes, Progress, Replayed, outcomes
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 EVERY = 0.5
 """Seconds between two looks at what became of a replay."""

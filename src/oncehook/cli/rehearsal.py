@@ -9,8 +9,8 @@ from oncehook.model.receipt import Receipt
 from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
 from oncehook.operations.replay import pages
 from oncehook.runtime.rehearsing import rehearsing
-from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
+from oncehook.store.store import Store
 
 if TYPE_CHECKING:
     from oncehook.runtime import Runtime

@@ -23,8 +23,8 @@ from oncehook.model.values import positive_duration, rate
 from oncehook.operations.dead_letters import common, shape
 from oncehook.operations.rehearse import REALLY_MADE
 from oncehook.operations.replay import REPLAYABLE, Outcomes, Replayed, bounded, pages, replay, survey
-from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
+from oncehook.store.store import Store
 
 if TYPE_CHECKING:
     from oncehook.inbox import Inbox

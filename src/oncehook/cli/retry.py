@@ -12,8 +12,8 @@ from oncehook.cli.show import resolve_all
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.operations.replay import Replayed, bounded, retry_now
-from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
+from oncehook.store.store import Store
 
 
 @click.command("retry")

@@ -4,7 +4,7 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, json_option, print_json
-from oncehook.store import queries
+from oncehook.store import dialect_of, queries
 
 DIALECTS = ("sqlite", "postgres")
 
@@ -26,7 +26,7 @@ def command(table: str | None, config: str | None, dialect: str | None, as_json:
     oncehook schema --dialect postgres
     oncehook schema webhook_receipts --json | jq -r '.column + ": " + .meaning'
     """
-    dialect = dialect or ("sqlite" if configured(config)[0].settings.database.startswith("sqlite:") else "postgres")
+    dialect = dialect or dialect_of(configured(config)[0].settings.database).name
     if as_json:
         _print_columns(table, dialect)
     elif table is not None:

@@ -85,7 +85,7 @@ def command(
         runtime.set_concurrency(concurrency)
     if no_fast_paths:
         runtime.set_fast_paths(False)
-    if processes > 1 and runtime.settings.database.startswith("sqlite:"):
+    if processes > 1 and runtime.store.dialect.single_writer:
         raise ConfigurationError(
             "--processes needs PostgreSQL: on SQLite one process writes, and more would only wait for it"
         )
@@ -248,7 +248,7 @@ def serve(inbox: Inbox, listener: socket.socket, dashboard: "Dashboard | None", 
             gc.collect()
             gc.freeze()  # what start-up made stays; the collector need not walk it again and again
             gc.set_threshold(50_000, 20, 50)
-            if runtime.settings.database.startswith("sqlite:"):
+            if runtime.store.dialect.single_writer:
                 # The writer's thread needs the GIL back after each statement; by default it waits 5 ms for it.
                 sys.setswitchinterval(0.0005)
             unfinished = close_unfinished(server.server_state.connections, runtime.settings.receive_timeout)

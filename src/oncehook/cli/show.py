@@ -22,13 +22,13 @@ from oncehook.cli.options import (
 )
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
-from oncehook.model.effect import EffectFilter
+from oncehook.model.effect import EffectFilter, StoredEntity, StoredNoop
 from oncehook.model.receipt import Filter, Payload, Receipt
-from oncehook.model.rows import ReplayEntry, StoredAttempt, StoredDuplicate, StoredEntity, StoredNoop
+from oncehook.model.rows import ReplayEntry, StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.selection import EventAmbiguous, EventNotFound, find_event, find_receipts
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 MOST_EFFECTS = 1000
 ATTEMPT_COLOURS = {"processed": "green", "no handler": "bright_black", "released": "bright_black", "retrying": "yellow"}

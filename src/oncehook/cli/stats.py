@@ -19,12 +19,11 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.cli.pause import pause_text
-from oncehook.model.effect import EffectState
-from oncehook.model.rows import WaitingEffects
+from oncehook.model.effect import EffectState, WaitingEffects
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import positive_duration
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
 OVERDUE = 60
@@ -104,7 +103,7 @@ def _print(sources: list[dict[str, Any]], effects: dict[str, Any]) -> None:
 
 async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row for each source, and one about effects, empty if there are none."""
-    pauses = await store.pauses()
+    pauses = await store.pauses.active()
     counts, lags, noops = await store.stats.counts(), await store.stats.lags(), await store.effects.noop_counts()
     states, waiting = await store.effects.counts(), await store.effects.waiting()
     unfinished = await store.alerts.measure("unfinished", {})
@@ -127,12 +126,12 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     for noop in noops:
         if noop.source in sources:
             sources[noop.source][NOOPS[noop.reason]] = noop.noops
-    for name, row in (await store.unhandled()).items():
+    for name, row in (await store.roster.unhandled()).items():
         if name in sources:
-            sources[name]["unhandled"] = row["number"]
-    for row in pauses:
-        sources.setdefault(row["source"], _nothing(row["source"])).update(
-            paused_at=row["paused_at"], paused_until=row["ends_at"], paused_reason=row["reason"]
+            sources[name]["unhandled"] = row.number
+    for pause in pauses:
+        sources.setdefault(pause.source, _nothing(pause.source)).update(
+            paused_at=pause.paused_at, paused_until=pause.ends_at, paused_reason=pause.reason
         )
     return [sources[name] for name in sorted(sources)], _about_effects(states, waiting)
 
@@ -191,7 +190,7 @@ def _print_paused(sources: list[dict[str, Any]]) -> None:
     for row in sources:
         if row["paused_at"]:
             name = printable(row["source"])
-            more = pause_text({"ends_at": row["paused_until"], "reason": row["paused_reason"]})
+            more = pause_text(row["paused_until"], row["paused_reason"])
             since = f"{name} is paused since {row['paused_at'][:19]}Z{more}"
             click.echo(f"{since}: its events wait for `oncehook resume {name}`")
 

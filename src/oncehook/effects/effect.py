@@ -17,10 +17,9 @@ from typing import Any
 from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function
 from oncehook.concurrency.calling import name_of as told
-from oncehook.model.effect import LeasedEffect
+from oncehook.model.effect import LeasedEffect, StoredEffect
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.retry import Retry
-from oncehook.model.rows import StoredEffect
 from oncehook.providers.expressions import is_storable
 
 EFFECT_TIMEOUT = 30.0

@@ -22,8 +22,9 @@ from oncehook.model.effect import EffectState, LeasedEffect, SettledEffect
 from oncehook.model.errors import Unavailable
 from oncehook.model.retry import Crashed, Fail, NotNow, Retry
 from oncehook.observability import signals, tracing
-from oncehook.store.protocols import EffectStore, Store
+from oncehook.store.protocols import EffectStore
 from oncehook.store.rows import EffectTarget
+from oncehook.store.store import Store
 
 MARGIN = 15.0
 """How much longer than its target may take an effect is leased: for the mark, on a busy day."""

@@ -16,7 +16,7 @@ from oncehook.email.events import normalise, sendgrid_message
 from oncehook.email.rows import EventCount, Found, StoredFact, StoredStatus
 from oncehook.email.suppress import Allowed, Blocked, Change, Policy, Suppression
 from oncehook.model.timestamps import rfc3339
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.store.transaction import Transaction
 
 PAGE = 500

@@ -20,7 +20,7 @@ from oncehook.email.status import Difference, Fact, ask
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.timestamps import rfc3339
 from oncehook.providers.expressions import moment
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.store.transaction import Transaction
 
 SOFT_BOUNCES, MANUAL = "soft_bounces", "manual"

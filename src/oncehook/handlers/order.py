@@ -10,13 +10,13 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from oncehook.model.effect import StoredEntity
 from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Receipt
-from oncehook.model.rows import StoredEntity
 from oncehook.model.timestamps import rfc3339
 from oncehook.providers.expressions import indexed, is_storable
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 
 class Occurred:

@@ -14,16 +14,16 @@ import secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.handlers.registry import Handlers
 from oncehook.model.errors import Unavailable
 from oncehook.model.patterns import Handled, compile_pattern
+from oncehook.model.rows import LiveHandler
 from oncehook.observability import signals
 from oncehook.providers.source import Source
-from oncehook.store.protocols import Store
-from oncehook.store.roster import Position, Type
+from oncehook.store.rows import Position, Type
+from oncehook.store.store import Store
 
 LOOK_SECONDS = 1.0
 SHARE = 20
@@ -127,7 +127,7 @@ class Roster:
     async def look(self) -> None:
         """Stay registered, read who handles what, and sort the events that wait."""
         is_registered = await self._register()
-        is_news = self._know(await self.store.live_handlers())
+        is_news = self._know(await self.store.roster.live_handlers())
         for serial in (False, True):
             await self._set_apart(serial)
         if is_registered or is_news or self.clock.monotonic() >= self._next_take_up:
@@ -138,7 +138,7 @@ class Roster:
         own = self.handlers.handled
         if own == self._registered and await self._is_seen():
             return False
-        await self.store.register(self.name, own)
+        await self.store.roster.register(self.name, own)
         self._registered, self._next_seen = own, self.clock.monotonic() + SEEN_SECONDS
         return True
 
@@ -146,11 +146,11 @@ class Roster:
         if not self._registered or self.clock.monotonic() < self._next_seen:
             return True
         self._next_seen = self.clock.monotonic() + SEEN_SECONDS
-        return await self.store.worker_seen(self.name)
+        return await self.store.roster.seen(self.name)
 
-    def _know(self, live: Iterable[Mapping[str, Any]]) -> bool:
+    def _know(self, live: Iterable[LiveHandler]) -> bool:
         """Take in what other processes handle; whether that is news."""
-        others = {(row["source"], row["pattern"], row["is_projection"]) for row in live if row["worker"] != self.name}
+        others = {(row.source, row.pattern, row.is_projection) for row in live if row.worker != self.name}
         elsewhere = tuple(sorted(others))
         changed = elsewhere != self._elsewhere or not self.is_known
         if changed:
@@ -163,10 +163,10 @@ class Roster:
         deadline = self.clock.monotonic() + LONGEST
         while self.clock.monotonic() < deadline:
             after = self._after[serial]
-            types, last, is_full = await self.store.waiting_types(after, self._size, serial=serial)
+            types, last, is_full = await self.store.roster.waiting_types(after, self._size, serial=serial)
             unhandled = [type_ for type_ in types if not self.is_handled(*type_)]
             if unhandled and last is not None:
-                found = await self.store.set_apart(unhandled, after, last, self._size, serial=serial)
+                found = await self.store.roster.set_apart(unhandled, after, last, self._size, serial=serial)
                 self._changed += found.total()
                 self._warn(found)
             self._after[serial] = self._next(after, last, serial) if is_full else None
@@ -195,7 +195,7 @@ class Roster:
     async def _take_up(self) -> None:
         deadline = self.clock.monotonic() + LONGEST
         self._next_take_up = self.clock.monotonic() + TAKE_UP_SECONDS
-        for type_ in await self.store.unhandled_types(MOST_TYPES):
+        for type_ in await self.store.roster.unhandled_types(MOST_TYPES):
             if self.is_handled(*type_):
                 await self._until(deadline, self._take_up_some, type_)
             elif self._ignores(type_[0]):
@@ -211,7 +211,7 @@ class Roster:
         self._next_take_up = float("-inf")
 
     async def _take_up_some(self, type_: Type) -> int:
-        taken = await self.store.take_up(type_, WINDOW)
+        taken = await self.store.roster.take_up(type_, WINDOW)
         if taken:
             self._warned.discard(type_)
             signals.emit("taken_up", source=type_[0], type=type_[1], count=taken)
@@ -219,7 +219,7 @@ class Roster:
         return taken
 
     async def _ignore_some(self, type_: Type) -> int:
-        ignored = await self.store.ignore_unhandled(type_, ignored_because(*type_), IGNORE_SECONDS, WINDOW)
+        ignored = await self.store.roster.ignore_unhandled(type_, ignored_because(*type_), IGNORE_SECONDS, WINDOW)
         if ignored:
             signals.emit("unhandled_ignored", source=type_[0], type=type_[1], count=ignored)
         return ignored

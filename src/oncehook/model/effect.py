@@ -1,9 +1,12 @@
 """Effects: their states, what a relay holds, and what it writes afterwards."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 
 import msgspec
+
+from oncehook.model.rows import Row
 
 
 class EffectState(StrEnum):
@@ -54,3 +57,86 @@ class EffectFilter:
     source: str | None = None
     key: str | None = None
     target: str | None = None
+
+
+class StoredEffect(Row, frozen=True):
+    """An effect as the table has it."""
+
+    id: int
+    scope: str
+    key: str
+    kind: str
+    target: str
+    status: str
+    attempts: int
+    created_at: str
+    next_attempt_at: str | None
+    done_at: str | None
+    last_error: str | None
+    source: str
+    receipt: int
+    replays: int
+    worker: str | None
+    args: str | None  # a JSON object; None: erased
+
+
+class ExpiredEffect(Row, frozen=True):
+    """An effect whose lease expired."""
+
+    id: int
+    lease: int
+    attempt: int
+    kind: str
+    target: str
+    key: str
+
+
+class WaitingEffects(Row, frozen=True):
+    """The effects of one kind and target that wait to be performed."""
+
+    kind: str
+    target: str
+    effects: int
+    crashed: int  # due, and their last process died
+    lag: float  # seconds since the oldest was due
+
+
+class StoredNoop(Row, frozen=True):
+    """What an event asked for and did not get."""
+
+    at: str
+    reason: str  # "effect" or "stale"
+    scope: str
+    key: str
+
+
+class NoopCount(Row, frozen=True):
+    """How many noops of one reason a source has."""
+
+    source: str
+    reason: str
+    noops: int
+
+
+class EntityState(Row, frozen=True):
+    """Where an entity stands."""
+
+    is_terminal: bool
+    at: datetime | None
+    version: int | None
+    event_id: str
+    state: str | None
+
+
+class StoredEntity(Row, frozen=True):
+    """What is known of an object, and which event said so."""
+
+    kind: str
+    id: str
+    state: str | None
+    at: str | None
+    version: int | None
+    is_terminal: bool
+    event_id: str
+    receipt: int
+    updated_at: str

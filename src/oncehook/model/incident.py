@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from oncehook.model.rows import Row
+
 
 @dataclass(frozen=True, slots=True)
 class AlertTarget:
@@ -42,3 +44,67 @@ class SettledAlert:
     status: str
     after: float = 0.0
     error: str | None = None
+
+
+class Measured(Row, frozen=True):
+    """What a rule's statement measures. Each statement has some of these columns."""
+
+    source: str = ""
+    value: int | float = 0
+    number: int = 0
+    last: float = 0
+    bucket: int = 0
+    is_paused: bool = False
+
+
+class OpenedIncident(Row, frozen=True):
+    """An incident that a turn opened."""
+
+    id: int
+    rule: str
+    source: str
+    value: float
+    threshold: float
+    summary: str
+
+
+class RecoveredIncident(Row, frozen=True):
+    """An incident that a turn closed."""
+
+    id: int
+    rule: str
+    source: str
+    seconds: float  # how long it was open
+
+
+class Watched(Row, frozen=True):
+    """What a turn opened and closed."""
+
+    opened: list[OpenedIncident]
+    recovered: list[RecoveredIncident]
+
+
+class SentAlert(Row, frozen=True):
+    """What one target was told of an incident."""
+
+    target: str
+    word: str
+    status: str
+    attempts: int
+    told_at: str | None
+    last_error: str | None
+
+
+class Incident(Row, frozen=True):
+    """An open incident."""
+
+    incident: int
+    rule: str
+    source: str
+    opened_at: str
+    value: float
+    worst: float
+    threshold: float
+    summary: str
+    below_at: str | None
+    alerts: tuple[SentAlert, ...] = ()

@@ -11,7 +11,7 @@ import logging
 import re
 import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,10 +20,10 @@ import msgspec
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.claim import Claim, Claimed
-from oncehook.model.effect import EffectState, LeasedEffect, SettledEffect
+from oncehook.model.effect import EffectState, ExpiredEffect, LeasedEffect, SettledEffect
 from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Leased, Settled
-from oncehook.model.rows import ExpiredEffect
+from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import metrics
@@ -290,29 +290,29 @@ def _where(told: str | None) -> dict[str, str]:
     return {"where": f"{Path(frames[-1][0]).name}:{frames[-1][1]}"} if frames else {}
 
 
-def rescued(row: Mapping[str, Any], done: Settled) -> None:
+def rescued(row: ExpiredReceipt, done: Settled) -> None:
     """A count and a line for a receipt whose lease ran out, and one more if that was its last attempt."""
     is_dead = done.status is State.FAILED
-    metrics.count("oncehook_processed_total", row["source"], "failed" if is_dead else done.outcome)
+    metrics.count("oncehook_processed_total", row.source, "failed" if is_dead else done.outcome)
     about = _about_row(row, done.status)
     emit("rescued", **about)
     if is_dead:
         emit("dead", **about, handler=done.handler, error=done.error)
 
 
-def abandoned(row: Mapping[str, Any]) -> None:
+def abandoned(row: AbandonedReceipt) -> None:
     """A line for an inline event that became a dead letter because its provider stopped retrying."""
-    emit("abandoned", **_about_row(row, State.FAILED), handler=row["handler"], error=row["last_error"])
+    emit("abandoned", **_about_row(row, State.FAILED), handler=row.handler, error=row.last_error)
 
 
-def _about_row(row: Mapping[str, Any], status: State) -> dict[str, Any]:
+def _about_row(row: ExpiredReceipt | AbandonedReceipt, status: State) -> dict[str, Any]:
     """The fields of an event's line, from a row of its receipt."""
     names = ("source", "provider", "event_id", "type", "object_id", "receipt")
-    about = {name: row[name] for name in names} | {"status": status.value}
-    about["correlation_id"] = row["correlation_id"] or str(row["receipt"])
-    if row["delivery_id"]:
-        about["delivery_id"] = row["delivery_id"]
-    return about | {"attempt": row["attempt"]}
+    about = {name: getattr(row, name) for name in names} | {"status": status.value}
+    about["correlation_id"] = row.correlation_id or str(row.receipt)
+    if row.delivery_id:
+        about["delivery_id"] = row.delivery_id
+    return about | {"attempt": row.attempt}
 
 
 NOOPS = {

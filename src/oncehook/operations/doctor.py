@@ -28,7 +28,7 @@ from oncehook.providers.proxied import ADDRESS, USUAL_PORTS, take_apart
 from oncehook.providers.source import Source
 from oncehook.providers.template import Body
 from oncehook.providers.verify import Verifier, seconds_of, window_of
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

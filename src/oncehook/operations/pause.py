@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from oncehook.model.errors import ConfigurationError
 from oncehook.operations.replay import whoami
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 
 async def pause(
@@ -18,23 +18,23 @@ async def pause(
 ) -> bool:
     """Pause a source, for so many seconds or until it is resumed. Returns False if it was paused before."""
     await check_source(store, source, known)
-    changed = await store.pause(source, actor or whoami(), reason=reason, seconds=seconds)
-    await store.notify()
+    changed = await store.pauses.pause(source, actor or whoami(), reason=reason, seconds=seconds)
+    await store.wakeups.notify()
     return changed
 
 
 async def resume(store: Store, source: str, *, known: Iterable[str], actor: str | None = None) -> bool:
     """Resume a source. Returns False if it was not paused."""
     await check_source(store, source, known)
-    changed = await store.resume(source, actor or whoami())
-    await store.notify()
+    changed = await store.pauses.resume(source, actor or whoami())
+    await store.wakeups.notify()
     return changed
 
 
 async def check_source(store: Store, source: str, known: Iterable[str]) -> None:
     """Refuse a mistyped name, which would pause nothing. `known` are the configured sources."""
     names = {*known, *await store.receipts.sources()}
-    names |= {row["source"] for row in await store.pauses()}
+    names |= {row.source for row in await store.pauses.active()}
     if source not in names:
         shown = source if source.isprintable() else source.encode("unicode_escape").decode()
         message = f"there is no source {shown}; known are {', '.join(sorted(names)) or 'none'}"

@@ -23,8 +23,9 @@ from oncehook.model.errors import ConfigurationError, Unavailable
 from oncehook.model.values import as_duration
 from oncehook.observability import signals
 from oncehook.providers.definition import Provider
-from oncehook.store.protocols import Pruning, Store
+from oncehook.store.operator_protocols import Pruning
 from oncehook.store.rows import Cursor, Cutoffs
+from oncehook.store.store import Store
 
 MARGIN = 5 * 86400.0
 """How much longer than its provider retries a receipt is kept."""

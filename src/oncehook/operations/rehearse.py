@@ -22,7 +22,7 @@ from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Payload, Receipt
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.store.transaction import Native, Pick, Transaction
 
 REALLY_MADE = "Calls that a handler makes itself (HTTP, mail, another database) are really made."

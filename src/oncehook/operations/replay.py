@@ -22,8 +22,8 @@ from oncehook.model.receipt import Receipt
 from oncehook.model.states import TRANSITIONS, State
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
-from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
+from oncehook.store.store import Store
 
 BATCH = 500
 """Receipts a transaction: few enough that neither the door nor a worker waits for one."""
@@ -178,7 +178,7 @@ async def _replay_page(
         await store.operations.replay([r.receipt for r in movable], actor, detail, action=action) if movable else ()
     )
     if moved:
-        await store.notify()
+        await store.wakeups.notify()
     done.matched += len(page)
     done.left.update(why for _, why in page if why is not None)
     for receipt in movable:
@@ -199,7 +199,7 @@ async def retry_now(store: Store, selection: Selection, *, actor: str | None = N
         waiting = [receipt.receipt for receipt, _ in page if receipt.status is State.RETRYING]
         moved = await store.operations.retry_now(waiting, actor, detail) if waiting else []
         if moved:
-            await store.notify()
+            await store.wakeups.notify()
         done.matched += len(page)
         done.left.update(receipt.status.value for receipt, _ in page if receipt.status is not State.RETRYING)
         done.replayed[State.RETRYING.value] += len(moved)

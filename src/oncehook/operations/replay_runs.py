@@ -11,8 +11,8 @@ from typing import Any
 
 from oncehook.model.errors import OncehookError
 from oncehook.operations.replay import Outcomes, Replayed, begin_run, bounded, outcomes, replay
-from oncehook.store.protocols import Store
 from oncehook.store.rows import Selection
+from oncehook.store.store import Store
 
 SHOWN = 100
 """Finished runs that this process remembers."""

@@ -13,7 +13,7 @@ from oncehook.model.effect import EffectState
 from oncehook.model.errors import Unavailable
 from oncehook.model.states import State
 from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, together
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 PER_SOURCE = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_unhandled", "oncehook_paused")
 
@@ -51,8 +51,11 @@ class Scrape:
     async def _ask(self) -> dict[Key, float]:
         try:
             counts, lags = await self.store.stats.counts(), await self.store.stats.lags()
-            effects, pauses = await self.store.effects.counts(), await self.store.pauses()
-            unfinished, unhandled = await self.store.alerts.measure("unfinished", {}), await self.store.unhandled()
+            effects, pauses = await self.store.effects.counts(), await self.store.pauses.active()
+            unfinished, unhandled = (
+                await self.store.alerts.measure("unfinished", {}),
+                await self.store.roster.unhandled(),
+            )
         except Unavailable:
             return {}
         gauges: dict[Key, float] = {("oncehook_effects", state.value): 0.0 for state in EffectState}
@@ -65,10 +68,10 @@ class Scrape:
             gauges["oncehook_lag_seconds", source] = max(0.0, seconds)
         for age in unfinished:
             gauges["oncehook_oldest_unfinished_seconds", age.source] = max(0.0, age.value)
-        for source, row in unhandled.items():
-            gauges["oncehook_unhandled", source] = row["number"]
-        for row in pauses:
-            gauges["oncehook_paused", row["source"]] = 1.0
+        for source, waiting in unhandled.items():
+            gauges["oncehook_unhandled", source] = waiting.number
+        for pause in pauses:
+            gauges["oncehook_paused", pause.source] = 1.0
         for name, number in effects.items():
             gauges["oncehook_effects", name] = number
         return gauges

@@ -11,7 +11,7 @@ from oncehook.model.states import UNHANDLED, State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
 from oncehook.providers.expressions import moment
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 PAGE = 500
 STATES = (*(state.value for state in State), UNHANDLED)

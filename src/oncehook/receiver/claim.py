@@ -12,7 +12,7 @@ from contextlib import suppress
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.claim import Claim, Claimed
 from oncehook.model.errors import IntakeFull, KeyTaken, RowRefused, StoreUnavailable, Unavailable
-from oncehook.store.protocols import Store
+from oncehook.store.protocols import ClaimStore
 
 MOST_IN_A_BATCH = 500
 MOST_BYTES_IN_A_BATCH = 8 * 2**20
@@ -35,7 +35,14 @@ class Claimer:
     """Takes claims and answers each when its commit is durable."""
 
     def __init__(
-        self, store: Store, *, observe: Observe, limit: int, limit_bytes: int, timeout: float, clock: Clock = SYSTEM
+        self,
+        store: ClaimStore,
+        *,
+        observe: Observe,
+        limit: int,
+        limit_bytes: int,
+        timeout: float,
+        clock: Clock = SYSTEM,
     ) -> None:
         self.store = store
         self.observe = observe
@@ -67,7 +74,7 @@ class Claimer:
         self._waiting.append(group)
         self._events += len(claims)
         self._bytes += group.bytes
-        if self._flushing < self.store.parallel_claims:
+        if self._flushing < self.store.parallel:
             self._flushing += 1
             task = loop.create_task(self._flush())
             self._tasks.add(task)
@@ -151,7 +158,7 @@ class Claimer:
     async def _commit_singly(self, group: Group) -> None:
         """Where an event's other keys are taken, the receipt that has them answers for it."""
         try:
-            results = [await self.store.claim_or_find(claim) for claim in group.claims]
+            results = [await self.store.insert_or_find(claim) for claim in group.claims]
         except Unavailable as error:
             _fail([group], error)
             return
@@ -168,9 +175,9 @@ class Claimer:
         keys = [(claim.source, claim.event_id) for claim in claims]
         first = dict(zip(reversed(keys), reversed(claims), strict=True))
         if len(first) == len(claims):  # nearly always: nobody races with a twin
-            return await self.store.claim(claims)
+            return await self.store.insert(claims)
         offered = list(dict.fromkeys(keys))
-        outcomes = dict(zip(offered, await self.store.claim([first[key] for key in offered]), strict=True))
+        outcomes = dict(zip(offered, await self.store.insert([first[key] for key in offered]), strict=True))
         return [_result(claim, first[key], outcomes[key]) for key, claim in zip(keys, claims, strict=True)]
 
 

@@ -6,7 +6,7 @@ from collections import deque
 from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import Unavailable
 from oncehook.observability import signals
-from oncehook.store.protocols import Store
+from oncehook.store.protocols import ClaimStore
 
 MOST_WAITING = 10_000
 BATCH = 500
@@ -17,7 +17,7 @@ PAUSE = 0.2
 class DuplicateLog:
     """Notes duplicates soon, in batches. When too many wait, the newest are counted instead of noted."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ClaimStore) -> None:
         self.store = store
         self.dropped = 0
         self._waiting: deque[Duplicate] = deque()

@@ -29,7 +29,7 @@ from oncehook.providers.source import Source
 from oncehook.receiver.ack import Response, inline_failed, inline_processed, unavailable
 from oncehook.receiver.claim import Claimer
 from oncehook.store.paused_sources import Paused
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 UNHANDLED_SECONDS = 60
 """When a sender may come again with an event that this process has no handler for."""
@@ -128,7 +128,7 @@ class Inline:
         elif claimed.status not in (State.PROCESSING, State.RETRYING):
             return "duplicate"  # done with, or replayed: then a worker has it
         else:
-            leased = await self.store.lease_one(claimed.receipt, self.lease_seconds, "inline")
+            leased = await self.store.leases.take_one(claimed.receipt, self.lease_seconds, "inline")
         if leased is None:
             return "busy"
         settled = await self.processor.work(leased, retry=self._policy(source), retry_after=source.horizon)

@@ -14,7 +14,7 @@ from oncehook.receiver.duplicates import DuplicateLog
 from oncehook.receiver.rejections import AckLog, RefusalLog, RejectionLog, SecretLog
 from oncehook.receiver.request import Reads
 from oncehook.receiver.steps import Receiver
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 Notify = Callable[[], None]
 
@@ -38,9 +38,9 @@ class Reception:
     ) -> None:
         self._wake = wake
         self._announce = announce
-        self.duplicates = DuplicateLog(store)
+        self.duplicates = DuplicateLog(store.claims)
         self.claimer = Claimer(
-            store,
+            store.claims,
             observe=self._observe,
             limit=settings.intake_limit,
             limit_bytes=settings.intake_bytes,

@@ -18,7 +18,7 @@ from oncehook.observability.meter import Meter
 from oncehook.providers.definition import Provider
 from oncehook.providers.proxied import ADDRESS
 from oncehook.providers.source import Source
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 MOST_BYTES = 65_536
 MOST_OF_A_HEADER = 4096

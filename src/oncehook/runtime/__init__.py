@@ -43,7 +43,7 @@ from oncehook.runtime.readiness import Readiness
 from oncehook.runtime.rehearsing import rehearsing
 from oncehook.runtime.sessions import make_sessions
 from oncehook.store import make_store
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.process import Processor
 from oncehook.worker.rescue import keep_rescuing
@@ -85,10 +85,10 @@ class Runtime:
         self.horizons: dict[str, Horizon] = {}
         self.handlers, self.effects, self.canonicals = Handlers(), Effects(), Canonical()
         self.store: Store = make_store(settings)
-        self.store.longest_handler = lambda: self.handlers.longest
+        self.store.process.longest_handler = lambda: self.handlers.longest
         self.sessions = None if engine is None else make_sessions(engine, self.store)
         self.proxies = Proxies(settings.trusted_proxies)
-        self.announcer = Announcer(self.store)
+        self.announcer = Announcer(self.store.wakeups)
         announce = self.announcer.announce
         self.reception = Reception(
             self.store, self.sources, settings, clock=clock, wake=self.wake_worker, announce=announce
@@ -360,7 +360,7 @@ class Runtime:
         )
         self.worker.start()
         self.roster.start()
-        self._listening = asyncio.create_task(keep_listening(self.store, self.worker.wake))
+        self._listening = asyncio.create_task(keep_listening(self.store.wakeups, self.worker.wake))
         self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
         self.relay.start()
         kept = effect_horizon(settings, self.horizons.values())

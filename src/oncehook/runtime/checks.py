@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import signals
 from oncehook.operations.prune import effect_horizon
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.store.transaction import django_writes_apart
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def check_configuration(runtime: "Runtime") -> None:
 
 async def check_schema(runtime: "Runtime", store: Store) -> None:
     """Raise ConfigurationError if the schema is out of date and this inbox must not migrate it."""
-    if runtime.settings.migrate == "never" and await store.pending_migrations():
+    if runtime.settings.migrate == "never" and await store.schema.pending():
         raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
 
 

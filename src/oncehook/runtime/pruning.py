@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from oncehook.config.settings import Horizon, Settings
 from oncehook.operations.prune import Progress, Pruned, count_prunable, effect_horizon, prune, prune_email
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 
 async def prune_all(

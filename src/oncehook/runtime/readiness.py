@@ -3,7 +3,7 @@
 import asyncio
 
 from oncehook.model.errors import Unavailable
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 READY_SECONDS = 1.8
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from oncehook.model.receipt import Receipt
 from oncehook.operations.rehearse import Rehearsal, rehearse
 from oncehook.runtime.sessions import make_sessions
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 if TYPE_CHECKING:
     from oncehook.runtime import Runtime

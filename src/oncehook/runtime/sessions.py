@@ -3,7 +3,7 @@
 from typing import Any
 
 from oncehook.model.errors import ConfigurationError
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 
 def make_sessions(engine: Any, store: Store) -> Any:

@@ -1,24 +1,35 @@
 """The database: protocols that the rest of the code uses, and one package per dialect."""
 
+from importlib import import_module
+
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError
-from oncehook.store.protocols import Store
+from oncehook.store.database import Database
+from oncehook.store.dialect import Dialect
+from oncehook.store.postgres.dialect import POSTGRES
+from oncehook.store.sqlite.dialect import SQLITE
+from oncehook.store.store import Store
+
+DIALECTS = {"sqlite": SQLITE, "postgresql": POSTGRES, "postgres": POSTGRES}
+"""By the scheme of an address."""
+
+
+def dialect_of(address: str) -> Dialect:
+    """The dialect of a database address. Raises ConfigurationError for an unknown scheme."""
+    scheme = address.partition(":")[0]
+    if scheme not in DIALECTS:
+        raise ConfigurationError(
+            f"database: {scheme}: is not a database Oncehook knows; use sqlite:///file.db or postgresql://user@host/db"
+        )
+    return DIALECTS[scheme]
 
 
 def make_store(settings: Settings) -> Store:
     """The store of `settings.database`, not opened yet."""
-    address = settings.database
-    if address.startswith("sqlite:"):
-        from oncehook.store.sqlite.store import SqliteStore
-
-        return SqliteStore(settings)
-    if address.startswith(("postgresql://", "postgres://")):
-        try:
-            from oncehook.store.postgres.store import PostgresStore
-        except ModuleNotFoundError:
-            raise ConfigurationError("PostgreSQL needs its driver: pip install 'oncehook[postgres]'") from None
-        return PostgresStore(settings)
-    scheme = address.partition(":")[0]
-    raise ConfigurationError(
-        f"database: {scheme}: is not a database Oncehook knows; use sqlite:///file.db or postgresql://user@host/db"
-    )
+    dialect = dialect_of(settings.database)
+    try:
+        module = import_module(f"oncehook.store.{dialect.name}.database")
+    except ModuleNotFoundError:
+        raise ConfigurationError(f"{dialect.title} needs its driver: pip install 'oncehook[{dialect.name}]'") from None
+    database: Database = module.open_database(settings)
+    return Store(database)

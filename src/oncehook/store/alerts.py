@@ -7,8 +7,17 @@ from typing import Any
 
 import msgspec
 
-from oncehook.model.incident import AlertTarget, LeasedAlert, SettledAlert
-from oncehook.model.rows import Incident, Measured, OpenedIncident, RecoveredIncident, SentAlert, Watched
+from oncehook.model.incident import (
+    AlertTarget,
+    Incident,
+    LeasedAlert,
+    Measured,
+    OpenedIncident,
+    RecoveredIncident,
+    SentAlert,
+    SettledAlert,
+    Watched,
+)
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run
 
@@ -74,7 +83,9 @@ class Alerts:
         alerts = await self._executor.read("alerts_of", {"ids": ids}) if found else []
         sent = [(row["incident"], alert) for row, alert in zip(alerts, decode(alerts, SentAlert), strict=True)]
         return [
-            msgspec.structs.replace(incident, alerts=[alert for number, alert in sent if number == incident.incident])
+            msgspec.structs.replace(
+                incident, alerts=tuple(alert for number, alert in sent if number == incident.incident)
+            )
             for incident in decode(found, Incident)
         ]
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 
@@ -36,6 +37,9 @@ class Dialect:
 
     json: Callable[[Any], str]
     """A value as JSON that the database can hold."""
+
+    file: Callable[[str], Path | None]
+    """The file that an address names. None: a server has the database."""
 
     replay: tuple[str, ...]
     """The statements that replay receipts; the last one returns those that moved."""

@@ -4,8 +4,17 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from oncehook.model.effect import EffectFilter, LeasedEffect, SettledEffect
-from oncehook.model.rows import EntityState, ExpiredEffect, NoopCount, StoredEffect, StoredNoop, WaitingEffects
+from oncehook.model.effect import (
+    EffectFilter,
+    EntityState,
+    ExpiredEffect,
+    LeasedEffect,
+    NoopCount,
+    SettledEffect,
+    StoredEffect,
+    StoredNoop,
+    WaitingEffects,
+)
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run
 from oncehook.store.rows import EffectTarget

@@ -5,7 +5,7 @@ restart. What a worker holds and has not started goes back within a second; what
 """
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 FRESH = 1.0
 """Seconds for which an answer is as good as a new one."""
@@ -22,6 +22,6 @@ class Paused:
 
     async def sources(self) -> frozenset[str]:
         if self.clock.monotonic() - self._asked >= FRESH:
-            self._sources = frozenset(row["source"] for row in await self.store.pauses())
+            self._sources = frozenset(row.source for row in await self.store.pauses.active())
             self._asked = self.clock.monotonic()
         return self._sources

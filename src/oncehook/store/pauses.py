@@ -1,87 +1,76 @@
-"""What a worker must not lease, paused sources and events that other processes handle, and how to get past it.
+"""Paused sources: the verbs, and what a worker keeps of them to lease past a paused backlog."""
 
-The statements that lease leave both out by themselves, so once a pause is committed nothing of its source is leased.
-This module keeps that cheap: a worker leases in the order of what is due, and a backlog that it must not touch would
-stand at the head of that order and be passed over by every lease. So the worker looks now and then, in windows, for the
-place where its own events begin, and leases from there. An event that comes to lie before it waits for the next look.
-"""
-
-from collections.abc import Awaitable, Callable
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from oncehook.concurrency.clock import Clock
-from oncehook.model.patterns import Handled
-from oncehook.store.serial import Key
-
-LOOK_SECONDS = 1.0
-SHARE = 20
-"""A look for the floor is followed by so many times as long without one."""
-
-WINDOW = 20_000
-LAST_KEY = chr(0x10FFFF) * 64
-"""No serial key is greater: they are shorter than these 256 bytes."""
+from oncehook.model.patterns import Handled, matchers
+from oncehook.model.rows import DueWindow, EndedPause, Pause, PauseState
+from oncehook.store.backlog import Backlog
+from oncehook.store.decode import decode
+from oncehook.store.dialect import Dialect
+from oncehook.store.executor import Executor, Run
 
 ENDS_ITSELF = "oncehook"
-"""Who is recorded as having resumed a source whose pause had an end."""
-
-Window = Callable[[str], Awaitable[Any]]
-
-
-def pause_detail(source: str, reason: str | None, seconds: float | None) -> dict[str, Any]:
-    """What the audit keeps of a pause."""
-    detail = {"source": source, "reason": reason, "seconds": seconds}
-    return {name: value for name, value in detail.items() if value is not None}
+"""The actor that is recorded when a pause reaches its end."""
 
 
 class Pauses:
-    """What one process knows of paused sources; a second old at most."""
+    """Implements `PauseStore` on every database."""
 
-    def __init__(self, clock: Clock, lowest: str) -> None:
-        self.clock = clock
-        self.sources: frozenset[str] = frozenset()
-        self.floor = self._lowest = lowest  # nothing that may be leased is due before
-        self._next_look = self._next_floor = float("-inf")
-        self._handled: Handled | None = None
+    def __init__(self, executor: Executor, clock: Clock) -> None:
+        self._executor = executor
+        self.backlog = Backlog(clock, executor.dialect.earliest)
 
-    async def look(
-        self, sources: Callable[[], Awaitable[list[str]]], window: Window, handled: Handled | None = None
-    ) -> None:
-        """Bring it up to date, if it is time to. `handled` is what this process handles; None: everything."""
-        began = self.clock.monotonic()
-        if began < self._next_look:
-            return
-        found = frozenset(await sources())
-        passes_over = bool(found) or (handled is not None and handled.is_shared)
-        changed = (found, handled) != (self.sources, self._handled)
-        if changed or (passes_over and began >= self._next_floor):
-            self.floor = await self._find_floor(window) if passes_over else self._lowest
-            took = self.clock.monotonic() - began
-            self._next_floor = began + took * (1 + SHARE)
-        self.sources, self._handled = found, handled
-        self._next_look = self.clock.monotonic() + LOOK_SECONDS
+    async def pause(self, source: str, actor: str, *, reason: str | None = None, seconds: float | None = None) -> bool:
+        given = {"source": source, "actor": actor, "reason": reason, "seconds": seconds}
+        detail = {"source": source, "reason": reason, "seconds": seconds}
+        return await self._change("pause", given, {name: value for name, value in detail.items() if value is not None})
 
-    def forget(self) -> None:
-        """Something was changed by this process: the next lease looks."""
-        self._next_look = self._next_floor = float("-inf")
+    async def resume(self, source: str, actor: str) -> bool:
+        return await self._change("resume", {"source": source, "actor": actor}, {"source": source})
 
-    async def _find_floor(self, window: Window) -> str:
-        after = self._lowest
-        while True:
-            row = await window(after)
-            first: str | None = row["first"]
-            lately: str = row["lately"]
-            if first is not None:
-                return min(first, lately)
-            if row["number"] < WINDOW:
-                return lately
-            if row["last"] == after:  # a window of receipts of one moment
-                return after
-            after = row["last"]
+    async def active(self) -> list[Pause]:
+        return decode(await self._executor.read("pauses"), Pause)
 
-    def past(self, after: Key) -> Key:
-        """Where to go on among serial keys: behind all of a source that is paused or not handled here."""
-        return (after[0], LAST_KEY) if after[0] and not self.may_lease(after[0]) else after
+    async def refresh(self, handled: Handled | None) -> None:
+        """Bring the backlog's cursor up to date, at most once a second."""
 
-    def may_lease(self, source: str) -> bool:
-        """Whether this process may have something to do for a source."""
-        return source not in self.sources and (self._handled is None or source in self._handled.sources)
+        async def window(after: str, size: int) -> DueWindow:
+            given = {"after": after, "size": size, **handled_parameters(self._executor.dialect, handled)}
+            return decode(await self._executor.read("due_window", given), DueWindow)[0]
+
+        await self.backlog.refresh(self._sources, window, handled)
+
+    async def _change(self, name: str, given: Mapping[str, Any], detail: dict[str, Any]) -> bool:
+        async def work(run: Run) -> bool:
+            changed = await run(name, given)
+            if changed:
+                await run("audit", {"actor": given["actor"], "action": name, "detail": json.dumps(detail)})
+            return bool(changed)
+
+        changed = await self._executor.transaction(work)
+        self.backlog.forget()
+        return changed
+
+    async def _sources(self) -> list[str]:
+        rows = decode(await self._executor.read("pauses_looked_at"), PauseState)
+        if any(row.is_over for row in rows):
+            await self._executor.transaction(_end_pauses)
+        return [row.source for row in rows if not row.is_over]
+
+
+async def _end_pauses(run: Run) -> None:
+    """Remove the pauses that reached their end, and record it."""
+    for row in decode(await run("end_pauses", {}), EndedPause):
+        detail = json.dumps({"source": row.source, "ended_at": row.ends_at})
+        await run("audit", {"actor": ENDS_ITSELF, "action": "resume", "detail": detail})
+
+
+def handled_parameters(dialect: Dialect, handled: Handled | None) -> dict[str, Any]:
+    """The parameters of the fragment `handled_here`. None: this process handles everything."""
+    if handled is None:
+        return {"handled": dialect.texts([dialect.pattern("*")]), "projected": dialect.texts([])}
+    patterns = matchers(handled, dialect.pattern)
+    return {"handled": dialect.texts(patterns), "projected": dialect.texts(sorted(handled.projected))}

@@ -2,57 +2,74 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from oncehook.model.patterns import Handled
-
-Type = tuple[str, str]
-"""(source, type)"""
-
-Position = tuple[str, ...]
-"""Where a window of waiting receipts ends: (due time,), and among receipts with a serial key (source, key)."""
+from oncehook.model.rows import LiveHandler, Unhandled, WaitingType
+from oncehook.store.decode import decode
+from oncehook.store.executor import Executor, Run
+from oncehook.store.rows import Position, Type
 
 
-class RosterStore(Protocol):
-    """The verbs of the roster."""
+class Roster:
+    """Implements `RosterStore` on every database."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._dialect = executor.dialect
 
     async def register(self, worker: str, handled: Handled) -> None:
-        """Record what a process handles, in place of what it handled before. It is live for a minute."""
+        given = {"worker": worker, "handlers": json.dumps(registered(handled, self._dialect.pattern))}
 
-    async def worker_seen(self, worker: str) -> bool:
-        """Keep a process live for another minute; False if it is not registered."""
+        async def work(run: Run) -> None:
+            for name in ("forget_handlers", "forget_workers", "register_worker", "register_handlers"):
+                await run(name, given)
 
-    async def live_handlers(self) -> list[dict[str, Any]]:
-        """What live processes handle: `worker`, `source`, `pattern`, `is_projection` and `seen_at`."""
+        await self._executor.transaction(work)
+
+    async def seen(self, worker: str) -> bool:
+        return bool(await self._executor.write("worker_seen", {"worker": worker}))
+
+    async def live_handlers(self) -> list[LiveHandler]:
+        return decode(await self._executor.read("live_handlers"), LiveHandler)
 
     async def waiting_types(
         self, after: Position | None, size: int, *, serial: bool
     ) -> tuple[list[Type], Position | None, bool]:
-        """The types among the next `size` due receipts, where these receipts end, and whether there are more.
-
-        With `serial`, among receipts with a serial key, due or not, in the order of their keys.
-        """
+        name = "waiting_serial_types" if serial else "waiting_types"
+        rows = decode(await self._executor.read(name, self._from(after, serial) | {"size": size}), WaitingType)
+        ends: list[Position] = [(row.source, row.last) if serial else (row.last,) for row in rows]
+        is_full = sum(row.number for row in rows) >= size
+        return [(row.source, row.type) for row in rows], max(ends, default=None), is_full
 
     async def set_apart(
         self, types: Sequence[Type], after: Position | None, last: Position, size: int, *, serial: bool
     ) -> Counter[Type]:
-        """Have the receipts of these types in a window wait until `take_up`; how many of each type."""
+        given = self._from(after, serial) | {"types": types_json(types), "size": size}
+        given |= dict(zip(("last_source", "last_key"), last, strict=True)) if serial else {"last": last[0]}
+        rows = await self._executor.write("set_apart_serial" if serial else "set_apart", given)
+        return Counter((row["source"], row["type"]) for row in rows)
 
     async def unhandled_types(self, most: int) -> list[Type]:
-        """The types that were set apart."""
+        rows = await self._executor.read("unhandled_types", {"most": most})
+        return [(row["source"], row["type"]) for row in rows]
 
     async def take_up(self, type_: Type, size: int) -> int:
-        """Have up to `size` receipts of a type leased again, the oldest first; how many there were."""
+        return len(await self._executor.write("take_up", {"source": type_[0], "type": type_[1], "size": size}))
 
     async def ignore_unhandled(self, type_: Type, reason: str, seconds: float, size: int) -> int:
-        """Finish up to `size` receipts of a type that were set apart so long ago as `ignored`; how many.
+        given = {"source": type_[0], "type": type_[1], "reason": reason, "seconds": seconds, "size": size}
+        return len(await self._executor.write("ignore_unhandled", given))
 
-        Nothing is done if a process has registered within the last minute.
-        """
+    async def unhandled(self) -> dict[str, Unhandled]:
+        return {row.source: row for row in decode(await self._executor.read("unhandled"), Unhandled)}
 
-    async def unhandled(self) -> dict[str, dict[str, Any]]:
-        """By source: the `number` of receipts that were set apart, and `since` when the first one is."""
+    def _from(self, after: Position | None, serial: bool) -> dict[str, Any]:
+        """Where a window begins."""
+        if serial:
+            return dict(zip(("source", "key"), after or ("", ""), strict=True))
+        return {"after": after[0] if after else self._dialect.earliest}
 
 
 def registered(handled: Handled, notation: Callable[[str], str]) -> list[dict[str, Any]]:
@@ -68,12 +85,3 @@ def registered(handled: Handled, notation: Callable[[str], str]) -> list[dict[st
 
 def types_json(types: Sequence[Type]) -> str:
     return json.dumps([{"source": source, "type": type_} for source, type_ in types])
-
-
-def window_of(
-    rows: Sequence[Mapping[str, Any]], size: int, *, serial: bool
-) -> tuple[list[Type], Position | None, bool]:
-    """The types of a window, where it ends, and whether there is more behind it."""
-    types = [(row["source"], row["type"]) for row in rows]
-    ends: list[Position] = [(row["source"], row["last"]) if serial else (row["last"],) for row in rows]
-    return types, max(ends, default=None), sum(row["number"] for row in rows) >= size

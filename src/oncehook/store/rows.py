@@ -43,3 +43,9 @@ Cursor = tuple[datetime, int]
 
 Place = tuple[str, int]
 """(received_at, receipt) of a receipt in a list that goes from the newest to the oldest."""
+
+Type = tuple[str, str]
+"""(source, type)"""
+
+Position = tuple[str, ...]
+"""Where a window of waiting receipts ends: (due time,), and among receipts with a serial key (source, key)."""

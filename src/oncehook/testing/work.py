@@ -9,10 +9,9 @@ from typing import Any
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.effects.relay import Relay
 from oncehook.inbox import Inbox
-from oncehook.model.effect import EffectFilter, EffectState
+from oncehook.model.effect import EffectFilter, EffectState, StoredEffect
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Receipt
-from oncehook.model.rows import StoredEffect
 from oncehook.operations import replay as replaying
 from oncehook.operations.prune import Pruned, effect_horizon
 from oncehook.operations.prune import prune as prune_store
@@ -189,7 +188,7 @@ class Draining:
 
     async def _next_due(self) -> float | None:
         store, effects = self.runtime.store, self.runtime.effects
-        due = [await store.next_due(self.runtime.handlers.handled)]
+        due = [await store.leases.next_due(self.runtime.handlers.handled)]
         if self.relay is not None:
             waiting = await store.effects.waiting()
             due += [-row.lag for row in waiting if effects.find(row.kind, row.target) is not None]
@@ -214,7 +213,7 @@ async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
     """As a worker does it: one whose last worker died is taken alone."""
     runtime = inbox._runtime
     seconds, handled = runtime.settings.lease, runtime.handlers.handled
-    return await runtime.store.lease(most, seconds, "a test", handled=handled) or await runtime.store.lease(
+    return await runtime.store.leases.take(most, seconds, "a test", handled=handled) or await runtime.store.leases.take(
         1, seconds, "a test", rescued=True, handled=handled
     )
 

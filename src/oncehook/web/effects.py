@@ -8,9 +8,8 @@ import msgspec
 from starlette.requests import Request
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.model.effect import EffectFilter, EffectState
-from oncehook.model.rows import StoredEffect
-from oncehook.store.protocols import Store
+from oncehook.model.effect import EffectFilter, EffectState, StoredEffect
+from oncehook.store.store import Store
 from oncehook.web.page import Context, Problem, check_texts, number, principal
 
 PAGE = 50

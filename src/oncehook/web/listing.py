@@ -19,8 +19,8 @@ from oncehook.model.states import UNHANDLED, State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
 from oncehook.providers.expressions import moment
-from oncehook.store.protocols import Store
 from oncehook.store.rows import Place
+from oncehook.store.store import Store
 from oncehook.web.page import Problem, check_texts
 
 PAGE = 50

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from oncehook.model.errors import Unavailable
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 EVERY = 2.0
 MOST = 100

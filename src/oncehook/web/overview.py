@@ -123,10 +123,10 @@ class Overview:
                     **(await store.stats.standing(MOST)).as_json(),
                     "lag": await store.stats.lags(),
                     "unfinished": {row.source: row.value for row in await store.alerts.measure("unfinished", {})},
-                    "unhandled": {name: row["number"] for name, row in (await store.unhandled()).items()},
+                    "unhandled": {name: row.number for name, row in (await store.roster.unhandled()).items()},
                     "sources": await store.receipts.sources(),
                     "acks": await store.alerts.measure("acks", {"seconds": ACKS_OF}),
-                    "paused": {row["source"]: row for row in await store.pauses()},
+                    "paused": {row.source: row for row in await store.pauses.active()},
                 }
                 self._standing = self.clock.monotonic(), found
             return self._standing[1]

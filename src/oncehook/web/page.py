@@ -15,7 +15,7 @@ from starlette.responses import HTMLResponse, Response
 from oncehook.model.errors import OncehookError
 from oncehook.operations.replay_runs import Runs
 from oncehook.runtime import Runtime
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.web.auth import Access, Principal
 from oncehook.web.doctor import Doctor
 from oncehook.web.live import Live

@@ -66,9 +66,11 @@ async def change(
         raise Problem(404, "not_found", "There is no such source.")
     store = context.store
     actor = principal(request).name
-    await (store.pause(name, actor, reason=reason, seconds=seconds) if paused else store.resume(name, actor))
+    await (
+        store.pauses.pause(name, actor, reason=reason, seconds=seconds) if paused else store.pauses.resume(name, actor)
+    )
     context.overview.forget()
-    await store.notify()
+    await store.wakeups.notify()
     context.runtime.wake_worker()
     return name
 

@@ -19,7 +19,7 @@ from oncehook.model.lease import Leased, Settled
 from oncehook.model.retry import NotNow, Retry
 from oncehook.model.states import State
 from oncehook.observability import signals, tracing
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.store.transaction import Transaction
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.settle import Settler
@@ -94,7 +94,7 @@ class Processor:
         for leased in batch:
             self.heartbeat.drop(leased.held)
         try:
-            await self.store.release([leased.held for leased in batch], after)
+            await self.store.leases.release([leased.held for leased in batch], after)
             self.dues.add(after)
         except Unavailable as refused:
             signals.emit("release_failed", count=len(batch), detail=refused.detail)

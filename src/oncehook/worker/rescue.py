@@ -6,16 +6,16 @@ it. What was taken back would wait for those locks and use up its attempts, so t
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from oncehook.handlers.registry import Handlers
 from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Settled
 from oncehook.model.retry import Again, Crashed, Retry, decide
+from oncehook.model.rows import ExpiredReceipt
 from oncehook.model.states import State
 from oncehook.observability import signals
 from oncehook.providers.source import HORIZON, Source
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 PAGE = 200
 UNKNOWN = Retry(attempts=2**31)
@@ -42,39 +42,39 @@ async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: 
     """
     rescued = after = 0
     while True:
-        page = await store.expired(PAGE, after)
+        page = await store.leases.expired(PAGE, after)
         if not page:
             return rescued
-        after = page[-1]["receipt"]
+        after = page[-1].receipt
         page = [row for row in page if _is_ours(row, handlers, elsewhere)]
         settled = [_taken_back(row, handlers, sources) for row in page]
-        landed = await store.settle(settled)
+        landed = await store.leases.settle(settled)
         rescued += len(landed)
         for row, done in zip(page, settled, strict=True):
             if done.receipt in landed:
                 signals.rescued(row, done)
-        for worker in sorted({str(row["worker"]) for row in page if row["receipt"] in landed}):
-            await store.end_sessions(worker)
+        for worker in sorted({str(row.worker) for row in page if row.receipt in landed}):
+            await store.leases.end_sessions(worker)
 
 
-def _is_ours(row: Mapping[str, Any], handlers: Handlers, elsewhere: Elsewhere) -> bool:
-    source, type_ = str(row["source"]), str(row["type"])
-    return row["is_inline"] or handlers.find(source, type_) is not None or not elsewhere(source, type_)
+def _is_ours(row: ExpiredReceipt, handlers: Handlers, elsewhere: Elsewhere) -> bool:
+    is_here = handlers.find(row.source, row.type) is not None
+    return row.is_inline or is_here or not elsewhere(row.source, row.type)
 
 
-def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) -> Settled:
-    handler = handlers.find(str(row["source"]), str(row["type"]))
+def _taken_back(row: ExpiredReceipt, handlers: Handlers, sources: Sources) -> Settled:
+    handler = handlers.find(row.source, row.type)
     error = Crashed("the lease ran out: the worker crashed, or the handler hung")
-    policy, source = handler.retry if handler else UNKNOWN, sources.get(str(row["source"]))
-    if row["is_inline"]:  # its provider got no answer and delivers it again, whatever `on_failure` says
+    policy, source = handler.retry if handler else UNKNOWN, sources.get(row.source)
+    if row.is_inline:  # its provider got no answer and delivers it again, whatever `on_failure` says
         policy = Retry(attempts=source.inline_attempts) if source else Retry()
-    decision = decide(policy, int(str(row["attempt"])), error)
+    decision = decide(policy, row.attempt, error)
     after = decision.after if isinstance(decision, Again) else None
-    if after is not None and row["is_inline"]:
+    if after is not None and row.is_inline:
         after = source.horizon if source else HORIZON
     return Settled(
-        int(str(row["receipt"])),
-        int(str(row["lease"])),
+        row.receipt,
+        row.lease,
         State.FAILED if after is None else State.RETRYING,
         "crashed",
         after=after,
@@ -86,7 +86,7 @@ def _taken_back(row: dict[str, object], handlers: Handlers, sources: Sources) ->
 
 async def abandon(store: Store) -> None:
     """Make dead letters of inline receipts whose provider has stopped retrying."""
-    for row in await store.abandon_inline(ABANDONED):
+    for row in await store.leases.abandon_inline(ABANDONED):
         signals.abandoned(row)
 
 

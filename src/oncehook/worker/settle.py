@@ -8,7 +8,7 @@ from collections import deque
 
 from oncehook.model.errors import StoreUnavailable, Unavailable
 from oncehook.model.lease import Settled
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 
 MOST_IN_A_BATCH = 500
 
@@ -46,7 +46,7 @@ class Settler:
     async def _write(self, batch: list[tuple[Settled, "asyncio.Future[bool]"]]) -> None:
         batch.sort(key=lambda pair: pair[0].receipt)
         try:
-            landed = await self.store.settle([settled for settled, _ in batch])
+            landed = await self.store.leases.settle([settled for settled, _ in batch])
         except Unavailable as error:
             _fail(batch, error)
         except Exception as error:  # a bug of ours must not leave a slot waiting for ever

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from oncehook.model.errors import Unavailable
 from oncehook.observability import signals
-from oncehook.store.protocols import Store
+from oncehook.store.protocols import WakeupStore
 
 APART = 0.05
 """Seconds between two notifications, at least: under load one speaks for many commits."""
@@ -20,14 +20,14 @@ class Announcer:
     One notification is under way at most, and one is wanted: whatever is announced meanwhile is in that.
     """
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, wakeups: WakeupStore) -> None:
+        self.wakeups = wakeups
         self._wanted = False
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
     def announce(self) -> None:
-        if not self.store.notifies:
+        if not self.wakeups.is_on:
             return
         self._wanted = True
         if self._task is None:
@@ -48,7 +48,7 @@ class Announcer:
         while self._wanted:
             self._wanted = False
             try:
-                await self.store.notify()
+                await self.wakeups.notify()
             except Exception as error:  # it was a hint: whoever was to be told looks by itself
                 signals.background_failed("notify", error)
             with suppress(TimeoutError):
@@ -56,7 +56,7 @@ class Announcer:
         self._task = None
 
 
-async def keep_listening(store: Store, wake: Callable[[], None]) -> None:
+async def keep_listening(wakeups: WakeupStore, wake: Callable[[], None]) -> None:
     """Call `wake` when another process announces something; when the connection is lost, listen again."""
     pause = FIRST_PAUSE
 
@@ -67,7 +67,7 @@ async def keep_listening(store: Store, wake: Callable[[], None]) -> None:
 
     while True:
         try:
-            await store.listen(heard)
+            await wakeups.listen(heard)
             return  # there is no way to be told: `poll` is all there is
         except Unavailable as error:
             if pause == FIRST_PAUSE:

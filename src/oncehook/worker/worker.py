@@ -17,7 +17,7 @@ from oncehook.model.lease import Held, Leased
 from oncehook.model.patterns import Handled
 from oncehook.observability import signals
 from oncehook.store.paused_sources import Paused
-from oncehook.store.protocols import Store
+from oncehook.store.store import Store
 from oncehook.worker.process import Processor, nobody
 
 MOMENT, MOST_AHEAD = 0.05, 8
@@ -63,7 +63,7 @@ class Worker:
         self._feeder: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self.store.worker = self.name
+        self.store.process.worker = self.name
         self._feeder = asyncio.create_task(self._feed())
 
     def wake(self) -> None:
@@ -106,7 +106,7 @@ class Worker:
             self.processor.heartbeat.drop(one)
         if held:
             try:
-                await self.store.release(held)
+                await self.store.leases.release(held)
                 self.announce()
             except Unavailable as error:
                 signals.emit("release_failed", count=len(held), detail=error.detail)
@@ -175,7 +175,7 @@ class Worker:
         It is repeated until such a lease has expired: the statement may still have been under way.
         """
         if self._leased_at < self._stray_until:
-            await self.store.release_strays(self.name, self.processor.heartbeat.receipts)
+            await self.store.leases.release_strays(self.name, self.processor.heartbeat.receipts)
 
     async def _take_rescued(self) -> list[Leased]:
         """A receipt whose last worker died."""
@@ -187,7 +187,7 @@ class Worker:
         handled = self.handled()
         if not handled:
             return []
-        return await self.store.lease(
+        return await self.store.leases.take(
             room, self.lease_seconds, self.name, rescued=rescued, skip_failed=self.skip_failed, handled=handled
         )
 

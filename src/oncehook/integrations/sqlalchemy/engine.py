@@ -16,6 +16,7 @@ from oncehook.integrations.sqlalchemy.cleaner import KEY, Cleaner, PostgresClean
 from oncehook.integrations.sqlalchemy.sync_transaction import SyncTransaction
 from oncehook.integrations.sqlalchemy.transaction import SessionTransaction
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
+from oncehook.store.store import Store
 
 DIALECTS = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}
 SETTLING_THREADS = 16
@@ -28,7 +29,7 @@ ASKING_THREADS = 64
 class Sessions:
     """Handlers' transactions out of a user's engine, which must be on the inbox's own database."""
 
-    def __init__(self, engine: Engine | AsyncEngine, store: Any) -> None:
+    def __init__(self, engine: Engine | AsyncEngine, store: Store) -> None:
         if not isinstance(engine, (Engine, AsyncEngine)):
             raise ConfigurationError(
                 f"engine is a {type(engine).__name__}: give what create_engine or create_async_engine returned"
@@ -64,7 +65,7 @@ class Sessions:
 
     def _check_dialect(self) -> None:
         name = self.engine.dialect.name
-        inbox = "sqlite" if hasattr(self.store, "path") else "postgresql"
+        inbox = "sqlite" if self.store.dialect.name == "sqlite" else "postgresql"
         if name != inbox:
             raise ConfigurationError(
                 f"engine is for {DIALECTS.get(name, name)} and the inbox is on {DIALECTS[inbox]}: a handler's work and "
@@ -121,7 +122,8 @@ class Sessions:
             return await connection.run_sync(ask)
 
     def _check_file(self, file: str) -> None:
-        ours: Path = self.store.path
+        ours = self.store.dialect.file(self.store.settings.database)
+        assert ours is not None
         if not file or not Path(file).samefile(ours):
             raise ConfigurationError(
                 f"engine opens {file or 'a database in memory'} and the inbox {ours.absolute()}: a handler's work and "
@@ -130,7 +132,7 @@ class Sessions:
 
     async def _check_server(self, theirs: tuple[Any, ...]) -> None:
         """Not by address: a socket, an alias and a PgBouncer lead to the same database under different names."""
-        [ours] = await self.store.read(self.store.sql["same_database"], {})
+        [ours] = await self.store.database.executor.read("same_database")
         if tuple(ours[:2]) != theirs[:2]:
             raise ConfigurationError(
                 f"engine is on another PostgreSQL database ({theirs[0]}) than the inbox ({ours[0]}), or on another "

@@ -13,7 +13,7 @@ from oncehook.integrations.sqlalchemy.cleaner import KEY, LeaseLost, close_after
 from oncehook.integrations.sqlalchemy.session import HandlerSession, used_by_oncehook
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Settled
-from oncehook.store.sqlite import work as sqlite_work
+from oncehook.store.sqlite import handler as sqlite_handler
 from oncehook.store.transaction import ENDED, NOT_YOURS, Pick, TransactionClosed
 
 if TYPE_CHECKING:
@@ -206,7 +206,8 @@ class SessionTransaction(ABC):
     # -- SQLite: one writer, and not for long ---------------------------------------------------------------------
 
     async def _take_turn(self) -> None:
-        turn: asyncio.Lock = self.sessions.store.handling.turn
+        turn = self.sessions.store.database.handler_turn
+        assert turn is not None
         await turn.acquire()
         if self._finished:  # it was given up while it waited
             turn.release()
@@ -220,7 +221,7 @@ class SessionTransaction(ABC):
 
     def _start_limit(self) -> None:
         if self._turn is not None and not self._ended:
-            self._limit = self._loop.call_later(sqlite_work.MOST_SECONDS, self._expire)
+            self._limit = self._loop.call_later(sqlite_handler.MOST_SECONDS, self._expire)
 
     def _stop_limit(self) -> None:
         if self._limit is not None:
@@ -242,7 +243,7 @@ class SessionTransaction(ABC):
 
     def _check_limit(self) -> None:
         if self._cutting is not None:
-            raise StoreUnavailable(sqlite_work.held_too_long(sqlite_work.MOST_SECONDS))
+            raise StoreUnavailable(sqlite_handler.held_too_long(sqlite_handler.MOST_SECONDS))
 
 
 def _undo(session: HandlerSession) -> None:

@@ -35,6 +35,7 @@ POSTGRES = Dialect(
     texts=list,
     time=lambda moment: moment,
     json=storable_json,
+    file=lambda address: None,
     replay=("replay",),
     pattern=like,
 )

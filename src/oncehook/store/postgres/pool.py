@@ -4,7 +4,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -13,7 +13,6 @@ import asyncpg
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, KeyTaken, RowRefused, StoreUnavailable
-from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
 from oncehook.store import queries
 from oncehook.store.postgres.durable import risks, unsafe_setting
@@ -67,8 +66,6 @@ class PostgresPool:
         self._pool: asyncpg.Pool[Any] | None = None
         self._pid = os.getpid()
         self.pooled = settings.pooler == "transaction"
-        self.worker = ""
-        self.longest_handler: Callable[[], float] = lambda: 300.0
         self.is_durable = not settings.unsafe_durability
 
     # -- opening and closing --------------------------------------------------------------------------------------
@@ -86,7 +83,7 @@ class PostgresPool:
                 command_timeout=self.settings.claim_timeout / 2,
                 reset=_keep_as_it_is,
                 server_settings={"application_name": "oncehook"},
-                **self._statements(),
+                **self.statements(),
             )
         except ValueError:
             raise ConfigurationError(
@@ -148,7 +145,7 @@ class PostgresPool:
         finally:
             connection.terminate()
 
-    def _statements(self) -> dict[str, Any]:
+    def statements(self) -> dict[str, Any]:
         """Behind a pooler in transaction mode the next statement may meet another server: none is prepared ahead."""
         return {"statement_cache_size": 0} if self.pooled else {}
 
@@ -159,7 +156,7 @@ class PostgresPool:
             timeout=min(self.settings.claim_timeout, command_timeout),
             command_timeout=command_timeout,
             server_settings={"application_name": name},
-            **self._statements(),
+            **self.statements(),
         )
 
     async def _check_durability(self) -> None:
@@ -175,7 +172,7 @@ class PostgresPool:
 
     # -- plumbing -------------------------------------------------------------------------------------------------
 
-    def _pool_or_raise(self) -> "asyncpg.Pool[Any]":
+    def check_open(self) -> "asyncpg.Pool[Any]":
         if self._pool is None:
             raise StoreUnavailable("the store is not open")
         if self._pid != os.getpid():
@@ -185,7 +182,7 @@ class PostgresPool:
     @asynccontextmanager
     async def _acquired(self, seconds: float) -> AsyncIterator[Connection]:
         """A connection of the pool. One whose answer was lost or late is cut: nobody waits for it to say more."""
-        pool = self._pool_or_raise()
+        pool = self.check_open()
         connection = await pool.acquire(timeout=seconds)
         try:
             yield connection
@@ -204,7 +201,7 @@ class PostgresPool:
         except (*LOST, asyncpg.PostgresError) as error:
             raise StoreUnavailable(f"PostgreSQL: {told(error)}") from error
 
-    async def _surely(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+    async def surely(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         """`work`, repeated while its outcome is unknown or undone, until the claim's time is up.
 
         What it does must be the same however often it is done.
@@ -232,11 +229,6 @@ class PostgresPool:
                 raise StoreUnavailable(f"PostgreSQL: {told(problem)}") from problem
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
-
-    async def read(self, sql: str, parameters: dict[str, Any]) -> list[Any]:
-        text, names = queries.numbered(sql)
-        async with self.connection() as connection:
-            return list(await connection.fetch(text, *(parameters[name] for name in names)))
 
     # -- migrations and partitions --------------------------------------------------------------------------------
 
@@ -270,20 +262,22 @@ class PostgresPool:
         LIKE and ATTACH take no lock that a claim waits for; CREATE … PARTITION OF would.
         """
         async with self.connection() as connection:
-            there = await self._partitions(connection)
+            there = await self.partitions(connection)
             today = await connection.fetchval(self.sql["today"])
-            missing = [d for n in range(-1, DAYS_AHEAD + 1) if _partition(d := today + timedelta(days=n)) not in there]
+            missing = [
+                d for n in range(-1, DAYS_AHEAD + 1) if partition_name(d := today + timedelta(days=n)) not in there
+            ]
             for day in missing:
-                await self._make_partition(connection, day)
+                await self.make_partition(connection, day)
 
-    async def _partitions(self, connection: Connection) -> set[str]:
+    async def partitions(self, connection: Connection) -> set[str]:
         return {row["name"] for row in await connection.fetch(self.sql["payload_partitions"])}
 
-    async def _make_partition(self, connection: Connection, day: date) -> None:
-        names = {"name": _partition(day), "day": day, "next_day": day + timedelta(days=1)}
+    async def make_partition(self, connection: Connection, day: date) -> None:
+        names = {"name": partition_name(day), "day": day, "next_day": day + timedelta(days=1)}
         async with connection.transaction():
             await connection.execute(self.sql["migration_lock"], MIGRATION_LOCK)
-            if names["name"] not in await self._partitions(connection):  # another process may have been first
+            if names["name"] not in await self.partitions(connection):  # another process may have been first
                 await connection.execute(self.sql["make_partition"].format_map(names))
                 await connection.execute(self.sql["attach_partition"].format_map(names))
 
@@ -292,12 +286,8 @@ async def _keep_as_it_is(connection: Any) -> None:
     """asyncpg would reset the session with a round trip on each release; nobody changes these: handlers have others."""
 
 
-def _partition(day: date) -> str:
+def partition_name(day: date) -> str:
     return f"webhook_payloads_{day:%Y%m%d}"
-
-
-def plain(row: Any) -> dict[str, Any]:
-    return {name: rfc3339(value) if isinstance(value, datetime) else value for name, value in dict(row).items()}
 
 
 def _where(address: str) -> str:

@@ -18,34 +18,37 @@ PING_SECONDS = 20.0
 """How often a silent listener asks whether its connection still stands: a half-open one would stay silent for ever."""
 
 
-class PostgresWake(PostgresPool):
-    """The verbs of waking other processes and being woken."""
+class PostgresWakeups:
+    """Implements `WakeupStore`."""
+
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
 
     @property
-    def notifies(self) -> bool:
-        return self.settings.notify
+    def is_on(self) -> bool:
+        return self._pool.settings.notify
 
     async def notify(self) -> None:
-        if not self.notifies:
+        if not self.is_on:
             return
         try:
-            async with self.connection() as connection:
-                await connection.fetch(self.sql["notify"])
+            async with self._pool.connection() as connection:
+                await connection.fetch(self._pool.sql["notify"])
         except StoreUnavailable:
             pass
 
     async def listen(self, wake: Callable[[], None]) -> None:
-        if not self.notifies or self.pooled:  # a pooler in transaction mode would listen on anybody's connection
+        if not self.is_on or self._pool.pooled:  # a pooler in transaction mode would listen on anybody's connection
             return
         connection: Any = None
         try:
-            connection = await self.connect("oncehook listen", self.settings.claim_timeout)
+            connection = await self._pool.connect("oncehook listen", self._pool.settings.claim_timeout)
             lost = asyncio.Event()
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(CHANNEL, lambda *_: wake())
             wake()  # what was committed while nobody listened
             while not await _within(lost, PING_SECONDS):
-                await connection.fetchval(self.sql["backend"])
+                await connection.fetchval(self._pool.sql["backend"])
             raise StoreUnavailable("the connection that listens was lost")
         except (*LOST, asyncpg.PostgresError) as error:
             raise StoreUnavailable(f"PostgreSQL: {told(error)}") from error

@@ -1,14 +1,27 @@
 """Facts about SQLite."""
 
 import json
+from pathlib import Path
 
 import msgspec
 
+from oncehook.model.errors import ConfigurationError
 from oncehook.model.patterns import glob
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.dialect import Dialect
 
 _encode = msgspec.json.Encoder().encode
+
+
+def database_path(address: str) -> Path:
+    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    rest = address.removeprefix("sqlite:///")
+    if rest == address or not rest or rest == ":memory:":
+        raise ConfigurationError(
+            "database: SQLite needs a file, such as sqlite:///oncehook.db (relative) or sqlite:////var/lib/oncehook.db"
+        )
+    return Path(rest)
+
 
 SQLITE = Dialect(
     name="sqlite",
@@ -20,6 +33,7 @@ SQLITE = Dialect(
     texts=lambda values: json.dumps(list(values)),
     time=rfc3339,
     json=lambda value: _encode(value).decode(),
+    file=database_path,
     replay=("keep_attempts", "replay"),
     pattern=glob,
 )

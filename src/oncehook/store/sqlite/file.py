@@ -21,6 +21,7 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, RowRefused, StoreUnavailable
 from oncehook.store import queries
+from oncehook.store.sqlite.dialect import database_path
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
@@ -45,8 +46,6 @@ class SqliteFile:
         """Held by the thread of this process that writes: a thread that waits for it is woken, where SQLite would sleep
         for up to 100 ms and look again. A handler's transaction has it for its length."""
         self._writer: Writer | None = None
-        self.worker = ""
-        self.longest_handler: Callable[[], float] = lambda: 300.0  # not asked for: a handler's lock ends much sooner
 
     # -- opening and closing --------------------------------------------------------------------------------------
 
@@ -54,8 +53,6 @@ class SqliteFile:
         self._writer = Writer(self.path, min(BUSY_MS / 1000, self.settings.claim_timeout / 2), self.turn)
         try:
             await self.write(lambda connection: None)  # connecting is the first piece of work
-            if self.settings.migrate == "auto":
-                await self.migrate()
         except BaseException:
             await self.close()
             raise
@@ -118,34 +115,6 @@ class SqliteFile:
             return await asyncio.to_thread(read)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"{self.path} cannot be read: {error}") from error
-
-    # -- migrations -----------------------------------------------------------------------------------------------
-
-    async def pending_migrations(self) -> list[tuple[int, str, str]]:
-        def pending(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
-            try:
-                applied = dict(connection.execute(self.sql["applied_migrations"]).fetchall())
-            except sqlite3.OperationalError:
-                applied = {}
-            return queries.pending_migrations("sqlite", applied)
-
-        return await self.write(pending)
-
-    async def migrate(self) -> list[str]:
-        return await self.write(self._migrate)
-
-    def _migrate(self, connection: sqlite3.Connection) -> list[str]:
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute(self.sql["create_migrations"])
-        applied = dict(connection.execute(self.sql["applied_migrations"]).fetchall())
-        done = []
-        for number, name, sql in queries.pending_migrations("sqlite", applied):
-            for statement in _statements(sql):
-                connection.execute(statement)
-            connection.execute(self.sql["record_migration"], {"number": number, "name": name})
-            done.append(f"{number:03d}_{name}")
-        connection.execute("COMMIT")
-        return done
 
 
 class Writer:
@@ -264,27 +233,6 @@ def _readable_by_others(path: Path) -> list[str]:
     if os.name == "nt" or not any(file.exists() and file.stat().st_mode & stat.S_IROTH for file in files):
         return []
     return [f"{path}: every user of this machine can read it, with all payloads: chmod o= {path}*"]
-
-
-def _statements(sql: str) -> list[str]:
-    """A migration's statements, one by one: `executescript` would commit before the first."""
-    statements, current = [], ""
-    for line in sql.splitlines(keepends=True):
-        current += line
-        if sqlite3.complete_statement(current):
-            statements.append(current)
-            current = ""
-    return statements
-
-
-def database_path(address: str) -> Path:
-    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
-    rest = address.removeprefix("sqlite:///")
-    if rest == address or not rest or rest == ":memory:":
-        raise ConfigurationError(
-            "database: SQLite needs a file, such as sqlite:///oncehook.db (relative) or sqlite:////var/lib/oncehook.db"
-        )
-    return Path(rest)
 
 
 def _quoted(path: Path) -> str:

@@ -6,9 +6,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from oncehook.handlers.order import entities_of
-from oncehook.model.effect import EffectFilter
+from oncehook.model.effect import EffectFilter, StoredNoop
 from oncehook.model.receipt import Filter, Receipt
-from oncehook.model.rows import StoredAttempt, StoredDuplicate, StoredNoop
+from oncehook.model.rows import StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.prune import forget

@@ -1,11 +1,11 @@
 """Sources: where each is, who sends there, and how it has been doing."""
 
-from typing import Any
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from oncehook.model.rows import LiveHandler
 from oncehook.web.page import Action, Context, Page
 from oncehook.web.sources import about, change, last_refusals
 
@@ -28,9 +28,9 @@ async def show(context: Context, request: Request) -> Response:
     standing, meter = await context.overview.standing(), context.runtime.reception.meter
     gone = sorted({*standing["sources"], *standing["paused"]} - set(context.runtime.sources))
     cases, secrets = await context.doctor.look()
-    handlers: dict[str, list[dict[str, Any]]] = {name: [] for name in context.runtime.sources}
-    for row in await context.store.live_handlers():
-        handlers.setdefault(row["source"], []).append(row)
+    handlers: dict[str, list[LiveHandler]] = {name: [] for name in context.runtime.sources}
+    for row in await context.store.roster.live_handlers():
+        handlers.setdefault(row.source, []).append(row)
     refused = {name: last_refusals(context, name, cases.get(name)) for name in context.runtime.sources}
     return context.render(
         request, "sources.html", sources=[about(context, name) for name in sorted(context.runtime.sources)], gone=gone,

@@ -1,13 +1,13 @@
-"""SQLite's side of the work: leases, the fence, and the handler's own transaction.
+"""Handlers' transactions on SQLite.
 
 One handler's transaction is open at a time in a process, on a connection and a thread of its own: the database has one
-writer anyway. It never runs on the connection that claims, and it may hold the write lock only so long.
+writer anyway. It never runs on the connection that claims, and it may hold the write lock only for a limited time.
 """
 
 import asyncio
 import sqlite3
 import threading
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,9 @@ from typing import Any
 import msgspec
 
 from oncehook.model.errors import StoreUnavailable
-from oncehook.model.lease import Held, Leased, Settled
-from oncehook.model.patterns import Handled
+from oncehook.model.lease import Settled
 from oncehook.model.states import State
 from oncehook.store.sqlite.file import BUSY_MS, LOCKED
-from oncehook.store.sqlite.lease import SqliteLease, leased_by
-from oncehook.store.sqlite.roster import handled_parameters
 from oncehook.store.sqlite.session import HandlerConnection, connect
 from oncehook.store.transaction import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
 
@@ -38,77 +35,6 @@ def held_too_long(seconds: float) -> str:
 
 
 _encode = msgspec.json.Encoder().encode
-
-
-def held_json(held: Sequence[Held]) -> str:
-    return _encode([{"receipt": receipt, "lease": lease} for receipt, lease in held]).decode()
-
-
-class SqliteWork(SqliteLease):
-    """The other verbs of the worker."""
-
-    handling: "Handling | None" = None
-
-    async def open(self) -> None:
-        self.handling = Handling(self.path, self.sql, self.turn)
-        await super().open()
-
-    async def close(self) -> None:
-        handling, self.handling = self.handling, None
-        if handling is not None:
-            await asyncio.to_thread(handling.close)
-        await super().close()
-
-    async def lease_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
-        given = {"receipt": receipt, "seconds": seconds, "worker": worker}
-        leased = await self.write(lambda connection: leased_by(connection, self.sql["lease_one"], given))
-        return leased[0] if leased else None
-
-    async def abandon_inline(self, reason: str) -> list[dict[str, Any]]:
-        def abandon(connection: sqlite3.Connection) -> list[dict[str, Any]]:
-            cursor = connection.execute(self.sql["abandon_inline"], {"reason": reason})
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-        return await self.write(abandon)
-
-    async def settle(self, settled: Sequence[Settled]) -> set[int]:
-        def settle(connection: sqlite3.Connection) -> set[int]:
-            connection.execute("BEGIN IMMEDIATE")
-            landed = settle_in(connection, self.sql, settled)
-            connection.execute("COMMIT")
-            return landed
-
-        return await self.write(settle)
-
-    async def release(self, held: Sequence[Held], after: float | None = None) -> int:
-        def release(connection: sqlite3.Connection) -> int:
-            given = {"held": held_json(held), "after": after}
-            return len(connection.execute(self.sql["release"], given).fetchall())
-
-        return await self.write(release)
-
-    async def release_strays(self, worker: str, held: Collection[int]) -> int:
-        given = {"worker": worker, "held": _encode(list(held)).decode()}
-        return await self.write(lambda one: len(one.execute(self.sql["release_strays"], given).fetchall()))
-
-    async def expired(self, limit: int, after: int) -> list[dict[str, Any]]:
-        return [dict(row) for row in await self.read(self.sql["expired"], {"limit": limit, "after": after})]
-
-    async def end_sessions(self, worker: str) -> int:
-        return 0  # the lock of a process ends with it
-
-    async def next_due(self, handled: Handled | None = None) -> float | None:
-        due: float | None = (await self.read(self.sql["next_due"], handled_parameters(handled)))[0][0]
-        return due
-
-    def transaction(self) -> "SqliteTransaction":
-        if self.handling is None:
-            raise StoreUnavailable("the store is not open")
-        return SqliteTransaction(self.handling)
-
-    def heart(self) -> "SqliteHeart":
-        return SqliteHeart(self.path, self.sql)
 
 
 def settle_in(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequence[Settled]) -> set[int]:
@@ -311,36 +237,3 @@ class SqliteConnection:
     async def fetchval(self, sql: str, *args: Any) -> Any:
         row = await self.fetchrow(sql, *args)
         return next(iter(row.values())) if row else None
-
-
-class SqliteHeart:
-    """Extends leases from a thread of its own, on a connection of its own."""
-
-    def __init__(self, path: Path, sql: dict[str, str]) -> None:
-        self.path = path
-        self.sql = sql
-        self._connection: sqlite3.Connection | None = None
-
-    def beat(self, held: Sequence[Held], seconds: float) -> None:
-        self._execute("extend", {"held": held_json(held), "seconds": seconds}, seconds / 3)
-
-    def release(self, held: Sequence[Held]) -> None:
-        self._execute("release", {"held": held_json(held), "after": None}, BUSY_MS / 1000)
-
-    def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
-        try:
-            if self._connection is None:
-                self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=seconds)
-                self._connection.execute("PRAGMA synchronous = FULL")
-                self._connection.execute("PRAGMA wal_autocheckpoint = 0")
-            self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.execute(self.sql[name], given).fetchall()
-            self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.rollback()
-            raise StoreUnavailable(f"the heartbeat failed: {error}") from error
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()

@@ -1,4 +1,4 @@
-"""PostgreSQL at the receiver: claims.
+"""Claims on PostgreSQL.
 
 A claim is one statement in a transaction of its own: one round trip, one fsync, shared by every event in it. When the
 reply is lost, the same statement with the same ids is sent again on another connection: it waits for the first
@@ -12,12 +12,11 @@ from operator import attrgetter
 import asyncpg
 import msgspec
 
-from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.config.settings import Settings
-from oncehook.model.claim import Claim, Claimed
+from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import KeyTaken, StoreUnavailable
 from oncehook.model.states import State
 from oncehook.store.postgres.pool import Connection, PostgresPool
+from oncehook.store.rows import DUPLICATES_KEPT
 
 ID_BLOCK = 512
 """How many receipt ids are drawn at once; a restart leaves a gap of at most as many."""
@@ -45,51 +44,54 @@ class Offer:
         self.left = [pair for pair in self.left if pair[0] not in self.outcome]
 
 
-class PostgresClaim(PostgresPool):
-    """The verb of the receiver."""
+class PostgresClaims:
+    """Implements `ClaimStore`."""
 
-    parallel_claims = 2
+    parallel = 2
 
-    def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
-        super().__init__(settings, clock)
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+        self._sql = pool.sql
+        self._clock = pool.clock
         self._ids: list[int] = []
 
-    async def ping(self) -> None:
+    async def probe(self) -> None:
         """Run the statements of a claim with no events in it: they wait for the same locks, and for the standby."""
-        await super().ping()
-        async with self.connection() as connection:
-            await connection.fetch(self.sql["claim"], "[]", b"", self.is_durable, timeout=PING_SECONDS)
-            await connection.fetch(self.sql["claimed_before"], [], [], self.is_durable, timeout=PING_SECONDS)
+        async with self._pool.connection() as connection:
+            await connection.fetch(self._sql["claim"], "[]", b"", self._pool.is_durable, timeout=PING_SECONDS)
+            await connection.fetch(self._sql["claimed_before"], [], [], self._pool.is_durable, timeout=PING_SECONDS)
 
-    async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
-        deadline = self.clock.monotonic() + self.settings.claim_timeout
+    async def insert(self, claims: Sequence[Claim]) -> list[Claimed]:
+        deadline = self._clock.monotonic() + self._pool.settings.claim_timeout
         while True:
             offer = Offer(await self._draw_ids(len(claims)), claims)
             try:
                 while offer.left:  # another round for a receipt that was pruned meanwhile, or whose neighbour is locked
-                    await self._surely(partial(self._claim_once, offer))
+                    await self._pool.surely(partial(self._claim_once, offer))
                 return [offer.outcome[id] for id in offer.ids]
             except IdsTaken as error:
                 self._ids.clear()
-                if self.clock.monotonic() > deadline:
+                if self._clock.monotonic() > deadline:
                     raise StoreUnavailable(
                         "PostgreSQL: the sequence webhook_receipt_ids is behind its table"
                     ) from error
 
-    async def claim_or_find(self, claim: Claim) -> Claimed:
-        given = claim.source, list(claim.keys), self.is_durable
+    async def insert_or_find(self, claim: Claim) -> Claimed:
+        given = claim.source, list(claim.keys), self._pool.is_durable
         while True:  # a receipt that was pruned since is not there any more, and neither are its keys
             try:
-                return (await self.claim([claim]))[0]
+                return (await self.insert([claim]))[0]
             except KeyTaken:
-                row = await self._surely(lambda connection: connection.fetchrow(self.sql["claimed_by_key"], *given))
+                row = await self._pool.surely(
+                    lambda connection: connection.fetchrow(self._sql["claimed_by_key"], *given)
+                )
             if row is not None:
                 same = row["fingerprint"] == claim.fingerprint
                 return Claimed(row["id"], False, State(row["status"]), row["fingerprint"], same)
 
     async def _claim_once(self, offer: Offer, connection: Connection) -> None:
         try:
-            rows = await connection.fetch(self.sql["claim"], *_encoded(offer.left), self.is_durable)
+            rows = await connection.fetch(self._sql["claim"], *_encoded(offer.left), self._pool.is_durable)
         except asyncpg.LockNotAvailableError:
             if not await self._look_up(connection, offer):
                 raise
@@ -110,7 +112,7 @@ class PostgresClaim(PostgresPool):
     async def _look_up(self, connection: Connection, offer: Offer) -> int:
         """Settle the claims whose receipts are committed; how many. Never waits for a lock on one."""
         sources, event_ids = [c.source for _, c in offer.left], [c.event_id for _, c in offer.left]
-        rows = await connection.fetch(self.sql["claimed_before"], sources, event_ids, self.is_durable)
+        rows = await connection.fetch(self._sql["claimed_before"], sources, event_ids, self._pool.is_durable)
         before = {(row["source"], row["event_id"]): row for row in rows}
         found = [(id, claim, before.get((claim.source, claim.event_id))) for id, claim in offer.left]
         # A receipt with the id of its claim: the first try was committed, and only the reply was lost.
@@ -130,9 +132,24 @@ class PostgresClaim(PostgresPool):
 
     async def _draw_ids(self, count: int) -> list[int]:
         while len(self._ids) < count:
-            rows = await self._surely(lambda connection: connection.fetch(self.sql["receipt_ids"], ID_BLOCK + count))
+            rows = await self._pool.surely(
+                lambda connection: connection.fetch(self._sql["receipt_ids"], ID_BLOCK + count)
+            )
             self._ids = [row[0] for row in reversed(rows)] + self._ids
         return sorted(self._ids.pop() for _ in range(count))
+
+    async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
+        rows = [
+            {
+                "receipt_id": d.receipt,
+                "delivery_id": d.delivery_id,
+                "fingerprint": d.fingerprint.hex(),
+                "same_body": d.same_body,
+            }
+            for d in duplicates
+        ]
+        async with self._pool.connection() as connection:
+            await connection.execute(self._sql["note_duplicate"], _encode(rows).decode(), DUPLICATES_KEPT)
 
 
 IN_JSON = [field for field in msgspec.structs.fields(Claim) if field.name not in ("body", "fingerprint")]

@@ -1,4 +1,4 @@
-"""SQLite at the door and for a look: claims in few, large statements, and everything that a person asks."""
+"""Claims on SQLite: few, large statements of the one writer."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -6,60 +6,29 @@ from functools import cache
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.config.settings import Settings
 from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import KeyTaken, StoreUnavailable
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
-from oncehook.store.alerts import Alerts
-from oncehook.store.effects import Effects
-from oncehook.store.email import Email
-from oncehook.store.operations import Operations
-from oncehook.store.protocols import (
-    AlertStore,
-    EffectStore,
-    EmailStore,
-    OperationStore,
-    ReceiptStore,
-    RejectionStore,
-    RetentionStore,
-    StatStore,
-)
-from oncehook.store.receipts import Receipts
-from oncehook.store.rejections import Rejections
 from oncehook.store.rows import DUPLICATES_KEPT
-from oncehook.store.sqlite.executor import SqliteExecutor
-from oncehook.store.sqlite.retention import SqliteRetention
-from oncehook.store.sqlite.work import SqliteWork
-from oncehook.store.stats import Stats
+from oncehook.store.sqlite.file import SqliteFile
 
 ROWS_AT_ONCE = (256, 64, 16, 4, 1)
 """The sizes of INSERT statements: few sizes, so that SQLite's cache of prepared statements holds them all."""
 
 
-class SqliteStore(SqliteWork):
-    """The Store of `sqlite:///file.db`."""
+class SqliteClaims:
+    """Implements `ClaimStore`."""
 
-    parallel_claims = 1
+    parallel = 1
 
-    def __init__(self, settings: Settings) -> None:
-        super().__init__(settings)
-        self.executor = SqliteExecutor(self)
-        self.dialect = self.executor.dialect
-        self.effects: EffectStore = Effects(self.executor)
-        self.receipts: ReceiptStore = Receipts(self.executor)
-        self.operations: OperationStore = Operations(self.executor)
-        self.stats: StatStore = Stats(self.executor)
-        self.rejections: RejectionStore = Rejections(self.executor)
-        self.alerts: AlertStore = Alerts(self.executor)
-        self.email: EmailStore = Email(self.executor, self.transaction)
-        self.retention: RetentionStore = SqliteRetention(self, self.executor)
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._sql = file.sql
 
-    # -- the door -------------------------------------------------------------------------------------------------
-
-    async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
-        latest = SYSTEM.monotonic() + self.settings.claim_timeout / 2
-        return await self.write(lambda connection: self._claim_in_time(connection, claims, latest))
+    async def insert(self, claims: Sequence[Claim]) -> list[Claimed]:
+        latest = SYSTEM.monotonic() + self._file.settings.claim_timeout / 2
+        return await self._file.write(lambda connection: self._claim_in_time(connection, claims, latest))
 
     def _claim_in_time(self, connection: sqlite3.Connection, claims: Sequence[Claim], latest: float) -> list[Claimed]:
         """Claim, unless the writer took too long for what was before: its sender may have left."""
@@ -70,23 +39,23 @@ class SqliteStore(SqliteWork):
     def _claim(self, connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claimed]:
         """Few, large statements: `sqlite3` gives up the GIL at each, and the event loop is slow to give it back."""
         connection.execute("BEGIN IMMEDIATE")
-        (last,) = connection.execute(self.sql["last_receipt"]).fetchone()
+        (last,) = connection.execute(self._sql["last_receipt"]).fetchone()
         offered = list(enumerate(claims, last + 1))  # nobody else can draw ids before our COMMIT
-        inserted = _insert_rows(connection, self.sql["claim"], [_receipt_row(id, claim) for id, claim in offered])
+        inserted = _insert_rows(connection, self._sql["claim"], [_receipt_row(id, claim) for id, claim in offered])
         if inserted == len(claims):
             fresh = offered
         else:
-            rows = connection.execute(self.sql["fresh_receipts"], (last,))
+            rows = connection.execute(self._sql["fresh_receipts"], (last,))
             new = {row[0] for row in rows}
             fresh = [(id, claim) for id, claim in offered if id in new]
-        _insert_rows(connection, self.sql["claim_payload"], [(id, claim.body, claim.headers) for id, claim in fresh])
+        _insert_rows(connection, self._sql["claim_payload"], [(id, claim.body, claim.headers) for id, claim in fresh])
         for id, claim in fresh:
             if claim.keys:
                 self._take_keys(connection, id, claim)
             if claim.inline_seconds is not None:
-                connection.execute(self.sql["claim_inline"], (claim.inline_seconds, id))
+                connection.execute(self._sql["claim_inline"], (claim.inline_seconds, id))
             elif claim.status is State.FAILED:
-                connection.execute(self.sql["claim_failed"], (id,))
+                connection.execute(self._sql["claim_failed"], (id,))
         outcome = {id: Claimed(id, True, claim.status, claim.fingerprint) for id, claim in fresh}
         for id, claim in offered:
             if id not in outcome:
@@ -96,22 +65,22 @@ class SqliteStore(SqliteWork):
 
     def _take_keys(self, connection: sqlite3.Connection, receipt: int, claim: Claim) -> None:
         try:
-            connection.executemany(self.sql["claim_key"], [(claim.source, key, receipt) for key in claim.keys])
+            connection.executemany(self._sql["claim_key"], [(claim.source, key, receipt) for key in claim.keys])
         except sqlite3.IntegrityError as error:
             raise KeyTaken("another receipt has one of the event's keys") from error
 
-    async def claim_or_find(self, claim: Claim) -> Claimed:
-        return await self.write(lambda connection: self._claim_or_find(connection, claim))
+    async def insert_or_find(self, claim: Claim) -> Claimed:
+        return await self._file.write(lambda connection: self._insert_or_find(connection, claim))
 
-    def _claim_or_find(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
+    def _insert_or_find(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
         for key in claim.keys:
-            found = connection.execute(self.sql["claimed_by_key"], (claim.source, key)).fetchone()
+            found = connection.execute(self._sql["claimed_by_key"], (claim.source, key)).fetchone()
             if found is not None:
                 return Claimed(found[0], False, State(found[1]), found[2], found[2] == claim.fingerprint)
         return self._claim(connection, [claim])[0]
 
     def _look_up(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
-        before = connection.execute(self.sql["claimed_before"], (claim.source, claim.event_id)).fetchone()
+        before = connection.execute(self._sql["claimed_before"], (claim.source, claim.event_id)).fetchone()
         return Claimed(before[0], False, State(before[1]), before[2], before[2] == claim.fingerprint)
 
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
@@ -125,7 +94,7 @@ class SqliteStore(SqliteWork):
             }
             for d in duplicates
         ]
-        await self.write(lambda connection: _in_transaction(connection, self.sql["note_duplicate"], rows))
+        await self._file.write(lambda connection: _in_transaction(connection, self._sql["note_duplicate"], rows))
 
 
 def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:

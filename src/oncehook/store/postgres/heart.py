@@ -1,0 +1,56 @@
+"""Extending leases on PostgreSQL."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from oncehook.model.errors import StoreUnavailable
+from oncehook.model.lease import Held
+from oncehook.store import queries
+from oncehook.store.leases import held_json
+from oncehook.store.postgres.pool import LOST, PostgresPool
+
+
+class PostgresHeart:
+    """Extends leases from a thread of its own, on a connection of its own."""
+
+    def __init__(self, pool: PostgresPool) -> None:
+        self._pool = pool
+        self._loop = asyncio.new_event_loop()
+        self._connection: Any = None
+
+    def beat(self, held: Sequence[Held], seconds: float) -> None:
+        """Hold these for so long from now. Raises StoreUnavailable if the database does not answer."""
+        self._send("extend", {"seconds": seconds, "held": held_json(held)}, seconds)
+
+    def release(self, held: Sequence[Held]) -> None:
+        """Give these back without an attempt. Raises StoreUnavailable if the database does not answer."""
+        self._send("release", {"held": held_json(held), "after": None}, self._pool.settings.claim_timeout)
+
+    def _send(self, name: str, given: dict[str, Any], seconds: float) -> None:
+        try:
+            self._loop.run_until_complete(self._execute(name, given, seconds))
+        except (*LOST, asyncpg.PostgresError) as error:
+            self._drop()
+            raise StoreUnavailable(f"the heartbeat failed: {type(error).__name__}") from error
+        except BaseException:
+            self._drop()  # what state it is in is not known
+            raise
+
+    async def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
+        if self._connection is None or self._connection.is_closed():
+            self._connection = await self._pool.connect("oncehook heartbeat", seconds)
+        text, names = queries.numbered(self._pool.sql[name])
+        await self._connection.execute(text, *(given[one] for one in names))
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.terminate()
+            self._loop.run_until_complete(asyncio.sleep(0))  # the loop closes the socket in its next turn
+
+    def close(self) -> None:
+        self._drop()
+        self._loop.close()

@@ -1,0 +1,38 @@
+"""Leasing on PostgreSQL: each statement of a lease commits by itself."""
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import asyncpg
+
+from oncehook.model.errors import StoreUnavailable
+from oncehook.model.lease import Leased, Settled
+from oncehook.store.executor import Run, Work
+from oncehook.store.leases import Leases, by_name
+from oncehook.store.postgres.session import session_name
+
+T = TypeVar("T")
+
+
+class PostgresLeases(Leases):
+    """Implements `LeaseStore`."""
+
+    async def settle(self, settled: Sequence[Settled]) -> set[int]:
+        return {row[0] for row in await self._executor.write("settle", {"given": self._dialect.json(settled)})}
+
+    async def end_sessions(self, worker: str) -> int:
+        return len(await self._executor.write("end_sessions", {"worker": worker, "session": session_name(worker)}))
+
+    async def _together(self, work: Work[T]) -> T:
+        return await work(self._executor.write)
+
+    async def _heads(self, run: Run, given: dict[str, Any]) -> list[Any]:
+        try:
+            return await run("lease_serial", given)
+        except StoreUnavailable as error:
+            if isinstance(error.__cause__, asyncpg.UniqueViolationError):
+                return []  # another worker leased one of these keys at the same moment
+            raise
+
+    def _leased(self, rows: Sequence[Any]) -> list[Leased]:
+        return [Leased(**row) for row in by_name(rows)]

@@ -1,0 +1,44 @@
+"""Extending leases on SQLite."""
+
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from oncehook.model.errors import StoreUnavailable
+from oncehook.model.lease import Held
+from oncehook.store.leases import held_json
+from oncehook.store.sqlite.file import BUSY_MS
+
+
+class SqliteHeart:
+    """Extends leases from a thread of its own, on a connection of its own."""
+
+    def __init__(self, path: Path, sql: dict[str, str]) -> None:
+        self.path = path
+        self.sql = sql
+        self._connection: sqlite3.Connection | None = None
+
+    def beat(self, held: Sequence[Held], seconds: float) -> None:
+        self._execute("extend", {"held": held_json(held), "seconds": seconds}, seconds / 3)
+
+    def release(self, held: Sequence[Held]) -> None:
+        self._execute("release", {"held": held_json(held), "after": None}, BUSY_MS / 1000)
+
+    def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
+        try:
+            if self._connection is None:
+                self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=seconds)
+                self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.execute("PRAGMA wal_autocheckpoint = 0")
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(self.sql[name], given).fetchall()
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.rollback()
+            raise StoreUnavailable(f"the heartbeat failed: {error}") from error
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()

@@ -1,0 +1,61 @@
+"""The tables of a SQLite file."""
+
+import sqlite3
+
+from oncehook.store import queries
+from oncehook.store.schema import moves
+from oncehook.store.sqlite.file import SqliteFile
+
+
+class SqliteSchema:
+    """Implements `SchemaStore`."""
+
+    def __init__(self, file: SqliteFile) -> None:
+        self._file = file
+        self._sql = file.sql
+
+    async def pending(self) -> list[tuple[int, str, str]]:
+        def pending(connection: sqlite3.Connection) -> list[tuple[int, str, str]]:
+            try:
+                applied = dict(connection.execute(self._sql["applied_migrations"]).fetchall())
+            except sqlite3.OperationalError:
+                applied = {}
+            return queries.pending_migrations("sqlite", applied)
+
+        return await self._file.write(pending)
+
+    async def migrate(self) -> list[str]:
+        return await self._file.write(self._migrate)
+
+    def _migrate(self, connection: sqlite3.Connection) -> list[str]:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(self._sql["create_migrations"])
+        applied = dict(connection.execute(self._sql["applied_migrations"]).fetchall())
+        done = []
+        for number, name, sql in queries.pending_migrations("sqlite", applied):
+            for statement in _statements(sql):
+                connection.execute(statement)
+            connection.execute(self._sql["record_migration"], {"number": number, "name": name})
+            done.append(f"{number:03d}_{name}")
+        connection.execute("COMMIT")
+        return done
+
+    async def move_times_back(self, seconds: float) -> None:
+        def move(connection: sqlite3.Connection) -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            for statement in moves(self._sql, connection.execute(self._sql["time_columns"]).fetchall()):
+                connection.execute(statement, {"seconds": seconds})
+            connection.execute("COMMIT")
+
+        await self._file.write(move)
+
+
+def _statements(sql: str) -> list[str]:
+    """A migration's statements, one by one: `executescript` would commit before the first."""
+    statements, current = [], ""
+    for line in sql.splitlines(keepends=True):
+        current += line
+        if sqlite3.complete_statement(current):
+            statements.append(current)
+            current = ""
+    return statements
