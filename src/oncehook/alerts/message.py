@@ -44,9 +44,18 @@ class Message:
     def as_json(self) -> bytes:
         """In the shape that Standard Webhooks recommends."""
         names = (
-            "word", "incident", "rule", "source", "summary", "remedy", "value", "threshold", "opened_at",
-            "recovered_at", "link",
-        )  # fmt: skip
+            "word",
+            "incident",
+            "rule",
+            "source",
+            "summary",
+            "remedy",
+            "value",
+            "threshold",
+            "opened_at",
+            "recovered_at",
+            "link",
+        )
         data: dict[str, Any] = {"id": self.id} | {name: getattr(self, name) for name in names}
         return msgspec.json.encode({"type": f"alert.{self.word}", "timestamp": self.at, "data": data})
 

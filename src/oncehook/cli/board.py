@@ -123,9 +123,14 @@ def _heading(text: str) -> Rule:
 def _sources(now: Snapshot) -> Table:
     minutes, seconds = divmod(int(now.seconds), 60)
     table = Table(
-        box=box.SIMPLE, padding=(0, 1, 0, 0), expand=True, pad_edge=False, show_edge=False, show_footer=True,
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        expand=True,
+        pad_edge=False,
+        show_edge=False,
+        show_footer=True,
         border_style=QUIET,
-    )  # fmt: skip
+    )
     clock = f"total  {minutes:02d}:{seconds:02d}  {now.rate:,.0f}/s"
     table.add_column("source", clock, no_wrap=True, ratio=len(clock) + 3)
     for name in COLUMNS:

@@ -65,12 +65,17 @@ def status_command(message: str, with_events: bool, config: str | None, as_json:
         ("recipient", "status", "since", "opened", "clicked", "source", "reason"),
         [
             (
-                row["recipient"] or "(not told)", _with(row["status"], row["bounce"]), _second(row["occurred_at"]),
-                _second(row["opened_at"]), _second(row["clicked_at"]), row["source"], row["reason"],
+                row["recipient"] or "(not told)",
+                _with(row["status"], row["bounce"]),
+                _second(row["occurred_at"]),
+                _second(row["opened_at"]),
+                _second(row["clicked_at"]),
+                row["source"],
+                row["reason"],
             )
             for row in statuses
         ],
-    )  # fmt: skip
+    )
     if events:
         _print(
             ("when", "event", "recipient", "receipt", "reason"),

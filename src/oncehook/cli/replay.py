@@ -118,15 +118,8 @@ def command(
     """
     if failed and status not in (None, State.FAILED.value):
         raise click.UsageError(f"--failed and --status {status} exclude each other")
-    wanted = Filter(
-        source=source,
-        type=type_,
-        object=object_,
-        status="failed" if failed else status,
-        since=since,
-        until=until,
-        search=search,
-    )
+    state = State.FAILED.value if failed else status
+    wanted = Filter(source=source, type=type_, object=object_, status=state, since=since, until=until, search=search)
     by_filter = wanted != Filter() or handled_by is not None
     if bool(names) == by_filter:
         raise click.UsageError("name receipts, or pick some with --failed, --source, --since … (not both, not neither)")

@@ -311,9 +311,22 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
 
 
 _SECRET = (
-    "secrets", "database", "metrics_token", "forward", "forward_secret", "verify_token", "public_url", "password",
-    "token", "session_key", "webhook", "secret", "slack", "user", "command",
-)  # fmt: skip
+    "secrets",
+    "database",
+    "metrics_token",
+    "forward",
+    "forward_secret",
+    "verify_token",
+    "public_url",
+    "password",
+    "token",
+    "session_key",
+    "webhook",
+    "secret",
+    "slack",
+    "user",
+    "command",
+)
 
 
 def _shown(name: str, value: Any) -> str:

@@ -9,9 +9,15 @@ from typing import Any
 from msgspec import inspect
 
 _CONTAINERS = (
-    inspect.StructType, inspect.DataclassType, inspect.TypedDictType, inspect.DictType, inspect.CollectionType,
-    inspect.TupleType, inspect.NamedTupleType, inspect.NoneType,
-)  # fmt: skip
+    inspect.StructType,
+    inspect.DataclassType,
+    inspect.TypedDictType,
+    inspect.DictType,
+    inspect.CollectionType,
+    inspect.TupleType,
+    inspect.NamedTupleType,
+    inspect.NoneType,
+)
 
 
 def decode_model(type_: Any, value: Any) -> Any:

@@ -31,9 +31,23 @@ class AppLog:
 
 _WHICH = ("source", "type", "event_id", "reason", "key", "target")
 _ONLY_EXTRA = frozenset(
-    (*_WHICH, "provider", "object_id", "receipt", "status", "correlation_id", "delivery_id", "handler", "outcome",
-     "attempt", "error", "detail", "where", "traceback")
-)  # fmt: skip
+    (
+        *_WHICH,
+        "provider",
+        "object_id",
+        "receipt",
+        "status",
+        "correlation_id",
+        "delivery_id",
+        "handler",
+        "outcome",
+        "attempt",
+        "error",
+        "detail",
+        "where",
+        "traceback",
+    )
+)
 
 
 def _message(fields: Mapping[str, Any]) -> str:

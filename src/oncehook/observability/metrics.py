@@ -42,10 +42,18 @@ METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
 VALUES = {
     "outcome": ("processed", "retrying", "failed", "crashed", "lease lost"),
     "reason": (
-        "bad_signature", "stale_timestamp", "malformed", "too_large", "timeout", "unsupported_media_type",
-        "head_too_large", "foreign_origin", "method_not_allowed", "unavailable",
+        "bad_signature",
+        "stale_timestamp",
+        "malformed",
+        "too_large",
+        "timeout",
+        "unsupported_media_type",
+        "head_too_large",
+        "foreign_origin",
+        "method_not_allowed",
+        "unavailable",
     ),
-}  # fmt: skip
+}
 """Label → its values, for series that exist before anything is counted."""
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)

@@ -23,8 +23,14 @@ from oncehook.providers.family import Family
 Expression = str | list[str]
 Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 ALGORITHMS = (
-    "hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha256", "token",
-)  # fmt: skip
+    "hmac-sha1",
+    "hmac-sha256",
+    "hmac-sha512",
+    "ed25519",
+    "ecdsa-p256-sha256",
+    "rsa-sha256",
+    "token",
+)
 """What signs over a `template`; any other value of `algorithm` is the name of a signature family."""
 
 CATALOG = Path(__file__).parent / "catalog"

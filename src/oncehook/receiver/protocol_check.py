@@ -60,9 +60,18 @@ def _expect(answer: bytes, status: bytes, word: bytes) -> None:
 async def _answers(protocol: Callable[..., asyncio.Protocol], *pieces: bytes) -> bytes:
     """What a connection answers to one request that arrives in these pieces."""
     config = uvicorn.Config(
-        Probe(), http="httptools", ws="none", lifespan="off", interface="asgi3", server_header=False, date_header=False,
-        access_log=False, log_config=None, log_level="critical", proxy_headers=False,
-    )  # fmt: skip
+        Probe(),
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        server_header=False,
+        date_header=False,
+        access_log=False,
+        log_config=None,
+        log_level="critical",
+        proxy_headers=False,
+    )
     config.load()
     connection = protocol(config=config, server_state=ServerState(), app_state={})
     transport = Wire()

@@ -89,6 +89,14 @@ def noun(value: int, word: str) -> str:
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
-    "when": when, "ago": ago, "span": span, "ms": milliseconds, "number": number, "up_to": up_to, "size": size,
-    "noun": noun, "exactly": exactly, "code": code,
-}  # fmt: skip
+    "when": when,
+    "ago": ago,
+    "span": span,
+    "ms": milliseconds,
+    "number": number,
+    "up_to": up_to,
+    "size": size,
+    "noun": noun,
+    "exactly": exactly,
+    "code": code,
+}

@@ -32,14 +32,16 @@ LARGEST = 64 * 1024
 """Bytes of a form or a JSON body."""
 
 HEADERS = [
-    (b"content-security-policy", b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; "
-     b"object-src 'none'"),
+    (
+        b"content-security-policy",
+        b"default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'; object-src 'none'",
+    ),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"same-origin"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-]  # fmt: skip
+]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 

@@ -45,9 +45,9 @@ def last_refusals(context: Context, name: str, case: Refusal | None) -> tuple[Re
     holds for a later refusal with the same reason and detail.
     """
     seen = context.runtime.reception.meter.last_refused.get(name)
-    examined = None if case is None else {
-        "at": case["rejected_at"], "reason": case["reason"], "detail": case["detail"], "findings": case["findings"]
-    }  # fmt: skip
+    examined = None
+    if case is not None:
+        examined = {"at": case["rejected_at"], **{name: case[name] for name in ("reason", "detail", "findings")}}
     if seen is None or (examined is not None and (rfc3339(seen.at) or "") < examined["at"]):
         return examined, None
     last: Refusal = {"at": rfc3339(seen.at), "reason": seen.reason, "detail": seen.detail, "findings": []}

@@ -81,9 +81,17 @@ class Cleaner(ABC):
 
 
 STATEMENTS = (
-    "guard_transaction", "before_finish", "finish", "finish_others", "after_finish", "unlock_session",
-    "unlock_prepared_session", "clean_session", "deallocate_statements", "session_state",
-)  # fmt: skip
+    "guard_transaction",
+    "before_finish",
+    "finish",
+    "finish_others",
+    "after_finish",
+    "unlock_session",
+    "unlock_prepared_session",
+    "clean_session",
+    "deallocate_statements",
+    "session_state",
+)
 
 
 class SessionState(NamedTuple):
@@ -159,9 +167,14 @@ class PostgresCleaner(Cleaner):
             close_afterwards(connection)
             return "; ".join([self._sql["before_finish"], *restore, finish])
         message = [
-            self._sql["before_finish"], *restore, finish, self._sql["after_finish"], *restore,
-            "COMMIT AND CHAIN", self._unlock,
-        ]  # fmt: skip
+            self._sql["before_finish"],
+            *restore,
+            finish,
+            self._sql["after_finish"],
+            *restore,
+            "COMMIT AND CHAIN",
+            self._unlock,
+        ]
         return "; ".join(message)
 
     def before_rollback(self, connection: Connection) -> None:
@@ -173,9 +186,13 @@ class PostgresCleaner(Cleaner):
             return
         deallocate = self._sql["deallocate_statements"].format(guarded=False)
         message = [
-            "ROLLBACK AND CHAIN", self._sql["clean_session"], *self._restore(connection), deallocate,
-            "COMMIT AND CHAIN", self._unlock,
-        ]  # fmt: skip
+            "ROLLBACK AND CHAIN",
+            self._sql["clean_session"],
+            *self._restore(connection),
+            deallocate,
+            "COMMIT AND CHAIN",
+            self._unlock,
+        ]
         try:
             self._send(connection, "; ".join(message))
         except Exception:  # lost, or without a transaction: whatever it says, it is of no more use

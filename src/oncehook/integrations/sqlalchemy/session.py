@@ -35,10 +35,26 @@ class HandlerSession(Session):
 
 
 USES = (
-    "add", "add_all", "begin_nested", "bulk_insert_mappings", "bulk_save_objects", "bulk_update_mappings", "connection",
-    "delete", "delete_all", "execute", "flush", "get", "get_one", "merge", "merge_all", "query", "refresh", "scalar",
+    "add",
+    "add_all",
+    "begin_nested",
+    "bulk_insert_mappings",
+    "bulk_save_objects",
+    "bulk_update_mappings",
+    "connection",
+    "delete",
+    "delete_all",
+    "execute",
+    "flush",
+    "get",
+    "get_one",
+    "merge",
+    "merge_all",
+    "query",
+    "refresh",
+    "scalar",
     "scalars",
-)  # fmt: skip
+)
 ENDS = ("close", "commit", "invalidate", "prepare", "reset", "rollback")
 
 

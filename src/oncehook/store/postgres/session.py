@@ -17,11 +17,24 @@ import asyncpg
 
 STATELESS = frozenset(
     {
-        "execute", "executemany", "fetch", "fetchmany", "fetchrow", "fetchval",
-        "copy_from_query", "copy_from_table", "copy_records_to_table", "copy_to_table",
-        "get_server_pid", "get_server_version", "get_settings", "is_closed", "is_in_transaction", "terminate",
+        "execute",
+        "executemany",
+        "fetch",
+        "fetchmany",
+        "fetchrow",
+        "fetchval",
+        "copy_from_query",
+        "copy_from_table",
+        "copy_records_to_table",
+        "copy_to_table",
+        "get_server_pid",
+        "get_server_version",
+        "get_settings",
+        "is_closed",
+        "is_in_transaction",
+        "terminate",
     }
-)  # fmt: skip
+)
 """Methods that change nothing in the driver. After any other, also one that a later asyncpg adds, it is closed."""
 
 

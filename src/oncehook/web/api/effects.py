@@ -52,17 +52,29 @@ async def replay_many(context: Context, request: Request) -> Response:
 
 ENDPOINTS = (
     Endpoint(
-        "GET", "/api/effects", list_them, summary="Effects, newest first.", query=EffectsQuery,
+        "GET",
+        "/api/effects",
+        list_them,
+        summary="Effects, newest first.",
+        query=EffectsQuery,
         answer=Effects,
     ),
     Endpoint(
-        "POST", "/api/effects/replay", replay_many, scope="replay",
+        "POST",
+        "/api/effects/replay",
+        replay_many,
+        scope="replay",
         summary="Have the failed ones of a source or target performed again, or count them.",
-        body=SelectedEffects, answer=ReplayedEffects,
+        body=SelectedEffects,
+        answer=ReplayedEffects,
     ),
     Endpoint("GET", "/api/effects/{effect}", show, summary="One effect, with its arguments.", answer=Effect),
     Endpoint(
-        "POST", "/api/effects/{effect}/replay", replay_one, scope="replay",
-        summary="Have one failed effect performed again.", answer=ReplayedEffects,
+        "POST",
+        "/api/effects/{effect}/replay",
+        replay_one,
+        scope="replay",
+        summary="Have one failed effect performed again.",
+        answer=ReplayedEffects,
     ),
-)  # fmt: skip
+)

@@ -60,12 +60,14 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
         "description": f"Needs the scope `{endpoint.scope}`.",
         "operationId": re.sub(r"\W+", "_", f"{endpoint.method.lower()}{endpoint.path.removeprefix('/api')}").strip("_"),
         "parameters": [
-            *({"name": name, "in": "path", "required": True, "schema": PATH_PARAMETERS[name]}
-              for name in re.findall(r"{(\w+)}", endpoint.path)),
+            *(
+                {"name": name, "in": "path", "required": True, "schema": PATH_PARAMETERS[name]}
+                for name in re.findall(r"{(\w+)}", endpoint.path)
+            ),
             *_query(endpoint.query),
         ],
         "responses": {**_answers(endpoint), **{code: _problem(told) for code, told in PROBLEMS.items()}},
-    }  # fmt: skip
+    }
     if endpoint.body is not None:
         operation["requestBody"] = {"required": True, "content": _json(endpoint.body.__name__)}
     return operation

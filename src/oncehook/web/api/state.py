@@ -19,8 +19,17 @@ from oncehook.web.overview import RANGES
 from oncehook.web.page import Context
 from oncehook.web.sources import about, change, last_refusals
 
-TOLD = ("source", "provider", "is_verified", "secrets", "mode", "types", "dedupe_window", "payload_retention",
-        "support")  # fmt: skip
+TOLD = (
+    "source",
+    "provider",
+    "is_verified",
+    "secrets",
+    "mode",
+    "types",
+    "dedupe_window",
+    "payload_retention",
+    "support",
+)
 
 
 async def overview(context: Context, request: Request) -> Response:
@@ -92,25 +101,45 @@ async def audit(context: Context, request: Request) -> Response:
 
 ENDPOINTS = (
     Endpoint(
-        "GET", "/api/overview", overview, summary="Rates over time, backlog, lag and latencies.",
-        query=OverviewQuery, answer=OverviewState,
+        "GET",
+        "/api/overview",
+        overview,
+        summary="Rates over time, backlog, lag and latencies.",
+        query=OverviewQuery,
+        answer=OverviewState,
     ),
     Endpoint("GET", "/api/dead", dead, summary="Dead letters, grouped by what went wrong.", answer=Dead),
     Endpoint("GET", "/api/sources", sources, summary="Every configured source.", answer=Sources),
     Endpoint(
-        "POST", "/api/sources/{source}/pause", pause, scope="admin",
-        summary="Accept its events, and work on none of them.", body=PauseFor, answer=Paused,
-    ),
-    Endpoint(
-        "POST", "/api/sources/{source}/resume", resume, scope="admin", summary="Handle its waiting events.",
+        "POST",
+        "/api/sources/{source}/pause",
+        pause,
+        scope="admin",
+        summary="Accept its events, and work on none of them.",
+        body=PauseFor,
         answer=Paused,
     ),
     Endpoint(
-        "GET", "/api/alerts", alerts, summary="The open incidents, and what every rule measures now.",
+        "POST",
+        "/api/sources/{source}/resume",
+        resume,
+        scope="admin",
+        summary="Handle its waiting events.",
+        answer=Paused,
+    ),
+    Endpoint(
+        "GET",
+        "/api/alerts",
+        alerts,
+        summary="The open incidents, and what every rule measures now.",
         answer=AlertsState,
     ),
     Endpoint(
-        "GET", "/api/audit", audit, summary="What people did, newest first.", query=AuditQuery,
+        "GET",
+        "/api/audit",
+        audit,
+        summary="What people did, newest first.",
+        query=AuditQuery,
         answer=Audit,
     ),
-)  # fmt: skip
+)

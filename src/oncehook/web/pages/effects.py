@@ -30,13 +30,22 @@ async def show(context: Context, request: Request) -> Response:
         problem = error.message
     standing = await context.overview.standing()
     return context.render(
-        request, "effects.html", status=422 if problem else 200, asked=asked, found=found, problem=problem,
-        counts=await context.store.effects.bounded_counts(MOST), most=MOST, meaning=MEANING, is_first=not cursor,
-        sources=sorted({*context.runtime.sources, *standing["sources"]}), query=urlencode(asked.given()),
+        request,
+        "effects.html",
+        status=422 if problem else 200,
+        asked=asked,
+        found=found,
+        problem=problem,
+        counts=await context.store.effects.bounded_counts(MOST),
+        most=MOST,
+        meaning=MEANING,
+        is_first=not cursor,
+        sources=sorted({*context.runtime.sources, *standing["sources"]}),
+        query=urlencode(asked.given()),
         more=urlencode({**asked.given(), "cursor": found.next or ""}),
         failed=urlencode({name: value for name in ("source", "target") if (value := getattr(asked, name))}),
         done=request.query_params.get("done"),
-    )  # fmt: skip
+    )
 
 
 async def one(context: Context, request: Request) -> Response:
@@ -44,9 +53,14 @@ async def one(context: Context, request: Request) -> Response:
     args, is_cut = pretty((row.args or "").encode("utf-8", "replace"))
     receipt = await context.store.receipts.get(row.receipt)
     return context.render(
-        request, "effect.html", effect=effect_json(row), args=args, is_cut=is_cut, receipt=receipt,
+        request,
+        "effect.html",
+        effect=effect_json(row),
+        args=args,
+        is_cut=is_cut,
+        receipt=receipt,
         done=request.query_params.get("done"),
-    )  # fmt: skip
+    )
 
 
 # -- trying again -----------------------------------------------------------------------------------------------------
@@ -65,9 +79,15 @@ async def _confirm(context: Context, request: Request, asked: Asked, *, changed:
     count, erased = await context.store.effects.count_failed(selected(asked))
     given = {name: value for name, value in asked.given().items() if name in ("source", "target")}
     return context.render(
-        request, "effects_replay.html", status=409 if changed else 200, given=given, count=count, erased=erased,
-        changed=changed, query=urlencode({"status": "failed", **given}),
-    )  # fmt: skip
+        request,
+        "effects_replay.html",
+        status=409 if changed else 200,
+        given=given,
+        count=count,
+        erased=erased,
+        changed=changed,
+        query=urlencode({"status": "failed", **given}),
+    )
 
 
 async def start(context: Context, request: Request) -> Response:

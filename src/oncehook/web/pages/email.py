@@ -52,10 +52,19 @@ async def show(context: Context, request: Request) -> Response:
     except StoreUnavailable:
         is_slow = True
     return context.render(
-        request, "email.html", days=days, ranges=RANGES, by=by, sides=SIDES, charts=charts, types=types,
-        rows=rows[:SHOWN], left_out=len(rows[SHOWN:]), meaning={name: told for name, (_, told) in CHARTS.items()},
+        request,
+        "email.html",
+        days=days,
+        ranges=RANGES,
+        by=by,
+        sides=SIDES,
+        charts=charts,
+        types=types,
+        rows=rows[:SHOWN],
+        left_out=len(rows[SHOWN:]),
+        meaning={name: told for name, (_, told) in CHARTS.items()},
         is_slow=is_slow,
-    )  # fmt: skip
+    )
 
 
 async def _count(context: Context, days: int, by: str) -> tuple[dict[str, Chart], list[str], list[dict[str, Any]]]:
@@ -126,9 +135,17 @@ async def _suppressions(
     if exact is not None and exact["address"] not in [row["address"] for row in rows]:
         rows = [exact, *rows]  # one that was forgotten is kept by its hash
     return context.render(
-        request, "email_suppressions.html", status=422 if problem else 200, rows=rows, search=search, more=more,
-        is_first=not after, done=done, problem=problem, tried=tried or {},
-    )  # fmt: skip
+        request,
+        "email_suppressions.html",
+        status=422 if problem else 200,
+        rows=rows,
+        search=search,
+        more=more,
+        is_first=not after,
+        done=done,
+        problem=problem,
+        tried=tried or {},
+    )
 
 
 async def suppress(context: Context, request: Request) -> Response:

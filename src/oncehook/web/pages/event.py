@@ -47,14 +47,24 @@ async def _render(
     body, is_cut = pretty(payload.body) if payload else ("", False)
     why_not = obstacle(receipt.status, typed=receipt.type is not None, kept=payload is not None)
     return context.render(
-        request, "event.html", receipt=receipt, payload=payload, body=body, is_cut=is_cut, why_not=why_not,
-        moments=await timeline(context, receipt), related=await _related(context, receipt), rehearsal=rehearsal,
-        curl=as_curl(receipt, payload, base) if payload else None, send=as_send(receipt, base),
-        really_made=REALLY_MADE, shortened=shortened,
+        request,
+        "event.html",
+        receipt=receipt,
+        payload=payload,
+        body=body,
+        is_cut=is_cut,
+        why_not=why_not,
+        moments=await timeline(context, receipt),
+        related=await _related(context, receipt),
+        rehearsal=rehearsal,
+        curl=as_curl(receipt, payload, base) if payload else None,
+        send=as_send(receipt, base),
+        really_made=REALLY_MADE,
+        shortened=shortened,
         done=request.query_params.get("done"),
         entities=await entities_of(context.store, receipt),
         effects=await context.store.effects.find(EffectFilter(receipt=receipt.receipt), limit=EFFECTS),
-    )  # fmt: skip
+    )
 
 
 async def timeline(context: Context, receipt: Receipt) -> list[Moment]:

@@ -23,10 +23,19 @@ async def show(context: Context, request: Request) -> Response:
     except Problem as error:
         problem = error.message
     return context.render(
-        request, "events.html", status=422 if problem else 200, asked=asked, found=found, exact=exact,
-        problem=problem, states=[*State, UNHANDLED], sources=await _sources(context), is_first=not cursor,
-        more=urlencode({**asked.given(), "cursor": write_cursor(found.next) or ""}), query=urlencode(asked.given()),
-    )  # fmt: skip
+        request,
+        "events.html",
+        status=422 if problem else 200,
+        asked=asked,
+        found=found,
+        exact=exact,
+        problem=problem,
+        states=[*State, UNHANDLED],
+        sources=await _sources(context),
+        is_first=not cursor,
+        more=urlencode({**asked.given(), "cursor": write_cursor(found.next) or ""}),
+        query=urlencode(asked.given()),
+    )
 
 
 async def _sources(context: Context) -> list[str]:

@@ -31,10 +31,19 @@ async def show(context: Context, request: Request) -> Response:
     except StoreUnavailable:
         is_slow = True
     return context.render(
-        request, "overview.html", over=over, ranges=RANGES.values(), charts=charts, meaning=MEANING, rows=rows,
-        total=total, is_slow=is_slow, most=MOST, incidents=incidents,
+        request,
+        "overview.html",
+        over=over,
+        ranges=RANGES.values(),
+        charts=charts,
+        meaning=MEANING,
+        rows=rows,
+        total=total,
+        is_slow=is_slow,
+        most=MOST,
+        incidents=incidents,
         advice=advice(incidents),
-    )  # fmt: skip
+    )
 
 
 def _sources(context: Context) -> list[dict[str, str]]:

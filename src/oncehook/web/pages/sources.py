@@ -33,10 +33,20 @@ async def show(context: Context, request: Request) -> Response:
         handlers.setdefault(row.source, []).append(row)
     refused = {name: last_refusals(context, name, cases.get(name)) for name in context.runtime.sources}
     return context.render(
-        request, "sources.html", sources=[about(context, name) for name in sorted(context.runtime.sources)], gone=gone,
-        standing=standing, unknown=meter.last_refused.get("unknown"), advice=ADVICE, base=context.door_url(request),
-        since=meter.started, refused=refused, secrets=secrets, handlers=handlers, done=request.query_params.get("done"),
-    )  # fmt: skip
+        request,
+        "sources.html",
+        sources=[about(context, name) for name in sorted(context.runtime.sources)],
+        gone=gone,
+        standing=standing,
+        unknown=meter.last_refused.get("unknown"),
+        advice=ADVICE,
+        base=context.door_url(request),
+        since=meter.started,
+        refused=refused,
+        secrets=secrets,
+        handlers=handlers,
+        done=request.query_params.get("done"),
+    )
 
 
 # -- pausing ----------------------------------------------------------------------------------------------------------
