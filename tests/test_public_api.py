@@ -2,7 +2,10 @@
 
 import asyncio
 import importlib
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import fields
@@ -311,3 +314,17 @@ def test_documentation_and_examples_import_public_modules_only() -> None:
 def test_documentation_does_not_show_the_runtime() -> None:
     shown = [page.name for page in PAGES if "inbox._runtime." in page.read_text("utf-8")]
     assert shown == []
+
+
+def test_code_of_the_documentation_passes_a_type_checker(tmp_path: Path) -> None:
+    """Whatever a reader copies: no forgotten `await`, and the kind of event that each handler gets."""
+    for page in PAGES:
+        for number, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text("utf-8"), re.DOTALL)):
+            (tmp_path / f"{page.stem.replace('-', '_')}_{number}.py").write_text(block, "utf-8")
+    rules = {"reportUnusedCoroutine": "error", "reportUnnecessaryComparison": "error"}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(rules))
+    checker = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson"]
+    checked = json.loads(subprocess.run(checker, cwd=tmp_path, capture_output=True, text=True).stdout)
+    found = [(Path(one["file"]).stem, one["message"]) for one in checked["generalDiagnostics"]]
+    assert checked["summary"]["filesAnalyzed"] > 20
+    assert [one for one in found if "WSGI" not in one[1]] == []  # a2wsgi, Flask and Starlette annotate them differently
