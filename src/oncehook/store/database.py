@@ -1,9 +1,10 @@
 """The part of a store that differs per database: what another database implements."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from oncehook.config.settings import Settings
 from oncehook.store.dialect import Dialect
@@ -12,8 +13,6 @@ from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import Pauses
 from oncehook.store.protocols import ClaimStore, LeaseStore, SchemaStore, WakeupStore
 from oncehook.store.transaction import Heart, Transaction
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -39,27 +38,24 @@ class NoWakeups:
         """Returns at once."""
 
 
+class Connector(Protocol):
+    """What opens connections."""
+
+    settings: Settings
+    """What it opens them with. A change counts from the next `open`."""
+
+
 class Database(Protocol):
     """The part of a store that differs per database."""
 
     dialect: Dialect
     process: Process
-    settings: Settings
-
-    @property
-    def executor(self) -> Executor: ...
-
-    @property
-    def claims(self) -> ClaimStore: ...
-
-    @property
-    def schema(self) -> SchemaStore: ...
-
-    @property
-    def retention(self) -> RetentionStore: ...
-
-    @property
-    def wakeups(self) -> WakeupStore: ...
+    connector: Connector
+    executor: Executor
+    claims: ClaimStore
+    schema: SchemaStore
+    retention: RetentionStore
+    wakeups: WakeupStore
 
     @property
     def handler_turn(self) -> asyncio.Lock | None:
@@ -85,3 +81,13 @@ class Database(Protocol):
 
     def heart(self) -> Heart:
         """A way to extend leases from a thread of its own."""
+
+
+@asynccontextmanager
+async def closing_on_error(database: Database) -> AsyncIterator[None]:
+    """Closes a database that could not be opened completely."""
+    try:
+        yield
+    except BaseException:
+        await database.close()
+        raise

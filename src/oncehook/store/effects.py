@@ -4,17 +4,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from oncehook.model.effect import (
-    EffectFilter,
-    EntityState,
-    ExpiredEffect,
-    LeasedEffect,
-    NoopCount,
-    SettledEffect,
-    StoredEffect,
-    StoredNoop,
-    WaitingEffects,
-)
+from oncehook.model import effect as model
+from oncehook.model.effect import EffectFilter, LeasedEffect, SettledEffect
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run
 from oncehook.store.rows import EffectTarget
@@ -39,31 +30,33 @@ class Effects:
     async def settle(self, settled: Sequence[SettledEffect]) -> set[int]:
         return {row[0] for row in await self._executor.write("settle_effects", {"given": self._dialect.json(settled)})}
 
-    async def expired(self, limit: int, after: int) -> list[ExpiredEffect]:
-        return decode(await self._executor.read("expired_effects", {"limit": limit, "after": after}), ExpiredEffect)
+    async def expired(self, limit: int, after: int) -> list[model.ExpiredEffect]:
+        return decode(
+            await self._executor.read("expired_effects", {"limit": limit, "after": after}), model.ExpiredEffect
+        )
 
     async def recorded_by(self, scope: str, key: str) -> int | None:
         rows = await self._executor.read("recorded_effects", {"given": json.dumps([{"scope": scope, "key": key}])})
         return rows[0]["receipt_id"] if rows else None
 
-    async def entity(self, scope: str, kind: str, id: str) -> EntityState | None:
+    async def entity(self, scope: str, kind: str, id: str) -> model.EntityState | None:
         given = json.dumps({"scope": scope, "kind": kind, "id": id})
-        rows = decode(await self._executor.read("entity", {"given": given}), EntityState)
+        rows = decode(await self._executor.read("entity", {"given": given}), model.EntityState)
         return rows[0] if rows else None
 
     async def find(
         self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
-    ) -> list[StoredEffect]:
+    ) -> list[model.StoredEffect]:
         given = {name: getattr(wanted, name) for name in EffectFilter.__slots__}
         given["ids"] = None if wanted.ids is None else self._dialect.array(wanted.ids)
         given |= {"before": before, "down_to": down_to, "limit": limit}
-        return decode(await self._executor.scan("find_effects", _without_none(given)), StoredEffect)
+        return decode(await self._executor.scan("find_effects", _without_none(given)), model.StoredEffect)
 
-    async def noops(self, receipt: int) -> list[StoredNoop]:
-        return decode(await self._executor.read("noops", {"receipt": receipt}), StoredNoop)
+    async def noops(self, receipt: int) -> list[model.StoredNoop]:
+        return decode(await self._executor.read("noops", {"receipt": receipt}), model.StoredNoop)
 
-    async def noop_counts(self) -> list[NoopCount]:
-        return decode(await self._executor.scan("noop_counts"), NoopCount)
+    async def noop_counts(self) -> list[model.NoopCount]:
+        return decode(await self._executor.scan("noop_counts"), model.NoopCount)
 
     async def counts(self) -> dict[str, int]:
         return {row["status"]: row["effects"] for row in await self._executor.scan("effect_counts")}
@@ -76,8 +69,8 @@ class Effects:
         row = (await self._executor.scan("failed_effects", given))[0]
         return row["replayable"], row["erased"]
 
-    async def waiting(self) -> list[WaitingEffects]:
-        return decode(await self._executor.scan("effects_waiting"), WaitingEffects)
+    async def waiting(self) -> list[model.WaitingEffects]:
+        return decode(await self._executor.scan("effects_waiting"), model.WaitingEffects)
 
     async def replay(self, ids: Sequence[int], actor: str) -> list[int]:
         async def move(run: Run) -> list[int]:

@@ -66,8 +66,8 @@ class Store:
     @property
     def settings(self) -> Settings:
         """What it opens with."""
-        return self.database.settings
+        return self.database.connector.settings
 
     @settings.setter
     def settings(self, settings: Settings) -> None:
-        self.database.settings = settings
+        self.database.connector.settings = settings

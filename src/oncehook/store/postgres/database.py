@@ -2,7 +2,9 @@
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
-from oncehook.store.database import Process
+from oncehook.store.database import Connector, Process, closing_on_error
+from oncehook.store.executor import Executor
+from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import Pauses
 from oncehook.store.postgres.claims import PostgresClaims
 from oncehook.store.postgres.dialect import POSTGRES
@@ -14,6 +16,7 @@ from oncehook.store.postgres.pool import PostgresPool
 from oncehook.store.postgres.retention import PostgresRetention
 from oncehook.store.postgres.schema import PostgresSchema
 from oncehook.store.postgres.wake import PostgresWakeups
+from oncehook.store.protocols import ClaimStore, SchemaStore, WakeupStore
 
 
 class PostgresDatabase:
@@ -24,40 +27,36 @@ class PostgresDatabase:
 
     def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
         self.pool = PostgresPool(settings, clock)
+        self.connector: Connector = self.pool
         self.process = Process()
-        self.executor = PostgresExecutor(self.pool.connection)
-        self.claims = PostgresClaims(self.pool)
-        self.schema = PostgresSchema(self.pool)
-        self.retention = PostgresRetention(self.pool, self.executor)
-        self.wakeups = PostgresWakeups(self.pool)
+        self.executor: Executor = PostgresExecutor(self.pool.connection)
+        claims = PostgresClaims(self.pool)
+        self.claims: ClaimStore = claims
+        self._probe = claims.probe
+        self.schema: SchemaStore = PostgresSchema(self.pool)
+        self.retention: RetentionStore = PostgresRetention(self.pool, self.executor)
+        self.wakeups: WakeupStore = PostgresWakeups(self.pool)
         self.handling: HandlerConnections | None = None
-
-    @property
-    def settings(self) -> Settings:
-        return self.pool.settings
-
-    @settings.setter
-    def settings(self, settings: Settings) -> None:
-        self.pool.settings = settings
 
     def leases(self, pauses: Pauses) -> PostgresLeases:
         return PostgresLeases(self.executor, pauses, self.pool.clock)
 
     async def open(self) -> None:
-        limit, timeout = self.settings.concurrency, self.settings.claim_timeout
+        settings = self.pool.settings
         self.handling = HandlerConnections(
-            self.settings.database,
+            settings.database,
             self.pool.sql,
-            limit=limit,
-            timeout=timeout,
+            limit=settings.concurrency,
+            timeout=settings.claim_timeout,
             statements=self.pool.statements,
-            cleans=self.settings.clean_sessions,
-            fast=self.settings.fast_paths,
-            lease=self.settings.lease,
+            cleans=settings.clean_sessions,
+            fast=settings.fast_paths,
+            lease=settings.lease,
             longest=lambda: self.process.longest_handler(),
             worker=lambda: self.process.worker,
         )
-        await self.pool.open()
+        async with closing_on_error(self):
+            await self.pool.open()
 
     async def close(self) -> None:
         handling, self.handling = self.handling, None
@@ -69,7 +68,7 @@ class PostgresDatabase:
 
     async def ping(self) -> None:
         await self.pool.ping()
-        await self.claims.probe()
+        await self._probe()
 
     async def risks(self) -> list[str]:
         return await self.pool.risks()

@@ -95,15 +95,11 @@ class PostgresPool:
                 f"Is it running, and are the address and the password right?"
             ) from error
         self._pid = os.getpid()
-        try:
-            await self._check_durability()
-            if self.settings.migrate == "auto":
-                await self.migrate()
-            elif not await self.pending_migrations():
-                await self.make_partitions()
-        except BaseException:
-            await self.close()
-            raise
+        await self._check_durability()
+        if self.settings.migrate == "auto":
+            await self.migrate()
+        elif not await self.pending_migrations():
+            await self.make_partitions()
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None

@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 
 from oncehook.model.errors import StoreUnavailable
+from oncehook.store.executor import Executor
 from oncehook.store.postgres.executor import PostgresExecutor, fetch
 from oncehook.store.postgres.pool import LOST, PostgresPool, told
 from oncehook.store.retention import Pruning, Retention, before_json
@@ -27,7 +28,7 @@ DETACH_SECONDS = 30.0
 class PostgresRetention(Retention):
     """Implements `RetentionStore`."""
 
-    def __init__(self, pool: PostgresPool, executor: PostgresExecutor) -> None:
+    def __init__(self, pool: PostgresPool, executor: Executor) -> None:
         super().__init__(executor)
         self._pool = pool
 

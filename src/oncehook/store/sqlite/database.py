@@ -4,8 +4,11 @@ import asyncio
 
 from oncehook.config.settings import Settings
 from oncehook.model.errors import StoreUnavailable
-from oncehook.store.database import NoWakeups, Process
+from oncehook.store.database import Connector, NoWakeups, Process, closing_on_error
+from oncehook.store.executor import Executor
+from oncehook.store.operator_protocols import RetentionStore
 from oncehook.store.pauses import Pauses
+from oncehook.store.protocols import ClaimStore, SchemaStore, WakeupStore
 from oncehook.store.sqlite.claims import SqliteClaims
 from oncehook.store.sqlite.dialect import SQLITE
 from oncehook.store.sqlite.executor import SqliteExecutor
@@ -24,34 +27,24 @@ class SqliteDatabase:
 
     def __init__(self, settings: Settings) -> None:
         self.file = SqliteFile(settings)
+        self.connector: Connector = self.file
         self.process = Process()
-        self.executor = SqliteExecutor(self.file)
-        self.claims = SqliteClaims(self.file)
-        self.schema = SqliteSchema(self.file)
-        self.retention = SqliteRetention(self.file, self.executor)
-        self.wakeups = NoWakeups()
+        self.executor: Executor = SqliteExecutor(self.file)
+        self.claims: ClaimStore = SqliteClaims(self.file)
+        self.schema: SchemaStore = SqliteSchema(self.file)
+        self.retention: RetentionStore = SqliteRetention(self.file, self.executor)
+        self.wakeups: WakeupStore = NoWakeups()
         self.handling: Handling | None = None
-
-    @property
-    def settings(self) -> Settings:
-        return self.file.settings
-
-    @settings.setter
-    def settings(self, settings: Settings) -> None:
-        self.file.settings = settings
 
     def leases(self, pauses: Pauses) -> SqliteLeases:
         return SqliteLeases(self.file, self.executor, pauses)
 
     async def open(self) -> None:
         self.handling = Handling(self.file.path, self.file.sql, self.file.turn)
-        try:
+        async with closing_on_error(self):
             await self.file.open()
-            if self.settings.migrate == "auto":
+            if self.file.settings.migrate == "auto":
                 await self.schema.migrate()
-        except BaseException:
-            await self.close()
-            raise
 
     async def close(self) -> None:
         handling, self.handling = self.handling, None

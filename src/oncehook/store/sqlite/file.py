@@ -51,11 +51,7 @@ class SqliteFile:
 
     async def open(self) -> None:
         self._writer = Writer(self.path, min(BUSY_MS / 1000, self.settings.claim_timeout / 2), self.turn)
-        try:
-            await self.write(lambda connection: None)  # connecting is the first piece of work
-        except BaseException:
-            await self.close()
-            raise
+        await self.write(lambda connection: None)  # connecting is the first piece of work
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None

@@ -7,10 +7,9 @@ from typing import Any, TypeVar
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.lease import Leased, Settled
 from oncehook.providers.expressions import moment
-from oncehook.store.executor import Run, Work
+from oncehook.store.executor import Executor, Run, Work
 from oncehook.store.leases import Leases, by_name
 from oncehook.store.pauses import Pauses
-from oncehook.store.sqlite.executor import SqliteExecutor
 from oncehook.store.sqlite.file import SqliteFile
 from oncehook.store.sqlite.handler import settle_in
 
@@ -20,7 +19,7 @@ T = TypeVar("T")
 class SqliteLeases(Leases):
     """Implements `LeaseStore`."""
 
-    def __init__(self, file: SqliteFile, executor: SqliteExecutor, pauses: Pauses) -> None:
+    def __init__(self, file: SqliteFile, executor: Executor, pauses: Pauses) -> None:
         super().__init__(executor, pauses, SYSTEM)
         self._file = file
 

@@ -7,20 +7,14 @@ from contextlib import asynccontextmanager
 from oncehook.store.executor import Executor
 from oncehook.store.retention import Pruning, Retention
 from oncehook.store.rows import Cutoffs
-from oncehook.store.sqlite.executor import SqliteExecutor, fetch, transact
+from oncehook.store.sqlite.executor import fetch, transact
 from oncehook.store.sqlite.file import SqliteFile
-
-PAGES_AT_ONCE = 256
-"""How many pages go back to the disk in one step: a mebibyte."""
-
-FREE_SHARE = 10
-"""A tenth of the file may stay free: the next payloads take it, and need not wait for the file to grow."""
 
 
 class SqliteRetention(Retention):
     """Implements `RetentionStore`."""
 
-    def __init__(self, file: SqliteFile, executor: SqliteExecutor) -> None:
+    def __init__(self, file: SqliteFile, executor: Executor) -> None:
         super().__init__(executor)
         self._file = file
 
@@ -56,6 +50,13 @@ class SqlitePruning(Pruning):
 
     async def give_back(self) -> bool:
         return await self._file.write(_shrink)
+
+
+PAGES_AT_ONCE = 256
+"""How many pages go back to the disk in one step: a mebibyte."""
+
+FREE_SHARE = 10
+"""A tenth of the file may stay free: the next payloads take it, and need not wait for the file to grow."""
 
 
 def _shrink(connection: sqlite3.Connection) -> bool:
