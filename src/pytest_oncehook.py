@@ -47,7 +47,7 @@ def oncehook_app(request: pytest.FixtureRequest) -> Inbox:
     from importlib import import_module
 
     from oncehook import Inbox
-    from oncehook.config.settings import load
+    from oncehook.config.configuration import load
 
     named: str = request.config.getini("oncehook_inbox") or load().settings.app or ""
     module, _, name = named.partition(":")

@@ -15,7 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from oncehook.config.settings import SourceSettings, read_source
+from oncehook.config.configuration import read_source
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.providers import families
 from oncehook.providers.certificates import Certificates

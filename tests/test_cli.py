@@ -13,7 +13,7 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.cli import COMMANDS, main
-from oncehook.config.settings import load
+from oncehook.config.configuration import load
 from oncehook.operations import selection
 from oncehook.testing import deliver, post
 from tests.conformance.test_schema import EVENT_KEYS

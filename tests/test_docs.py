@@ -26,7 +26,8 @@ from oncehook.alerts.watch import KEPT
 from oncehook.cli import COMMANDS, starter
 from oncehook.cli.tour import make_keys
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.config.settings import Settings, SourceSettings, load
+from oncehook.config.configuration import load
+from oncehook.config.settings import Settings, SourceSettings
 from oncehook.effects.effect import EFFECT_TIMEOUT
 from oncehook.effects.effect import MOST_BYTES as MOST_ARGUMENT_BYTES
 from oncehook.effects.relay import MARGIN
@@ -36,7 +37,7 @@ from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MOST_PAU
 from oncehook.http_client.client import MOST_BODY
 from oncehook.model.effect import EffectState
 from oncehook.model.states import State
-from oncehook.observability import signals
+from oncehook.observability.lines import LINES
 from oncehook.providers import definition as providers
 from oncehook.providers.expressions import MOST_BYTES
 from oncehook.providers.families.template import MOST_SIGNATURES
@@ -246,7 +247,7 @@ def anchors(text: str) -> set[str]:
         ),
         ("docs/alerts.md", [f"`{rule.name}`" for rule in RULES]),
         ("docs/api.md", [f"`{endpoint.method} {endpoint.path}`" for endpoint in ENDPOINTS]),
-        ("docs/logs.md", [f"`{line}`" for line in signals.LINES]),
+        ("docs/logs.md", [f"`{line}`" for line in LINES]),
         ("docs/ack.md", [f"`{code}`" for code in ERRORS]),
         ("docs/lifecycle.md", [f"`{state}`" for state in State]),
         ("docs/effects.md", [f"`{state}`" for state in EffectState]),

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from oncehook import Inbox
 from oncehook.concurrency.clock import Clock
-from oncehook.config.settings import read_source
+from oncehook.config.configuration import read_source
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.model.receipt import Filter

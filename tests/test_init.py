@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from oncehook.config.configuration import load
 from oncehook.config.secret import in_env_file, resolve
-from oncehook.config.settings import load
 from oncehook.model.errors import ConfigurationError
 from tests.running import Run
 from tests.serving import ONCEHOOK, process

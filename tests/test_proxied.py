@@ -11,7 +11,8 @@ import pytest
 from fastapi import FastAPI
 
 from oncehook import Inbox
-from oncehook.config.settings import SourceSettings, load, read_source
+from oncehook.config.configuration import load, read_source
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.values import networks

@@ -16,7 +16,8 @@ import oncehook.store.postgres.pool as postgres_pool
 import oncehook.store.postgres.retention as postgres_prune
 from oncehook import Inbox
 from oncehook.cli import main
-from oncehook.config.settings import Horizon, Settings, SourceSettings, load
+from oncehook.config.configuration import load
+from oncehook.config.settings import Horizon, Settings, SourceSettings
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.model.rows import Prunable
 from oncehook.model.states import State

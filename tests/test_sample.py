@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from oncehook.config.settings import SourceSettings, read_source
+from oncehook.config.configuration import read_source
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.states import State
 from oncehook.providers.definition import built_in, read_provider

@@ -14,7 +14,8 @@ import psycopg
 import pytest
 
 from oncehook import ConfigurationError, Event, Fail, Inbox, Retry
-from oncehook.config.settings import Settings, read_source
+from oncehook.config.configuration import read_source
+from oncehook.config.settings import Settings
 from oncehook.model.claim import Claim
 from oncehook.model.delivery import Delivery
 from oncehook.model.lease import Leased, Settled

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from oncehook.config.settings import load
+from oncehook.config.configuration import load
 from oncehook.model.errors import ConfigurationError
 
 

@@ -15,6 +15,7 @@ import pytest
 import oncehook
 from oncehook import ConfigurationError, Event, Inbox, Retry
 from oncehook.observability import signals
+from oncehook.observability.lines import LINES
 from oncehook.testing import Answer, advance, deliver, drain, post
 from tests.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.servers import ask
@@ -174,7 +175,7 @@ def test_every_line_that_is_emitted_is_in_the_table_and_the_other_way_round() ->
     of_effects = {"effect_conflict", "stale", "effect_done", "effect_retrying", "effect_dead", "effect_lease_lost"}
     of_alerts = {"alert_told", "alert_untold", "alert_failed"}
     of_the_log = {"lines_dropped"}
-    assert emitted | of_events | of_attempts | of_effects | of_alerts | of_the_log == set(signals.LINES)
+    assert emitted | of_events | of_attempts | of_effects | of_alerts | of_the_log == set(LINES)
 
 
 # -- what must never be seen ----------------------------------------------------------------------------------------

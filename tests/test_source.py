@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from oncehook.config.configuration import read_source
 from oncehook.config.secret import resolve
-from oncehook.config.settings import read_source
 from oncehook.model.claim import Claim
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected

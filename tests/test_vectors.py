@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from oncehook.config.settings import read_source
+from oncehook.config.configuration import read_source
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers.definition import built_in_names

@@ -218,7 +218,7 @@ async def test_sqlite_has_nobody_to_tell_and_a_second_process_looks(tmp_path: Pa
 
 def test_the_settings_that_wake_are_read_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     from oncehook import ConfigurationError
-    from oncehook.config.settings import load
+    from oncehook.config.configuration import load
 
     monkeypatch.setenv("ONCEHOOK_NOTIFY", "false")
     monkeypatch.setenv("ONCEHOOK_POLL", "250ms")

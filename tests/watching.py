@@ -8,7 +8,8 @@ from typing import Any
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from oncehook import Inbox
-from oncehook.config.settings import Configuration, Settings
+from oncehook.config.configuration import Configuration
+from oncehook.config.settings import Settings
 from oncehook.model.incident import OpenedIncident, RecoveredIncident, Watched
 from oncehook.testing import advance
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.config.configuration import Configuration, load, read_source, read_table
 from oncehook.config.options import InboxOptions, SourceOptions
-from oncehook.config.settings import Configuration, Settings, load, read_source, read_table
+from oncehook.config.settings import Settings
 from oncehook.handlers.registration import Registration
 from oncehook.model.receipt import Receipt
 from oncehook.model.values import Duration, positive_duration

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any
 
-from oncehook.config.settings import SOURCE_NAME, named_tables, read_table, setting
+from oncehook.config.configuration import SOURCE_NAME, named_tables, read_table
+from oncehook.config.settings import setting
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.values import Parse, duration, locators, one_of, some, text, texts, whole
 

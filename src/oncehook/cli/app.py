@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncehook.config.settings import Configuration, load
+from oncehook.config.configuration import Configuration, load
 from oncehook.model.errors import ConfigurationError
 
 if TYPE_CHECKING:

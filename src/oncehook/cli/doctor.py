@@ -11,8 +11,8 @@ import click
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.configuration import Configuration
 from oncehook.config.secret import resolve
-from oncehook.config.settings import Configuration
 from oncehook.handlers.roster import IGNORE_SECONDS
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.values import as_duration

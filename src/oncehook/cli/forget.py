@@ -7,7 +7,7 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, opened, run
-from oncehook.config.settings import Configuration
+from oncehook.config.configuration import Configuration
 from oncehook.operations.prune import forget, mentioning
 from oncehook.operations.replay import whoami
 from oncehook.store.store import Store

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import click
 
 from oncehook.cli.app import configured
-from oncehook.config.settings import Configuration
+from oncehook.config.configuration import Configuration
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.rows import Row
 from oncehook.operations.selection import parse_moment

@@ -5,7 +5,7 @@ import sys
 import click
 
 from oncehook.cli.options import config_option, console, json_option, print_json
-from oncehook.config.settings import load
+from oncehook.config.configuration import load
 from oncehook.providers import definition as providers
 from oncehook.providers.definition import Provider
 from oncehook.providers.handshake import kind_of

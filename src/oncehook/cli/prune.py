@@ -10,7 +10,8 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
-from oncehook.config.settings import Configuration, Horizon, Settings
+from oncehook.config.configuration import Configuration
+from oncehook.config.settings import Horizon, Settings
 from oncehook.model.values import as_duration
 from oncehook.operations.prune import (
     MARGIN,

@@ -16,7 +16,7 @@ from oncehook.cli.options import Moment, Parsed, config_option, json_option, ope
 from oncehook.cli.progress import outcomes_text, replay_bar, wait_until_handled
 from oncehook.cli.rehearsal import rehearse_all
 from oncehook.cli.show import resolve_all
-from oncehook.config.settings import Configuration
+from oncehook.config.configuration import Configuration
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import State
 from oncehook.model.values import positive_duration, rate
@@ -116,8 +116,7 @@ def command(
     oncehook replay --source stripe --type 'invoice.*' --handled-by 9f3c2e1 --yes
     oncehook replay evt_1PqX7r --rehearse --app hooks:inbox
     """
-    if failed and status not in (None, State.FAILED.value):
-        raise click.UsageError(f"--failed and --status {status} exclude each other")
+    _check_options(failed=failed, status=status, wait=wait, timeout=timeout)
     state = State.FAILED.value if failed else status
     wanted = Filter(source=source, type=type_, object=object_, status=state, since=since, until=until, search=search)
     by_filter = wanted != Filter() or handled_by is not None
@@ -126,8 +125,6 @@ def command(
     configuration, inbox = configured(config)
     if rehearsed and (inbox is None or dry_run):
         raise click.UsageError("--rehearse runs your handlers: name them with --app module:inbox, without --dry-run")
-    if timeout is not None and not wait:
-        raise click.UsageError("--timeout is for --wait")
     how = How(
         dry_run=dry_run,
         rehearse=rehearsed,
@@ -140,6 +137,14 @@ def command(
     )
     selection = Selection(wanted, handled_by=handled_by, after=after)
     sys.exit(run(_replay(names, selection, configuration, inbox, how)))
+
+
+def _check_options(*, failed: bool, status: str | None, wait: bool, timeout: float | None) -> None:
+    """Refuse options that contradict each other."""
+    if failed and status not in (None, State.FAILED.value):
+        raise click.UsageError(f"--failed and --status {status} exclude each other")
+    if timeout is not None and not wait:
+        raise click.UsageError("--timeout is for --wait")
 
 
 async def _replay(

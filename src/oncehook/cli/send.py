@@ -18,8 +18,9 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, print_json
 from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.configuration import Configuration
 from oncehook.config.secret import resolve
-from oncehook.config.settings import Configuration, SourceSettings
+from oncehook.config.settings import SourceSettings
 from oncehook.model.errors import ConfigurationError
 from oncehook.providers import definition as providers
 from oncehook.providers.definition import Provider

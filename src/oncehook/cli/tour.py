@@ -15,7 +15,7 @@ from oncehook.cli.shop import open_shop
 from oncehook.cli.tally import Tally, Witness
 from oncehook.cli.traffic import SENDERS, Traffic
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.config.settings import load
+from oncehook.config.configuration import load
 from oncehook.inbox import Inbox
 from oncehook.model.receipt import Filter
 from oncehook.observability import signals

@@ -1,9 +1,9 @@
-"""Every log line that is emitted, in one table, with the identifiers that an engineer needs during an incident.
+"""Writes log lines and counts what they tell, with the identifiers that an engineer needs during an incident.
 
 No line carries a secret of a source, a payload or an authorisation header: of an event, only its indexed columns go in.
 (`secret_offered` shows a secret that nothing uses yet: the operator has to see it somewhere.) Mounted in
 another app, lines go to its standard logging. Where Oncehook is the process, `configure` writes them as JSON lines, or
-for people on a terminal. `log.py` has how.
+for people on a terminal. `lines.py` has the table of lines, `log.py` how they are written.
 """
 
 import io
@@ -27,109 +27,8 @@ from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import metrics
+from oncehook.observability.lines import LINES
 from oncehook.observability.log import STANDARD, AppLog, JsonLog, console, encode_lines, escape, standard_error
-
-LINES: dict[str, tuple[str, str]] = {
-    "accepted": ("info", "A first delivery is committed and acked."),
-    "ignored": ("info", "An authentic event that the allow-list leaves out is recorded and acked."),
-    "failed": ("warning", "An authentic event without a usable id or type is kept as a dead letter."),
-    "duplicate": ("info", "An event that was here before is acked again."),
-    "other_body": ("warning", "An id came again with another body; the first one stays."),
-    "rejected": ("warning", "A delivery is refused before anything is stored."),
-    "unavailable": ("error", "An event could not be recorded; the sender was asked to try again."),
-    "door_failed": ("error", "A bug of Oncehook's own: the sender was asked to try again. Please report it."),
-    "handshake": ("info", "A provider's handshake is answered."),
-    "secret_offered": (
-        "warning",
-        "Somebody offered a secret in a handshake that nobody signs. It is not used: if you are creating this webhook "
-        "now, put it into the source's `secrets`.",
-    ),
-    "key_not_renewed": ("warning", "A signing key could not be renewed. The old one counts while its host is silent."),
-    "waits_for_secret": ("warning", "A source has no secret yet: it answers its handshake and refuses every event."),
-    "deliveries_dropped": ("warning", "Duplicates were acked, but too many came at once to note each."),
-    "deliveries_lost": ("error", "Noting duplicates failed; the receipts themselves are untouched."),
-    "samples_lost": ("warning", "A sample of a refused request could not be kept for the doctor."),
-    "uses_not_counted": ("warning", "Which secrets verified could not be written; it is tried again."),
-    "refusals_not_counted": ("warning", "How many deliveries were refused could not be written; it is tried again."),
-    "acks_not_counted": ("warning", "How long acks took could not be written; it is tried again."),
-    "processed": ("info", "A handler's work and the mark are committed, or nothing had to be done."),
-    "retrying": ("warning", "A handler failed; its event will be tried again."),
-    "dead": ("error", "A handler failed for the last time; its event is a dead letter."),
-    "lease_lost": ("warning", "A handler ended after its lease was lost; nothing of it was kept."),
-    "target_paused": ("warning", "A target failed or asked for a pause: its events wait, and use no attempt."),
-    "target_back": ("info", "A target that was paused took an event."),
-    "source_paused": ("info", "A person has paused a source: its events are accepted, and wait."),
-    "source_resumed": ("info", "A person has resumed a source: what waited is worked off."),
-    "unhandled": ("warning", "No process has a handler for this type: its events wait. Each type is logged once."),
-    "inline_unhandled": (
-        "warning",
-        "This process has no handler for an inline event: its sender gets 503 and keeps it.",
-    ),
-    "taken_up": ("info", "A process has a handler for a type that had none: the events that waited are worked off."),
-    "unhandled_ignored": ("info", 'Events that no process has a handler for are ignored, by `unhandled = "ignore"`.'),
-    "abandoned": ("error", "The provider stopped retrying an inline event; it is a dead letter."),
-    "replayed": ("info", "A person had finished events handled again; `selection` says which."),
-    "retried_now": ("info", "A person made waiting retries due now; `selection` says which."),
-    "rescued": ("warning", "A lease ran out, and its receipt was taken back."),
-    "settle_failed": ("error", "What came of an attempt could not be written; the lease will run out."),
-    "release_failed": ("warning", "Receipts could not be given back; their leases will run out."),
-    "heartbeat_failed": ("warning", "Leases could not be extended this time."),
-    "loop_blocked": (
-        "error",
-        "A handler blocks the event loop: receipts that this process has leased and not started are released. "
-        "Make it a plain `def`, or await what it waits for.",
-    ),
-    "pruned": ("info", "Receipts and payloads that were past their horizon are gone."),
-    "email_pruned": ("info", "Email facts that were past `email_retention` are gone; suppressions stay."),
-    "prune_waits": ("warning", "The database does not answer; pruning goes on at its next turn."),
-    "listen_lost": ("warning", "Other processes cannot wake this worker now; it looks by itself until they can."),
-    "pooled": (
-        "info",
-        "A pooler is before PostgreSQL: no statement is prepared ahead, workers look by themselves.",
-    ),
-    "durability_risk": (
-        "warning",
-        "PostgreSQL may lose acked events: `detail` says by which setting, or that its standby is asynchronous.",
-    ),
-    "worker_waits": ("warning", "The database does not answer; the worker tries again."),
-    "background_failed": ("error", "A bug of Oncehook's own in a background loop, which goes on. Please report it."),
-    "effect_conflict": ("info", "An event asked for an effect whose key was recorded before; nothing more happens."),
-    "stale": ("info", "An event told of an entity something older than what is known; it was left as it is."),
-    "effect_done": ("info", "An effect's target has taken it."),
-    "effect_retrying": ("warning", "An effect failed; it will be tried again."),
-    "effect_dead": ("error", "An effect failed for the last time; `oncehook effects replay` tries it again."),
-    "effect_lease_lost": ("warning", "An effect was performed after its lease was lost; another process repeats it."),
-    "effect_mark_failed": ("error", "An effect was tried and could not be marked; its lease will run out."),
-    "effect_rescued": ("warning", "An effect's lease ran out, and it was taken back."),
-    "effect_unregistered": ("warning", "Effects wait for a function that is not registered in this process."),
-    "relay_waits": ("warning", "The database does not answer; the relay tries again."),
-    "alert_opened": ("error", "A rule's threshold was passed: an incident is open. See [alerts](alerts.md)."),
-    "alert_recovered": ("info", "An incident is over: it was below its threshold for long enough."),
-    "alert_told": ("info", "A target was told of an incident; `word` says of what."),
-    "alert_untold": ("warning", "A target could not be told of an incident; it is tried again."),
-    "alert_failed": ("error", "A target could not be told of an incident, and is not tried again."),
-    "alerts_wait": ("warning", "The database does not answer; rules are looked at again at the next turn."),
-    "lines_dropped": ("warning", "The log was not read quickly enough, and lines were left out."),
-    "fast_path_off": (
-        "warning",
-        "A fast path does not work with the installed library; its plain variant is used.",
-    ),
-    "connections_closed": ("warning", "Connections that never completed a request were closed."),
-    "sign_in_failed": ("warning", "Somebody did not sign in to the dashboard: a wrong password or token."),
-    "dashboard_waits": ("warning", "The database did not answer the dashboard, or not in time."),
-    "dashboard_failed": ("error", "A bug of Oncehook's own in the dashboard. Please report it."),
-    "django_apart": (
-        "warning",
-        "Django has a database in this process: what its ORM writes is not in a handler's transaction. See "
-        "[Django](wsgi.md#django).",
-    ),
-    "started": ("info", "The inbox is ready to accept."),
-    "stop_late": ("error", "Not everything ended in time, the database may not answer: what is left is cut off."),
-    "stop_forced": ("error", "The event loop is blocked, so stopping did not even begin: the process ends now."),
-    "stopped": ("info", "The inbox has drained and closed."),
-    "unverified_source": ("warning", "A source accepts unsigned deliveries from anyone who knows its address."),
-}
-"""Line → (level, when it is written). docs/logs.md is checked against this table."""
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 _NUMBERS = {line: _LEVELS[level] for line, (level, _) in LINES.items()}

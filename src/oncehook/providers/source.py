@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import SYSTEM
+from oncehook.config.configuration import retry_of
 from oncehook.config.secret import is_reference, mark, resolve
-from oncehook.config.settings import SourceSettings, retry_of
+from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Unavailable
 from oncehook.model.values import size

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.stopping import Deadline
-from oncehook.config.settings import Configuration, Horizon, Settings, SourceSettings
+from oncehook.config.configuration import Configuration
+from oncehook.config.settings import Horizon, Settings, SourceSettings
 from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, Effects, Target
 from oncehook.effects.relay import Relay
 from oncehook.handlers.canonical import Canonical

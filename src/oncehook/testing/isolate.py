@@ -3,8 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
+from oncehook.config.configuration import Configuration
 from oncehook.config.secret import is_unset
-from oncehook.config.settings import Configuration, SourceSettings
+from oncehook.config.settings import SourceSettings
 from oncehook.effects.effect import HTTP
 from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oncehook.config.settings import named_tables, read_table, setting
+from oncehook.config.configuration import named_tables, read_table
+from oncehook.config.settings import setting
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.values import duration, one_of, some, text, texts
 

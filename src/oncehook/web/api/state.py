@@ -6,6 +6,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from oncehook.model.rows import Pause
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import MOST_ERRORS, grouped
 from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
@@ -74,8 +75,8 @@ def _source(context: Context, request: Request, standing: dict[str, Any], looked
     }
 
 
-def _pause(row: dict[str, Any]) -> dict[str, Any]:
-    return {"at": row["paused_at"], "actor": row["actor"], "reason": row["reason"], "until": row["ends_at"]}
+def _pause(row: Pause) -> dict[str, Any]:
+    return {"at": row.paused_at, "actor": row.actor, "reason": row.reason, "until": row.ends_at}
 
 
 async def pause(context: Context, request: Request) -> Response:
