@@ -107,7 +107,7 @@ async def test_a_batch_of_which_one_lease_was_lost_leaves_nothing(store: Store, 
 async def test_settling_together_tells_each_whether_its_own_lease_held(store: Store) -> None:
     one, other = await leased(store, 2)
     await take_away(store, other)
-    settler = Settler(store)
+    settler = Settler(store.leases)
     assert await asyncio.gather(settler.settle(done(one)), settler.settle(done(other))) == [True, False]
 
 

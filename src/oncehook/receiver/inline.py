@@ -64,7 +64,7 @@ class Inline:
         self.processor = processor
         self.roster = roster
         self.lease_seconds = lease_seconds
-        self._paused = Paused(store)
+        self._paused = Paused(store.pauses)
         self._running: set[asyncio.Task[Response]] = set()
 
     async def take(self, source: Source, claims: Sequence[Claim], *, batch: bool) -> Response:

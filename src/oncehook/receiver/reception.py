@@ -48,10 +48,10 @@ class Reception:
             clock=clock,
         )
         self.meter = Meter(clock)
-        self.rejections = RejectionLog(store)
-        self.secrets = SecretLog(store, sources)
-        self.refusals = RefusalLog(store, self.meter)
-        self.acks = AckLog(store, self.meter)
+        self.rejections = RejectionLog(store.rejections)
+        self.secrets = SecretLog(store.rejections, sources)
+        self.refusals = RefusalLog(store.alerts, self.meter)
+        self.acks = AckLog(store.alerts, self.meter)
         reads = Reads(time_limit=settings.receive_timeout, limit_bytes=settings.intake_bytes)
         self.receiver = Receiver(
             sources, self.claimer, self.rejections, limit_bytes=reads.limit_bytes, clock=clock, meter=self.meter

@@ -18,7 +18,7 @@ from oncehook.observability.meter import Meter
 from oncehook.providers.definition import Provider
 from oncehook.providers.proxied import ADDRESS
 from oncehook.providers.source import Source
-from oncehook.store.store import Store
+from oncehook.store.operator_protocols import AlertStore, RejectionStore
 
 MOST_BYTES = 65_536
 MOST_OF_A_HEADER = 4096
@@ -92,7 +92,7 @@ def _query(source: Source, delivery: Delivery) -> str:
 class RejectionLog:
     """Writes samples of refused requests: one a second at most, never in anybody's way."""
 
-    def __init__(self, store: Store, pause: float = PAUSE) -> None:
+    def __init__(self, store: RejectionStore, pause: float = PAUSE) -> None:
         self.store = store
         self.pause = pause
         self._waiting: dict[str, Rejection] = {}  # one a source, whoever waits longest first
@@ -125,7 +125,7 @@ class RejectionLog:
 
     async def _keep(self, source: str) -> None:
         try:
-            await self.store.rejections.keep(self._waiting[source])
+            await self.store.keep(self._waiting[source])
         except Exception as error:  # a sample is worth nobody's trouble
             signals.emit("samples_lost", source=source, detail=type(error).__name__)
         del self._waiting[source]
@@ -157,7 +157,7 @@ class NowAndThen:
 class SecretLog(NowAndThen):
     """Counts which secret verified, and writes the counts now and then."""
 
-    def __init__(self, store: Store, sources: dict[str, Source]) -> None:
+    def __init__(self, store: RejectionStore, sources: dict[str, Source]) -> None:
         self.store = store
         self.sources = sources
 
@@ -168,7 +168,7 @@ class SecretLog(NowAndThen):
         if not used:
             return
         try:
-            await self.store.rejections.note_secrets(used)
+            await self.store.note_secrets(used)
         except Exception as error:
             signals.emit("uses_not_counted", detail=type(error).__name__)
         else:
@@ -179,7 +179,7 @@ class SecretLog(NowAndThen):
 class RefusalLog(NowAndThen):
     """Writes how many deliveries were refused, so that what all processes refused is known in one place."""
 
-    def __init__(self, store: Store, meter: Meter) -> None:
+    def __init__(self, store: AlertStore, meter: Meter) -> None:
         self.store = store
         self.meter = meter
 
@@ -189,7 +189,7 @@ class RefusalLog(NowAndThen):
         if not taken:
             return
         try:
-            await self.store.alerts.note_rejections(taken)
+            await self.store.note_rejections(taken)
         except Exception as error:
             self.meter.unwritten.update(taken)
             signals.emit("refusals_not_counted", detail=type(error).__name__)
@@ -198,7 +198,7 @@ class RefusalLog(NowAndThen):
 class AckLog(NowAndThen):
     """Writes how long acks took, so that the overview of any process has the latencies of all."""
 
-    def __init__(self, store: Store, meter: Meter) -> None:
+    def __init__(self, store: AlertStore, meter: Meter) -> None:
         self.store = store
         self.meter = meter
 
@@ -208,7 +208,7 @@ class AckLog(NowAndThen):
         if not taken:
             return
         try:
-            await self.store.alerts.note_acks(taken)
+            await self.store.note_acks(taken)
         except Exception as error:
             self.meter.unwritten_acks.update(taken)
             signals.emit("acks_not_counted", detail=type(error).__name__)

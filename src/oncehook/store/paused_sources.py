@@ -5,7 +5,7 @@ restart. What a worker holds and has not started goes back within a second; what
 """
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.store.store import Store
+from oncehook.store.protocols import PauseStore
 
 FRESH = 1.0
 """Seconds for which an answer is as good as a new one."""
@@ -14,14 +14,14 @@ FRESH = 1.0
 class Paused:
     """The paused sources, asked for once a second at most."""
 
-    def __init__(self, store: Store, clock: Clock = SYSTEM) -> None:
-        self.store = store
+    def __init__(self, pauses: PauseStore, clock: Clock = SYSTEM) -> None:
+        self.pauses = pauses
         self.clock = clock
         self._sources: frozenset[str] = frozenset()
         self._asked = float("-inf")
 
     async def sources(self) -> frozenset[str]:
         if self.clock.monotonic() - self._asked >= FRESH:
-            self._sources = frozenset(row.source for row in await self.store.pauses.active())
+            self._sources = frozenset(row.source for row in await self.pauses.active())
             self._asked = self.clock.monotonic()
         return self._sources

@@ -50,7 +50,7 @@ class Dashboard:
         access = Access(read_dashboard(runtime.configuration.dashboard), run_key.encode())
         self.run_key = run_key
         self.access = access
-        self.live = Live(runtime.store, stream_seconds)
+        self.live = Live(runtime.store.stats, stream_seconds)
         self.runs = Runs(runtime.store)
         context = Context(
             runtime=runtime,

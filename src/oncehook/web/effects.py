@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.effect import EffectFilter, EffectState, StoredEffect
-from oncehook.store.store import Store
+from oncehook.store.protocols import EffectStore
 from oncehook.web.page import Context, Problem, check_texts, number, principal
 
 PAGE = 50
@@ -55,18 +55,18 @@ class Listing:
     is_partial: bool = False
 
 
-async def list_effects(store: Store, wanted: EffectFilter, before: int | None, limit: int = PAGE) -> Listing:
+async def list_effects(effects: EffectStore, wanted: EffectFilter, before: int | None, limit: int = PAGE) -> Listing:
     """The next page. What an index leads to is asked for as it is, everything else in windows, for a second."""
     if wanted == EffectFilter() or wanted.receipt is not None or wanted.status == EffectState.FAILED.value:
-        return _page(await store.effects.find(wanted, limit=limit + 1, before=before), limit)
+        return _page(await effects.find(wanted, limit=limit + 1, before=before), limit)
     deadline = SYSTEM.monotonic() + SECONDS
     if before is None:
-        newest = await store.effects.find(EffectFilter(), limit=1)
+        newest = await effects.find(EffectFilter(), limit=1)
         before = newest[0].id + 1 if newest else 0
     found: list[StoredEffect] = []
     while before > 0:
         end = max(0, before - WINDOW)
-        found += await store.effects.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
+        found += await effects.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
         if len(found) > limit:
             return _page(found, limit)
         if SYSTEM.monotonic() > deadline and end:

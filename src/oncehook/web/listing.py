@@ -19,8 +19,8 @@ from oncehook.model.states import UNHANDLED, State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
 from oncehook.providers.expressions import moment
+from oncehook.store.operator_protocols import ReceiptStore
 from oncehook.store.rows import Place
-from oncehook.store.store import Store
 from oncehook.web.page import Problem, check_texts
 
 PAGE = 50
@@ -38,13 +38,13 @@ class Listing:
     looked_to: str | None = None  # set where it stopped for time, not for room
 
 
-async def list_events(store: Store, wanted: Filter, before: Place | None, limit: int = PAGE) -> Listing:
+async def list_events(receipts: ReceiptStore, wanted: Filter, before: Place | None, limit: int = PAGE) -> Listing:
     """The next page after `before`."""
     if wanted.object is not None or wanted.event_id is not None or wanted.status in (State.FAILED.value, UNHANDLED):
-        return _page(await store.receipts.find(wanted, limit=limit + 1, before=before), limit)
+        return _page(await receipts.find(wanted, limit=limit + 1, before=before), limit)
     if _by_time_alone(wanted):
-        return _page(await store.receipts.find(wanted, limit=limit + 1, before=before), limit)
-    return await _through_windows(store, wanted, before, limit)
+        return _page(await receipts.find(wanted, limit=limit + 1, before=before), limit)
+    return await _through_windows(receipts, wanted, before, limit)
 
 
 def _by_time_alone(wanted: Filter) -> bool:
@@ -55,13 +55,13 @@ def _page(found: list[Receipt], limit: int) -> Listing:
     return Listing(found[:limit], place(found[limit - 1]) if len(found) > limit else None)
 
 
-async def _through_windows(store: Store, wanted: Filter, before: Place | None, limit: int) -> Listing:
+async def _through_windows(receipts: ReceiptStore, wanted: Filter, before: Place | None, limit: int) -> Listing:
     size = WINDOW if wanted.search is None else WINDOW_OF_BODIES
     deadline = SYSTEM.monotonic() + SECONDS
     found: list[Receipt] = []
     while True:
-        end = await store.receipts.window_end(wanted, before=before, size=size)
-        found += await store.receipts.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
+        end = await receipts.window_end(wanted, before=before, size=size)
+        found += await receipts.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
         if len(found) > limit:
             return _page(found, limit)
         if end is None:
@@ -71,11 +71,11 @@ async def _through_windows(store: Store, wanted: Filter, before: Place | None, l
         before = end
 
 
-async def exactly(store: Store, text: str) -> list[Receipt]:
+async def exactly(receipts: ReceiptStore, text: str) -> list[Receipt]:
     """The events that a text names: by receipt, or by the sender's id."""
-    named = await store.receipts.by_event_id(text, limit=10)
+    named = await receipts.by_event_id(text, limit=10)
     if text.isascii() and text.isdigit() and len(text) < 19:
-        one = await store.receipts.get(int(text))
+        one = await receipts.get(int(text))
         named += [one] if one is not None and one not in named else []
     return named
 

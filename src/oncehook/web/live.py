@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 
 from oncehook.model.errors import Unavailable
-from oncehook.store.store import Store
+from oncehook.store.operator_protocols import StatStore
 
 EVERY = 2.0
 MOST = 100
@@ -21,8 +21,8 @@ KEPT_ALIVE = 15.0
 class Live:
     """Watches the store while somebody looks."""
 
-    def __init__(self, store: Store, longest: float | None = None) -> None:
-        self.store = store
+    def __init__(self, stats: StatStore, longest: float | None = None) -> None:
+        self.stats = stats
         self.longest = longest  # seconds that a stream lasts; the page opens the next one at once
         self.listeners = 0
         self._changed = asyncio.Event()
@@ -73,7 +73,7 @@ class Live:
     async def _watch(self) -> None:
         while True:
             with suppress(Unavailable):
-                now = await self.store.stats.pulse()
+                now = await self.stats.pulse()
                 if now != self._pulse:
                     self._pulse = now
                     self._tell()

@@ -50,7 +50,7 @@ class Processor:
         self.transaction = transaction or store.transaction
         self.version = version
         self.clock = clock
-        self.settler = Settler(store)
+        self.settler = Settler(store.leases)
         self.dues = Dues(clock)
         self.threads = Threads(threads, "oncehook-handler")  # of plain `def` handlers
 

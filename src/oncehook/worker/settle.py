@@ -8,7 +8,7 @@ from collections import deque
 
 from oncehook.model.errors import StoreUnavailable, Unavailable
 from oncehook.model.lease import Settled
-from oncehook.store.store import Store
+from oncehook.store.protocols import LeaseStore
 
 MOST_IN_A_BATCH = 500
 
@@ -16,8 +16,8 @@ MOST_IN_A_BATCH = 500
 class Settler:
     """Writes what came of attempts, many at once."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, leases: LeaseStore) -> None:
+        self.leases = leases
         self._waiting: deque[tuple[Settled, asyncio.Future[bool]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -46,7 +46,7 @@ class Settler:
     async def _write(self, batch: list[tuple[Settled, "asyncio.Future[bool]"]]) -> None:
         batch.sort(key=lambda pair: pair[0].receipt)
         try:
-            landed = await self.store.leases.settle([settled for settled, _ in batch])
+            landed = await self.leases.settle([settled for settled, _ in batch])
         except Unavailable as error:
             _fail(batch, error)
         except Exception as error:  # a bug of ours must not leave a slot waiting for ever

@@ -55,7 +55,7 @@ class Worker:
         self._pace = 1  # how many are leased ahead for each place
         self._enough = 0  # with more than so many ready, no lease is needed
         self._alone: Alone[Leased] = Alone(processor.clock)
-        self._paused = Paused(store, processor.clock)
+        self._paused = Paused(store.pauses, processor.clock)
         self._known_paused: frozenset[str] = frozenset()
         self._running: set[asyncio.Task[Any]] = set()
         self._attention = asyncio.Event()  # something may be due, or a place is free

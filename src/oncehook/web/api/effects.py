@@ -16,7 +16,7 @@ from oncehook.web.page import Context, Problem, principal
 async def list_them(context: Context, request: Request) -> Response:
     query = read_query(request, EffectsQuery)
     asked = Asked.of(msgspec.structs.asdict(query))
-    found = await list_effects(context.store, asked.filter(), read_cursor(query.cursor), query.limit)
+    found = await list_effects(context.store.effects, asked.filter(), read_cursor(query.cursor), query.limit)
     return answer(
         {
             "effects": [effect_json(row) for row in found.rows],

@@ -26,7 +26,7 @@ from oncehook.web.show import shortened
 async def list_them(context: Context, request: Request) -> Response:
     query = read_query(request, EventsQuery)
     asked = Asked.of(msgspec.structs.asdict(query))
-    found = await list_events(context.store, asked.filter(), read_cursor(query.cursor), query.limit)
+    found = await list_events(context.store.receipts, asked.filter(), read_cursor(query.cursor), query.limit)
     events = [receipt.as_json() for receipt in found.receipts]
     return answer({"events": events, "next": write_cursor(found.next), "looked_to": found.looked_to})
 

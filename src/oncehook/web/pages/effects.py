@@ -25,7 +25,7 @@ async def show(context: Context, request: Request) -> Response:
     asked, cursor = Asked.of(request.query_params), request.query_params.get("cursor")
     problem, found = None, Listing([])
     try:
-        found = await list_effects(context.store, asked.filter(), read_cursor(cursor))
+        found = await list_effects(context.store.effects, asked.filter(), read_cursor(cursor))
     except Problem as error:
         problem = error.message
     standing = await context.overview.standing()

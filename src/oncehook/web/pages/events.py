@@ -18,8 +18,8 @@ async def show(context: Context, request: Request) -> Response:
     problem, found, exact = None, Listing([]), []
     try:
         wanted = asked.filter()
-        found = await list_events(context.store, wanted, read_cursor(cursor))
-        exact = await exactly(context.store, asked.search) if asked.search and not cursor else []
+        found = await list_events(context.store.receipts, wanted, read_cursor(cursor))
+        exact = await exactly(context.store.receipts, asked.search) if asked.search and not cursor else []
     except Problem as error:
         problem = error.message
     return context.render(
