@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from oncehook.model.event import EventFacts
+
 
 class Row(msgspec.Struct, frozen=True):
     """A row of a query: its fields are the query's columns."""
@@ -47,35 +49,23 @@ class WindowEnd(Row, frozen=True):
     id: int
 
 
-class ExpiredReceipt(Row, frozen=True):
+class ExpiredReceipt(EventFacts, kw_only=True, frozen=True):
     """A receipt whose lease expired."""
 
+    type: str
     receipt: int
     lease: int
     attempt: int
-    source: str
-    provider: str
-    event_id: str
-    type: str
-    object_id: str | None
-    delivery_id: str | None
-    correlation_id: str | None
     is_inline: bool
     worker: str | None
 
 
-class AbandonedReceipt(Row, frozen=True):
+class AbandonedReceipt(EventFacts, kw_only=True, frozen=True):
     """An inline receipt whose provider stopped retrying."""
 
+    type: str
     receipt: int
     attempt: int
-    source: str
-    provider: str
-    event_id: str
-    type: str
-    object_id: str | None
-    delivery_id: str | None
-    correlation_id: str | None
     handler: str | None
     last_error: str | None
 

@@ -134,8 +134,8 @@ WHERE status = 'processing' AND worker = :worker AND id <> ALL (CAST(CAST(:held 
 RETURNING id
 
 -- name: expired
-SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id,
-       is_inline, worker
+SELECT id AS receipt, lease, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, delivery_id,
+       correlation_id, is_inline, worker
 FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < now() AND id > :after
 ORDER BY id LIMIT :limit
@@ -183,7 +183,8 @@ UPDATE webhook_receipts
 SET status = 'failed', next_attempt_at = NULL, failed_at = now(),
     last_error = :reason || coalesce('; the last error was: ' || last_error, '')
 WHERE is_inline AND status = 'retrying' AND next_attempt_at <= now()
-RETURNING id AS receipt, attempts AS attempt, source, provider, event_id, type, object_id, delivery_id, correlation_id, handler, last_error
+RETURNING id AS receipt, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, delivery_id,
+          correlation_id, handler, last_error
 
 -- name: same_database
 -- Which database, which server, which table; and which transaction, so that asking twice shows an AUTOCOMMIT.
