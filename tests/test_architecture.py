@@ -1,4 +1,4 @@
-"""Rules about the source tree: its drawing in docs/architecture.md, and calls that name their arguments."""
+"""Rules about the source tree: its drawing in docs/architecture.md, sizes, and calls that name their arguments."""
 
 import ast
 import re
@@ -8,6 +8,8 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "oncehook"
 MOST_POSITIONAL = 5
+MOST_LINES_IN_A_FILE = 400
+MOST_LINES_IN_A_FUNCTION = 60
 
 
 def drawn_packages(page: str) -> set[str]:
@@ -67,3 +69,16 @@ def test_long_positional_calls_are_found() -> None:
     assert list(long_positional_calls("a.settle(1, 2, 3, 4, 5, *six)", {"settle"})) != []
     assert list(long_positional_calls("Claim(1, 2, 3, 4, 5, six=6)", {"Claim"})) == []
     assert list(long_positional_calls("from rich import Claim; Claim(1, 2, 3, 4, 5, 6)", {"Claim"})) == []
+
+
+def test_files_and_functions_are_short() -> None:
+    texts = {str(file.relative_to(SOURCE)): file.read_text("utf-8") for file in SOURCE.rglob("*.py")}
+    files = {name: count for name, text in texts.items() if (count := len(text.splitlines())) > MOST_LINES_IN_A_FILE}
+    functions = {
+        f"{name}: {node.name}": count
+        for name, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (count := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES_IN_A_FUNCTION
+    }
+    assert (files, functions) == ({}, {})
