@@ -16,6 +16,7 @@ import pytest
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
+from oncehook.providers.families import each
 from oncehook.providers.source import Source
 from tests.senders import NOW, SENDERS, Sender, changed
 
@@ -30,6 +31,12 @@ def _by_kind() -> Iterator[Any]:
         kind = tuple((type(one), one.find.__name__ if hasattr(one, "find") else "") for one in checks)
         yield pytest.param(sender, marks=[pytest.mark.torture] if kind in seen else [])
         seen.add(kind)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def decoder() -> None:
+    """What is built once in a process is not of the cost of a delivery."""
+    each._bounded_decoder()
 
 
 every = pytest.mark.parametrize("sender", list(_by_kind()), ids=str)

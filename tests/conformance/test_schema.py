@@ -56,6 +56,7 @@ POSTGRES_ONLY = {
     "move_payloads",
     "create_database",
     "drop_database",
+    "session_user",
 }
 SQLITE_ONLY = {
     "last_receipt",

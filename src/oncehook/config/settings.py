@@ -21,6 +21,7 @@ from oncehook.model.values import (
     one_of,
     size,
     some,
+    some_of,
     text,
     texts,
     whole,
@@ -149,7 +150,7 @@ class Settings:
     )
     email_suppress: tuple[str, ...] = setting(
         ("hard_bounce", "complaint", "unsubscribe", "rejected", "soft_bounces"),
-        texts,
+        some_of("hard_bounce", "complaint", "unsubscribe", "rejected", "soft_bounces"),
         "For which reasons an address is suppressed.",
     )
     email_soft_bounces: int = setting(

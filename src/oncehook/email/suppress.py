@@ -17,7 +17,6 @@ import msgspec
 
 from oncehook.email.event import AHEAD, HARD, SOFT, EmailType, address, clean
 from oncehook.email.status import Difference, Fact, ask
-from oncehook.model.errors import ConfigurationError
 from oncehook.model.timestamps import rfc3339
 from oncehook.providers.expressions import moment
 from oncehook.store.store import Store
@@ -50,9 +49,6 @@ class Policy:
 
     @classmethod
     def of(cls, reasons: Sequence[str], soft_bounces: int, *, case_sensitive: bool = False) -> "Policy":
-        for reason in reasons:
-            if reason not in REASONS:
-                raise ConfigurationError(f"email_suppress: {reason!r} is no reason; known are {', '.join(REASONS)}")
         return cls(frozenset(reasons), soft_bounces, case_sensitive)
 
     def address(self, given: Any) -> str | None:

@@ -133,6 +133,16 @@ def one_of(*words: str) -> Parse:
     return parse
 
 
+def some_of(*words: str) -> Parse:
+    def parse(value: Any) -> tuple[str, ...]:
+        for word in texts(value):
+            if word not in words:
+                raise ValueError(f"{word!r} is not known; expected some of {', '.join(words)}")
+        return texts(value)
+
+    return parse
+
+
 def networks(value: Any) -> tuple[Network, ...]:
     """Addresses and networks of machines that are believed. The whole world is a mistake, and never taken."""
     return tuple(_network(name) for name in texts(value))

@@ -31,7 +31,7 @@ from oncehook.store.transaction import ENDED, NOT_YOURS, RESETS, Native, Pick, T
 
 STATEMENTS = (
     "begin_handling", "before_reset", "finish", "finish_others", "is_done", "unlock_session", "unlock_guarded_session",
-    "clean_session", "deallocate_statements", "guard_session",
+    "clean_session", "deallocate_statements", "guard_session", "session_user",
 )  # fmt: skip
 
 FRESH = 0.01
@@ -163,7 +163,7 @@ class HandlerConnections:
         """Prepare a connection for the fast path; False, and no connection uses it from now on, if that fails."""
         try:
             if not self._is_checked:
-                await check_driver(connection)
+                await check_driver(connection, self._sql["session_user"])
                 self._is_checked = True
             connection.login = connection.get_settings().session_authorization
         except (AttributeError, TypeError, RuntimeError) as error:
@@ -295,15 +295,15 @@ class HandlerConnections:
             self._waiting.clear()
 
 
-async def check_driver(connection: HandlerConnection) -> None:
-    """Raise an exception unless the driver does what the fast path needs."""
-    await connection.execute("BEGIN; SELECT 1; COMMIT; BEGIN")
+async def check_driver(connection: HandlerConnection, session_user: str) -> None:
+    """Raise an exception unless the driver does what the fast path needs. `session_user` is the query of that name."""
+    await connection.execute(f"BEGIN; {session_user}; COMMIT; BEGIN")
     if not connection.is_in_transaction():
         raise RuntimeError("a message that ends with BEGIN leaves no transaction open")
     await connection.execute("ROLLBACK")
     if connection.is_in_transaction():
         raise RuntimeError("a message that ends with ROLLBACK leaves a transaction open")
-    reported, user = connection.get_settings().session_authorization, await connection.fetchval("SELECT session_user")
+    reported, user = connection.get_settings().session_authorization, await connection.fetchval(session_user)
     if reported != user:
         raise RuntimeError("the session's user is not reported")
 

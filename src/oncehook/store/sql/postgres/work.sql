@@ -119,6 +119,9 @@ SELECT webhook_deallocate({guarded})
 -- next EXECUTE tells that the connection must be closed.
 PREPARE oncehook AS SELECT pg_advisory_unlock_all()
 
+-- name: session_user
+SELECT session_user
+
 -- name: release
 UPDATE webhook_receipts r
 SET status = CASE WHEN attempts > 1 OR is_inline THEN 'retrying' ELSE 'received' END, attempts = attempts - 1, lease_until = NULL,
