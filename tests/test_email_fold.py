@@ -685,7 +685,5 @@ async def test_old_facts_go_by_themselves_in_steps(store: Store, rows: Rows, mon
 
 
 def test_a_reason_that_is_none_is_told_at_start() -> None:
-    with pytest.raises(
-        ConfigurationError, match=r"email_suppress.*'bounce' is not known; expected some of hard"
-    ):
+    with pytest.raises(ConfigurationError, match=r"email_suppress.*'bounce' is not known; expected some of hard"):
         Inbox("sqlite:///x.db", email_suppress=["bounce"])
