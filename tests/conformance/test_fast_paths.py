@@ -5,8 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from oncehook import Event, Inbox
+from oncehook.integrations.sqlalchemy import cleaner
 from oncehook.store.postgres.session import HandlerConnection
 from oncehook.testing import deliver, drain
 from tests.events import Rows
@@ -61,3 +64,48 @@ async def test_a_driver_that_does_not_report_the_user_turns_the_fast_path_off(
     (line,) = [line for line in lines() if line["event"] == "fast_path_off"]
     assert line["path"] == "handler transactions"
     assert rows("SELECT DISTINCT status FROM webhook_receipts") == [("processed",)]
+
+
+async def pids_of_two(inbox: Inbox) -> list[int]:
+    """The server processes that handle two events, one after the other."""
+    pids: list[int] = []
+
+    @inbox.on("stripe", "*")
+    async def note(event: Event, tx: Any) -> None:
+        pids.append((await tx.execute(text("SELECT pg_backend_pid()"))).scalar_one())
+
+    async with inbox.lifespan():
+        for _ in range(2):
+            assert (await deliver(inbox, "stripe", type="invoice.paid")).status == 202
+            await drain(inbox)
+    return pids
+
+
+@pytest.mark.parametrize("fast", [True, False])
+async def test_the_switch_decides_whether_a_pool_keeps_a_handlers_connection(
+    make_inbox: Callable[..., Inbox], database: str, fast: bool
+) -> None:
+    engine = create_async_engine(database.replace("postgresql://", "postgresql+asyncpg://"))
+    inbox = make_inbox(engine=engine, concurrency=1)
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox._runtime.set_fast_paths(fast)
+    first, second = await pids_of_two(inbox)
+    await engine.dispose()
+    assert (first == second) is fast
+
+
+async def test_a_changed_sqlalchemy_turns_its_fast_path_off(
+    make_inbox: Callable[..., Inbox],
+    database: str,
+    monkeypatch: pytest.MonkeyPatch,
+    lines: Callable[[], list[dict[str, Any]]],
+) -> None:
+    monkeypatch.setattr(cleaner, "hasattr", lambda owner, name: False, raising=False)
+    engine = create_async_engine(database.replace("postgresql://", "postgresql+asyncpg://"))
+    inbox = make_inbox(engine=engine, concurrency=1)
+    inbox.source("stripe", secrets=["whsec_test"])
+    first, second = await pids_of_two(inbox)
+    await engine.dispose()
+    assert first != second
+    (line,) = [line for line in lines() if line["event"] == "fast_path_off"]
+    assert line["path"] == "SQLAlchemy connections"

@@ -16,12 +16,14 @@ from collections.abc import Callable, MutableMapping, Sequence
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
+import sqlalchemy
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.ext.asyncio import AsyncEngine
 from sqlalchemy.pool import StaticPool
 from sqlalchemy.util import await_only
 
 from oncehook.model.lease import Settled
+from oncehook.observability import signals
 from oncehook.store.postgres.finish import (
     LEASE_LOST,
     TRANSACTION_REPLACED,
@@ -107,13 +109,16 @@ UNKNOWN = SessionState("", False)  # SQLAlchemy replaced a connection that was l
 class PostgresCleaner(Cleaner):
     """One message, sent to the driver itself: SQLAlchemy's asyncpg dialect would prepare it, as one statement.
 
-    Without `keeps`, which is `fast_paths`, no connection is cleaned: the pool closes it after each handler.
+    Without fast paths, and where `check` has found that SQLAlchemy changed, the pool closes it after each handler.
     """
 
-    def __init__(self, engine: Engine | AsyncEngine, sql: dict[str, str], *, cleans: bool, keeps: bool = True) -> None:
+    def __init__(
+        self, engine: Engine | AsyncEngine, sql: dict[str, str], *, cleans: bool, fast: Callable[[], bool]
+    ) -> None:
         super().__init__(engine)
         self.cleans = cleans
-        self.keeps = keeps
+        self.is_supported = True  # by the SQLAlchemy that is installed
+        self._fast = fast
         self.is_asyncpg = self.engine.dialect.driver == "asyncpg"
         self._sql = {name: in_one_line(sql[name]) for name in STATEMENTS}
         guard = literal(self._sql["guard_transaction"])
@@ -121,6 +126,19 @@ class PostgresCleaner(Cleaner):
         self._unlock = self._sql["unlock_prepared_session" if self.is_asyncpg else "unlock_session"].format(guard=guard)
         if cleans:
             event.listen(self.engine, "checkout", self._on_checkout)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether a connection is cleaned and stays in the pool."""
+        return self.is_supported and self._fast()
+
+    def check(self, connection: Connection) -> None:
+        """Turn the fast path off if SQLAlchemy's asyncpg dialect does not have what it needs."""
+        if not self.is_asyncpg or hasattr(connection.connection.dbapi_connection, "_prepared_statement_cache"):
+            return
+        self.is_supported = False
+        detail = f"SQLAlchemy {sqlalchemy.__version__}: its asyncpg dialect has no cache of prepared statements"
+        signals.emit("fast_path_off", path="SQLAlchemy connections", detail=detail)
 
     def _on_checkout(self, dbapi_connection: Any, record: Any, _proxy: Any) -> None:
         """Outside of a transaction, whose own settings (SET LOCAL) are not the session's."""

@@ -52,8 +52,9 @@ class Sessions:
     def _make_cleaner(self) -> Cleaner:
         if self.on_sqlite:
             return SqliteCleaner(self.engine)
-        settings = self.store.settings
-        return PostgresCleaner(self.engine, self.store.sql, cleans=settings.clean_sessions, keeps=settings.fast_paths)
+        store = self.store
+        cleans = store.settings.clean_sessions
+        return PostgresCleaner(self.engine, store.sql, cleans=cleans, fast=lambda: store.settings.fast_paths)
 
     async def dispose(self) -> None:
         """Close the engine's connections, where the process is ours and ends."""
@@ -110,6 +111,8 @@ class Sessions:
         """The row of a statement, asked twice in what should be one transaction."""
 
         def ask(connection: Connection) -> list[Any]:
+            if isinstance(self.cleaner, PostgresCleaner):
+                self.cleaner.check(connection)
             return [tuple(connection.execute(text(statement)).one()) for _ in range(2)]
 
         def ask_in_thread(engine: Engine) -> list[Any]:
