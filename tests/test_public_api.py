@@ -283,6 +283,13 @@ async def test_metrics_are_those_of_the_service(worked: Inbox) -> None:
     ("operation", "error"),
     [
         (lambda inbox: inbox.replay(), "name receipts, or pick some with a filter"),
+        (lambda inbox: inbox.replay(source=None), "name receipts, or pick some with a filter"),
+        (lambda inbox: inbox.replay(search=""), "name receipts, or pick some with a filter"),
+        (lambda inbox: inbox.rehearse(status=None, handled_by=None), "name receipts, or pick some with a filter"),
+        (lambda inbox: inbox.replay(sorce="stripe"), "there is no filter 'sorce': known are source, type, object"),
+        (lambda inbox: inbox.replay("evt_1", sorce="stripe"), "there is no filter 'sorce'"),
+        (lambda inbox: inbox.rehearse(states="failed"), "there is no filter 'states'"),
+        (lambda inbox: listed(inbox, stat="failed"), "there is no filter 'stat'"),
         (lambda inbox: inbox.replay(1, status="failed"), "not both"),
         (lambda inbox: inbox.replay("evt_9"), "there is no event evt_9; nothing was done"),
         (lambda inbox: inbox.replay(status="broken"), "status='broken' is not a status: known are received"),
@@ -292,7 +299,7 @@ async def test_metrics_are_those_of_the_service(worked: Inbox) -> None:
     ],
 )
 async def test_mistakes_are_told(worked: Inbox, operation: Callable[[Inbox], Any], error: str) -> None:
-    with pytest.raises((ValueError, EventNotFound), match=re.escape(error)):
+    with pytest.raises((TypeError, ValueError, EventNotFound), match=re.escape(error)):
         await operation(worked)
     assert await listed(worked, status="received") == []
 

@@ -11,7 +11,7 @@ from oncehook.config.configuration import Configuration, load, read_source, read
 from oncehook.config.options import InboxOptions, SourceOptions
 from oncehook.config.settings import Settings
 from oncehook.handlers.registration import Registration
-from oncehook.model.receipt import Receipt
+from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.values import Duration, positive_duration
 from oncehook.model.values import rate as parse_rate
 from oncehook.operations.pause import pause, resume
@@ -225,10 +225,12 @@ async def _select(
     store: Store, receipts: Sequence[int | str], wanted: EventFilter, handled_by: str | None
 ) -> Selection:
     """The events that are named, or that a filter picks: one of the two."""
-    if bool(receipts) == bool(wanted or handled_by):
+    condition = make_filter(**wanted)
+    is_filtered = condition != Filter() or handled_by is not None
+    if bool(receipts) == is_filtered:
         raise ValueError('name receipts, or pick some with a filter such as status="failed" (not both, not neither)')
     numbers = await find_receipts(store, receipts) if receipts else None
-    return Selection(make_filter(**wanted), receipts=numbers, handled_by=handled_by)
+    return Selection(condition, receipts=numbers, handled_by=handled_by)
 
 
 def source_name(scope: Mapping[str, Any]) -> str:

@@ -58,7 +58,13 @@ def parse_moment(value: When) -> datetime:
 
 
 def make_filter(**wanted: Unpack[EventFilter]) -> Filter:
-    """The filter for these conditions. Raises ValueError for a status or a time that is none."""
+    """The filter for these conditions; None is no condition.
+
+    Raises TypeError for a condition that does not exist, ValueError for a status or a time that is none.
+    """
+    unknown = [name for name in wanted if name not in EventFilter.__annotations__]
+    if unknown:
+        raise TypeError(f"there is no filter {unknown[0]!r}: known are {', '.join(EventFilter.__annotations__)}")
     status = wanted.get("status")
     if status is not None and status not in STATES:
         raise ValueError(f"status={status!r} is not a status: known are {', '.join(STATES)}")
@@ -70,7 +76,7 @@ def make_filter(**wanted: Unpack[EventFilter]) -> Filter:
         status=None if status is None else str(status),
         since=None if since is None else parse_moment(since),
         until=None if until is None else parse_moment(until),
-        search=wanted.get("search"),
+        search=wanted.get("search") or None,  # every payload contains the empty text
     )
 
 
