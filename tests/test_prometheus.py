@@ -191,9 +191,10 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
 def firing(address: str, alert: str) -> dict[str, str]:
     """Source → value of the alerts of this name that fire."""
     try:
-        found = httpx.get(f"{address}/api/v1/alerts", timeout=5).json()["data"]["alerts"]
+        answer = httpx.get(f"{address}/api/v1/alerts", timeout=5).raise_for_status()
     except httpx.HTTPError:  # it is still starting
         return {}
+    found = answer.json()["data"]["alerts"]
     return {
         one["labels"]["source"]: one["value"]
         for one in found
