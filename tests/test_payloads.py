@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +14,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, TypedDict
 from uuid import UUID
 
+import asyncpg
 import msgspec
 import pydantic
 import pytest
@@ -23,7 +25,16 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from typing_extensions import TypeAliasType
 
-from oncehook import ConfigurationError, Event, Inbox, Payload, Retry, State
+from oncehook import (
+    AsyncTransaction,
+    ConfigurationError,
+    Event,
+    Inbox,
+    Payload,
+    Retry,
+    State,
+    SyncTransaction,
+)
 from oncehook.testing import deliver, drain, isolated, post, receipt, replay
 from tests.events import Rows, github_headers
 
@@ -477,6 +488,52 @@ def test_handler_without_an_event_is_refused(unstarted: Inbox) -> None:
 
     with pytest.raises(ConfigurationError, match="not 0 arguments; a parameter for a payload is annotated as"):
         unstarted.on("stripe", "*")(paid)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "shown"),
+    [
+        (Invoice, "Invoice"),
+        ("Invoice", "Invoice"),
+        (DataclassInvoice, "DataclassInvoice"),
+        (DictInvoice, "DictInvoice"),
+        (ModelInvoice, "ModelInvoice"),
+        (PydanticDataclass, "PydanticDataclass"),
+        (Invoice | None, "Invoice"),
+        (Annotated[Invoice, "the paid one"], "Invoice"),
+        (int, "int"),
+        (str, "str"),
+        (dict[str, Any], "dict"),
+        (list, "list"),
+    ],
+)
+def test_payload_without_its_mark_is_refused_in_the_place_of_tx(unstarted: Inbox, annotation: Any, shown: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"'value' would get the transaction and is annotated as .*{shown}"
+    ) as refused:
+        unstarted.on("stripe", "*")(handler_with(annotation, []))
+    assert 'annotate a payload as Annotated[Invoice, Payload("data.object")]' in str(refused.value)
+
+
+def test_parameter_with_a_default_is_refused_in_the_place_of_tx_and_not_behind_a_star(unstarted: Inbox) -> None:
+    async def by_position(event: Event, extra: int = 3) -> None: ...
+
+    async def by_keyword(event: Event, *, extra: int = 3) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="put a parameter of your own with its default"):
+        unstarted.on("stripe", "*")(by_position)
+    unstarted.on("stripe", "*")(by_keyword)
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [Any, object, AsyncTransaction, SyncTransaction, AsyncSession, Session, Session | None, "Connection", "Unknown",
+     asyncpg.Connection, inspect.Parameter.empty],
+)  # fmt: skip
+def test_tx_may_have_any_other_annotation_or_none(unstarted: Inbox, annotation: Any) -> None:
+    unstarted.on("stripe", "*")(handler_with(annotation, []))
+    (handler,) = unstarted._runtime.handlers
+    assert handler.takes_tx
 
 
 def test_names_for_type_checkers_alone_are_no_error(unstarted: Inbox) -> None:

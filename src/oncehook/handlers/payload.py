@@ -18,7 +18,7 @@ from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function
 from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.mismatch import describe_mismatch, missing, type_name
-from oncehook.handlers.payload_types import decode_model, inspect_type
+from oncehook.handlers.payload_types import decode_model, inspect_type, is_data
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.retry import Fail
 from oncehook.providers.expressions import NotReadable, TooDeep, look_up, parse
@@ -117,13 +117,32 @@ class Payloads:
 def find_payloads(function: Function, handler: str) -> Payloads | None:
     """Return the payload parameters of a handler's function, or None if it has none."""
     signature = calling.signature_of(function, handler).values()
-    namespace = getattr(inspect.unwrap(calling.bare(function)), "__globals__", {})
+    namespace = _namespace(function)
     found = [_read_parameter(parameter, namespace, handler) for parameter in signature]
     parameters = tuple(parameter for parameter in found if parameter is not None)
     if not parameters:
         return None
     positional = tuple(p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
     return Payloads(parameters, positional)
+
+
+def check_transaction(function: Function, handler: str, payloads: frozenset[str]) -> None:
+    """Refuse a parameter in the place of `tx` that is annotated as data: it was meant for a payload."""
+    parameters = [p for p in calling.signature_of(function, handler).values() if p.name not in payloads]
+    for parameter in parameters[1:2]:
+        where = f"{handler}: the parameter {parameter.name!r}"
+        hint = _resolve(parameter.annotation, _namespace(function), where)
+        if parameter.kind is not parameter.KEYWORD_ONLY and is_data(hint):
+            raise ConfigurationError(
+                f"{where} would get the transaction and is annotated as {type_name(hint)}: annotate a payload as "
+                f"{NOTATION}, and put a parameter of your own with its default behind `*`"
+            )
+
+
+def _namespace(function: Function) -> dict[str, Any]:
+    """Return the names that the function's annotations may use."""
+    names: dict[str, Any] = getattr(inspect.unwrap(calling.bare(function)), "__globals__", {})
+    return names
 
 
 def _read_parameter(parameter: inspect.Parameter, namespace: dict[str, Any], handler: str) -> Parameter | None:

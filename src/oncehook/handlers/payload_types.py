@@ -4,9 +4,13 @@ Pydantic is never imported here. A class that looks like a pydantic model valida
 """
 
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import is_dataclass
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
-from msgspec import inspect
+from msgspec import Struct, inspect
+
+_BUILT_IN = (str, bytes, int, float, dict, list, tuple, set, frozenset)
 
 _CONTAINERS = (
     inspect.StructType,
@@ -23,6 +27,18 @@ _CONTAINERS = (
 def decode_model(type_: Any, value: Any) -> Any:
     """Decode to a type that msgspec does not know itself."""
     return value if type_ is object else type_.model_validate(value)
+
+
+def is_data(hint: Any) -> bool:
+    """Return whether a value of this type can only be data, such as a model or a text, and never a transaction."""
+    if get_origin(hint) is Annotated:
+        return is_data(get_args(hint)[0])
+    if get_origin(hint) in (Union, UnionType):
+        return any(map(is_data, get_args(hint)))
+    cls = get_origin(hint) or hint
+    return isinstance(cls, type) and (
+        issubclass(cls, (Struct, *_BUILT_IN)) or is_dataclass(cls) or _is_pydantic_model(cls)
+    )
 
 
 def inspect_type(hint: Any) -> bool:

@@ -13,7 +13,7 @@ from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function, Threads
 from oncehook.handlers.event import BaseEvent, Event, SyncEvent
 from oncehook.handlers.outbox import Outbox
-from oncehook.handlers.payload import NOTATION, Decoded, Payloads, find_payloads
+from oncehook.handlers.payload import NOTATION, Decoded, Payloads, check_transaction, find_payloads
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.patterns import Handled, compile_pattern, overlap
 from oncehook.model.retry import Fail, Retry
@@ -57,6 +57,7 @@ class Handler:
                 f"{self.name} must take (event) or (event, tx), not {arguments} arguments; a parameter for a payload "
                 f"is annotated as {NOTATION}"
             )
+        check_transaction(self.function, self.name, payloads.names if payloads else frozenset())
         if self.batch is not None and (type(self.batch) is not int or self.batch < 1):
             raise ConfigurationError(f"{self.name} has batch={self.batch!r}: give a whole number, 1 or more")
         if self.batch and payloads:
