@@ -122,6 +122,19 @@ def test_both_dialects_have_the_same_query_names() -> None:
     assert sqlite - postgres == SQLITE_ONLY
 
 
+def files_of_queries(dialect: str) -> dict[str, str]:
+    """The name of the file that each query of a dialect is in."""
+    texts = {file.name: file.read_text("utf-8") for file in (queries.SQL / dialect).glob("*.sql")}
+    return {name: file for file, text in texts.items() for name in re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)}
+
+
+def test_query_is_in_the_same_file_in_both_dialects() -> None:
+    postgres, sqlite = files_of_queries("postgres"), files_of_queries("sqlite")
+    shared = postgres.keys() & sqlite.keys()
+    assert len(shared) > 100
+    assert {name: postgres[name] for name in shared} == {name: sqlite[name] for name in shared}
+
+
 def test_every_query_is_used_and_no_other_sql_stands_in_the_source() -> None:
     source = {path: path.read_text("utf-8") for path in Path(oncehook.__file__).parent.rglob("*.py")}
     everything = "\n".join(source.values())

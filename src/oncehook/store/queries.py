@@ -1,4 +1,4 @@
-"""SQL out of `store/sql/<dialect>/`: plain files, the same query names in every dialect.
+"""SQL out of `store/sql/<dialect>/`: one plain file per area of the store, the same query names in every dialect.
 
 A query begins with `-- name: NAME`. Parameters are `:name`. A line that ends in `--? name` is in the query
 only when that parameter is given, so a filter is written where it is used. `{> NAME}`

@@ -89,10 +89,6 @@ FROM webhook_receipts
 WHERE status = 'processing' AND lease_until < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AND id > :after
 ORDER BY id LIMIT :limit
 
--- name: attempts
-SELECT number, started_at, ended_at, outcome, error, traceback, handler, version, worker
-FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
-
 -- name: next_due
 SELECT (julianday(min(due)) - julianday('now')) * 86400
 FROM (
@@ -104,15 +100,6 @@ FROM (
     WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
       AND source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}
 )
-
--- name: claim_inline
-UPDATE webhook_receipts
-SET is_inline = 1, attempts = 1, lease = 1, leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
-    lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || ? || ' seconds')
-WHERE id = ?
-
--- name: claim_failed
-UPDATE webhook_receipts SET failed_at = received_at WHERE id = ?
 
 -- name: lease_one
 UPDATE webhook_receipts
@@ -133,6 +120,3 @@ SET status = 'failed', next_attempt_at = NULL, failed_at = strftime('%Y-%m-%dT%H
 WHERE is_inline AND status = 'retrying' AND next_attempt_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 RETURNING id AS receipt, attempts AS attempt, source, provider, event_id, type, object_id, occurred_at, delivery_id,
           correlation_id, handler, last_error
-
--- name: same_database
-SELECT file FROM pragma_database_list WHERE name = 'main'

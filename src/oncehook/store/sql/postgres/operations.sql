@@ -79,20 +79,14 @@ WHERE action IN ('replay', 'replay_batch')
   AND EXISTS (SELECT 1 FROM json_array_elements_text(detail::json -> 'receipts') AS e (id) WHERE e.id = (:receipt::bigint)::text)
 ORDER BY id
 
--- name: dead
-SELECT source, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
-       max(received_at) AS last_received_at, min(coalesce(failed_at, received_at)) AS first_failed_at,
-       max(coalesce(failed_at, received_at)) AS last_failed_at, max(id) AS last_receipt
-FROM webhook_receipts WHERE status = 'failed'
-GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
+-- name: audited
+SELECT id, at, actor, action, detail FROM webhook_audit
+WHERE action NOT IN ('replay_batch', 'replay_ended')  -- people see one row a replay
+  AND id < :before                                             --? before
+ORDER BY id DESC LIMIT :limit
 
--- name: lags
-SELECT source, extract(epoch FROM now() - min(due))::double precision AS lag
-FROM (
-    SELECT source, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
-    UNION ALL
-    SELECT source, coalesce(next_attempt_at, received_at) FROM webhook_receipts
-    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
-) waiting
-GROUP BY source ORDER BY source
+-- name: audited_run
+SELECT CASE WHEN action = 'replay_batch' THEN 'replay' ELSE action END AS action, count(*) AS rows, sum((detail::json ->> 'count')::bigint)::bigint AS number, min(at) AS at, max(at) AS last_at,
+       min(actor) AS actor, max(CASE WHEN action NOT IN ('replay', 'replay_batch') THEN detail END) AS detail
+FROM webhook_audit WHERE action IN ('replay', 'replay_batch', 'replay_started', 'replay_ended') AND detail::json ->> 'run' = :run
+GROUP BY 1

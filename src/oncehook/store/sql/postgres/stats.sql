@@ -1,35 +1,38 @@
--- name: window_end
-SELECT r.received_at, r.id FROM webhook_receipts r
-WHERE r.id > 0
-  AND r.received_at >= :since                                  --? since
-  AND r.received_at < :until                                   --? until
-  AND (r.received_at, r.id) < (:before_time, :before_receipt)  --? before_receipt
-ORDER BY r.received_at DESC, r.id DESC
-LIMIT 1 OFFSET :skipped
+-- name: dead
+SELECT source, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
+       max(received_at) AS last_received_at, min(coalesce(failed_at, received_at)) AS first_failed_at,
+       max(coalesce(failed_at, received_at)) AS last_failed_at, max(id) AS last_receipt
+FROM webhook_receipts WHERE status = 'failed'
+GROUP BY source, handler, last_error ORDER BY count(*) DESC, max(id) DESC LIMIT :limit
 
--- name: known_sources
-WITH RECURSIVE known AS (
-    SELECT min(source) AS source FROM webhook_receipts
+-- name: lags
+SELECT source, extract(epoch FROM now() - min(due))::double precision AS lag
+FROM (
+    SELECT source, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
     UNION ALL
-    SELECT (SELECT min(r.source) FROM webhook_receipts r WHERE r.source > known.source)
-    FROM known WHERE known.source IS NOT NULL
-)
-SELECT source FROM known WHERE source IS NOT NULL
+    SELECT source, coalesce(next_attempt_at, received_at) FROM webhook_receipts
+    WHERE status IN ('received', 'retrying') AND serial_key IS NOT NULL AND unhandled_at IS NULL
+) waiting
+GROUP BY source ORDER BY source
 
 -- name: rates
 SELECT 'received' AS series, source, count(*) AS number,
-       CAST(strftime('%s', received_at) AS INTEGER) / :seconds * :seconds AS bucket
+       (floor(extract(epoch FROM received_at) / :seconds::double precision) * :seconds::double precision)::bigint AS bucket
 FROM webhook_receipts WHERE received_at >= :since GROUP BY source, bucket
 UNION ALL
-SELECT 'duplicate', r.source, count(*), CAST(strftime('%s', d.received_at) AS INTEGER) / :seconds * :seconds AS bucket
+SELECT 'duplicate', r.source, count(*),
+       (floor(extract(epoch FROM d.received_at) / :seconds::double precision) * :seconds::double precision)::bigint AS bucket
 FROM webhook_deliveries d JOIN webhook_receipts r ON r.id = d.receipt_id
 WHERE d.received_at >= :since GROUP BY r.source, bucket
 UNION ALL
-SELECT 'failed', r.source, count(*), CAST(strftime('%s', a.ended_at) AS INTEGER) / :seconds * :seconds AS bucket
+SELECT 'failed', r.source, count(*),
+       (floor(extract(epoch FROM a.ended_at) / :seconds::double precision) * :seconds::double precision)::bigint AS bucket
 FROM webhook_past_attempts a JOIN webhook_receipts r ON r.id = a.receipt_id
 WHERE a.outcome IN ('retrying', 'failed', 'crashed') AND a.ended_at >= :since GROUP BY r.source, bucket
 UNION ALL
-SELECT 'rejected', source, sum(refused), CAST(strftime('%s', minute_at) AS INTEGER) / :seconds * :seconds AS bucket
+SELECT 'rejected', source, sum(refused)::bigint,
+       (floor(extract(epoch FROM minute_at) / :seconds::double precision) * :seconds::double precision)::bigint AS bucket
 FROM webhook_refusals WHERE minute_at >= :since GROUP BY source, bucket
 
 -- name: waiting
@@ -55,7 +58,7 @@ SELECT source, max(received_at) AS received_at FROM (
 -- name: pulse
 -- Something of it changes with everything that a page shows. An event that ended well leaves no row behind, but it was
 -- among those that wait, of which the first 1000 are counted: those with a serial key, those of inline sources, the others.
-SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 1) AS receipts,
+SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 1)::text AS receipts,
        (SELECT max(id) FROM webhook_past_attempts) AS attempts,
        (SELECT count(*) FROM (
            SELECT status FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 200
@@ -81,14 +84,10 @@ SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id D
        (SELECT max(id) FROM webhook_incidents) AS incidents,
        (SELECT count(*) FROM webhook_incidents WHERE recovered_at IS NULL) AS open_incidents
 
--- name: audited
-SELECT id, at, actor, action, detail FROM webhook_audit
-WHERE action NOT IN ('replay_batch', 'replay_ended')  -- people see one row a replay
-  AND id < :before                                             --? before
-ORDER BY id DESC LIMIT :limit
+-- name: counts
+SELECT source, status, count(*) AS receipts, max(received_at) AS last_received_at
+FROM webhook_receipts GROUP BY source, status ORDER BY source, status
 
--- name: audited_run
-SELECT CASE WHEN action = 'replay_batch' THEN 'replay' ELSE action END AS action, count(*) AS rows, sum(detail ->> 'count') AS number, min(at) AS at, max(at) AS last_at,
-       min(actor) AS actor, max(CASE WHEN action NOT IN ('replay', 'replay_batch') THEN detail END) AS detail
-FROM webhook_audit WHERE action IN ('replay', 'replay_batch', 'replay_started', 'replay_ended') AND detail ->> 'run' = :run
-GROUP BY 1
+-- name: counts_duplicates
+SELECT r.source, count(*) AS duplicates, count(*) FILTER (WHERE NOT d.same_body) AS other_bodies
+FROM webhook_deliveries d JOIN webhook_receipts r ON r.id = d.receipt_id GROUP BY r.source

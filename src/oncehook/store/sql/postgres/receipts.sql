@@ -1,0 +1,53 @@
+-- name: find
+SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
+       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
+       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates
+FROM webhook_receipts r
+WHERE r.id > 0
+  AND r.id = :receipt                                          --? receipt
+  AND r.source = :source                                       --? source
+  AND r.source = ANY(:sources::text[])                         --? sources
+  AND r.event_id = :event_id                                   --? event_id
+  AND (r.type LIKE :type OR r.type LIKE :type || '.%')         --? type
+  AND r.object_id = :object                                    --? object
+  AND r.status = :status                                       --? status
+  AND r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND CAST(:unhandled AS boolean)  --? unhandled
+  AND r.received_at >= :since                                  --? since
+  AND r.received_at < :until                                   --? until
+  AND (r.received_at, r.id) < (:before_time::timestamptz, :before_receipt::bigint)  --? before_receipt
+  AND (r.received_at, r.id) >= (:from_time::timestamptz, :from_receipt::bigint)  --? from_receipt
+  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date AND position(convert_to(:search, 'UTF8') IN p.body) > 0))  --? search
+ORDER BY r.received_at DESC, r.id DESC
+LIMIT :limit
+
+-- name: payload
+SELECT p.body, p.headers
+FROM webhook_receipts r
+JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
+WHERE r.id = :receipt
+
+-- name: duplicates
+SELECT received_at, delivery_id, same_body FROM webhook_deliveries WHERE receipt_id = :receipt ORDER BY id
+
+-- name: attempts
+SELECT number, started_at, ended_at, outcome, error, traceback, handler, version, worker
+FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
+
+-- name: window_end
+SELECT r.received_at, r.id FROM webhook_receipts r
+WHERE r.id > 0
+  AND r.received_at >= :since                                  --? since
+  AND r.received_at < :until                                   --? until
+  AND (r.received_at, r.id) < (:before_time::timestamptz, :before_receipt::bigint)  --? before_receipt
+ORDER BY r.received_at DESC, r.id DESC
+OFFSET :skipped LIMIT 1
+
+-- name: known_sources
+WITH RECURSIVE known AS (
+    (SELECT source FROM webhook_receipts ORDER BY source LIMIT 1)
+    UNION ALL
+    SELECT (SELECT r.source FROM webhook_receipts r WHERE r.source > known.source ORDER BY r.source LIMIT 1)
+    FROM known WHERE known.source IS NOT NULL
+)
+SELECT source FROM known WHERE source IS NOT NULL

@@ -1,0 +1,39 @@
+-- name: last_receipt
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'webhook_receipts'), 0)
+
+-- name: claim
+INSERT INTO webhook_receipts (id, source, provider, event_id, type, object_id, delivery_id, occurred_at, correlation_id,
+                              status, last_error, fingerprint, serial_key)
+VALUES :rows
+ON CONFLICT (source, event_id) DO NOTHING
+
+-- name: fresh_receipts
+SELECT id FROM webhook_receipts WHERE id > ?
+
+-- name: claim_payload
+INSERT INTO webhook_payloads (receipt_id, body, headers) VALUES :rows
+
+-- name: claim_key
+INSERT INTO webhook_keys (source, key, receipt_id) VALUES (?, ?, ?)
+
+-- name: claim_inline
+UPDATE webhook_receipts
+SET is_inline = 1, attempts = 1, lease = 1, leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
+    lease_until = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || ? || ' seconds')
+WHERE id = ?
+
+-- name: claim_failed
+UPDATE webhook_receipts SET failed_at = received_at WHERE id = ?
+
+-- name: claimed_before
+SELECT id, status, fingerprint FROM webhook_receipts WHERE source = ? AND event_id = ?
+
+-- name: claimed_by_key
+SELECT r.id, r.status, r.fingerprint FROM webhook_keys k JOIN webhook_receipts r ON r.id = k.receipt_id
+WHERE k.source = ? AND k.key = ?
+
+-- name: note_duplicate
+INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)
+SELECT :receipt, :delivery_id, :fingerprint, :same_body
+WHERE (SELECT count(*) FROM webhook_deliveries WHERE receipt_id = :receipt AND same_body = :same_body) < :most
+  AND EXISTS (SELECT 1 FROM webhook_receipts WHERE id = :receipt)  -- it may have been pruned since

@@ -1,0 +1,2 @@
+-- name: same_database
+SELECT file FROM pragma_database_list WHERE name = 'main'

@@ -1,0 +1,50 @@
+-- name: find
+SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
+       r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
+       CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
+       (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates
+FROM webhook_receipts r
+WHERE r.id > 0
+  AND r.id = :receipt                                          --? receipt
+  AND r.source = :source                                       --? source
+  AND r.source IN (SELECT value FROM json_each(:sources))      --? sources
+  AND r.event_id = :event_id                                   --? event_id
+  AND (r.type GLOB :type OR r.type GLOB :type || '.*')         --? type
+  AND r.object_id = :object                                    --? object
+  AND r.status = :status                                       --? status
+  AND r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND :unhandled  --? unhandled
+  AND r.received_at >= :since                                  --? since
+  AND r.received_at < :until                                   --? until
+  AND (r.received_at, r.id) < (:before_time, :before_receipt)  --? before_receipt
+  AND (r.received_at, r.id) >= (:from_time, :from_receipt)  --? from_receipt
+  AND (r.event_id = :search OR r.object_id = :search OR r.delivery_id = :search OR r.correlation_id = :search OR EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND instr(p.body, CAST(:search AS BLOB)) > 0))  --? search
+ORDER BY r.received_at DESC, r.id DESC
+LIMIT :limit
+
+-- name: payload
+SELECT body, headers FROM webhook_payloads WHERE receipt_id = :receipt
+
+-- name: duplicates
+SELECT received_at, delivery_id, same_body FROM webhook_deliveries WHERE receipt_id = :receipt ORDER BY id
+
+-- name: attempts
+SELECT number, started_at, ended_at, outcome, error, traceback, handler, version, worker
+FROM webhook_attempts WHERE receipt_id = :receipt ORDER BY id
+
+-- name: window_end
+SELECT r.received_at, r.id FROM webhook_receipts r
+WHERE r.id > 0
+  AND r.received_at >= :since                                  --? since
+  AND r.received_at < :until                                   --? until
+  AND (r.received_at, r.id) < (:before_time, :before_receipt)  --? before_receipt
+ORDER BY r.received_at DESC, r.id DESC
+LIMIT 1 OFFSET :skipped
+
+-- name: known_sources
+WITH RECURSIVE known AS (
+    SELECT min(source) AS source FROM webhook_receipts
+    UNION ALL
+    SELECT (SELECT min(r.source) FROM webhook_receipts r WHERE r.source > known.source)
+    FROM known WHERE known.source IS NOT NULL
+)
+SELECT source FROM known WHERE source IS NOT NULL
