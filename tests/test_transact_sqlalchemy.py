@@ -683,6 +683,29 @@ async def test_a_rehearsal_on_an_engine_tells_what_failed(inbox: Inbox, rows: Ro
     assert rows(INVOICES) == []
 
 
+async def test_rehearsal_before_the_start_leaves_the_engine_as_it_is(
+    make_inbox: Callable[..., Inbox], inbox: Inbox, engine: Any, rows: Rows, kind: str
+) -> None:
+    unstarted = make_inbox(worker=False, engine=engine)
+    unstarted.source("stripe", secrets=["whsec_test"])
+
+    async def asynchronous(event: Event, tx: AsyncSession) -> None:
+        await tx.execute(text("SELECT 1"))
+
+    def plain(event: Event, tx: Session) -> None:
+        tx.execute(text("SELECT 1"))
+
+    unstarted.on("stripe", "invoice.paid")(asynchronous if kind == "async" else plain)
+    rows("UPDATE webhook_receipts SET status = 'processed'")
+    pool = engine.pool
+    listeners = len(list(pool.dispatch.checkin))
+    for _ in range(2):
+        [rehearsal] = await unstarted.rehearse("evt_1")
+        assert rehearsal.error is None and [one.sql for one in rehearsal.statements] == ["SELECT 1"]
+    assert engine.pool is pool  # one that is disposed of gets another
+    assert len(list(pool.dispatch.checkin)) == listeners
+
+
 async def test_a_rehearsed_handler_cannot_commit_its_session(inbox: Inbox, rows: Rows, on_paid: Any) -> None:
     def paid(event: Event, session: Session) -> None:
         session.execute(text("INSERT INTO invoices VALUES ('in_0', 'open')"))

@@ -138,7 +138,8 @@ class Inbox(Registration):
 
         Returns what each handler would do. Calls that a handler makes itself are really made.
         """
-        async with self._runtime.opened_store() as store, rehearsing(self._runtime, store) as rehearse:
+        async with self._runtime.opened_store() as store:
+            rehearse = await rehearsing(self._runtime, store)
             selection = await bounded(store, await _select(store, receipts, wanted, handled_by))
             return [
                 await rehearse(receipt)

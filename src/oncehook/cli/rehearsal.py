@@ -17,18 +17,26 @@ if TYPE_CHECKING:
 
 
 async def rehearse_all(store: Store, runtime: "Runtime", selection: Selection, *, as_json: bool) -> int:
-    """Rehearse what can be replayed of the selection; the exit code."""
+    """Rehearse what can be replayed of the selection; the exit code. The engine is closed: the process ends."""
+    try:
+        return await _rehearse_pages(store, runtime, selection, as_json=as_json)
+    finally:
+        if runtime.sessions is not None:
+            await runtime.sessions.dispose()
+
+
+async def _rehearse_pages(store: Store, runtime: "Runtime", selection: Selection, *, as_json: bool) -> int:
     good = rehearsed = 0
-    async with rehearsing(runtime, store) as rehearse:
-        async for page in pages(store, selection):
-            for receipt in [receipt for receipt, why in page if why is None]:
-                rehearsal = await rehearse(receipt)
-                rehearsed += 1
-                good += rehearsal.error is None
-                if as_json:
-                    print_json(rehearsal.as_json())
-                else:
-                    _print_rehearsal(receipt, rehearsal)
+    rehearse = await rehearsing(runtime, store)
+    async for page in pages(store, selection):
+        for receipt in [receipt for receipt, why in page if why is None]:
+            rehearsal = await rehearse(receipt)
+            rehearsed += 1
+            good += rehearsal.error is None
+            if as_json:
+                print_json(rehearsal.as_json())
+            else:
+                _print_rehearsal(receipt, rehearsal)
     if not as_json:
         click.echo(f"rehearsed {rehearsed:,}, {rehearsed - good:,} failed. All of it was rolled back. {REALLY_MADE}")
     return 0 if rehearsed and good == rehearsed else 1

@@ -205,8 +205,8 @@ class Runtime:
 
     async def rehearse(self, receipt: Receipt) -> Rehearsal:
         """Run a receipt's handler in a transaction that is rolled back, and tell what it would do."""
-        async with rehearsing(self, self.store) as rehearse:
-            return await rehearse(receipt)
+        rehearse = await rehearsing(self, self.store)
+        return await rehearse(receipt)
 
     # -- running --------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ class Sessions:
         """A handler's transaction, not begun yet."""
         return AsyncTransaction(self) if self.is_async else SyncTransaction(self)
 
+    def with_store(self, store: Store) -> "Sessions":
+        """The same on another store of the same database, such as one that is open for one operation."""
+        other = copy(self)
+        other.store = store
+        return other
+
     def _make_cleaner(self) -> Cleaner:
         if self.on_sqlite:
             return SqliteCleaner(self.engine)
@@ -57,12 +64,11 @@ class Sessions:
         return PostgresCleaner(self.engine, store.sql, cleans=cleans, fast=lambda: store.settings.fast_paths)
 
     async def dispose(self) -> None:
-        """Close the engine's connections, where the process is ours and ends."""
+        """Close the engine's connections. Only for a process that is ours and ends: an app goes on using them."""
         if isinstance(self.engine, AsyncEngine):
             await self.engine.dispose()
         else:
             self.engine.dispose()
-        self.threads.shutdown()
 
     def _check_dialect(self) -> None:
         name = self.engine.dialect.name
