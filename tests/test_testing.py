@@ -185,6 +185,14 @@ async def test_an_inbox_that_does_not_run_says_so(make_inbox: Callable[..., Inbo
             await helper
 
 
+@pytest.mark.parametrize("name", ["paypal", "stripe"])
+def test_secret_is_made_for_a_provider_by_its_name(name: str) -> None:
+    pair = make_pair(name)
+    assert pair.signing and pair.verifying and (pair.signing == pair.verifying) is (name == "stripe")
+    with pytest.raises(ConfigurationError, match="strip"):
+        make_pair("strip")
+
+
 async def test_a_public_key_alone_cannot_sign(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox()
     pair = make_pair(built_in("sendgrid"))

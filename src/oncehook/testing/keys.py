@@ -1,13 +1,15 @@
 """Secrets of a test's own, of whatever kind a provider signs with."""
 
 from oncehook.config.secret import resolve
-from oncehook.providers.definition import Provider, Signature
+from oncehook.providers.definition import Provider, Signature, find
 from oncehook.providers.key_pairs import Pair
 from oncehook.providers.source import Source
 
 
-def make_pair(provider: Provider | Signature) -> Pair:
+def make_pair(provider: str | Provider | Signature) -> Pair:
     """A new secret for a provider's first way to sign, or for the one that is given."""
+    if isinstance(provider, str):
+        provider = find(provider, {})
     signature = provider.signatures[0] if isinstance(provider, Provider) else provider
     return signature.family.make_pair(signature)
 
