@@ -48,7 +48,8 @@ NAMES = {
     "AsyncTransaction", "ConfigurationError", "Effect", "EffectRefused", "Event", "EventAmbiguous", "EventFilter",
     "EventNotFound", "Fail", "Inbox", "InboxOptions", "IntakeFull", "OncehookError", "Payload", "Pruned", "Receipt",
     "Rehearsal", "Rejected", "Replayed", "Retry", "RetryLater", "Row", "RowRefused", "SendFailed", "SendRefused",
-    "SourceOptions", "State", "StoreUnavailable", "SyncEvent", "SyncTransaction", "Unavailable",
+    "SourceOptions", "State", "StoreUnavailable", "SyncEvent", "SyncTransaction", "TransactionClosed",
+    "Unavailable",
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from oncehook.operations.prune import Pruned
 from oncehook.operations.rehearse import Rehearsal
 from oncehook.operations.replay import Replayed
 from oncehook.operations.selection import EventAmbiguous, EventFilter, EventNotFound
+from oncehook.store.transaction import TransactionClosed
 
 __version__ = "0.1.0"
 
@@ -58,5 +59,6 @@ __all__ = [
     "StoreUnavailable",
     "SyncEvent",
     "SyncTransaction",
+    "TransactionClosed",
     "Unavailable",
 ]
