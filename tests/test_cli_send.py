@@ -106,6 +106,15 @@ def test_bad_use_is_a_sentence(run: Run, in_folder: Path, database: str, options
     assert ran.code == 2 and sentence in ran.error
 
 
+def test_secret_that_cannot_sign_is_told_by_what_is_expected(run: Run, in_folder: Path, database: str) -> None:
+    write_config(in_folder, database)
+    shared = run("send", "standard-webhooks", "invoice.paid", "--secret", "whsec_!")
+    assert shared.code == 2 and "cannot be signed with this secret" in shared.error
+    assert "expected: " in shared.error and "private key: --secret file:key.pem" not in shared.error
+    asymmetric = run("send", "sendgrid", "delivered", "--secret", "guessed")
+    assert asymmetric.code == 2 and "give its private key: --secret file:key.pem" in asymmetric.error
+
+
 def test_watched_stats_end_with_ctrl_c(in_folder: Path, database: str, make_inbox: Callable[..., Inbox]) -> None:
     write_config(in_folder, database)
     on_store(make_inbox, make_claim("evt_1"))

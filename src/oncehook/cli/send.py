@@ -184,6 +184,13 @@ def _secret(provider: Provider, source: str | None, given: str | None, configura
     return resolve(secrets[0], f"sources.{source}.secrets[0]")
 
 
+def _expected_secret(provider: Provider) -> str:
+    """What can sign as this provider."""
+    if any(one.family.shares_secret(one) for one in provider.signatures):
+        return f"expected: {provider.secret}"
+    return "to sign as an asymmetric sender, give its private key: --secret file:key.pem"
+
+
 def _settings(source: str | None, configuration: Configuration, url: str) -> SourceSettings:
     """The source's settings, some of which its provider signs; its address is `url` if it has no other."""
     settings = configuration.sources[source] if source else SourceSettings()
@@ -199,8 +206,7 @@ def _samples(
             sample = compose(provider, type_, key, now=SYSTEM.now(), edit=edit.apply, settings=settings)
         except ValueError as error:
             raise ConfigurationError(
-                f"{provider.name} cannot be signed with this secret ({error}); to sign as an asymmetric sender, "
-                f"give its private key: --secret file:key.pem"
+                f"{provider.name} cannot be signed with this secret ({error}); {_expected_secret(provider)}"
             ) from None
         for _ in range(duplicate + 1):
             yield sample
