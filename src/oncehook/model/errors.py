@@ -1,4 +1,4 @@
-"""Every exception that Oncehook raises.
+"""The exceptions that several packages share.
 
 OncehookError
 ├── ConfigurationError   a setting, source or provider is wrong; the message says which, and what to do
@@ -7,8 +7,13 @@ OncehookError
 │   ├── IntakeFull       more claims wait than `intake_limit` or `intake_bytes` allow
 │   ├── StoreUnavailable the database does not answer, or cannot write now
 │   └── RowRefused       the database refuses this row for what is in it
+│       └── KeyTaken     another receipt has one of the event's `unique` facts
 └── SendFailed           a target that was called gave no whole answer
     └── SendRefused      a target was not called, because it must not be
+
+Other subclasses of OncehookError are defined beside the code that raises them: RetryLater, Fail and NotNow in
+`model/retry.py`; the others in `handlers/`, `effects/`, `http_client/`, `store/transaction.py`, `operations/`, `email/`
+and `web/`.
 """
 
 from typing import Literal
@@ -17,7 +22,7 @@ Reason = Literal["bad_signature", "stale_timestamp", "malformed"]
 
 
 class OncehookError(Exception):
-    """The base of every exception that Oncehook raises."""
+    """The base of the exceptions that Oncehook raises to its users."""
 
 
 class ConfigurationError(OncehookError):

@@ -9,8 +9,8 @@ Work is linked to its delivery and not a part of it: it may come much later, and
 with the receipt, among the headers. What a sender says of itself (`traceparent`) is a link at most, never a parent. No
 span has a payload, a secret, a path of a target or an error's text.
 
-Without the API nothing of it is imported, and without an SDK nothing is made: `active` stays None, the door is the door
-itself, and nobody asks for more than that.
+Without the API nothing of it is imported. Without an SDK no span is made: `active` stays None, and the receiver and the
+worker run without a span, after one comparison.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Providers as data: who sends, how it signs, where its facts are, how it shakes hands and how long it retries.
 
-A provider is a TOML file beside this one, or a `[providers.NAME]` table in the user's own file, in the same
+A provider is a TOML file in `catalog/`, or a `[providers.NAME]` table in the user's own file, in the same
 words. The structs below are those words; docs/providers.md explains each. Nothing here is code per provider:
 what a definition can name is algorithms, signature families and handshakes.
 """

@@ -1,4 +1,8 @@
-"""What the house asks of a database. One behavioural suite, tests/conformance, holds every store to it."""
+"""What the receiver, the worker and the relay need of a database, one protocol per area.
+
+`operator_protocols.py` has the protocols for operators. One suite, tests/conformance, checks every database against
+both.
+"""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence

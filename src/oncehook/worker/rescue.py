@@ -1,5 +1,9 @@
 """Expired leases come back by themselves: a worker that crashed or hung keeps no receipt for longer than its lease.
 
+The setting `lease` decides how long that is (30 seconds by default). A worker extends the leases of running handlers.
+Every worker scans for expired leases every `lease / 3` seconds, so a receipt is taken back between `lease` and about
+`lease * 4 / 3` after the last extension. Receipts whose handlers are in other processes are left to those.
+
 One whose host vanished keeps its database sessions too, with the locks of its handlers: the database does not hear of
 it. What was taken back would wait for those locks and use up its attempts, so they are ended.
 """
