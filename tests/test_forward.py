@@ -19,9 +19,10 @@ from oncehook.cli.serve import announce, listen
 from oncehook.concurrency.clock import Clock
 from oncehook.handlers import forward
 from oncehook.handlers.event import make_key
-from oncehook.handlers.forward import LONGEST_WAIT, plain, retry_after
+from oncehook.handlers.forward import plain
 from oncehook.http_client import circuit_breaker as target
 from oncehook.http_client.exchange import Answer
+from oncehook.http_client.outcome import LONGEST_WAIT, retry_after
 from oncehook.model.receipt import Filter
 from oncehook.model.retry import NotNow
 from oncehook.operations.rehearse import rehearse

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from oncehook import Effect, Event, Inbox
-from oncehook.handlers import forward
-from oncehook.handlers.forward import Posting
+from oncehook.effects import http
+from oncehook.effects.http import Posting
 from oncehook.http_client import circuit_breaker as target_module
 from oncehook.http_client.circuit_breaker import Call, Target
 from oncehook.http_client.client import Outgoing
@@ -165,7 +165,7 @@ async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_al
 
 
 def test_origins_that_are_well_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forward, "MOST_TARGETS", 3)
+    monkeypatch.setattr(http, "MOST_TARGETS", 3)
     shared = Target("https://shared.test", 4)
     posting = Posting(Outgoing(), (), {"https://shared.test": shared})
     assert posting._target("https://shared.test") is shared

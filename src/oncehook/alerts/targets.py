@@ -16,9 +16,10 @@ from oncehook.alerts.message import Message
 from oncehook.alerts.settings import AlertSettings, TargetSettings
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.secret import resolve
-from oncehook.handlers.forward import judge, retry_after, signed, usable
+from oncehook.handlers.forward import signed, usable
 from oncehook.http_client.client import Outgoing, parse_url
 from oncehook.http_client.exchange import Answer
+from oncehook.http_client.outcome import judge, retry_after
 from oncehook.model.errors import ConfigurationError, SendFailed
 
 

@@ -5,22 +5,19 @@ signed by Standard Webhooks if there is a `forward_secret`. The target is called
 """
 
 import re
-from collections.abc import Awaitable, Sequence
-from datetime import UTC
+from collections.abc import Sequence
 from fnmatch import translate
-from typing import Any
 from urllib.parse import quote
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.secret import is_reference, resolve
-from oncehook.effects.effect import EFFECT_TIMEOUT, Effect, encode
 from oncehook.handlers.event import Event, make_key
 from oncehook.handlers.registry import Handler
-from oncehook.http_client.circuit_breaker import PATIENCE, Call, Target
+from oncehook.http_client.circuit_breaker import PATIENCE, Target
 from oncehook.http_client.client import Outgoing, is_sendable, parse_url
-from oncehook.http_client.exchange import Answer
-from oncehook.model.errors import ConfigurationError, OncehookError, SendFailed, SendRefused
-from oncehook.model.retry import Fail, Retry, RetryLater, with_fields
+from oncehook.http_client.outcome import judge, tell
+from oncehook.model.errors import ConfigurationError
+from oncehook.model.retry import Retry, with_fields
 from oncehook.providers.definition import built_in
 from oncehook.providers.expressions import headers_of
 from oncehook.providers.sign import sign
@@ -32,24 +29,11 @@ POLICY = Retry(attempts=20)
 TIMEOUT = 15.0
 """Seconds that one request may take, where the source does not say."""
 
-PLACES = 8
-"""How many effects are posted to one origin at once."""
-
-MOST_TARGETS = 1000
-"""How many origins of effects are remembered before those that are well are forgotten."""
-
-LONGEST_WAIT = 3600.0
-"""The most of a Retry-After that is honoured, in seconds."""
-
 NEVER = re.compile(
     "authorization|cookie|set-cookie|host|connection|keep-alive|content-length|transfer-encoding|te|trailer|upgrade|"
     "expect|forwarded|x-forwarded-.*|x-real-ip|proxy-.*|x-api-key|idempotency-key|user-agent|webhook-.*|oncehook-.*"
 )
 """Headers that are never passed on: those of one connection, credentials, and those that are set here."""
-
-
-class NotTaken(OncehookError):
-    """The target answered, and not with 2xx."""
 
 
 class Forward:
@@ -123,58 +107,6 @@ class Forward:
         }
 
 
-class Posting:
-    """Performs effects whose target is an HTTP address: POSTs their arguments as JSON, with the effect's key.
-
-    The address comes from code or data, so it must be public, unless its origin is in the configuration's
-    `effect_targets`. 2xx is done; 410 gives up; Retry-After is honoured; the rest is tried again. An origin has so many
-    calls at once and is paused after failures, together with what is forwarded there.
-    """
-
-    def __init__(
-        self, outgoing: Outgoing, allowed: Sequence[str], targets: dict[str, Target], clock: Clock = SYSTEM
-    ) -> None:
-        self.outgoing = outgoing
-        self.clock = clock
-        self.targets = targets  # of forwards
-        self._own: dict[str, Target] = {}
-        try:
-            self.allowed = {parse_url(url).origin for url in allowed}
-        except ValueError as error:
-            raise ConfigurationError(f"effect_targets is not usable: {error}") from None
-
-    async def perform(self, effect: Effect, /, **args: Any) -> None:
-        try:
-            origin = parse_url(effect.target).origin
-        except ValueError as error:
-            raise Fail(f"the effect's address is not usable: {error}") from None
-        headers = {
-            "User-Agent": "oncehook",
-            "content-type": "application/json",
-            "Idempotency-Key": effect.idempotency_key,
-            "Oncehook-Source": effect.source,
-            "Oncehook-Attempt": str(effect.attempt),
-        }
-        body = encode(args).encode()  # as it was recorded
-        trusted, timeout = origin in self.allowed, EFFECT_TIMEOUT / 2
-        try:
-            async with self._target(origin).call() as call:
-                sending = self.outgoing.send(effect.target, body, headers, trusted=trusted, timeout=timeout)
-                answer, wait = await tell(call, sending, self.clock)
-        except SendRefused as error:
-            raise Fail(str(error)) from None
-        judge(origin, answer.status, wait)
-
-    def _target(self, origin: str) -> Target:
-        """Addresses may come from data, so there is no end to them: those with nothing to remember are forgotten."""
-        target = self.targets.get(origin) or self._own.get(origin)
-        if target is None:
-            if len(self._own) >= MOST_TARGETS:
-                self._own = {name: one for name, one in self._own.items() if not one.is_idle}
-            target = self._own[origin] = Target(origin, PLACES, self.clock)
-        return target
-
-
 # -- what is sent ---------------------------------------------------------------------------------------------------
 
 
@@ -214,54 +146,3 @@ def chosen_headers(source: Source, where: str) -> re.Pattern[str]:
 def plain(text: str) -> str:
     """A sender's text as a header can carry it: what is not printable ASCII is percent-encoded, and so is %."""
     return quote(text, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")
-
-
-# -- what came of it ------------------------------------------------------------------------------------------------
-
-
-async def tell(call: Call, sending: Awaitable[Answer], clock: Clock) -> tuple[Answer, float | None]:
-    """The answer, and how long it asks to wait; the target is told how it does. A refusal says nothing of it."""
-    try:
-        answer = await sending
-    except SendRefused:
-        raise
-    except SendFailed:
-        call.failed()
-        raise
-    wait = retry_after(answer, clock.now())
-    if answer.status == 429 or answer.status >= 500:
-        call.failed(wait=wait)
-    else:
-        call.succeeded()
-    return answer, wait
-
-
-def judge(origin: str, status: int, wait: float | None) -> None:
-    """2xx is success. Of the body nothing is told: it may quote the event."""
-    if 200 <= status < 300:
-        return
-    if status == 410:
-        raise Fail(f"{origin} answered 410: it is gone, and this event is not tried again")
-    if wait is not None:
-        raise RetryLater(f"{origin} answered {status} and asked to wait", after=wait)
-    if 300 <= status < 400:
-        raise NotTaken(f"{origin} answered {status}: redirects are not followed, write the final address")
-    raise NotTaken(f"{origin} answered {status}")
-
-
-def retry_after(answer: Answer, now: float) -> float | None:
-    """How long a target that is too busy asks to be left alone: seconds or a date, at least 1 s, at most an hour."""
-    if answer.status not in (429, 503):
-        return None
-    told = answer.headers.get("retry-after", "").strip()
-    if re.fullmatch("[0-9]{1,9}", told):
-        wait = float(told)
-    else:
-        from email.utils import parsedate_to_datetime  # most targets answer in seconds, and `email` is 14 modules
-
-        try:
-            moment = parsedate_to_datetime(told)
-            wait = moment.replace(tzinfo=moment.tzinfo or UTC).timestamp() - now
-        except (ValueError, TypeError, OverflowError, IndexError):
-            return None
-    return min(max(wait, 1.0), LONGEST_WAIT)

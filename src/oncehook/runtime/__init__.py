@@ -17,9 +17,10 @@ from oncehook.concurrency.stopping import Deadline
 from oncehook.config.configuration import Configuration
 from oncehook.config.settings import Horizon, Settings, SourceSettings
 from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, Effects, Target
+from oncehook.effects.http import Posting
 from oncehook.effects.relay import Relay
 from oncehook.handlers.canonical import Canonical
-from oncehook.handlers.forward import POLICY, Forward, Posting
+from oncehook.handlers.forward import POLICY, Forward
 from oncehook.handlers.outbox import Outbox
 from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handlers
 from oncehook.handlers.roster import Roster
