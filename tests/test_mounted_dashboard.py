@@ -152,6 +152,24 @@ async def test_where_nobody_may_sign_in_it_does_not_start(make_inbox: Callable[.
         assert (await client.get("/hooks-admin/")).status_code == 503
 
 
+async def test_start_that_fails_stops_it_again(shop: Inbox) -> None:
+    app = mounted(shop)
+    shop.on("strip", "*")(lambda event: None)
+    with pytest.raises(ConfigurationError, match="strip"):
+        await shop.start()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/hooks-admin/sign-in")).status_code == 503
+
+
+async def test_it_does_not_start_with_a_command_that_serves_its_own(shop: Inbox) -> None:
+    shop._runtime.is_mounted = False
+    async with shop.lifespan():
+        transport = httpx.ASGITransport(shop.dashboard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.get("/sign-in")).status_code == 503
+
+
 async def test_its_session_key_is_read_at_the_start(shop: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SHOP_SESSION_KEY", raising=False)
     dashboard = {**CONFIGURED, "session_key": "env:SHOP_SESSION_KEY"}

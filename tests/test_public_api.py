@@ -226,6 +226,14 @@ async def test_operations_work_on_an_inbox_whether_or_not_it_runs(worked: Inbox,
         assert await listed(worked, status=State.RECEIVED) == [("evt_bad", "received")]
 
 
+async def test_stop_without_a_start_changes_nothing(worked: Inbox) -> None:
+    await worked.stop()
+    async with worked.lifespan():
+        assert (await deliver(worked, "stripe", stripe_body("evt_3"))).status == 202
+        assert len(await drain(worked)) == 1
+        assert worked._runtime.is_running
+
+
 async def test_events_are_filtered_and_limited(worked: Inbox) -> None:
     assert await listed(worked, limit=1) == [("evt_bad", "failed")]
     assert await listed(worked, source="stripe", status="processed", since="1h", type="invoice.*", limit=5) == [

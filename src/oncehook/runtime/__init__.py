@@ -224,9 +224,9 @@ class Runtime:
         return self._running > 0
 
     def attach(self, companion: Companion) -> None:
-        """Start and stop `companion` with this inbox; at once if the inbox runs."""
+        """Start and stop `companion` with this inbox, where it is mounted; at once if the inbox runs."""
         self._companions.append(companion)
-        if self.is_running:
+        if self.is_running and self.is_mounted:
             companion.start()
 
     async def start(self) -> None:
@@ -237,14 +237,15 @@ class Runtime:
         self.readiness.reset()
         try:
             self.load_secrets()
-            if self.is_mounted:
-                for companion in self._companions:
-                    companion.start()
+            for companion in self._companions if self.is_mounted else ():
+                companion.start()
             check_configuration(self)
             await self._open_store()
             self.reception.start()
         except BaseException:
             self._running = 0
+            for companion in self._companions:
+                await companion.stop()
             raise
         log_warnings(self)
         if self.works:
@@ -279,8 +280,9 @@ class Runtime:
 
     async def stop(self) -> None:
         """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
-        self._running -= 1
-        if self._running > 0:
+        left = self._running - 1  # -1 if it was not started
+        self._running = max(0, left)
+        if left != 0:
             return
         async with AsyncExitStack() as last:
             last.push_async_callback(self.store.close)
