@@ -40,7 +40,7 @@ from oncehook.providers.source import Source
 from oncehook.receiver.inline import Inline
 from oncehook.receiver.reception import Reception
 from oncehook.runtime.checks import check_configuration, check_schema, log_warnings
-from oncehook.runtime.companion import Companion
+from oncehook.runtime.companion import Companion, stop_all
 from oncehook.runtime.readiness import Readiness
 from oncehook.runtime.rehearsing import rehearsing
 from oncehook.runtime.sessions import make_sessions
@@ -244,8 +244,7 @@ class Runtime:
             self.reception.start()
         except BaseException:
             self._running = 0
-            for companion in self._companions:
-                await companion.stop()
+            await stop_all(self._companions)
             raise
         log_warnings(self)
         if self.works:
@@ -307,8 +306,7 @@ class Runtime:
             self.janitor = None
         if "alerts" in vars(self):
             await self.alerts.stop()
-        for companion in self._companions:
-            await companion.stop()
+        await stop_all(self._companions)
         await self.roster.stop()
         await self.end_work()
         await self._stop_heart()

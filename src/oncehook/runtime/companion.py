@@ -1,5 +1,6 @@
 """Parts that start and stop with an inbox."""
 
+from collections.abc import Iterable
 from typing import Protocol
 
 
@@ -9,3 +10,9 @@ class Companion(Protocol):
     def start(self) -> None: ...
 
     async def stop(self) -> None: ...
+
+
+async def stop_all(companions: Iterable[Companion]) -> None:
+    """Stop each of them; one that was not started stays so."""
+    for companion in companions:
+        await companion.stop()
