@@ -120,10 +120,13 @@ async def test_a_body_shorter_than_its_length_leaves_nothing(port: int, rows: Ro
 
 async def test_a_body_longer_than_its_length_is_not_authentic_and_leaves_nothing(wire: Wire, rows: Rows) -> None:
     await wire.say(request(DOOR, signed(Content_Length=str(len(BODY) - 10)), None), BODY)
-    assert (await wire.answer()).status in (
-        400,
-        401,
-    )  # what is left over is no request, and the server may say so first
+    try:
+        assert (await wire.answer()).status in (
+            400,
+            401,
+        )  # what is left over is no request: the server may say so first
+    except asyncio.IncompleteReadError:  # or close the connection before the first request has its answer
+        pass
     assert rows(COUNT) == [(0,)]
 
 

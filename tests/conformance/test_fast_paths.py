@@ -57,7 +57,7 @@ async def test_a_driver_that_does_not_report_the_user_turns_the_fast_path_off(
     lines: Callable[[], list[dict[str, Any]]],
 ) -> None:
     monkeypatch.setattr(HandlerConnection, "get_settings", lambda self: SimpleNamespace())
-    inbox = make_inbox(concurrency=1)
+    inbox = make_inbox(concurrency=1, fast_paths=True)
     inbox.source("stripe", secrets=["whsec_test"])
     _, second = await handle_two(inbox)
     assert "left behind" not in second and second.endswith("0")
@@ -102,7 +102,7 @@ async def test_a_changed_sqlalchemy_turns_its_fast_path_off(
 ) -> None:
     monkeypatch.setattr(cleaner, "hasattr", lambda owner, name: False, raising=False)
     engine = create_async_engine(database.replace("postgresql://", "postgresql+asyncpg://"))
-    inbox = make_inbox(engine=engine, concurrency=1)
+    inbox = make_inbox(engine=engine, concurrency=1, fast_paths=True)
     inbox.source("stripe", secrets=["whsec_test"])
     first, second = await pids_of_two(inbox)
     await engine.dispose()

@@ -286,7 +286,8 @@ async def test_a_session_without_the_drivers_prepared_statements_is_closed(inbox
     await until(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",), ("evt_4",)]
-    assert [backends.index(backend) for backend in backends] == [0, 0, 2, 3, 4]
+    if inbox._runtime.settings.fast_paths:  # else the driver keeps no statement, and misses none
+        assert [backends.index(backend) for backend in backends] == [0, 0, 2, 3, 4]
 
 
 async def test_a_commit_is_reported_though_the_message_fails_behind_it(store: Store, database: str) -> None:
@@ -335,7 +336,8 @@ async def test_a_session_is_closed_if_a_deferred_trigger_changed_its_user(inbox:
     assert states(database) == ["processed"] * 3
     users, backends = zip(*found, strict=True)
     assert len(set(users)) == 1
-    assert backends[0] != backends[1] == backends[2]
+    if inbox._runtime.settings.fast_paths:  # else the user is always reset
+        assert backends[0] != backends[1] == backends[2]
 
 
 async def test_a_session_can_be_left_as_it_is(make_inbox: Callable[..., Inbox], database: str) -> None:

@@ -304,7 +304,8 @@ async def test_settings_of_a_connect_listener_survive(
         ask(database, "GRANT ALL ON ALL TABLES IN SCHEMA public TO somebody")
         [first, *_] = await check_isolation(inbox, engine, database, leave, state)
     assert first["settings"] == ('app, "It\'s", public', "somebody", "12345ms", "0", "7MB")
-    assert len(calls) == 1
+    if inbox._runtime.settings.fast_paths:
+        assert len(calls) == 1, "the connection is cleaned, and not closed"
 
 
 @only_postgres

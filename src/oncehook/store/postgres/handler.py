@@ -147,7 +147,10 @@ class HandlerConnections:
             self.database,
             timeout=self.timeout,
             connection_class=HandlerConnection,
-            server_settings={"application_name": session_name(self.worker()), **({} if self.statements() else limits)},
+            server_settings={
+                "application_name": session_name(self.worker()),
+                **({} if self._pooler_options() else limits),
+            },
             **self.statements(),
         )
         try:
@@ -189,7 +192,7 @@ class HandlerConnections:
 
     def _beginning(self) -> str:
         """A pooler refuses settings of a session: there, the transaction has the one that matters."""
-        limits = session_limits(self.database, self.lease, self.longest()) if self.statements() else {}
+        limits = session_limits(self.database, self.lease, self.longest()) if self._pooler_options() else {}
         return self._sql["begin_handling"] + (f"; SET LOCAL {IDLE} = {limits[IDLE]}" if IDLE in limits else "")
 
     def give_back(self, connection: HandlerConnection) -> None:
