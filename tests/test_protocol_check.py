@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import Span, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -17,6 +17,7 @@ from oncehook.receiver import protocol_check
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.limited_protocol import LimitedProtocol
 from oncehook.receiver.protocol_check import PLAIN, check, choose_protocol
+from oncehook.receiver.steps import Receiver
 from oncehook.web.app import Service
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.serving import connected, process, request, served, write_config
@@ -105,6 +106,36 @@ async def test_tracing_does_not_change_the_path(
     assert span.name == "POST /webhooks/stripe"
     assert span.attributes is not None
     assert span.attributes["http.response.status_code"] == 202
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("fast", [True, False])
+async def test_a_span_that_raises_costs_no_answer(
+    make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    def fail(*given: Any) -> None:
+        raise RuntimeError("an exporter's bug")
+
+    monkeypatch.setattr(Span, "set_attributes", fail)
+    monkeypatch.setattr(tracing, "active", tracing.Tracing(TracerProvider()))
+    assert await paths_taken(make_inbox, monkeypatch, fast=fast) == ["direct" if fast else "asgi"]
+
+
+@pytest.mark.anyio
+async def test_a_bug_in_the_receiver_closes_the_connection(
+    make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[dict[str, Any]]]
+) -> None:
+    async def fail(*given: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Receiver, "receive", fail)
+    inbox = make_inbox(fast_paths=True)
+    inbox.source("stripe", secrets=["whsec_test"])
+    body = stripe_body("evt_1")
+    async with served(inbox) as port, connected(port) as wire:
+        await wire.say(request("/webhooks/stripe", stripe_headers(body), body))
+        assert await wire.is_closed()
+    assert [line["loop"] for line in lines() if line["event"] == "background_failed"] == ["receiver"]
 
 
 def test_serve_without_fast_paths_accepts_and_limits_heads(tmp_path: Path, database: str, rows: Rows) -> None:

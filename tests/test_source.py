@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from oncehook import Inbox
 from oncehook.config.configuration import read_source
 from oncehook.config.secret import resolve
 from oncehook.model.claim import Claim
@@ -291,3 +292,9 @@ def test_a_secret_that_is_not_there_is_an_error_that_names_its_place(
     with pytest.raises(ConfigurationError, match=r"^sources\.here\.secrets\[0\]") as caught:
         make(secrets=[reference.format(tmp_path)]).load_secrets()
     assert "canary" not in str(caught.value)
+
+
+def test_a_text_in_place_of_a_list_of_secrets_is_refused() -> None:
+    """Each of its characters would be a secret."""
+    with pytest.raises(ConfigurationError, match=r"sources\.github\.secrets: expected a list of texts"):
+        Inbox("sqlite:///x.db").source("github", secrets="hello")

@@ -77,7 +77,8 @@ class Inbox(Registration):
 
         Returns the source; its attributes are internal.
         """
-        return self._runtime.add_source(name, read_source(name, {"secrets": list(secrets), **settings}))
+        given = secrets if isinstance(secrets, str) else list(secrets)  # a text is refused
+        return self._runtime.add_source(name, read_source(name, {"secrets": given, **settings}))
 
     @property
     def email(self) -> "Email":

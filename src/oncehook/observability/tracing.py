@@ -111,9 +111,10 @@ class Tracing:
             with suppress(Exception):
                 attributes.update(_answered(response))
         finally:
-            span.set_attributes(attributes)
-            if attributes.get("http.response.status_code", 0) >= 500:
-                span.set_status(self._trace.StatusCode.ERROR)
+            with suppress(Exception):
+                span.set_attributes(attributes)
+                if attributes.get("http.response.status_code", 0) >= 500:
+                    span.set_status(self._trace.StatusCode.ERROR)
             _end(span)
         return response
 
@@ -144,15 +145,19 @@ class Tracing:
                 if span.is_recording():
                     self._describe_attempt(span, held)
             result = await working
-            if isinstance(result, Settled):
-                span.set_attributes({"oncehook.outcome": result.outcome, "oncehook.handler": result.handler or ""})
-                if result.error is not None:
-                    self._failed(span, result.error.partition(":")[0])
-            elif result is None:
-                span.set_attribute("oncehook.outcome", "not kept")  # put back, or the lease was lost
-            else:
-                span.set_attribute("oncehook.outcome", "processed" if result else "one by one")
+            with suppress(Exception):
+                self._describe_result(span, result)
             return result
+
+    def _describe_result(self, span: "Span", result: object) -> None:
+        if isinstance(result, Settled):
+            span.set_attributes({"oncehook.outcome": result.outcome, "oncehook.handler": result.handler or ""})
+            if result.error is not None:
+                self._failed(span, result.error.partition(":")[0])
+        elif result is None:
+            span.set_attribute("oncehook.outcome", "not kept")  # released, or the lease was lost
+        else:
+            span.set_attribute("oncehook.outcome", "processed" if result else "one by one")
 
     def _describe_attempt(self, span: "Span", held: Sequence[Leased]) -> None:
         first = held[0]
@@ -170,11 +175,11 @@ class Tracing:
         target = leased.target if leased.kind != "http" else _origin(leased.target)
         with self._span(f"perform {target}", self._trace.SpanKind.CONSUMER) as span:
             if span.is_recording():
-                span.set_attributes({"messaging.operation.type": "process", **_facts(leased.source)})
-                span.set_attributes({"messaging.destination.name": target, "oncehook.effect.kind": leased.kind})
-                span.set_attributes({"oncehook.effect.id": leased.id, "oncehook.receipt": leased.receipt})
-                span.set_attribute("oncehook.attempt", leased.attempt)
-                with suppress(Exception):  # a link less
+                with suppress(Exception):  # attributes or a link less
+                    span.set_attributes({"messaging.operation.type": "process", **_facts(leased.source)})
+                    span.set_attributes({"messaging.destination.name": target, "oncehook.effect.kind": leased.kind})
+                    span.set_attributes({"oncehook.effect.id": leased.id, "oncehook.receipt": leased.receipt})
+                    span.set_attribute("oncehook.attempt", leased.attempt)
                     self._link_delivery(span, (await payloads.payload(leased.receipt)).headers)
             return await call()
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from oncehook.model.delivery import LARGE, Delivery
+from oncehook.observability import signals
 from oncehook.receiver.ack import Response
 from oncehook.receiver.limited_protocol import Exchange, LimitedProtocol
 from oncehook.receiver.request import PREFIX
@@ -82,5 +83,8 @@ class FastProtocol(LimitedProtocol):
             future = receiving.send(None)
         except StopIteration as finished:
             self.answer(exchange, finished.value)
+        except Exception as error:  # a bug: the connection must not wait for an answer that never comes
+            signals.background_failed("receiver", error)
+            self.transport.close()
         else:
             future.add_done_callback(partial(self._step, receiving, exchange))
