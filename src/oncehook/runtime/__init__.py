@@ -6,7 +6,7 @@ Internal. The command line, the web pages, `oncehook.testing` and the tests of t
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +41,7 @@ from oncehook.receiver.inline import Inline
 from oncehook.receiver.reception import Reception
 from oncehook.runtime.checks import check_configuration, check_schema, log_warnings
 from oncehook.runtime.companion import Companion, stop_all
+from oncehook.runtime.lifecycle import Lifecycle
 from oncehook.runtime.readiness import Readiness
 from oncehook.runtime.rehearsing import rehearsing
 from oncehook.runtime.sessions import make_sessions
@@ -111,7 +112,7 @@ class Runtime:
         self._rescuing: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._companions: list[Companion] = []
-        self._running = 0
+        self._lifecycle = Lifecycle(open=self._open, close=self._close)
         self._deadline = Deadline()
 
     # -- what is built when it is needed --------------------------------------------------------------------------
@@ -221,7 +222,7 @@ class Runtime:
 
     @property
     def is_running(self) -> bool:
-        return self._running > 0
+        return self._lifecycle.is_running
 
     def attach(self, companion: Companion) -> None:
         """Start and stop `companion` with this inbox, where it is mounted; at once if the inbox runs."""
@@ -230,10 +231,18 @@ class Runtime:
             companion.start()
 
     async def start(self) -> None:
-        """Open the store. From here on deliveries are taken."""
-        self._running += 1
-        if self._running > 1:
-            return
+        """Open the store, or wait for the start that does. From here on deliveries are taken."""
+        await self._lifecycle.start()
+
+    async def stop(self) -> None:
+        """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
+        await self._lifecycle.stop()
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
+        """Start, and stop at the end of the block, also when the block is cancelled."""
+        return self._lifecycle.lifespan()
+
+    async def _open(self) -> None:
         self.readiness.reset()
         try:
             self.load_secrets()
@@ -243,7 +252,6 @@ class Runtime:
             await self._open_store()
             self.reception.start()
         except BaseException:
-            self._running = 0
             await stop_all(self._companions)
             raise
         log_warnings(self)
@@ -277,12 +285,7 @@ class Runtime:
         finally:
             await store.close()
 
-    async def stop(self) -> None:
-        """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
-        left = self._running - 1  # -1 if it was not started
-        self._running = max(0, left)
-        if left != 0:
-            return
+    async def _close(self) -> None:
         async with AsyncExitStack() as last:
             last.push_async_callback(self.store.close)
             last.push_async_callback(self._stop_heart)
@@ -373,20 +376,6 @@ class Runtime:
         every, elsewhere = settings.lease / 3, self.roster.is_handled_elsewhere
         rescuing = keep_rescuing(self.store, self.handlers, self.sources, every, elsewhere)
         self._rescuing = asyncio.create_task(rescuing)
-
-    @asynccontextmanager
-    async def lifespan(self) -> AsyncIterator[None]:
-        """Start, and stop at the end of the block, also when the block is cancelled."""
-        await self.start()
-        try:
-            yield
-        finally:
-            stopping = asyncio.create_task(self.stop())
-            try:
-                await asyncio.shield(stopping)
-            except asyncio.CancelledError:
-                await stopping  # left behind, it would be cut off with the loop; whoever cancels again cuts it short
-                raise
 
     def _announce_work(self) -> None:
         """Events wait that a worker of this or another process may lease."""
