@@ -155,7 +155,7 @@ async def tell_both_ways(database: str, facts: list[Fact], chance: random.Random
             await tell(store, told[:size])
             told = told[size:]
         assert tables(database) == first
-        email = Email(store, Settings(email_soft_bounces=3))
+        email = Email.of(store, Settings(email_soft_bounces=3))
         assert (await email.verify()).differences == []
     finally:
         await store.close()
@@ -239,7 +239,7 @@ async def hold(database: str, provider: str, payloads: list[Any]) -> None:
     await store.open()
     try:
         await tell(store, facts)
-        assert (await Email(store, Settings(email_soft_bounces=3)).verify()).differences == []
+        assert (await Email.of(store, Settings(email_soft_bounces=3)).verify()).differences == []
     finally:
         await store.close()
 
@@ -248,7 +248,7 @@ async def hold(database: str, provider: str, payloads: list[Any]) -> None:
 
 
 async def test_the_earliest_reason_by_the_providers_time_is_kept_in_whatever_order(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     await tell(store, [fact(2, "complained", 2)])
     await tell(store, [fact(3, "unsubscribed", 3)])
     await tell(store, [fact(1, "bounced", 1, bounce="hard")])
@@ -264,7 +264,7 @@ async def test_the_earliest_reason_by_the_providers_time_is_kept_in_whatever_ord
 async def test_soft_bounces_suppress_when_there_are_enough_within_a_month(
     store: Store, days: list[int], is_blocked: bool
 ) -> None:
-    email = Email(store, Settings(email_soft_bounces=3))
+    email = Email.of(store, Settings(email_soft_bounces=3))
     for number, day in enumerate(days):
         await tell(store, [fact(number, "bounced", day, bounce="soft")])
     assert bool(await email.can_send("jane@example.com")) is not is_blocked
@@ -272,14 +272,14 @@ async def test_soft_bounces_suppress_when_there_are_enough_within_a_month(
 
 
 async def test_soft_bounces_of_one_message_count_once(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     for number in range(9):
         await tell(store, [fact(number, "bounced", number, bounce="soft", message_id="m")])
     assert await email.can_send("jane@example.com")
 
 
 async def test_two_that_count_soft_bounces_at_once_do_not_miss_each_other(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     for round_ in range(20):
         to = f"r{round_}@example.com"
         await asyncio.gather(
@@ -289,7 +289,7 @@ async def test_two_that_count_soft_bounces_at_once_do_not_miss_each_other(store:
 
 
 async def test_a_person_adds_and_lifts_and_what_happened_before_no_longer_counts(store: Store, rows: Rows) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     assert (await email.suppress("Jane@EXAMPLE.com", actor="ops", note="asked by phone"))["reason"] == "manual"
     found = await email.suppression("Jane@example.com")
     assert found is not None and (found["note"], found["actor"], found["event"]) == ("asked by phone", "ops", None)
@@ -312,7 +312,7 @@ async def test_a_person_adds_and_lifts_and_what_happened_before_no_longer_counts
 async def test_the_last_that_a_person_did_counts_within_one_moment_and_in_a_clock_that_went_back(
     store: Store, database: str
 ) -> None:
-    email, jane = Email(store, Settings()), "jane@example.com"
+    email, jane = Email.of(store, Settings()), "jane@example.com"
     for _ in range(5):  # on SQLite many of these are of one millisecond
         await email.suppress(jane, actor="ops")
         await email.allow(jane, actor="ops")
@@ -331,20 +331,20 @@ async def test_the_last_that_a_person_did_counts_within_one_moment_and_in_a_cloc
 
 
 async def test_a_suppression_holds_however_the_address_is_spelled_unless_case_is_told_apart(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     await email.suppress("Jane@Example.com", actor="ops")
     for spelled in ("jane@example.com", "JANE@EXAMPLE.COM", "Jane <jAne@example.com>"):
         assert not await email.can_send(spelled)
     await email.allow("JANE@example.com", actor="ops")
     assert await email.can_send("Jane@Example.com")
-    strict = Email(store, Settings(email_case_sensitive=True))
+    strict = Email.of(store, Settings(email_case_sensitive=True))
     await strict.suppress("Joe@example.com", actor="ops")
     assert not await strict.can_send("Joe@EXAMPLE.com")
     assert await strict.can_send("joe@example.com")
 
 
 async def test_a_rejection_suppresses_where_the_address_is_the_reason(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     await tell(store, [fact(1, "rejected", 1, bounce="hard"), fact(2, "rejected", 1, "joe@example.com")])
     blocked = await email.can_send("jane@example.com")
     assert isinstance(blocked, Blocked) and (blocked.reason, blocked.event) == ("rejected", "k1")
@@ -360,15 +360,15 @@ async def test_of_two_facts_of_one_moment_the_lesser_key_counts_in_either_order(
 ) -> None:
     for number in order:  # each in a transaction of its own, so that the database compares
         await tell(store, [fact(number, "bounced", 1, bounce="hard")])
-    blocked = await Email(store, Settings()).can_send("jane@example.com")
+    blocked = await Email.of(store, Settings()).can_send("jane@example.com")
     assert isinstance(blocked, Blocked) and blocked.event == "k1"
-    assert (await Email(store, Settings()).verify()).differences == []
+    assert (await Email.of(store, Settings()).verify()).differences == []
 
 
 async def test_soft_bounces_that_were_enough_still_are_when_the_first_ones_are_pruned(
     store: Store, database: str
 ) -> None:
-    email = Email(store, Settings(email_soft_bounces=3))
+    email = Email.of(store, Settings(email_soft_bounces=3))
     await tell(store, [fact(number, "bounced", number, bounce="soft") for number in (1, 2, 3)])
     assert not await email.can_send("jane@example.com")
     change(database, "DELETE FROM webhook_email_events WHERE key = 'k1'")
@@ -379,7 +379,7 @@ async def test_soft_bounces_that_were_enough_still_are_when_the_first_ones_are_p
 
 async def test_rejections_do_not_suppress_where_the_policy_leaves_them_out(store: Store) -> None:
     await tell(store, [fact(1, "rejected", 1, bounce="hard")], Policy.of(["hard_bounce"], 3))
-    assert await Email(store, Settings()).can_send("jane@example.com")
+    assert await Email.of(store, Settings()).can_send("jane@example.com")
 
 
 ENTRIES = st.lists(st.sampled_from(["bounce", "late bounce", "add", "remove"]), min_size=1, max_size=8)
@@ -404,7 +404,7 @@ async def enter_both_ways(database: str, entries: list[str], chance: random.Rand
     """A person acts in the order of time, now; facts come whenever. Told at the end, they give the same row."""
     store = make_store(Settings(database=database))
     await store.open()
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     days = (datetime.now(UTC) - DAY0).days
     facts = [
         fact(n, "bounced", n if entry == "bounce" else days + 10 + n, bounce="hard", key=f"{seed_key(chance)} {n}")
@@ -437,13 +437,13 @@ def seed_key(chance: random.Random) -> str:
 async def test_a_reason_that_the_policy_leaves_out_suppresses_nobody(store: Store) -> None:
     policy = Policy.of(["hard_bounce"], 5)
     await tell(store, [fact(1, "unsubscribed"), fact(2, "bounced", 1, "joe@example.com", bounce="hard")], policy)
-    email = Email(store, Settings(email_suppress=("hard_bounce",)))
+    email = Email.of(store, Settings(email_suppress=("hard_bounce",)))
     assert await email.can_send("jane@example.com")
     assert not await email.can_send("joe@example.com")
 
 
 async def test_a_lift_counts_after_what_is_known_from_a_clock_that_is_ahead(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     ahead = (datetime.now(UTC) + timedelta(hours=2) - DAY0) / timedelta(days=1)
     await tell(store, [fact(1, "bounced", ahead, bounce="hard"), fact(2, "complained", ahead + 0.01)])
     assert (await email.allow("jane@example.com", actor="ops"))["since"] is None
@@ -453,7 +453,7 @@ async def test_a_lift_counts_after_what_is_known_from_a_clock_that_is_ahead(stor
 
 
 async def test_of_an_address_that_is_imported_twice_the_earliest_counts(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     times = [f"20{year}-01-01T00:00:00.000000Z" for year in (24, 20, 99)]
     await email.change([Change("jane@example.com", since=time) for time in times], actor="ops")
     found = await email.suppression("jane@example.com")
@@ -464,12 +464,12 @@ async def test_of_an_address_that_is_imported_twice_the_earliest_counts(store: S
 
 
 async def test_a_note_may_be_any_text(store: Store, rows: Rows) -> None:
-    await Email(store, Settings()).suppress("jane@example.com", actor="ops", note="a\x00b\ud800")
+    await Email.of(store, Settings()).suppress("jane@example.com", actor="ops", note="a\x00b\ud800")
     assert rows("SELECT note FROM webhook_suppressions") == [("a\ufffdb?",)]
 
 
 async def test_what_is_no_address_may_not_be_sent_to(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     assert (await email.can_send("nobody")).reason == "not an address"  # type: ignore[union-attr]
     with pytest.raises(ValueError, match="'nobody' is not an email address"):
         await email.suppress("nobody", actor="ops")
@@ -480,7 +480,7 @@ async def test_what_is_no_address_may_not_be_sent_to(store: Store) -> None:
 
 async def test_a_rebuild_mends_what_was_broken_and_says_what(store: Store, database: str, monkeypatch: Any) -> None:
     monkeypatch.setattr("oncehook.email.PAGE", 7)
-    email = Email(store, Settings(email_soft_bounces=3))
+    email = Email.of(store, Settings(email_soft_bounces=3))
     facts = history(200)
     await tell(store, facts)
     before = tables(database)
@@ -501,7 +501,7 @@ async def test_a_rebuild_mends_what_was_broken_and_says_what(store: Store, datab
 
 async def test_a_rebuild_while_facts_arrive_loses_none(store: Store, database: str, monkeypatch: Any) -> None:
     monkeypatch.setattr("oncehook.email.PAGE", 10)
-    email = Email(store, Settings(email_soft_bounces=3))
+    email = Email.of(store, Settings(email_soft_bounces=3))
     facts = history(600)
 
     async def arrive() -> None:
@@ -518,7 +518,7 @@ async def test_a_rebuild_while_facts_arrive_loses_none(store: Store, database: s
 @pytest.mark.parametrize("mend", [False, True])
 async def test_a_fold_between_two_looks_is_no_difference(store: Store, monkeypatch: Any, mend: bool) -> None:
     """An address without a row cannot be held: its first suppression, and a lift, may come while it is looked at."""
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     await tell(store, [fact(1, "bounced", 0, bounce="soft")])
     read, came = suppress._facts, []
 
@@ -539,7 +539,7 @@ async def test_a_fold_between_two_looks_is_no_difference(store: Store, monkeypat
 
 async def test_pruned_facts_take_their_message_along_and_unsuppress_nobody(store: Store, rows: Rows) -> None:
     now = (datetime.now(UTC) - DAY0).days
-    email = Email(store, Settings(email_retention=(now - 5) * 86400.0))
+    email = Email.of(store, Settings(email_retention=(now - 5) * 86400.0))
     old = [
         fact(1, "delivered", 0),
         fact(1, "bounced", 1, bounce="hard", key="b"),
@@ -561,7 +561,7 @@ async def test_pruned_facts_take_their_message_along_and_unsuppress_nobody(store
 async def test_forgetting_erases_the_facts_and_keeps_the_suppression_by_a_hash(
     store: Store, database: str, rows: Rows
 ) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     mention = fact(
         5,
         "bounced",
@@ -590,7 +590,7 @@ async def test_forgetting_erases_the_facts_and_keeps_the_suppression_by_a_hash(
 
 
 async def test_what_is_kept_of_a_mention_still_follows_from_the_facts(store: Store, rows: Rows) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     mention = fact(
         5, "bounced", 0, "joe@example.com", bounce="soft", reason="550 no", metadata='{"cc":"jane@example.com"}'
     )
@@ -606,7 +606,7 @@ async def test_what_is_kept_of_a_mention_still_follows_from_the_facts(store: Sto
 
 @pytest.mark.parametrize("to", ["jane@example.com", "zoe@example.com"])  # before and after a hash in the alphabet
 async def test_an_address_that_was_forgotten_is_lifted_by_its_name(store: Store, rows: Rows, to: str) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     await tell(store, [fact(1, "bounced", 0, to, bounce="hard")])
     await email.forget(to, actor="ops")
     assert not await email.can_send(to)
@@ -621,7 +621,7 @@ async def test_an_address_that_was_forgotten_is_lifted_by_its_name(store: Store,
 
 
 async def test_counts_are_of_the_facts_by_any_of_their_sides(store: Store) -> None:
-    email = Email(store, Settings())
+    email = Email.of(store, Settings())
     tagged = {"tags": json.dumps(["receipt", "shop"])}
     facts = [
         fact(1, "delivered", 0, **tagged), fact(2, "delivered", 0.5, "joe@example.net"), fact(3, "opened", 1, **tagged),
@@ -667,15 +667,15 @@ async def test_events_replayed_twice_give_zero_changed_rows(store: Store, databa
 @pytest.mark.torture
 async def test_a_hundred_thousand_events_replayed_twice_give_zero_changed_rows(store: Store, database: str) -> None:
     await replay_twice(store, database, 100_000)
-    assert (await Email(store, Settings(email_soft_bounces=3)).verify()).differences == []
+    assert (await Email.of(store, Settings(email_soft_bounces=3)).verify()).differences == []
 
 
 async def test_old_facts_go_by_themselves_in_steps(store: Store, rows: Rows, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setattr("oncehook.email.PAGE", 3)
     caplog.set_level("INFO", "oncehook")
     await tell(store, [fact(n, "delivered", 0) for n in range(10)])
-    assert await prune_email(Email(store, Settings()).prune) == 0  # kept for ever unless somebody said otherwise
-    email = Email(store, Settings(email_retention=86400.0))
+    assert await prune_email(Email.of(store, Settings()).prune) == 0  # kept for ever unless somebody said otherwise
+    email = Email.of(store, Settings(email_retention=86400.0))
     assert await email.prunable() == 10
     assert await prune_email(email.prune) == 10 and await email.prunable() == 0
     assert (

@@ -35,7 +35,7 @@ def command() -> None:
 async def asked(config: str | None) -> AsyncIterator[Email]:
     configuration, _ = configured(config)
     async with opened(configuration) as store:
-        yield Email(store, configuration.settings)
+        yield Email.of(store, configuration.settings)
 
 
 # -- status ---------------------------------------------------------------------------------------------------------

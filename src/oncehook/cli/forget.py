@@ -58,7 +58,7 @@ async def _forget(config: str | None, object_id: str, address: str, yes: bool) -
 def _email(store: Store, configuration: Configuration) -> "Email":
     from oncehook.email import Email
 
-    return Email(store, configuration.settings)
+    return Email.of(store, configuration.settings)
 
 
 async def _search(store: Store, address: str) -> list[int]:

@@ -5,9 +5,10 @@
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Self
 
 from oncehook.config.settings import Settings
 from oncehook.email import status, suppress
@@ -38,42 +39,50 @@ class Checked:
 class Email:
     """What follows from the email events of an inbox: `inbox.email`."""
 
-    def __init__(self, store: Store, settings: Settings) -> None:
-        self.store = store
+    def __init__(self, opened_store: Callable[[], AbstractAsyncContextManager[Store]], settings: Settings) -> None:
+        """Each operation enters `opened_store()` once, and uses the store that it yields."""
+        self._opened_store = opened_store
         self.policy = Policy.of(
             settings.email_suppress, settings.email_soft_bounces, case_sensitive=settings.email_case_sensitive
         )
         self.retention = settings.email_retention
 
+    @classmethod
+    def of(cls, store: Store, settings: Settings) -> Self:
+        """The operations on a store that is open and that the caller closes."""
+        return cls(lambda: nullcontext(store), settings)
+
     async def can_send(self, to: str) -> Allowed | Blocked:
         """Whether an address may be sent to; `Blocked` is false, and says which event speaks against it."""
-        return await suppress.can_send(self.store, to, self.policy)
+        async with self._opened_store() as store:
+            return await suppress.can_send(store, to, self.policy)
 
     async def status(self, message_id: str) -> list[dict[str, Any]]:
         """The status of a message for each recipient, by the id that the provider gave it."""
-        rows = await self.store.email.query("email_status_of", ids_of(message_id), StoredStatus)
+        async with self._opened_store() as store:
+            rows = await store.email.query("email_status_of", ids_of(message_id), StoredStatus)
         return [_status_json(row) for row in rows]
 
     async def events(self, message_id: str) -> list[dict[str, Any]]:
         """The facts about a message, oldest first by the provider's clock."""
-        rows = await self.store.email.query("email_events_of", ids_of(message_id), StoredFact)
+        async with self._opened_store() as store:
+            rows = await store.email.query("email_events_of", ids_of(message_id), StoredFact)
         return [_fact_json(row) for row in rows]
 
     async def suppression(self, to: str) -> dict[str, Any] | None:
         """The suppression of an address, or None if it may be sent to."""
         found = self.policy.address(to)
-        rows = (
-            await self.store.email.query("email_suppressed", [found, suppress.hashed(found)], Suppression)
-            if found
-            else []
-        )
+        if not found:
+            return None
+        async with self._opened_store() as store:
+            rows = await store.email.query("email_suppressed", [found, suppress.hashed(found)], Suppression)
         return next((suppress.as_json(row) for row in rows if row.since is not None), None)
 
     async def suppressions(self, *, after: str = "", limit: int = PAGE, search: str = "") -> list[dict[str, Any]]:
         """Those that must not be sent to, by address above `after`; only those with `search` in the address."""
-        rows = await self.store.email.query(
-            "email_suppressions", {"after": after, "limit": limit, "search": search}, Suppression
-        )
+        wanted = {"after": after, "limit": limit, "search": search}
+        async with self._opened_store() as store:
+            rows = await store.email.query("email_suppressions", wanted, Suppression)
         return [suppress.as_json(row) for row in rows]
 
     async def suppress(self, to: str, *, actor: str, note: str | None = None) -> dict[str, Any]:
@@ -103,7 +112,8 @@ class Email:
                     await status.ask(transaction, "email_audit", note)
             return [row for row in rows if row.address in wanted]
 
-        rows = await self.store.email.transact(work)
+        async with self._opened_store() as store:
+            rows = await store.email.transact(work)
         return [suppress.as_json(row) for row in rows]
 
     async def forget(self, to: str, *, actor: str) -> int:
@@ -119,12 +129,16 @@ class Email:
                 await status.ask(transaction, "email_audit", note)
             return erased
 
-        return await self.store.email.transact(work)
+        async with self._opened_store() as store:
+            return await store.email.transact(work)
 
     async def knows(self, to: str) -> bool:
         """Whether there is anything that `forget` would erase."""
         found = self.policy.address(to)
-        return found is not None and bool(await self.store.email.query("email_about", {"address": found}, Found))
+        if found is None:
+            return False
+        async with self._opened_store() as store:
+            return bool(await store.email.query("email_about", {"address": found}, Found))
 
     def named(self, to: str) -> str:
         """An address as it is compared; raises ValueError for what is none."""
@@ -149,7 +163,8 @@ class Email:
         """
         asked = {f"by_{name}": name in by for name in DIMENSIONS}
         bounds = {"since": rfc3339(since), "until": rfc3339(until), "source": source}
-        rows = await self.store.email.query("email_counts", {**asked, **bounds}, EventCount)
+        async with self._opened_store() as store:
+            rows = await store.email.query("email_counts", {**asked, **bounds}, EventCount)
         shown = [name for name in DIMENSIONS if name in by]
         columns = [*shown, *(["bounce"] if "type" in shown else []), "events"]
         return [{name: getattr(row, name) for name in columns} for row in rows]
@@ -166,20 +181,20 @@ class Email:
 
     async def _check(self, mend: bool, progress: Callable[[Checked], None] | None) -> Checked:
         done = Checked()
-        after: Any = ("", "", "")
-        while after is not None:
-            after, looked, found = await self.store.email.transact(_Page(status.check_page, after, mend=mend))
-            done.messages += looked
-            done.differences += found
-            _tell(progress, done)
-        after = ""
-        while after is not None:
-            after, looked, found = await self.store.email.transact(
-                _Page(suppress.check_page, after, self.policy, mend=mend)
-            )
-            done.addresses += looked
-            done.differences += found
-            _tell(progress, done)
+        async with self._opened_store() as store:
+            after: Any = ("", "", "")
+            while after is not None:
+                after, looked, found = await store.email.transact(_Page(status.check_page, after, mend=mend))
+                done.messages += looked
+                done.differences += found
+                _tell(progress, done)
+            after = ""
+            while after is not None:
+                page = _Page(suppress.check_page, after, self.policy, mend=mend)
+                after, looked, found = await store.email.transact(page)
+                done.addresses += looked
+                done.differences += found
+                _tell(progress, done)
         return done
 
     # -- pruning --------------------------------------------------------------------------------------------------
@@ -189,42 +204,46 @@ class Email:
 
         All that is known of a message and a recipient goes at once, so what is left still folds to what is kept.
         """
-        before = await self._oldest()
-        if before is None:
+        if self.retention is None:
             return 0, False
-
-        async def work(transaction: Transaction) -> tuple[int, bool]:
-            given = {"before": before, "most": PAGE}
-            keys = await status.ask(transaction, "email_old", given)
-            named = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
-            gone = len(await status.ask(transaction, "email_drop_loose", given))
-            is_more = gone == PAGE or len(keys) == PAGE
-            if named:
-                gone += len(await status.ask(transaction, "email_drop_facts", named))
-                await status.ask(transaction, "email_drop_status", named)
-            return gone, is_more
-
-        return await self.store.email.transact(work)
+        async with self._opened_store() as store:
+            return await store.email.transact(_Pruning(await _before(store, self.retention)))
 
     async def prunable(self) -> int:
         """How many facts `prune` would delete by and by."""
-        before = await self._oldest()
-        if before is None:
+        if self.retention is None:
             return 0
+        async with self._opened_store() as store:
+            before = await _before(store, self.retention)
 
-        async def work(transaction: Transaction) -> int:
-            [(facts,)] = await status.ask(transaction, "email_prunable", {"before": before})
-            return int(facts)
+            async def work(transaction: Transaction) -> int:
+                [(facts,)] = await status.ask(transaction, "email_prunable", {"before": before})
+                return int(facts)
 
-        return await self.store.email.transact(work)
+            return await store.email.transact(work)
 
-    async def _oldest(self) -> str | None:
-        """What is older goes; None where nothing does."""
-        return (
-            None
-            if self.retention is None
-            else rfc3339(await self.store.operations.now() - timedelta(seconds=self.retention))
-        )
+
+async def _before(store: Store, retention: float) -> str | None:
+    """The time of the database minus `retention` seconds."""
+    return rfc3339(await store.operations.now() - timedelta(seconds=retention))
+
+
+class _Pruning:
+    """Deletes one page of old facts, as work for a transaction. Returns how many, and whether there are more."""
+
+    def __init__(self, before: str | None) -> None:
+        self.before = before
+
+    async def __call__(self, transaction: Transaction) -> tuple[int, bool]:
+        given = {"before": self.before, "most": PAGE}
+        keys = await status.ask(transaction, "email_old", given)
+        named = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
+        gone = len(await status.ask(transaction, "email_drop_loose", given))
+        is_more = gone == PAGE or len(keys) == PAGE
+        if named:
+            gone += len(await status.ask(transaction, "email_drop_facts", named))
+            await status.ask(transaction, "email_drop_status", named)
+        return gone, is_more
 
 
 DIMENSIONS = ("day", "source", "type", "tag", "domain")

@@ -5,8 +5,8 @@ Internal. The command line, the web pages, `oncehook.testing` and the tests of t
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -39,7 +39,7 @@ from oncehook.providers.proxied import Proxies
 from oncehook.providers.source import Source
 from oncehook.receiver.inline import Inline
 from oncehook.receiver.reception import Reception
-from oncehook.runtime.checks import check_configuration, check_schema, log_warnings
+from oncehook.runtime.checks import check_configuration, check_schema, log_warnings, open_store
 from oncehook.runtime.companion import Companion, stop_all
 from oncehook.runtime.lifecycle import Lifecycle
 from oncehook.runtime.readiness import Readiness
@@ -113,6 +113,7 @@ class Runtime:
         self._listening: asyncio.Task[None] | None = None
         self._companions: list[Companion] = []
         self._lifecycle = Lifecycle(open=self._open, close=self._close)
+        self._store_is_open = False
         self._deadline = Deadline()
 
     # -- what is built when it is needed --------------------------------------------------------------------------
@@ -122,7 +123,7 @@ class Runtime:
         """Status, suppressions and counts that follow from email events."""
         from oncehook.email import Email
 
-        return Email(self.store, self.settings)
+        return Email(self.opened_store, self.settings)
 
     @cached_property
     def scrape(self) -> Scrape:
@@ -270,24 +271,19 @@ class Runtime:
         except BaseException:
             await self.store.close()
             raise
+        self._store_is_open = True
 
-    @asynccontextmanager
-    async def opened_store(self) -> AsyncIterator[Store]:
-        """The store of an inbox that runs; else one that is open for this block alone."""
-        if self.is_running:
-            yield self.store
-            return
-        store = make_store(self.settings)
-        await store.open()
-        try:
-            await check_schema(self, store)
-            yield store
-        finally:
-            await store.close()
+    def opened_store(self) -> AbstractAsyncContextManager[Store]:
+        """The store of an inbox that runs, until it has stopped; else one that is open for this block alone."""
+        return nullcontext(self.store) if self._store_is_open else open_store(self)
+
+    async def _close_store(self) -> None:
+        self._store_is_open = False
+        await self.store.close()
 
     async def _close(self) -> None:
         async with AsyncExitStack() as last:
-            last.push_async_callback(self.store.close)
+            last.push_async_callback(self._close_store)
             last.push_async_callback(self._stop_heart)
             await self._in_time(self._finish())
         self._deadline.clear()

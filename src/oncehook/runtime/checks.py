@@ -1,10 +1,13 @@
 """What an inbox checks when it starts, and what it warns of."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import signals
 from oncehook.operations.prune import effect_horizon
+from oncehook.store import make_store
 from oncehook.store.store import Store
 from oncehook.store.transaction import django_writes_apart
 
@@ -24,6 +27,18 @@ async def check_schema(runtime: "Runtime", store: Store) -> None:
     """Raise ConfigurationError if the schema is out of date and this inbox must not migrate it."""
     if runtime.settings.migrate == "never" and await store.schema.pending():
         raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+
+
+@asynccontextmanager
+async def open_store(runtime: "Runtime") -> AsyncIterator[Store]:
+    """Open another store of this inbox for one block, with the schema check of a start."""
+    store = make_store(runtime.settings)
+    await store.open()
+    try:
+        await check_schema(runtime, store)
+        yield store
+    finally:
+        await store.close()
 
 
 def log_warnings(runtime: "Runtime") -> None:

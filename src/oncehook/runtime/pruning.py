@@ -21,7 +21,7 @@ async def prune_all(
     if settings.email_retention is not None:
         from oncehook.email import Email  # only where its facts may go
 
-        email = Email(store, settings)
+        email = Email.of(store, settings)
     if dry_run:
         would = await count_prunable(store, horizons)
         would.email = 0 if email is None else await email.prunable()
