@@ -115,6 +115,7 @@ class Tree(msgspec.Struct):
 
 
 PaidInvoice = Annotated[Invoice, Payload("data.object")]
+AliasedInvoice = TypeAliasType("AliasedInvoice", PaidInvoice)  # as `type AliasedInvoice = …` makes it
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 OBJECT = {"id": "in_1", "amount": 12}
 
@@ -243,6 +244,26 @@ async def test_wrapped_and_partial_handlers_get_payloads(inbox: Inbox) -> None:
         await deliver(inbox, "stripe", body(OBJECT, id=kind, type=f"invoice.{kind}"))
     await drain(inbox)
     assert sorted(got) == [("object", 12), ("partial", 12), ("wrapped", 12)]
+
+
+async def test_value_that_a_partial_has_bound_is_kept(inbox: Inbox) -> None:
+    got: list[Any] = []
+
+    async def paid(event: Event, first: PaidInvoice, second: PaidInvoice) -> None:
+        got.append((first.amount, second.amount))
+
+    bound = functools.partial(paid, second=Invoice("in_bound", 1))
+
+    @functools.wraps(bound)
+    async def wrapper(*arguments: Any, **named: Any) -> None:
+        await bound(*arguments, **named)
+
+    inbox.on("stripe", "invoice.partial")(bound)
+    inbox.on("stripe", "invoice.wrapped")(wrapper)
+    for kind in ("partial", "wrapped"):
+        await deliver(inbox, "stripe", body(OBJECT, id=kind, type=f"invoice.{kind}"))
+    await drain(inbox)
+    assert got == [(12, 1), (12, 1)]
 
 
 async def test_default_is_used_only_where_the_path_is_missing(inbox: Inbox) -> None:
@@ -457,6 +478,12 @@ def unstarted() -> Inbox:
         (Payload, "does not say which payload it gets"),
         (Annotated[Invoice, Payload], "does not say which payload it gets"),
         (Annotated[Invoice, Payload("a"), Payload("b")], "does not say which payload it gets"),
+        ("Annotated[Invoice, Payload('data')] | None", "is optional, as Annotated.Invoice . None, Payload.* = None"),
+        ("list[Annotated[Invoice, Payload()]]", "has Payload inside another type: annotate the whole parameter"),
+        (Annotated[list[Annotated[Invoice, Payload()]], Payload("data")], "has Payload inside another type"),
+        (AliasedInvoice | None, "has Payload inside another type"),
+        (Callable[[PaidInvoice], None], "has Payload inside another type"),
+        (Payload | None, "has Payload inside another type"),
     ],
 )
 def test_annotation_that_cannot_be_decoded_is_refused_at_registration(
@@ -465,6 +492,16 @@ def test_annotation_that_cannot_be_decoded_is_refused_at_registration(
     with pytest.raises(ConfigurationError, match=message) as refused:
         unstarted.on("stripe", "*")(handler_with(annotation, []))
     assert "handler_with.<locals>.handler: the parameter 'value'" in str(refused.value)
+
+
+def test_parameter_that_collects_arguments_is_refused_as_a_payload(unstarted: Inbox) -> None:
+    async def by_position(event: Event, *invoices: PaidInvoice) -> None: ...
+
+    async def by_keyword(event: Event, **invoices: PaidInvoice) -> None: ...
+
+    for handler in (by_position, by_keyword):
+        with pytest.raises(ConfigurationError, match="'invoices' collects arguments, and a payload is one argument"):
+            unstarted.on("stripe", "*")(handler)
 
 
 def test_payload_as_a_default_value_is_refused(unstarted: Inbox) -> None:
@@ -545,7 +582,7 @@ def test_names_for_type_checkers_alone_are_no_error(unstarted: Inbox) -> None:
 
 
 def test_type_alias_is_resolved(unstarted: Inbox) -> None:
-    unstarted.on("stripe", "*")(handler_with(TypeAliasType("Paid", PaidInvoice), []))  # as `type Paid = …` makes it
+    unstarted.on("stripe", "*")(handler_with(AliasedInvoice, []))
     (handler,) = unstarted._runtime.handlers
     assert handler.payloads is not None and not handler.takes_tx
 

@@ -6,8 +6,9 @@ Annotations are resolved when the handler is registered. An event is decoded bef
 an event that does not fit takes no connection.
 """
 
+import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -18,12 +19,13 @@ from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function
 from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.mismatch import describe_mismatch, missing, type_name
-from oncehook.handlers.payload_types import decode_model, inspect_type, is_data
+from oncehook.handlers.payload_types import decode_model, has_nested, inspect_type, is_data
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.retry import Fail
 from oncehook.providers.expressions import NotReadable, TooDeep, look_up, parse
 
 NOTATION = 'Annotated[Invoice, Payload("data.object")]'
+OPTIONAL = 'Annotated[Invoice | None, Payload("data.object")] = None'
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,8 @@ class Payloads:
 
 def find_payloads(function: Function, handler: str) -> Payloads | None:
     """Return the payload parameters of a handler's function, or None if it has none."""
-    signature = calling.signature_of(function, handler).values()
+    bound = _bound_names(function)
+    signature = [p for p in calling.signature_of(function, handler).values() if p.name not in bound]
     namespace = _namespace(function)
     found = [_read_parameter(parameter, namespace, handler) for parameter in signature]
     parameters = tuple(parameter for parameter in found if parameter is not None)
@@ -139,19 +142,48 @@ def check_transaction(function: Function, handler: str, payloads: frozenset[str]
             )
 
 
+def _layers(function: Function) -> Iterator[Function]:
+    """Yield the function and what is called in it, by a partial, a wrapper or an object, down to the innermost."""
+    while True:
+        yield function
+        if isinstance(function, functools.partial):
+            function = function.func
+        elif hasattr(function, "__wrapped__"):
+            function = function.__wrapped__
+        elif calling.bare(function) is not function:
+            function = calling.bare(function)
+        else:
+            return
+
+
 def _namespace(function: Function) -> dict[str, Any]:
     """Return the names that the function's annotations may use."""
-    names: dict[str, Any] = getattr(inspect.unwrap(calling.bare(function)), "__globals__", {})
+    *_, innermost = _layers(function)
+    names: dict[str, Any] = getattr(innermost, "__globals__", {})
     return names
+
+
+def _bound_names(function: Function) -> set[str]:
+    """Return the parameters that have their value by `functools.partial`."""
+    return {name for layer in _layers(function) if isinstance(layer, functools.partial) for name in layer.keywords}
 
 
 def _read_parameter(parameter: inspect.Parameter, namespace: dict[str, Any], handler: str) -> Parameter | None:
     where = f"{handler}: the parameter {parameter.name!r}"
     hint = _resolve(parameter.annotation, namespace, where)
     arguments = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    marks = [one for one in (*arguments, parameter.default) if one is Payload or isinstance(one, Payload)]
+    marks = [one for one in (*arguments, parameter.default) if _is_mark(one)]
+    if has_nested(arguments[0], _is_mark):
+        raise ConfigurationError(
+            f"{where} has Payload inside another type: annotate the whole parameter, as {NOTATION}, or, if the payload "
+            f"is optional, as {OPTIONAL}"
+        )
     if not marks:
         return None
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        raise ConfigurationError(
+            f"{where} collects arguments, and a payload is one argument: remove the `*` before its name"
+        )
     mark, metadata = marks[0], [one for one in arguments[1:] if one is not marks[0]]
     if len(marks) > 1 or not isinstance(mark, Payload) or len(metadata) == len(arguments) - 1:
         raise ConfigurationError(f"{where} does not say which payload it gets: annotate it as {NOTATION}")
@@ -164,6 +196,10 @@ def _read_parameter(parameter: inspect.Parameter, namespace: dict[str, Any], han
         raise ConfigurationError(
             f"{where} is a {type_name(expected)}, which no payload can be decoded to: {detail}"
         ) from None
+
+
+def _is_mark(one: Any) -> bool:
+    return one is Payload or isinstance(one, Payload)
 
 
 def _resolve(annotation: Any, namespace: dict[str, Any], where: str) -> Any:

@@ -3,7 +3,7 @@
 Pydantic is never imported here. A class that looks like a pydantic model validates the value itself.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -39,6 +39,30 @@ def is_data(hint: Any) -> bool:
     return isinstance(cls, type) and (
         issubclass(cls, (Struct, *_BUILT_IN)) or is_dataclass(cls) or _is_pydantic_model(cls)
     )
+
+
+def has_nested(hint: Any, found: Callable[[Any], bool]) -> bool:
+    """Return whether `found` is true of anything inside an annotation, such as an item of a list or of a union."""
+    seen: dict[int, Any] = {}
+    waiting = _parts(hint)
+    while waiting:
+        part = waiting.pop()
+        if found(part):
+            return True
+        if id(part) not in seen:  # an alias may contain itself
+            seen[id(part)] = part
+            waiting.extend(_parts(part))
+    return False
+
+
+def _parts(hint: Any) -> list[Any]:
+    if isinstance(hint, (list, tuple)):  # the arguments of a Callable
+        return list(hint)
+    try:
+        aliased = getattr(get_origin(hint) or hint, "__value__", None)  # `type Paid = Annotated[…]`
+    except Exception:  # whatever an alias of names for type checkers alone raises
+        aliased = None
+    return [*get_args(hint), aliased]
 
 
 def inspect_type(hint: Any) -> bool:
