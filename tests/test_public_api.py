@@ -304,7 +304,12 @@ async def test_metrics_are_those_of_the_service(worked: Inbox) -> None:
         (lambda inbox: inbox.replay(status="broken"), "status='broken' is not a status: known are received"),
         (lambda inbox: inbox.replay(since="yesterday"), "'yesterday' is not a time"),
         (lambda inbox: inbox.replay(status="failed", rate="fast"), "expected a rate such as 50/s"),
-        (lambda inbox: inbox.pause("stripe", duration="0s"), "expected more than 0"),
+        (lambda inbox: inbox.replay([1, 2]), "[1, 2] is not an event: give receipt numbers or event ids one by one"),
+        (lambda inbox: inbox.replay("evt_1", None), "None is not an event: give receipt numbers or event ids"),
+        (lambda inbox: inbox.replay(True), "True is not an event: give receipt numbers or event ids"),
+        (lambda inbox: inbox.rehearse([1, 2]), "[1, 2] is not an event: give receipt numbers or event ids"),
+        (lambda inbox: inbox.pause("stripe", duration="0s"), "duration='0s': expected more than 0"),
+        (lambda inbox: inbox.pause("stripe", duration=-5), "duration=-5: expected a duration such as"),
     ],
 )
 async def test_mistakes_are_told(worked: Inbox, operation: Callable[[Inbox], Any], error: str) -> None:

@@ -156,7 +156,10 @@ class Inbox(Registration):
 
         Returns False if it was paused before.
         """
-        seconds = None if duration is None else positive_duration(duration)
+        try:
+            seconds = None if duration is None else positive_duration(duration)
+        except ValueError as error:
+            raise ValueError(f"duration={duration!r}: {error}") from None
         known = self._runtime.sources
         async with self._runtime.opened_store() as store:
             return await pause(store, source, known=known, actor=actor, reason=reason, seconds=seconds)

@@ -107,7 +107,12 @@ async def find_event(store: Store, name: int | str) -> Receipt | None:
 
 
 async def find_receipts(store: Store, names: Sequence[int | str]) -> tuple[int, ...]:
-    """The receipts of all names. Raises EventNotFound if one is unknown."""
+    """The receipts of all names. Raises EventNotFound if one is unknown, TypeError for what is no name."""
+    for name in names:
+        if isinstance(name, bool) or not isinstance(name, (int, str)):
+            raise TypeError(
+                f'{name!r:.80} is not an event: give receipt numbers or event ids one by one, such as 1, "evt_2"'
+            )
     found = [(name, await find_event(store, name)) for name in names]
     missing = [str(name) for name, receipt in found if receipt is None]
     if missing:
