@@ -1,7 +1,10 @@
 """Migrations on both databases: applied once, whoever starts first, and never edited once released."""
 
 import asyncio
+import contextlib
 import re
+import sqlite3
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.store import make_store, queries
 from oncehook.store.store import Store
+from tests import programs
 from tests.events import make_claim
 from tests.running import Run
 from tests.servers import ask
@@ -123,8 +127,56 @@ def test_migrate_prints_and_applies_only_what_is_missing(
     config.write_text(f'database = "{database}"\n')
     assert run("migrate", "--config", str(config)).code == 0
     add_migration(SECOND)
-    assert run("migrate", "--config", str(config), "--sql").out == f"-- 002_notes\n{SECOND[2]}\n"
+    printed = run("migrate", "--config", str(config), "--sql").out
+    assert f"-- 002_notes\n{SECOND[2]}" in printed and "001_initial" not in printed
     assert run("migrate", "--config", str(config)).out == "applied 002_notes\n"
+
+
+@pytest.mark.without_schema
+@pytest.mark.parametrize("command", [["migrate", "--sql"], ["schema"]])
+def test_printed_sql_makes_a_schema_that_is_up_to_date(
+    run: Run, tmp_path: Path, database: str, command: list[str]
+) -> None:
+    config = tmp_path / "oncehook.toml"
+    config.write_text(f'database = "{database}"\n')
+    run_script(database, run(*command, "--config", str(config)).out)
+    assert ask(database, APPLIED) == names(database)
+    assert run("migrate", "--config", str(config), "--sql").out == ""
+    assert run("migrate", "--config", str(config)).out == "the schema is up to date\n"
+
+
+def test_printed_sql_brings_an_older_schema_up_to_date(
+    run: Run, tmp_path: Path, database: str, add_migration: Callable[[tuple[int, str, str]], None]
+) -> None:
+    config = tmp_path / "oncehook.toml"
+    config.write_text(f'database = "{database}"\n')
+    add_migration(SECOND)
+    run_script(database, run("migrate", "--config", str(config), "--sql").out)
+    assert ask(database, APPLIED) == names(database) and ask(database, "SELECT note FROM webhook_receipts") == []
+    assert run("migrate", "--config", str(config)).out == "the schema is up to date\n"
+
+
+def test_printed_sql_that_fails_changes_nothing(
+    run: Run, tmp_path: Path, database: str, add_migration: Callable[[tuple[int, str, str]], None]
+) -> None:
+    config = tmp_path / "oncehook.toml"
+    config.write_text(f'database = "{database}"\n')
+    add_migration(BROKEN)
+    with pytest.raises((sqlite3.OperationalError, subprocess.CalledProcessError)):
+        run_script(database, run("migrate", "--config", str(config), "--sql").out)
+    assert ask(database, APPLIED) == names(database)[:-1]
+    ask(database, "CREATE TABLE webhook_notes (id integer)")  # it is not there
+
+
+def run_script(database: str, script: str) -> None:
+    """Run SQL as psql and `sqlite3 -bail` do: up to the first statement that fails."""
+    file = database.removeprefix("sqlite:///")
+    if file != database:
+        with contextlib.closing(sqlite3.connect(file)) as connection:
+            connection.executescript(script)
+    else:
+        command = [programs.find("postgres") / "psql", "-Xq", "-v", "ON_ERROR_STOP=1", database]
+        subprocess.run(command, input=script, text=True, check=True, capture_output=True)
 
 
 # -- schemas from before the first release --------------------------------------------------------------------------

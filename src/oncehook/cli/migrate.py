@@ -8,6 +8,7 @@ from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, run
 from oncehook.config.settings import Settings
 from oncehook.store import dialect_of, make_store, queries
+from oncehook.store.schema import migration_script
 
 
 @click.command("migrate")
@@ -17,9 +18,13 @@ from oncehook.store import dialect_of, make_store, queries
 def command(config: str | None, sql: bool) -> None:
     """Bring the database's schema up to date. Starting twice at once is safe: one waits for the other.
 
+    With --sql, print the SQL instead: one transaction that also records the migrations, for psql or sqlite3.
+
     \b
     oncehook migrate
     oncehook migrate --sql > changes.sql
+    psql -v ON_ERROR_STOP=1 -f changes.sql "$DATABASE_URL"
+    sqlite3 -bail oncehook.db < changes.sql
     """
     settings = replace(configured(config)[0].settings, migrate="never")
     run(_print(settings) if sql else _apply(settings))
@@ -39,8 +44,7 @@ async def _apply(settings: Settings) -> None:
 
 
 async def _print(settings: Settings) -> None:
-    for number, name, text in await _pending(settings):
-        click.echo(f"-- {number:03d}_{name}\n{text}")
+    click.echo(migration_script(dialect_of(settings.database).name, await _pending(settings)), nl=False)
 
 
 async def _pending(settings: Settings) -> list[tuple[int, str, str]]:

@@ -5,6 +5,7 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, json_option, print_json
 from oncehook.store import dialect_of, queries
+from oncehook.store.schema import migration_script
 
 DIALECTS = ("sqlite", "postgres")
 
@@ -32,8 +33,7 @@ def command(table: str | None, config: str | None, dialect: str | None, as_json:
     elif table is not None:
         raise click.UsageError("TABLE is for --json: the SQL of a table can be spread over several migrations")
     else:
-        for number, name, text in queries.migrations(dialect):
-            click.echo(f"-- {number:03d}_{name}\n{text}")
+        click.echo(migration_script(dialect, queries.migrations(dialect)), nl=False)
 
 
 def _print_columns(table: str | None, dialect: str) -> None:

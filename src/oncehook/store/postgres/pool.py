@@ -23,7 +23,6 @@ T = TypeVar("T")
 CONNECTIONS = 10
 DAYS_AHEAD = 7
 CLOSE_SECONDS = 2.0  # for a goodbye: a server that answers takes milliseconds
-MIGRATION_LOCK = 0x6F6E6365  # "once"
 MIGRATION_SECONDS = 3600.0
 
 LOST = (
@@ -242,12 +241,12 @@ class PostgresPool:
     async def migrate(self) -> list[str]:
         done = []
         async with self.connection() as connection, connection.transaction():
-            await connection.execute(self.sql["migration_lock"], MIGRATION_LOCK, timeout=MIGRATION_SECONDS)
+            await connection.execute(self.sql["migration_lock"], timeout=MIGRATION_SECONDS)
             await connection.execute(self.sql["create_migrations"])
             applied = await self._applied(connection)
             for number, name, sql in queries.pending_migrations("postgres", applied):
                 await connection.execute(sql, timeout=MIGRATION_SECONDS)
-                await connection.execute(self.sql["record_migration"], number, name)
+                await connection.execute(self.sql["record_migration"].format(number=number, name=name))
                 done.append(f"{number:03d}_{name}")
         await self.make_partitions()
         return done
@@ -272,7 +271,7 @@ class PostgresPool:
     async def make_partition(self, connection: Connection, day: date) -> None:
         names = {"name": partition_name(day), "day": day, "next_day": day + timedelta(days=1)}
         async with connection.transaction():
-            await connection.execute(self.sql["migration_lock"], MIGRATION_LOCK)
+            await connection.execute(self.sql["migration_lock"])
             if names["name"] not in await self.partitions(connection):  # another process may have been first
                 await connection.execute(self.sql["make_partition"].format_map(names))
                 await connection.execute(self.sql["attach_partition"].format_map(names))

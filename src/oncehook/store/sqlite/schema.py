@@ -28,14 +28,14 @@ class SqliteSchema:
         return await self._file.write(self._migrate)
 
     def _migrate(self, connection: sqlite3.Connection) -> list[str]:
-        connection.execute("BEGIN IMMEDIATE")
+        connection.execute(self._sql["begin_migrations"])
         connection.execute(self._sql["create_migrations"])
         applied = dict(connection.execute(self._sql["applied_migrations"]).fetchall())
         done = []
         for number, name, sql in queries.pending_migrations("sqlite", applied):
             for statement in _statements(sql):
                 connection.execute(statement)
-            connection.execute(self._sql["record_migration"], {"number": number, "name": name})
+            connection.execute(self._sql["record_migration"].format(number=number, name=name))
             done.append(f"{number:03d}_{name}")
         connection.execute("COMMIT")
         return done

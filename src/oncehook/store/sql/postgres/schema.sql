@@ -1,13 +1,16 @@
 -- name: applied_migrations
 SELECT number, name FROM webhook_migrations
 
+-- name: begin_migrations
+BEGIN
+
 -- name: create_migrations
 CREATE TABLE IF NOT EXISTS webhook_migrations (
     number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT now()
 )
 
 -- name: record_migration
-INSERT INTO webhook_migrations (number, name) VALUES ($1, $2)
+INSERT INTO webhook_migrations (number, name) VALUES ({number}, '{name}')
 
 -- name: payload_partitions
 SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'webhook_payloads'::regclass
@@ -16,7 +19,8 @@ SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'webh
 SELECT (now() AT TIME ZONE 'UTC')::date
 
 -- name: migration_lock
-SELECT pg_advisory_xact_lock($1)
+-- the number spells "once"
+SELECT pg_advisory_xact_lock(1869505381)
 
 -- name: make_partition
 CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_payloads INCLUDING ALL)
