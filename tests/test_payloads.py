@@ -53,6 +53,11 @@ class Line(msgspec.Struct):
     amount: int
 
 
+class Nested(msgspec.Struct):
+    value: int
+    inner: Nested | None = None
+
+
 class Invoice(msgspec.Struct):
     id: str
     amount: int
@@ -304,6 +309,9 @@ async def test_mismatch_names_path_expectation_and_finding(inbox: Inbox) -> None
     shown = f'found str "{"x" * 39}…'
     amount = "Invoice at data.object.amount: expected int,"
     line = {"lines": [{"amount": "a lot"}]}
+    deep: dict[str, Any] = {"value": "1"}
+    for _ in range(400):
+        deep = {"value": 1, "inner": deep}
     cases = [
         (at_object(Invoice), OBJECT | {"amount": "12"}, f'{amount} found str "12"'),
         (at_object(Invoice), OBJECT | {"amount": 1.5}, f"{amount} found float 1.5"),
@@ -325,6 +333,11 @@ async def test_mismatch_names_path_expectation_and_finding(inbox: Inbox) -> None
         ),
         (at_object(dict[str, int]), {"a": "b"}, "dict[str, int] at data.object.*: expected int"),
         (at_object(dict[int, int]), {"a": 1}, "dict[int, int] at data.object: expected int"),
+        (
+            at_object(Nested),
+            deep,
+            f"Nested at data.object.{'inner.' * 8}…{'.inner' * 9}.value: expected int, found str",
+        ),
         (at_object(UUID), "x\ny", 'UUID at data.object: invalid UUID, found str "x\\ny"'),
         (at_object(DataclassInvoice), OBJECT | {"amount": -1}, "DataclassInvoice at data.object: an invoice is never"),
         (at_object(ModelInvoice), OBJECT | line, "ModelInvoice at data.object.lines.0.amount: input should be a valid"),

@@ -14,6 +14,9 @@ MOST_VALUE = 40
 
 MOST_REASON = 200
 
+MOST_PATH = 120
+"""Characters of a path that are shown: its beginning and its end."""
+
 _MESSAGE = re.compile(r"(.*?)(?: - at `([^`]*)`(?: in `([^`]*)`)?)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _MISSING = re.compile(r"Object missing required field `(.*)`")
@@ -53,7 +56,9 @@ def _steps(path: str) -> list[str]:
 
 
 def _join(steps: Sequence[Any]) -> str:
-    return ".".join(map(str, steps))
+    path = _printable(".".join(map(str, steps)))
+    half = MOST_PATH // 2
+    return path if len(path) <= MOST_PATH else f"{path[:half]}…{path[-half:]}"
 
 
 def _descend(value: Any, steps: Sequence[str]) -> Any:
