@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from oncehook import ConfigurationError, Event, Inbox, Retry
+from oncehook import ConfigurationError, Event, Fail, Inbox, Retry
 from oncehook.cli.tour import make_keys
 from oncehook.email import Allowed, Blocked
 from oncehook.providers.definition import built_in
@@ -294,6 +294,26 @@ async def test_a_handler_that_gives_up_leaves_nothing_folded(
         await send(inbox, "postmark", postmark_bounce())
         await settled(inbox, database)
     assert (rows(FACTS), rows(SG_STATUS), rows("SELECT * FROM webhook_suppressions")) == ([], [], [])
+
+
+async def test_bounce_whose_handler_raises_fail_suppresses_only_after_a_replay(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = make(make_inbox)
+    fails = [True, False]
+
+    @inbox.on("postmark", "*")
+    async def bounced(event: Event) -> None:
+        if fails.pop(0):
+            raise Fail("no such customer")
+
+    async with inbox.lifespan():
+        await send(inbox, "postmark", postmark_bounce())
+        await settled(inbox, database)
+        assert await inbox.email.can_send(JANE)
+        assert (await inbox.replay(status="failed")).replayed == {"failed": 1}
+        await settled(inbox, database)
+        assert not await inbox.email.can_send(JANE)
 
 
 @pytest.mark.parametrize("is_async", [True, False])

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -30,6 +31,20 @@ async def test_email_operations_work_on_an_inbox_that_is_not_started(make_inbox:
     await email.allow(JANE, actor="me")
     assert await email.can_send(JANE)
     assert await email.knows(JANE) and await email.forget(JANE, actor="me") > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"by": ["day", "foo"]}, "by has 'foo', which is not a dimension: known are day, source, type, tag, domain"),
+        ({"by": "day"}, r"by='day' is a text: pass a list of dimensions, such as \['day'\]"),
+        ({"since": "30d"}, "since='30d' is not a datetime"),
+        ({"until": 5}, "until=5 is not a datetime"),
+    ],
+)
+async def test_counts_reject_unknown_dimensions_and_bounds(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        await Inbox("sqlite:///never-opened.db").email.counts(**options)
 
 
 @pytest.mark.parametrize("migrate", ["auto", "never"])

@@ -159,8 +159,10 @@ class Email:
     ) -> list[dict[str, Any]]:
         """How many events, by any of day, source, type, tag and domain: counted from the facts, whenever it is asked.
 
-        By tag, an event with two tags counts for both.
+        By tag, an event with two tags counts for both. Raises ValueError for another dimension, and for a bound that is
+        not a datetime.
         """
+        _check_counts(by, since=since, until=until)
         asked = {f"by_{name}": name in by for name in DIMENSIONS}
         bounds = {"since": rfc3339(since), "until": rfc3339(until), "source": source}
         async with self._opened_store() as store:
@@ -247,6 +249,19 @@ class _Pruning:
 
 
 DIMENSIONS = ("day", "source", "type", "tag", "domain")
+
+
+def _check_counts(by: Sequence[str], **bounds: datetime | None) -> None:
+    if isinstance(by, str):
+        raise ValueError(f"by={by!r} is a text: pass a list of dimensions, such as [{by!r}]")
+    for name in by:
+        if name not in DIMENSIONS:
+            raise ValueError(f"by has {name!r}, which is not a dimension: known are {', '.join(DIMENSIONS)}")
+    for name, bound in bounds.items():
+        if bound is not None and not isinstance(bound, datetime):
+            raise ValueError(
+                f"{name}={bound!r} is not a datetime: pass one, such as datetime.now(UTC) - timedelta(days=30)"
+            )
 
 
 class _Page:
