@@ -1,6 +1,7 @@
 """`oncehook serve` checks at its start that its HTTP protocols work with the uvicorn that is installed."""
 
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -136,6 +137,31 @@ async def test_a_bug_in_the_receiver_closes_the_connection(
         await wire.say(request("/webhooks/stripe", stripe_headers(body), body))
         assert await wire.is_closed()
     assert [line["loop"] for line in lines() if line["event"] == "background_failed"] == ["receiver"]
+
+
+@pytest.mark.anyio
+async def test_an_answer_that_cannot_be_written_costs_nobody_else_theirs(
+    make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch, rows: Rows
+) -> None:
+    """Deliveries that share a commit are answered one after the other, in the moment of the commit."""
+    answer = FastProtocol.answer
+
+    def fail_first(self: FastProtocol, exchange: Any, response: Any) -> None:
+        if b"evt_0" in response[1]:
+            raise RuntimeError("a bug")
+        answer(self, exchange, response)
+
+    monkeypatch.setattr(FastProtocol, "answer", fail_first)
+    inbox = make_inbox(fast_paths=True)
+    inbox.source("stripe", secrets=["whsec_test"])
+    bodies = [stripe_body(f"evt_{number}") for number in range(5)]
+    async with served(inbox) as port, AsyncExitStack() as stack:
+        wires = [await stack.enter_async_context(connected(port)) for _ in bodies]
+        for wire, body in zip(wires, bodies, strict=True):
+            await wire.say(request("/webhooks/stripe", stripe_headers(body), body))
+        assert await wires[0].is_closed()
+        assert [(await wire.answer()).status for wire in wires[1:]] == [202] * 4
+    assert rows("SELECT count(*) FROM webhook_receipts") == [(5,)]
 
 
 def test_serve_without_fast_paths_accepts_and_limits_heads(tmp_path: Path, database: str, rows: Rows) -> None:

@@ -6,7 +6,7 @@ they are. A waiter that is cancelled loses only its answer: its claim goes on, a
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 
 from oncehook.concurrency.clock import SYSTEM, Clock
@@ -19,12 +19,53 @@ MOST_BYTES_IN_A_BATCH = 8 * 2**20
 Observe = Callable[[Sequence[tuple[Claim, Claimed]]], None]
 
 
+class DirectWaiter:
+    """What a coroutine awaits that runs without a task: whoever runs it is called in the moment of the commit.
+
+    A future would call it in the next round of the event loop, which costs each event a few microseconds.
+    """
+
+    __slots__ = ("_call", "_error", "_result")
+
+    def __init__(self) -> None:
+        self._result: list[Claimed] | None = None
+        self._error: Unavailable | None = None
+        self._call: Callable[[DirectWaiter], None] | None = None
+
+    def done(self) -> bool:
+        return self._result is not None or self._error is not None
+
+    def add_done_callback(self, call: "Callable[[DirectWaiter], None]") -> None:
+        self._call = call
+
+    def set_result(self, result: list[Claimed]) -> None:
+        self._result = result
+        self._resume()
+
+    def set_exception(self, error: Unavailable) -> None:
+        self._error = error
+        self._resume()
+
+    def _resume(self) -> None:
+        if self._call is not None:
+            self._call(self)
+
+    def __await__(self) -> "Generator[DirectWaiter, None, list[Claimed]]":
+        yield self
+        if self._error is not None:
+            raise self._error
+        assert self._result is not None
+        return self._result
+
+
 class Group:
     """The events of one delivery, which are claimed in one transaction, and who waits for them."""
 
     __slots__ = ("asked", "bytes", "claims", "waiter")
 
-    def __init__(self, claims: Sequence[Claim], waiter: "asyncio.Future[list[Claimed]]", asked: float) -> None:
+    def __init__(
+        self, claims: Sequence[Claim], waiter: "asyncio.Future[list[Claimed]] | DirectWaiter", asked: float
+    ) -> None:
         self.claims = claims
         self.waiter = waiter
         self.asked = asked
@@ -65,7 +106,8 @@ class Claimer:
         if not claims:
             return []
         loop = self.loop or asyncio.get_running_loop()
-        waiter: asyncio.Future[list[Claimed]] = loop.create_future()
+        runs_in_task = asyncio.current_task(loop) is not None
+        waiter: asyncio.Future[list[Claimed]] | DirectWaiter = loop.create_future() if runs_in_task else DirectWaiter()
         group = Group(claims, waiter, self.clock.monotonic())
         # A group larger than the whole intake is let in when nothing else waits, or it could never be.
         full = self._events + len(claims) > self.limit or self._bytes + group.bytes > self.limit_bytes

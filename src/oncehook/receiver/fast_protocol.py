@@ -78,13 +78,14 @@ class FastProtocol(LimitedProtocol):
         return True
 
     def _step(self, receiving: Coroutine[Any, Any, Response], exchange: Exchange, _: object = None) -> None:
-        """Run the receiver's steps up to the future of the commit, or to the answer."""
+        """Run the receiver's steps up to the commit, or to the answer. Raises nothing: others share the commit."""
         try:
-            future = receiving.send(None)
-        except StopIteration as finished:
-            self.answer(exchange, finished.value)
+            try:
+                waiter = receiving.send(None)
+            except StopIteration as finished:
+                self.answer(exchange, finished.value)
+            else:
+                waiter.add_done_callback(partial(self._step, receiving, exchange))
         except Exception as error:  # a bug: the connection must not wait for an answer that never comes
             signals.background_failed("receiver", error)
             self.transport.close()
-        else:
-            future.add_done_callback(partial(self._step, receiving, exchange))
