@@ -20,6 +20,7 @@ from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.outbox import ONCE, Outbox
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import OncehookError
+from oncehook.model.event import facts_of
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Payload, Receipt
 from oncehook.store.store import Store
@@ -135,14 +136,7 @@ async def _handle(handlers: Handlers, handler: Handler, event: BaseEvent, outbox
 def _as_leased(receipt: Receipt, payload: Payload) -> Leased:
     """The event as the first attempt after a replay would see it; no lease has the number 0."""
     return Leased(
-        source=receipt.source,
-        provider=receipt.provider,
-        event_id=receipt.event_id,
-        type=receipt.type or "",
-        object_id=receipt.object_id,
-        occurred_at=receipt.occurred_at,
-        delivery_id=receipt.delivery_id,
-        correlation_id=receipt.correlation_id,
+        **facts_of(receipt) | {"type": receipt.type or ""},
         receipt=receipt.receipt,
         lease=0,
         attempt=1,

@@ -106,7 +106,7 @@ class Claimer:
         if not claims:
             return []
         loop = self.loop or asyncio.get_running_loop()
-        runs_in_task = asyncio.current_task(loop) is not None
+        runs_in_task = asyncio.current_task(loop) is not None  # a task awaits futures only
         waiter: asyncio.Future[list[Claimed]] | DirectWaiter = loop.create_future() if runs_in_task else DirectWaiter()
         group = Group(claims, waiter, self.clock.monotonic())
         # A group larger than the whole intake is let in when nothing else waits, or it could never be.

@@ -21,6 +21,7 @@ from oncehook.concurrency.stopping import end
 from oncehook.handlers.registry import Handlers
 from oncehook.handlers.roster import Roster, ignored_because
 from oncehook.model.claim import Claim, Claimed
+from oncehook.model.event import facts_of
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.retry import Retry
 from oncehook.model.states import State
@@ -141,14 +142,7 @@ class Inline:
 
 def _first_lease(claim: Claim, claimed: Claimed) -> Leased:
     return Leased(
-        source=claim.source,
-        provider=claim.provider,
-        event_id=claim.event_id,
-        type=claim.type or "",
-        object_id=claim.object_id,
-        occurred_at=claim.occurred_at,
-        delivery_id=claim.delivery_id,
-        correlation_id=claim.correlation_id,
+        **facts_of(claim) | {"type": claim.type or ""},
         receipt=claimed.receipt,
         lease=1,
         attempt=1,
