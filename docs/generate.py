@@ -410,7 +410,7 @@ MEANING = {
         "source": "The source that told it.",
         "key": "What makes it one fact, however often it is told: the provider's id, or composed of its facts.",
         "provider": "The provider of that source.",
-        "type": "What happened, in the words of [email](email.md#the-words).",
+        "type": "What happened, in the words of [email](email.md#event-types).",
         "bounce": "`hard` or `soft`, of a bounce where the provider says so.",
         "message_id": "The message, by the id that the provider gave it; empty where it is about none.",
         "recipient": "Whose; empty where the provider does not say which.",
