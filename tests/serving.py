@@ -15,7 +15,7 @@ import uvicorn.server
 
 from oncehook import Inbox
 from oncehook.cli.serve import listen, make_server
-from oncehook.testing import Answer
+from oncehook.testing import DeliveryResponse
 from tests.events import STRIPE_SECRET
 
 ONCEHOOK = Path(sys.executable).parent / "oncehook"
@@ -63,11 +63,13 @@ class Wire:
             self.writer.write(part)
             await self.writer.drain()
 
-    async def answer(self, seconds: float = 5.0) -> Answer:
+    async def answer(self, seconds: float = 5.0) -> DeliveryResponse:
         async with asyncio.timeout(seconds):
             head = await self.reader.readuntil(b"\r\n\r\n")
             status, headers = parse_head(head)
-            return Answer(status, headers, await self.reader.readexactly(int(headers.get("content-length", "0"))))
+            return DeliveryResponse(
+                status, headers, await self.reader.readexactly(int(headers.get("content-length", "0")))
+            )
 
     async def is_closed(self, seconds: float = 5.0) -> bool:
         """Whether the server ends the connection without a further word."""

@@ -13,7 +13,7 @@ from oncehook import Effect, Event, Fail, Inbox, RetryLater, StoreUnavailable
 from oncehook.alerts import watch
 from oncehook.alerts.rules import RULES, lasted
 from oncehook.model.effect import EffectFilter
-from oncehook.model.incident import AlertTarget, SettledAlert
+from oncehook.model.incident import SettledAlert, TargetLease
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.values import duration
@@ -485,7 +485,7 @@ async def test_who_lost_the_lease_cannot_mark_and_who_took_it_over_can(make_inbo
     async with inbox.lifespan():
         await lagging(inbox)
         await look(inbox)
-        able = [AlertTarget("ops", 50.0)]
+        able = [TargetLease("ops", 50.0)]
         (first,) = await inbox._runtime.store.alerts.lease(10, "one", able)
         assert await inbox._runtime.store.alerts.lease(10, "two", able) == []
         await advance(inbox, "51s")

@@ -19,7 +19,7 @@ from oncehook import ConfigurationError, Effect, Event, Inbox, Retry
 from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Exited, NothingRan, Threads, call, name_of, said
 from oncehook.handlers.registry import Handler
-from oncehook.model.retry import NotNow
+from oncehook.model.retry import Postpone
 from oncehook.observability import signals
 from oncehook.store.postgres import heart as postgres_heart
 from oncehook.worker.heartbeat import Heartbeat
@@ -432,7 +432,7 @@ async def test_places_are_all_there_again_when_late_threads_have_ended() -> None
     for _ in range(4):
         with pytest.raises(TimeoutError):
             await call("it", lambda: go.wait(60), threads, 0.05)
-    with pytest.raises(NotNow):
+    with pytest.raises(Postpone):
         await call("it", lambda: None, threads, 5.0)
     go.set()
     threads.patience = 30.0

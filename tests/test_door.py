@@ -13,7 +13,7 @@ from oncehook import Inbox
 from oncehook.model.states import State
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
-from oncehook.testing import Answer, deliver, post
+from oncehook.testing import DeliveryResponse, deliver, post
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.serving import served
 
@@ -40,7 +40,7 @@ def signed(body: bytes, *, secret: str = SECRET, skew: float = 0.0, clock: float
 
 async def send(
     inbox: Inbox, body: bytes, *, sent: bytes | None = None, secret: str = SECRET, skew: float = 0
-) -> Answer:
+) -> DeliveryResponse:
     """Deliver to the source of seed 000; `sent` is what goes over the wire in place of what was signed."""
     headers = signed(body, secret=secret, skew=skew, clock=inbox._runtime.clock.now())
     return await post(inbox, "sesmetric", body if sent is None else sent, headers)

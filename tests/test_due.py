@@ -7,7 +7,7 @@ import pytest
 from oncehook import Effect, Event, Inbox, Retry
 from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.wakeup_queue import SOON, STEP, Dues
-from oncehook.model.retry import NotNow
+from oncehook.model.retry import Postpone
 from tests.events import Rows
 from tests.working import claim, until
 
@@ -61,7 +61,7 @@ async def test_a_retry_comes_when_it_is_due_although_nobody_wakes_the_worker(
     async def handle(event: Event) -> None:
         handled.append(event.attempt)
         if len(handled) == 1:
-            raise NotNow("busy", after=0.1)
+            raise Postpone("busy", after=0.1)
         if event.attempt < 3:
             raise ConnectionError("the bank is closed")
         await event.effect("send", send)

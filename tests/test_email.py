@@ -16,7 +16,7 @@ from oncehook.email import Allowed, Blocked
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
 from oncehook.store.sqlite import handler as sqlite_handler
-from oncehook.testing import Answer, advance, post
+from oncehook.testing import DeliveryResponse, advance, post
 from tests.email_payloads import JANE, postmark_bounce, sendgrid, ses_bounce, sns
 from tests.events import Rows
 from tests.servers import ask
@@ -51,7 +51,7 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
         yield inbox
 
 
-async def send(inbox: Inbox, source: str, payload: Any) -> Answer:
+async def send(inbox: Inbox, source: str, payload: Any) -> DeliveryResponse:
     body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     return await post(inbox, source, body, {"Content-Type": "application/json"})
 

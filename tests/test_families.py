@@ -17,7 +17,7 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.operations.doctor import examine
 from oncehook.providers import families
 from oncehook.providers.definition import read_provider
-from oncehook.testing import Answer, deliver, post, sign
+from oncehook.testing import DeliveryResponse, deliver, post, sign
 from tests.test_docs import as_own_provider
 from tests.test_providers import ALLOWED
 
@@ -128,7 +128,7 @@ async def test_own_family_signs_for_tests(inbox: Inbox) -> None:
         assert answer.outcome == (202, "accepted")
 
 
-async def causes_of(inbox: Inbox, answer: Answer) -> list[str]:
+async def causes_of(inbox: Inbox, answer: DeliveryResponse) -> list[str]:
     assert answer.status == 401
     runtime = inbox._runtime
     await runtime.reception.rejections.stop()

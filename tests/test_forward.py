@@ -24,7 +24,7 @@ from oncehook.http_client import circuit_breaker as target
 from oncehook.http_client.exchange import Answer
 from oncehook.http_client.outcome import LONGEST_WAIT, retry_after
 from oncehook.model.receipt import Filter
-from oncehook.model.retry import NotNow
+from oncehook.model.retry import Postpone
 from oncehook.operations.rehearse import rehearse
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
@@ -382,7 +382,7 @@ async def test_a_probe_is_alone_and_its_failure_makes_the_next_pause_longer() ->
     for _ in range(target.FAILURES):
         async with it.call() as call:
             call.failed()
-    with pytest.raises(NotNow) as refused:
+    with pytest.raises(Postpone) as refused:
         async with it.call():
             pass
     assert it.state == "paused" and refused.value.after >= target.FIRST_PAUSE
@@ -391,7 +391,7 @@ async def test_a_probe_is_alone_and_its_failure_makes_the_next_pause_longer() ->
         assert it.state == "paused"
         clock.at += 0.02
         async with it.call() as probe:
-            with pytest.raises(NotNow):
+            with pytest.raises(Postpone):
                 async with it.call():
                     pass
             assert it.state == "probing"

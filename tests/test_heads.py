@@ -17,7 +17,7 @@ from oncehook.providers import sign
 from oncehook.providers.definition import built_in
 from oncehook.providers.kept_headers import _as_json
 from oncehook.receiver.request import MOST_HEAD, MOST_HEADERS
-from oncehook.testing import Answer
+from oncehook.testing import DeliveryResponse
 from tests.events import Rows, stripe_body, stripe_headers
 from tests.serving import connected, request, served
 
@@ -77,7 +77,7 @@ def head(count: int = 0, size: int = 0, body: bytes = BODY) -> dict[str, str]:
     return {**stripe_headers(body), **more, **({"X-Long": "a" * size} if size else {})}
 
 
-async def tell(port: int, *parts: bytes) -> Answer:
+async def tell(port: int, *parts: bytes) -> DeliveryResponse:
     async with connected(port) as wire:
         await wire.say(*parts)
         return await wire.answer()

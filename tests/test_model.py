@@ -25,7 +25,7 @@ from oncehook.model.states import TRANSITIONS
 from oncehook.operations.prune import forget
 from oncehook.testing import Bench
 from oncehook.testing.database import fresh_database
-from oncehook.testing.work import lease_due
+from oncehook.testing.steps import lease_due
 from oncehook.worker.rescue import rescue
 from tests.servers import Postgres
 

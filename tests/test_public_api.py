@@ -65,8 +65,8 @@ def test_names_of_an_inbox_are_pinned() -> None:
 
 def test_names_of_public_packages_are_pinned() -> None:
     assert set(importlib.import_module("oncehook.testing").__all__) == {
-        "Answer", "Bench", "Drained", "NotAtRest", "Pair", "Performed", "advance", "crash", "deliver", "drain",
-        "isolated", "make_pair", "perform", "post", "prune", "receipt", "replay", "sign",
+        "Bench", "DeliveryResponse", "Drained", "NotAtRest", "Pair", "Performed", "advance", "crash", "deliver",
+        "drain", "isolated", "make_pair", "perform", "post", "prune", "receipt", "replay", "sign",
     }  # fmt: skip
     assert set(importlib.import_module("oncehook.email").__all__) == {
         "Allowed", "Blocked", "Email", "normalise",

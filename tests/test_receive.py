@@ -18,7 +18,7 @@ from oncehook.model.errors import StoreUnavailable
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
 from oncehook.store.sqlite import file as sqlite
-from oncehook.testing import Answer, deliver, post
+from oncehook.testing import DeliveryResponse, deliver, post
 from tests.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.servers import Postgres
 
@@ -161,7 +161,7 @@ async def test_a_body_with_many_events_is_many_receipts_with_their_exact_bytes(
     ]
     body = b"[" + b",\n ".join(elements) + b"]"
 
-    async def send() -> Answer:
+    async def send() -> DeliveryResponse:
         headers, _ = sign(built_in("sendgrid"), body, private, now=inbox._runtime.clock.now())
         return await post(inbox, "sendgrid", body, headers)
 

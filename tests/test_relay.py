@@ -13,7 +13,7 @@ from oncehook.cli.serve import listen, make_server
 from oncehook.effects import relay
 from oncehook.model.effect import EffectState, SettledEffect
 from oncehook.model.lease import Leased, Settled
-from oncehook.model.retry import NotNow
+from oncehook.model.retry import Postpone
 from oncehook.model.states import State
 from oncehook.operations.prune import prune
 from oncehook.store.rows import EffectTarget
@@ -427,7 +427,7 @@ async def test_what_is_not_to_be_had_now_goes_back_and_uses_no_attempt(inbox: In
         if len(calls) == 1:
             raise ConnectionError("no route")
         if len(calls) < 5:
-            raise NotNow("busy", after=0.05)
+            raise Postpone("busy", after=0.05)
 
     calls: list[int] = []
     await claim(inbox, "evt_1")

@@ -1,11 +1,11 @@
-"""Again, and when, or never: the decision after a failure."""
+"""ScheduleRetry, and when, or never: the decision after a failure."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from oncehook import ConfigurationError, Fail, Retry, RetryLater
-from oncehook.model.retry import Again, Dead, decide
+from oncehook.model.retry import GiveUp, ScheduleRetry, decide
 
 policies = st.builds(
     Retry,
@@ -21,26 +21,26 @@ def test_a_pause_is_anywhere_up_to_a_ceiling_that_grows_to_the_most(policy: Retr
     longest = decide(policy, attempt, ValueError(), lambda low, high: high)
     shortest = decide(policy, attempt, ValueError(), lambda low, high: low)
     if attempt >= policy.attempts:
-        assert longest == shortest == Dead()
+        assert longest == shortest == GiveUp()
     else:
-        assert shortest == Again(0)
-        assert isinstance(longest, Again)
+        assert shortest == ScheduleRetry(0)
+        assert isinstance(longest, ScheduleRetry)
         assert longest.after <= policy.most
         assert longest.after <= policy.ceiling(attempt + 1)
 
 
 def test_a_handler_that_gives_up_is_not_tried_again() -> None:
-    assert decide(Retry(), 1, Fail("no such customer")) == Dead()
+    assert decide(Retry(), 1, Fail("no such customer")) == GiveUp()
 
 
 def test_a_handler_that_asks_for_later_is_never_called_sooner() -> None:
     decision = decide(Retry(), 1, RetryLater(after="2m"))
-    assert isinstance(decision, Again)
+    assert isinstance(decision, ScheduleRetry)
     assert 120 <= decision.after <= 132
 
 
 def test_asking_for_later_counts_as_an_attempt() -> None:
-    assert decide(Retry(attempts=3), 3, RetryLater(after="2m")) == Dead()
+    assert decide(Retry(attempts=3), 3, RetryLater(after="2m")) == GiveUp()
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first": -1}, {"factor": 0.5}, {"first": 10, "most": 5}])

@@ -16,7 +16,7 @@ import oncehook
 from oncehook import ConfigurationError, Event, Inbox, Retry
 from oncehook.observability import signals
 from oncehook.observability.lines import LINES
-from oncehook.testing import Answer, advance, deliver, drain, post
+from oncehook.testing import DeliveryResponse, advance, deliver, drain, post
 from tests.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.servers import ask
 
@@ -43,7 +43,7 @@ def parsed(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-async def one_of_each(inbox: Inbox) -> list[Answer]:
+async def one_of_each(inbox: Inbox) -> list[DeliveryResponse]:
     """An event in each way that one can leave the door recorded."""
     bodies = [
         stripe_body("evt_1"),
@@ -199,7 +199,7 @@ def with_credentials(headers: dict[str, str]) -> dict[str, str]:
     }
 
 
-async def go_every_way(inbox: Inbox) -> list[Answer]:
+async def go_every_way(inbox: Inbox) -> list[DeliveryResponse]:
     """Deliveries that carry every canary, through every way that one can end."""
     secret, now, answers = CANARIES["secret"], inbox._runtime.clock.now(), []
 

@@ -560,8 +560,8 @@ async def test_an_inbox_with_an_engine_needs_one_for_the_test(tmp_path: Path) ->
 
 def test_what_is_public_is_pinned() -> None:
     assert set(oncehook.testing.__all__) == {
-        "Answer", "Bench", "Drained", "NotAtRest", "Pair", "Performed", "advance", "crash", "deliver", "drain",
-        "isolated", "make_pair", "perform", "post", "prune", "receipt", "replay", "sign",
+        "Bench", "DeliveryResponse", "Drained", "NotAtRest", "Pair", "Performed", "advance", "crash", "deliver",
+        "drain", "isolated", "make_pair", "perform", "post", "prune", "receipt", "replay", "sign",
     }  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.testing import Answer, post
+from oncehook.testing import DeliveryResponse, post
 from tests.events import Rows
 
 pytestmark = pytest.mark.anyio
@@ -35,7 +35,7 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
         yield inbox
 
 
-async def deliver(inbox: Inbox, token: str, data: dict[str, Any], source: str = "mailgun") -> Answer:
+async def deliver(inbox: Inbox, token: str, data: dict[str, Any], source: str = "mailgun") -> DeliveryResponse:
     now = str(int(time.time()))
     signature = hmac.new(KEY.encode(), (now + token).encode(), hashlib.sha256).hexdigest()
     body = {"signature": {"timestamp": now, "token": token, "signature": signature}, "event-data": data}

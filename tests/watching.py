@@ -10,7 +10,7 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 from oncehook import Inbox
 from oncehook.config.configuration import Configuration
 from oncehook.config.settings import Settings
-from oncehook.model.incident import OpenedIncident, RecoveredIncident, Watched
+from oncehook.model.incident import IncidentChanges, OpenedIncident, RecoveredIncident
 from oncehook.testing import advance
 
 SECRET = "whsec_YWxlcnRzIGFyZSBzaWduZWQgYnkgdGhpcyBvbmU="
@@ -21,7 +21,7 @@ def configured(**alerts: Any) -> Configuration:
     return Configuration(settings=Settings(), sources={}, providers={}, alerts={"every": "10s", **alerts})
 
 
-async def look(inbox: Inbox, after: Any = "30s") -> Watched:
+async def look(inbox: Inbox, after: Any = "30s") -> IncidentChanges:
     """Let time pass, and have a turn."""
     await advance(inbox, after)
     done = await inbox._runtime.alerts.turn()

@@ -13,7 +13,7 @@ from oncehook.config.settings import Settings
 from oncehook.model.claim import Duplicate
 from oncehook.model.lease import Settled
 from oncehook.model.receipt import Filter
-from oncehook.model.rows import Standing
+from oncehook.model.rows import SourceTotals
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.store import make_store, queries
@@ -59,7 +59,7 @@ async def test_an_id_is_found_in_every_source_that_has_it(store: Store) -> None:
 
 async def test_an_empty_store_has_no_sources_and_nothing_stands(store: Store) -> None:
     assert await store.receipts.sources() == []
-    assert await store.stats.standing(10) == Standing({}, {}, {})
+    assert await store.stats.standing(10) == SourceTotals({}, {}, {})
     assert await store.stats.rates(await store.operations.now() - timedelta(hours=1), 60) == []
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.alerts.settings import WINDOW, AlertSettings
-from oncehook.model.incident import Measured
+from oncehook.model.incident import RuleMeasurement
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
 
@@ -175,7 +175,7 @@ def wanted(settings: AlertSettings) -> list[Rule]:
 
 
 def judge(
-    measured: Mapping[str, Iterable[Measured]], settings: AlertSettings, sources: Mapping[str, Source]
+    measured: Mapping[str, Iterable[RuleMeasurement]], settings: AlertSettings, sources: Mapping[str, Source]
 ) -> list[Reading]:
     """What was measured, by rule, against what holds for each source; a source that nobody watches is left out."""
     found = []
@@ -189,7 +189,7 @@ def judge(
     return found
 
 
-def _threshold(rule: Rule, row: Measured, settings: AlertSettings, source: Source | None) -> float | None:
+def _threshold(rule: Rule, row: RuleMeasurement, settings: AlertSettings, source: Source | None) -> float | None:
     threshold: float | None = getattr(settings.of(row.source), rule.setting)
     if rule.name in ("silent", "rejections") and source is None:  # it is not expected to speak, or never was there
         return None
@@ -204,7 +204,7 @@ def _threshold(rule: Rule, row: Measured, settings: AlertSettings, source: Sourc
     return source.provider.horizon * threshold / 100
 
 
-def _is_refusing(row: Measured, source: Source) -> bool:
+def _is_refusing(row: RuleMeasurement, source: Source) -> bool:
     """Whether it looks like the provider's own deliveries: several, and still coming."""
     horizon = source.provider.horizon or 0.0
     return source.is_verified and row.number >= LEAST_REFUSED and row.last <= horizon / 4

@@ -8,7 +8,7 @@ from typing import Any
 from oncehook.config.configuration import SOURCE_NAME, named_tables, read_table
 from oncehook.config.settings import setting
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.values import Parse, duration, locators, one_of, some, text, texts, whole
+from oncehook.model.values import Parse, duration, locators, one_of, positive, text, texts, whole_number
 
 WINDOW = 300.0
 """Seconds over which refused deliveries are counted together."""
@@ -28,7 +28,7 @@ def or_off(parse: Parse) -> Parse:
 
 
 def percent(value: Any) -> int:
-    number = whole(value)
+    number = whole_number(value)
     if not 1 <= number <= 99:
         raise ValueError("expected a percentage from 1 to 99")
     return number
@@ -38,28 +38,30 @@ def percent(value: Any) -> int:
 class Thresholds:
     """What is too much: the keys under `[alerts]` for every source, under `[alerts.sources.NAME]` for one."""
 
-    dead_letters: int | None = setting(0, or_off(whole), "More dead letters of a source than this.")
+    dead_letters: int | None = setting(0, or_off(whole_number), "More dead letters of a source than this.")
     lag: float | None = setting(
         300.0,
-        or_off(some(duration)),
+        or_off(positive(duration)),
         "The oldest unfinished event of a source, waiting or held by a worker, is older. Paused sources do not count.",
     )
     unhandled: int | None = setting(
-        0, or_off(whole), "More events of a source had no handler in any process for 10 minutes."
+        0, or_off(whole_number), "More events of a source had no handler in any process for 10 minutes."
     )
     paused: float | None = setting(
-        86400.0, or_off(some(duration)), "A source has been paused for longer, without an end."
+        86400.0, or_off(positive(duration)), "A source has been paused for longer, without an end."
     )
     rejections: int | None = setting(
-        100, or_off(whole), "More deliveries to a source were refused within 5 minutes, in all processes together."
+        100,
+        or_off(whole_number),
+        "More deliveries to a source were refused within 5 minutes, in all processes together.",
     )
     silent: float | None = setting(
         None,
-        or_off(some(duration)),
+        or_off(positive(duration)),
         "A source that has received before gets nothing authentic for longer. Unset: not watched; how often events "
         "come is a source's own.",
     )
-    effects: int | None = setting(0, or_off(whole), "More failed effects of a source's events than this.")
+    effects: int | None = setting(0, or_off(whole_number), "More failed effects of a source's events than this.")
     retries: int | None = setting(
         75,
         or_off(percent),
@@ -96,7 +98,7 @@ class TargetSettings:
     command: tuple[str, ...] = setting(
         (), texts, "A program and its arguments, run without a shell; the alert is JSON on its standard input."
     )
-    timeout: float = setting(10.0, some(duration), "How long telling may take, as a whole.")
+    timeout: float = setting(10.0, positive(duration), "How long telling may take, as a whole.")
 
     @property
     def kind(self) -> str:
@@ -120,9 +122,9 @@ class AlertSettings(Thresholds):
         300.0, duration, "An incident is over once it was below its threshold for so long: one that flaps is told once."
     )
     remind: float | None = setting(
-        None, or_off(some(duration)), "An incident that stays open is told again, every so often. Unset: once."
+        None, or_off(positive(duration)), "An incident that stays open is told again, every so often. Unset: once."
     )
-    every: float = setting(15.0, some(duration), "How often the rules are looked at, by one process for all.")
+    every: float = setting(15.0, positive(duration), "How often the rules are looked at, by one process for all.")
     sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     targets: Mapping[str, TargetSettings] = field(default_factory=dict)
 

@@ -22,7 +22,7 @@ from oncehook.concurrency.calling import after_failure
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.http_client.client import Outgoing
 from oncehook.model.errors import ConfigurationError, Unavailable
-from oncehook.model.incident import AlertTarget, Incident, LeasedAlert, SettledAlert, Watched
+from oncehook.model.incident import Incident, IncidentChanges, LeasedAlert, SettledAlert, TargetLease
 from oncehook.model.retry import Retry
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
@@ -121,7 +121,7 @@ class Alerts:
 
     # -- measuring --------------------------------------------------------------------------------------------------
 
-    async def turn(self) -> Watched | None:
+    async def turn(self) -> IncidentChanges | None:
         """Measure, and write down what began and what is over; None if it is another process's turn.
 
         A measure that cannot be taken changes nothing: no incident recovers because the database does not answer.
@@ -168,7 +168,7 @@ class Alerts:
     async def _lease(self, room: int) -> list[LeasedAlert]:
         if room <= 0 or not self.targets:
             return []
-        able = [AlertTarget(target.name, target.timeout + MARGIN) for target in self.targets.values()]
+        able = [TargetLease(target.name, target.timeout + MARGIN) for target in self.targets.values()]
         return await self.store.alerts.lease(room, self.name, able)
 
     async def _tell(self, alert: LeasedAlert) -> None:
@@ -259,7 +259,7 @@ def _row(reading: Reading) -> dict[str, Any]:
     }
 
 
-def _log(done: Watched) -> None:
+def _log(done: IncidentChanges) -> None:
     for row in done.opened:
         about = {name: getattr(row, name) for name in ("rule", "source", "value", "threshold", "summary")}
         signals.emit("alert_opened", incident=row.id, **about)

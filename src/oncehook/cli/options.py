@@ -16,7 +16,7 @@ import click
 from oncehook.cli.app import configured
 from oncehook.config.configuration import Configuration
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.rows import Row
+from oncehook.model.rows import QueryRow
 from oncehook.operations.selection import parse_moment
 from oncehook.store import dialect_of, make_store
 from oncehook.store.store import Store
@@ -98,7 +98,7 @@ def print_json(row: dict[str, Any]) -> None:
 
 
 def _as_json(value: Any) -> Any:
-    return value.as_json() if isinstance(value, Row) else str(value)
+    return value.as_json() if isinstance(value, QueryRow) else str(value)
 
 
 def printable(text: Any) -> str:

@@ -23,7 +23,7 @@ from oncehook.cli.options import (
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
 from oncehook.model.effect import EffectFilter, StoredEntity, StoredNoop
-from oncehook.model.receipt import Filter, Payload, Receipt
+from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import ReplayEntry, StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
@@ -109,7 +109,7 @@ async def resolve_all(store: Store, names: Sequence[str]) -> tuple[int, ...]:
         return ()
 
 
-def _print_raw(payload: Payload | None) -> int:
+def _print_raw(payload: StoredPayload | None) -> int:
     if payload is None:
         click.echo("oncehook: the payload of this event was pruned", err=True)
         return 1
@@ -118,7 +118,7 @@ def _print_raw(payload: Payload | None) -> int:
     return 0
 
 
-def _json_view(payload: Payload) -> Any:
+def _json_view(payload: StoredPayload) -> Any:
     try:
         return msgspec.json.decode(payload.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -216,7 +216,7 @@ def _told_effect(row: dict[str, Any]) -> tuple[str, str]:
     return told + error, EFFECT_COLOURS[row["status"]]
 
 
-def _print_payload(payload: Payload | None) -> None:
+def _print_payload(payload: StoredPayload | None) -> None:
     from rich.syntax import Syntax
     from rich.text import Text
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.retry import Again, NotNow, Retry, decide
+from oncehook.model.retry import Postpone, Retry, ScheduleRetry, decide
 
 Function = Callable[..., Any]
 
@@ -122,7 +122,7 @@ def positional(function: Function, name: str, payloads: Collection[str] = ()) ->
 
 
 async def call(who: str, function: Function, threads: "Threads", seconds: float, /, *args: Any, **named: Any) -> Any:
-    """What the function gives, within so many seconds from its beginning; NotNow if no thread was free for it."""
+    """What the function gives, within so many seconds from its beginning; Postpone if no thread was free for it."""
     in_loop = runs_in_loop(function)
     if not in_loop:
         await threads.take_place()
@@ -195,12 +195,12 @@ class Threads:
         self._numbers = itertools.count()
 
     async def take_place(self) -> None:
-        """To be followed by `run` at once. Raises NotNow where nobody makes room: the call has not begun."""
+        """To be followed by `run` at once. Raises Postpone where nobody makes room: the call has not begun."""
         try:
             async with asyncio.timeout(self.patience):
                 await self._free.acquire()
         except TimeoutError:
-            raise NotNow("no thread is free: plain functions hang, or too many are called", after=LATER) from None
+            raise Postpone("no thread is free: plain functions hang, or too many are called", after=LATER) from None
 
     async def run(self, context: Context, work: Callable[[], Any]) -> Any:
         """What `work` gives, in a thread. When cancelled, the thread is left to itself."""
@@ -222,7 +222,7 @@ class Threads:
             threading.Thread(target=run, name=f"{self.name}-{next(self._numbers)}", daemon=True).start()
         except RuntimeError as error:
             self._free.release()
-            raise NotNow(f"no thread can be started: {error}", after=LATER) from None
+            raise Postpone(f"no thread can be started: {error}", after=LATER) from None
         try:
             given, failure = await ended
         except asyncio.CancelledError:
@@ -269,7 +269,7 @@ async def _awaited(answer: Awaitable[Any]) -> Any:
 def after_failure(retry: Retry, attempt: int, error: BaseException) -> tuple[float | None, str]:
     """In how many seconds it is tried again, None for never; and what the error says."""
     decision = decide(retry, attempt, error)
-    return decision.after if isinstance(decision, Again) else None, said(error)
+    return decision.after if isinstance(decision, ScheduleRetry) else None, said(error)
 
 
 def said(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""References to secrets, and the marks by which secrets are told apart without showing them."""
+"""References to secrets, and the fingerprints that identify secrets without showing them."""
 
 import hashlib
 import os
@@ -21,8 +21,8 @@ def is_unset(secret: str) -> bool:
     return False
 
 
-def mark(source: str, secret: str) -> str:
-    """A short mark by which a secret of a source is told from another. It narrows down nothing: 32 bits of a hash."""
+def secret_fingerprint(source: str, secret: str) -> str:
+    """Return a short id of a secret: 32 bits of a salted hash, which reveal nothing about the value."""
     return hashlib.sha256(f"oncehook secret\n{source}\n{secret}".encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 

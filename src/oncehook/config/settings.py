@@ -14,17 +14,17 @@ from oncehook.model.values import (
     Network,
     Parse,
     address,
+    any_of,
+    boolean,
     duration,
-    flag,
     locators,
     networks,
     one_of,
+    positive,
     size,
-    some,
-    some_of,
     text,
     texts,
-    whole,
+    whole_number,
 )
 
 
@@ -58,19 +58,21 @@ class Settings:
         "Your inbox with its handlers, `module:inbox` such as `hooks:inbox`: every command uses it, unless the command "
         "names another.",
     )
-    max_body: int = setting(2**20, some(size), "Largest body that is read; more is 413. A source may have its own.")
+    max_body: int = setting(2**20, positive(size), "Largest body that is read; more is 413. A source may have its own.")
     receive_timeout: float = setting(
-        15.0, some(duration), "A request whose body is not complete by then gets 408 and leaves nothing behind."
+        15.0, positive(duration), "A request whose body is not complete by then gets 408 and leaves nothing behind."
     )
     claim_timeout: float = setting(
         10.0,
-        some(duration),
+        positive(duration),
         "How long an event may wait for its turn, and again how long its commit may take; then 503.",
     )
-    intake_limit: int = setting(10_000, some(whole), "How many events may wait for their commit; more get 503.")
+    intake_limit: int = setting(
+        10_000, positive(whole_number), "How many events may wait for their commit; more get 503."
+    )
     intake_bytes: int = setting(
         64 * 2**20,
-        some(size),
+        positive(size),
         "How many bytes of bodies may be arriving, and as many again wait for their commit; more get 503.",
     )
     trusted_proxies: tuple[Network, ...] = setting(
@@ -87,12 +89,14 @@ class Settings:
     )
     unsafe_durability: bool = setting(
         False,
-        flag,
+        boolean,
         "Start although PostgreSQL runs with `fsync=off` or `synchronous_commit=off`: acked events may be lost.",
     )
-    concurrency: int = setting(16, some(whole), "How many handlers a worker runs at once.")
+    concurrency: int = setting(16, positive(whole_number), "How many handlers a worker runs at once.")
     lease: float = setting(
-        30.0, some(duration), "How long a crashed worker's events stay with it; a running handler's lease is extended."
+        30.0,
+        positive(duration),
+        "How long a crashed worker's events stay with it; a running handler's lease is extended.",
     )
     stop_grace: float = setting(
         30.0,
@@ -105,7 +109,7 @@ class Settings:
     )
     notify: bool = setting(
         True,
-        flag,
+        boolean,
         "PostgreSQL: whether processes wake each other with `NOTIFY`; else workers only look, every `poll`.",
     )
     pooler: str = setting(
@@ -116,13 +120,13 @@ class Settings:
     )
     clean_sessions: bool = setting(
         True,
-        flag,
+        boolean,
         "PostgreSQL: whether a handler's session is cleaned before another handler gets its connection. `false` saves "
         "time where no handler changes session state; see [transactions](transactions.md#the-session).",
     )
     fast_paths: bool = setting(
         True,
-        flag,
+        boolean,
         "Whether optimisations that lean on internals of uvicorn and asyncpg are used; `false` uses the plain variant "
         "of each. See [fast paths](operate.md#fast-paths).",
     )
@@ -146,19 +150,19 @@ class Settings:
         "How long the keys of effects that are done are kept, at least as long as every receipt. Absent: for ever.",
     )
     email_retention: float | None = setting(
-        None, some(duration), "How long email facts are kept after the last one of their message. Absent: for ever."
+        None, positive(duration), "How long email facts are kept after the last one of their message. Absent: for ever."
     )
     email_suppress: tuple[str, ...] = setting(
         ("hard_bounce", "complaint", "unsubscribe", "rejected", "soft_bounces"),
-        some_of("hard_bounce", "complaint", "unsubscribe", "rejected", "soft_bounces"),
+        any_of("hard_bounce", "complaint", "unsubscribe", "rejected", "soft_bounces"),
         "For which reasons an address is suppressed.",
     )
     email_soft_bounces: int = setting(
-        5, whole, "How many messages that bounced softly within 30 days suppress an address; 0 never does."
+        5, whole_number, "How many messages that bounced softly within 30 days suppress an address; 0 never does."
     )
     email_case_sensitive: bool = setting(
         False,
-        flag,
+        boolean,
         "If true, `Jane@example.com` and `jane@example.com` are two addresses for suppressions.",
     )
     version: str | None = setting(
@@ -213,7 +217,7 @@ class SourceSettings:
     )
     max_attempts: int | None = setting(
         None,
-        some(whole),
+        positive(whole_number),
         "After this many attempts the event is a dead letter. Absent: 10, with a `forward` 20, inline 5.",
     )
     retry: Mapping[str, Any] | None = setting(
@@ -224,10 +228,10 @@ class SourceSettings:
     )
     timeout: float | None = setting(
         None,
-        some(duration),
+        positive(duration),
         "How long one attempt may take; a handler's own `timeout=` wins. Absent: 5m, with a `forward` 15s.",
     )
-    max_body: int | None = setting(None, some(size), "Largest body; else the provider's, else the global one.")
+    max_body: int | None = setting(None, positive(size), "Largest body; else the provider's, else the global one.")
     tolerance: float | None = setting(
         None, duration, "How far a signed timestamp may be from now, either way; the provider's unless given."
     )
@@ -246,9 +250,11 @@ class SourceSettings:
         (), locators, "Signs what is forwarded (Standard Webhooks): `env:NAME`, `file:PATH` or the value; or several."
     )
     forward_timeout: float | None = setting(
-        None, some(duration), "How long one forwarded request may take, as a whole. Absent: `timeout`, else 15s."
+        None, positive(duration), "How long one forwarded request may take, as a whole. Absent: `timeout`, else 15s."
     )
-    forward_concurrency: int = setting(8, whole, "How many are under way to that address at once, in one worker.")
+    forward_concurrency: int = setting(
+        8, whole_number, "How many are under way to that address at once, in one worker."
+    )
     forward_headers: tuple[str, ...] | None = setting(
         None,
         texts,
@@ -265,7 +271,7 @@ class SourceSettings:
         "With `serial_by`: whether a dead letter blocks later events of its key until it is replayed, or they pass it.",
     )
     email: bool = setting(
-        False, flag, "Keep its email events as facts, with status, suppressions and counts; see [email](email.md)."
+        False, boolean, "Keep its email events as facts, with status, suppressions and counts; see [email](email.md)."
     )
     topics: tuple[str, ...] = setting((), texts, "SNS: the topic ARNs that may deliver here (shell patterns).")
     public_url: str | None = setting(
@@ -282,4 +288,4 @@ class SourceSettings:
         text,
         "Microsoft Graph: the application's id. With it, notifications with resource data must carry its tokens.",
     )
-    sandbox: bool = setting(False, flag, "PayPal, Plaid: keys are those of the test environment, and only those.")
+    sandbox: bool = setting(False, boolean, "PayPal, Plaid: keys are those of the test environment, and only those.")

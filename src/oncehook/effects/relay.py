@@ -20,7 +20,7 @@ from oncehook.concurrency.wakeup_queue import Dues
 from oncehook.effects.effect import Effect, Effects
 from oncehook.model.effect import EffectState, LeasedEffect, SettledEffect
 from oncehook.model.errors import Unavailable
-from oncehook.model.retry import Crashed, Fail, NotNow, Retry
+from oncehook.model.retry import Crashed, Fail, Postpone, Retry
 from oncehook.observability import signals, tracing
 from oncehook.store.protocols import EffectStore
 from oncehook.store.rows import EffectTarget
@@ -171,8 +171,8 @@ class Relay:
             called = partial(call, leased.target, target.function, self._threads, target.timeout, effect, **args)
             await (called() if tracing.active is None else tracing.active.perform(called, leased, self.store.receipts))
         except (Exception, asyncio.CancelledError) as error:
-            if isinstance(error, NotNow) or is_stopping():
-                _put_back(settled, leased, error.after if isinstance(error, NotNow) else None)
+            if isinstance(error, Postpone) or is_stopping():
+                _put_back(settled, leased, error.after if isinstance(error, Postpone) else None)
             else:
                 _failed(settled, target.retry, leased.attempt, error)
         landed = await asyncio.shield(self.marks.mark(settled))

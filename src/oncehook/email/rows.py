@@ -1,9 +1,9 @@
 """The rows of queries about email. Times are RFC 3339 texts."""
 
-from oncehook.model.rows import Row
+from oncehook.model.rows import QueryRow
 
 
-class StoredStatus(Row, frozen=True):
+class StoredStatus(QueryRow, frozen=True):
     """The status of a message for one recipient."""
 
     message_id: str
@@ -20,7 +20,7 @@ class StoredStatus(Row, frozen=True):
     last_at: str
 
 
-class StoredFact(Row, frozen=True):
+class StoredFact(QueryRow, frozen=True):
     """One email event."""
 
     source: str
@@ -37,7 +37,7 @@ class StoredFact(Row, frozen=True):
     receipt: int
 
 
-class EventCount(Row, frozen=True):
+class EventCount(QueryRow, frozen=True):
     """How many events are alike in the dimensions that were asked for."""
 
     day: str | None
@@ -49,7 +49,7 @@ class EventCount(Row, frozen=True):
     events: int
 
 
-class Found(Row, frozen=True):
+class Found(QueryRow, frozen=True):
     """There is something."""
 
     found: int

@@ -12,7 +12,7 @@ from typing import Any
 from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Threads, said
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.retry import Fail, NotNow, RetryLater
+from oncehook.model.retry import Fail, Postpone, RetryLater
 
 Fetch = Callable[[Any], Any]
 
@@ -58,7 +58,7 @@ class Canonical:
             )
         try:
             return await calling.call("the provider", fetcher.fetch, self._room(), fetcher.timeout, event)
-        except (Fail, RetryLater, NotNow):
+        except (Fail, RetryLater, Postpone):
             raise
         except TimeoutError:
             raise RetryLater(f"the provider did not answer within {fetcher.timeout:g} s") from None

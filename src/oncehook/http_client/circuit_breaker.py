@@ -1,7 +1,7 @@
 """How a target is treated: so many calls at once, and a pause after failures in a row (a circuit breaker).
 
 After FAILURES in a row it is paused; then one call is let through as a probe, and its success ends the pause, its
-failure begins a longer one. Whoever comes meanwhile gets NotNow, so its receipt goes back and no attempt is used. It
+failure begins a longer one. Whoever comes meanwhile gets Postpone, so its receipt goes back and no attempt is used. It
 holds for one process.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.model.retry import NotNow, Uniform
+from oncehook.model.retry import Postpone, Uniform
 from oncehook.observability import signals
 
 FAILURES = 5
@@ -51,7 +51,7 @@ class Target:
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator["Call"]:
-        """A place to call it from, or NotNow. What came of the call is told by `succeeded` or `failed`."""
+        """A place to call it from, or Postpone. What came of the call is told by `succeeded` or `failed`."""
         self._check()
         self._callers += 1
         try:
@@ -73,9 +73,9 @@ class Target:
             return
         left = self._paused_until - self.clock.monotonic()
         if left > 0:
-            raise NotNow(f"{self.name} is paused after failures", after=left + _spread(0, 1 + left / 2))
+            raise Postpone(f"{self.name} is paused after failures", after=left + _spread(0, 1 + left / 2))
         if self._probing:
-            raise NotNow(f"{self.name} is being probed after failures", after=_spread(1, 5))
+            raise Postpone(f"{self.name} is being probed after failures", after=_spread(1, 5))
 
     async def _take_turn(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()
@@ -86,7 +86,7 @@ class Target:
             async with asyncio.timeout(PATIENCE):
                 await turns.acquire()
         except TimeoutError:
-            raise NotNow(f"{self.name} has no place free", after=_spread(1, 3)) from None
+            raise Postpone(f"{self.name} has no place free", after=_spread(1, 3)) from None
         return turns
 
     def pause(self, seconds: float) -> None:

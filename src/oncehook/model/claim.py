@@ -25,7 +25,7 @@ class Claimed(msgspec.Struct):
     receipt: int
     fresh: bool
     status: State
-    kept: bytes  # the fingerprint of the body that the receipt keeps
+    stored_fingerprint: bytes  # of the body in the receipt
     same_body: bool = True  # whether that is the body of this claim
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from oncehook.model.rows import Row
+from oncehook.model.rows import QueryRow
 
 
 class EffectState(StrEnum):
@@ -59,7 +59,7 @@ class EffectFilter:
     target: str | None = None
 
 
-class StoredEffect(Row, frozen=True):
+class StoredEffect(QueryRow, frozen=True):
     """An effect as the table has it."""
 
     id: int
@@ -80,7 +80,7 @@ class StoredEffect(Row, frozen=True):
     args: str | None  # a JSON object; None: erased
 
 
-class ExpiredEffect(Row, frozen=True):
+class ExpiredEffect(QueryRow, frozen=True):
     """An effect whose lease expired."""
 
     id: int
@@ -91,7 +91,7 @@ class ExpiredEffect(Row, frozen=True):
     key: str
 
 
-class WaitingEffects(Row, frozen=True):
+class WaitingEffects(QueryRow, frozen=True):
     """The effects of one kind and target that wait to be performed."""
 
     kind: str
@@ -101,7 +101,7 @@ class WaitingEffects(Row, frozen=True):
     lag: float  # seconds since the oldest was due
 
 
-class StoredNoop(Row, frozen=True):
+class StoredNoop(QueryRow, frozen=True):
     """What an event asked for and did not get."""
 
     at: str
@@ -110,7 +110,7 @@ class StoredNoop(Row, frozen=True):
     key: str
 
 
-class NoopCount(Row, frozen=True):
+class NoopCount(QueryRow, frozen=True):
     """How many noops of one reason a source has."""
 
     source: str
@@ -118,7 +118,7 @@ class NoopCount(Row, frozen=True):
     noops: int
 
 
-class EntityState(Row, frozen=True):
+class EntityState(QueryRow, frozen=True):
     """Where an entity stands."""
 
     is_terminal: bool
@@ -128,7 +128,7 @@ class EntityState(Row, frozen=True):
     state: str | None
 
 
-class StoredEntity(Row, frozen=True):
+class StoredEntity(QueryRow, frozen=True):
     """What is known of an object, and which event said so."""
 
     kind: str

@@ -11,7 +11,7 @@ OncehookError
 └── SendFailed           a target that was called gave no whole answer
     └── SendRefused      a target was not called, because it must not be
 
-Other subclasses of OncehookError are defined beside the code that raises them: RetryLater, Fail and NotNow in
+Other subclasses of OncehookError are defined beside the code that raises them: RetryLater, Fail and Postpone in
 `model/retry.py`; the others in `handlers/`, `effects/`, `http_client/`, `store/transaction.py`, `operations/`, `email/`
 and `web/`.
 """

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from oncehook.model.rows import Row
+from oncehook.model.rows import QueryRow
 
 
 @dataclass(frozen=True, slots=True)
-class AlertTarget:
+class TargetLease:
     """Whom this process can tell, each leased for so many seconds."""
 
     target: str
@@ -46,7 +46,7 @@ class SettledAlert:
     error: str | None = None
 
 
-class Measured(Row, frozen=True):
+class RuleMeasurement(QueryRow, frozen=True):
     """What a rule's statement measures. Each statement has some of these columns."""
 
     source: str = ""
@@ -57,7 +57,7 @@ class Measured(Row, frozen=True):
     is_paused: bool = False
 
 
-class OpenedIncident(Row, frozen=True):
+class OpenedIncident(QueryRow, frozen=True):
     """An incident that a turn opened."""
 
     id: int
@@ -68,7 +68,7 @@ class OpenedIncident(Row, frozen=True):
     summary: str
 
 
-class RecoveredIncident(Row, frozen=True):
+class RecoveredIncident(QueryRow, frozen=True):
     """An incident that a turn closed."""
 
     id: int
@@ -77,14 +77,14 @@ class RecoveredIncident(Row, frozen=True):
     seconds: float  # how long it was open
 
 
-class Watched(Row, frozen=True):
+class IncidentChanges(QueryRow, frozen=True):
     """What a turn opened and closed."""
 
     opened: list[OpenedIncident]
     recovered: list[RecoveredIncident]
 
 
-class SentAlert(Row, frozen=True):
+class SentAlert(QueryRow, frozen=True):
     """What one target was told of an incident."""
 
     target: str
@@ -95,7 +95,7 @@ class SentAlert(Row, frozen=True):
     last_error: str | None
 
 
-class Incident(Row, frozen=True):
+class Incident(QueryRow, frozen=True):
     """An open incident."""
 
     incident: int

@@ -57,7 +57,7 @@ PRINTED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class StoredPayload:
     """What arrived: the exact bytes of the event, and the headers that were kept."""
 
     body: bytes

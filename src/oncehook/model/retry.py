@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from oncehook.model.errors import ConfigurationError, OncehookError
-from oncehook.model.values import Duration, Parse, duration, ratio, some, whole
+from oncehook.model.values import Duration, Parse, duration, positive, ratio, whole_number
 
 Uniform = Callable[[float, float], float]
 
@@ -26,7 +26,7 @@ class Fail(OncehookError):
         super().__init__(reason)
 
 
-class NotNow(OncehookError):
+class Postpone(OncehookError):
     """What the event needs is not to be had now, and not for anything of its own: it goes back, and no attempt is used.
 
     Where the provider's own redeliveries are the attempts, there is no going back, and it is a failure like any other.
@@ -42,18 +42,18 @@ class Crashed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class ScheduleRetry:
     """Try again after so many seconds."""
 
     after: float
 
 
 @dataclass(frozen=True, slots=True)
-class Dead:
+class GiveUp:
     """Give up: the receipt is a dead letter."""
 
 
-Decision = Again | Dead
+Decision = ScheduleRetry | GiveUp
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,12 @@ class Retry:
         return min(self.most, self.first * self.factor ** min(attempt - 1, 64))
 
 
-_FIELDS: Mapping[str, Parse] = {"attempts": some(whole), "first": duration, "factor": ratio, "most": duration}
+_FIELDS: Mapping[str, Parse] = {
+    "attempts": positive(whole_number),
+    "first": duration,
+    "factor": ratio,
+    "most": duration,
+}
 
 
 def retry_fields(value: Any) -> dict[str, Any]:
@@ -108,7 +113,7 @@ def with_fields(base: Retry, fields: Mapping[str, Any], where: str) -> Retry:
 def decide(policy: Retry, attempt: int, error: BaseException, uniform: Uniform = random.uniform) -> Decision:
     """What follows on the failure of attempt number `attempt` (from 1)."""
     if isinstance(error, Fail) or attempt >= policy.attempts:
-        return Dead()
+        return GiveUp()
     if isinstance(error, RetryLater) and error.after is not None:
-        return Again(error.after + uniform(0, error.after / 10))  # asked for: never sooner
-    return Again(uniform(0, policy.ceiling(attempt)))
+        return ScheduleRetry(error.after + uniform(0, error.after / 10))  # asked for: never sooner
+    return ScheduleRetry(uniform(0, policy.ceiling(attempt)))

@@ -11,7 +11,7 @@ import msgspec
 from oncehook.model.event import EventFacts
 
 
-class Row(msgspec.Struct, frozen=True):
+class QueryRow(msgspec.Struct, frozen=True):
     """A row of a query: its fields are the query's columns."""
 
     def as_json(self) -> dict[str, Any]:
@@ -20,7 +20,7 @@ class Row(msgspec.Struct, frozen=True):
         return found
 
 
-class StoredDuplicate(Row, frozen=True):
+class StoredDuplicate(QueryRow, frozen=True):
     """A delivery of an event that was here before."""
 
     received_at: str
@@ -28,7 +28,7 @@ class StoredDuplicate(Row, frozen=True):
     same_body: bool
 
 
-class StoredAttempt(Row, frozen=True):
+class StoredAttempt(QueryRow, frozen=True):
     """One attempt at a receipt."""
 
     number: int
@@ -42,7 +42,7 @@ class StoredAttempt(Row, frozen=True):
     worker: str | None
 
 
-class WindowEnd(Row, frozen=True):
+class WindowEnd(QueryRow, frozen=True):
     """Where a window of receipts ends."""
 
     received_at: str
@@ -70,7 +70,7 @@ class AbandonedReceipt(EventFacts, kw_only=True, frozen=True):
     last_error: str | None
 
 
-class Pause(Row, frozen=True):
+class Pause(QueryRow, frozen=True):
     """A paused source."""
 
     source: str
@@ -80,21 +80,21 @@ class Pause(Row, frozen=True):
     ends_at: str | None
 
 
-class PauseState(Row, frozen=True):
+class PauseState(QueryRow, frozen=True):
     """Whether a pause has reached its end."""
 
     source: str
     is_over: bool
 
 
-class EndedPause(Row, frozen=True):
+class EndedPause(QueryRow, frozen=True):
     """A pause that reached its end and was removed."""
 
     source: str
     ends_at: str
 
 
-class DueWindow(Row, frozen=True):
+class DueWindow(QueryRow, frozen=True):
     """A window of due receipts: where those that may be leased begin, where it ends, and how many there are."""
 
     first: str | None
@@ -103,7 +103,7 @@ class DueWindow(Row, frozen=True):
     lately: str  # a second ago
 
 
-class LiveHandler(Row, frozen=True):
+class LiveHandler(QueryRow, frozen=True):
     """A handler of a live process."""
 
     worker: str
@@ -113,7 +113,7 @@ class LiveHandler(Row, frozen=True):
     seen_at: str
 
 
-class WaitingType(Row, frozen=True):
+class WaitingType(QueryRow, frozen=True):
     """How many waiting receipts of a window have this type, and where the last one is."""
 
     source: str
@@ -122,7 +122,7 @@ class WaitingType(Row, frozen=True):
     last: str
 
 
-class Unhandled(Row, frozen=True):
+class Unhandled(QueryRow, frozen=True):
     """A source's events that no process handles."""
 
     source: str
@@ -130,7 +130,7 @@ class Unhandled(Row, frozen=True):
     since: str
 
 
-class SelectedCount(Row, frozen=True):
+class SelectedCount(QueryRow, frozen=True):
     """How many selected receipts are alike."""
 
     status: str
@@ -139,14 +139,14 @@ class SelectedCount(Row, frozen=True):
     receipts: int
 
 
-class ReplayEntry(Row, frozen=True):
+class ReplayEntry(QueryRow, frozen=True):
     """Who replayed a receipt, and when."""
 
     at: str
     actor: str
 
 
-class AuditEntry(Row, frozen=True):
+class AuditEntry(QueryRow, frozen=True):
     """What somebody did."""
 
     id: int
@@ -156,7 +156,7 @@ class AuditEntry(Row, frozen=True):
     detail: Any
 
 
-class AuditedRun(Row, frozen=True):
+class AuditedRun(QueryRow, frozen=True):
     """What the audit has of one action of a replay."""
 
     action: str
@@ -168,13 +168,13 @@ class AuditedRun(Row, frozen=True):
     detail: str | None
 
 
-class Time(Row, frozen=True):
+class Time(QueryRow, frozen=True):
     """The database's time."""
 
     now: datetime
 
 
-class ReceiptCount(Row, frozen=True):
+class ReceiptCount(QueryRow, frozen=True):
     """How many receipts of a source have one status."""
 
     source: str
@@ -183,7 +183,7 @@ class ReceiptCount(Row, frozen=True):
     last_received_at: str
 
 
-class DuplicateCount(Row, frozen=True):
+class DuplicateCount(QueryRow, frozen=True):
     """How many duplicates a source has had, and how many of them had another body."""
 
     source: str
@@ -191,7 +191,7 @@ class DuplicateCount(Row, frozen=True):
     other_bodies: int
 
 
-class DeadLetters(Row, frozen=True):
+class DeadLetters(QueryRow, frozen=True):
     """Dead letters of one source, handler and error."""
 
     source: str
@@ -205,7 +205,7 @@ class DeadLetters(Row, frozen=True):
     last_receipt: int
 
 
-class Rate(Row, frozen=True):
+class Rate(QueryRow, frozen=True):
     """How many of a series fall into one bucket of time."""
 
     series: str  # received, duplicate, failed or rejected
@@ -214,21 +214,21 @@ class Rate(Row, frozen=True):
     bucket: int
 
 
-class SourceCount(Row, frozen=True):
+class SourceCount(QueryRow, frozen=True):
     """A number for one source."""
 
     source: str
     number: int
 
 
-class LastReceived(Row, frozen=True):
+class LastReceived(QueryRow, frozen=True):
     """When a source's newest event arrived."""
 
     source: str
     received_at: str
 
 
-class Standing(Row, frozen=True):
+class SourceTotals(QueryRow, frozen=True):
     """Where each source stands."""
 
     waiting: dict[str, int]
@@ -236,7 +236,7 @@ class Standing(Row, frozen=True):
     last_received_at: dict[str, str]
 
 
-class Prunable(Row, frozen=True):
+class Prunable(QueryRow, frozen=True):
     """How many receipts and payloads of a source are older than their cutoffs."""
 
     source: str
@@ -244,7 +244,7 @@ class Prunable(Row, frozen=True):
     payloads: int
 
 
-class OldReceipt(Row, frozen=True):
+class OldReceipt(QueryRow, frozen=True):
     """A finished receipt that is older than its cutoff."""
 
     id: int
@@ -253,7 +253,7 @@ class OldReceipt(Row, frozen=True):
     has_payload: bool
 
 
-class StoredBody(Row, frozen=True):
+class StoredBody(QueryRow, frozen=True):
     """The payload of a receipt."""
 
     receipt_id: int
@@ -261,7 +261,7 @@ class StoredBody(Row, frozen=True):
     headers: str
 
 
-class StoredRejection(Row, frozen=True):
+class StoredRejection(QueryRow, frozen=True):
     """A sample of a rejected request."""
 
     id: int
@@ -276,7 +276,7 @@ class StoredRejection(Row, frozen=True):
     size: int
 
 
-class SecretUse(Row, frozen=True):
+class SecretUse(QueryRow, frozen=True):
     """How often a secret has verified a delivery."""
 
     source: str

@@ -30,7 +30,7 @@ def address(value: Any) -> str:
     return str(value)
 
 
-def flag(value: Any) -> bool:
+def boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
@@ -39,7 +39,7 @@ def flag(value: Any) -> bool:
     raise ValueError("expected true or false")
 
 
-def whole(value: Any) -> int:
+def whole_number(value: Any) -> int:
     if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,12}", str(value)):
         raise ValueError("expected a whole number")
     return int(value)
@@ -111,17 +111,17 @@ def size(value: Any) -> int:
     return int(float(match[1]) * _SIZE[match[2]])
 
 
-def some(parse: Parse) -> Parse:
+def positive(parse: Parse) -> Parse:
     """As `parse`, but nothing at all is a mistake: no body, no time or no worker would do no work."""
 
     @wraps(parse)
-    def more_than_nothing(value: Any) -> Any:
+    def parse_positive(value: Any) -> Any:
         read = parse(value)
         if not read > 0:
             raise ValueError("expected more than 0")
         return read
 
-    return more_than_nothing
+    return parse_positive
 
 
 def one_of(*words: str) -> Parse:
@@ -133,7 +133,7 @@ def one_of(*words: str) -> Parse:
     return parse
 
 
-def some_of(*words: str) -> Parse:
+def any_of(*words: str) -> Parse:
     def parse(value: Any) -> tuple[str, ...]:
         for word in texts(value):
             if word not in words:

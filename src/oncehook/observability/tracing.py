@@ -25,7 +25,7 @@ import msgspec
 from oncehook.model.delivery import Delivery
 from oncehook.model.effect import LeasedEffect
 from oncehook.model.lease import Leased, Settled
-from oncehook.model.retry import NotNow
+from oncehook.model.retry import Postpone
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
@@ -225,7 +225,7 @@ class Tracing:
         try:
             with self._trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield span
-        except (asyncio.CancelledError, NotNow):
+        except (asyncio.CancelledError, Postpone):
             span.set_attribute("oncehook.outcome", "put back")
             raise
         except BaseException as error:

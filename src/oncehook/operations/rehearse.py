@@ -22,7 +22,7 @@ from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import OncehookError
 from oncehook.model.event import facts_of
 from oncehook.model.lease import Leased
-from oncehook.model.receipt import Payload, Receipt
+from oncehook.model.receipt import Receipt, StoredPayload
 from oncehook.store.store import Store
 from oncehook.store.transaction import Native, Pick, Transaction
 
@@ -133,7 +133,7 @@ async def _handle(handlers: Handlers, handler: Handler, event: BaseEvent, outbox
     rehearsal.stale += [noop.key for noop in outbox.noops if noop.reason == "stale"]
 
 
-def _as_leased(receipt: Receipt, payload: Payload) -> Leased:
+def _as_leased(receipt: Receipt, payload: StoredPayload) -> Leased:
     """The event as the first attempt after a replay would see it; no lease has the number 0."""
     return Leased(
         **facts_of(receipt) | {"type": receipt.type or ""},

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import retry_of
-from oncehook.config.secret import is_reference, mark, resolve
+from oncehook.config.secret import is_reference, resolve, secret_fingerprint
 from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Unavailable
@@ -26,7 +26,7 @@ from oncehook.providers.verify import Verifier
 
 HORIZON = 30 * 86400.0  # seconds for which a provider retries, where its definition does not say
 CERTIFICATE = "certificate"
-"""The mark of a source whose deliveries are verified by a certificate that is fetched."""
+"""Stands for the fingerprint at a source whose deliveries are verified by a certificate that is fetched."""
 
 INLINE_ATTEMPTS = 5
 """How many deliveries of an inline event are attempts, unless the source says."""
@@ -96,7 +96,7 @@ class Source:
         marks, verifier = [CERTIFICATE], None
         if self.is_verified:
             given = [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)]
-            marks = [mark(self.name, secret) for secret in given] or marks
+            marks = [secret_fingerprint(self.name, secret) for secret in given] or marks
             verifier = self.make_verifier(self.provider, given, where=where)
         token = settings.verify_token
         self.verify_token = resolve(token, f"{where}.verify_token").encode() if token else b""

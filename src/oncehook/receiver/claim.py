@@ -227,7 +227,13 @@ def _result(claim: Claim, first: Claim, outcome: Claimed) -> Claimed:
     if claim is first:
         return outcome
     # It raced with its own twin in this very batch, and the twin was first.
-    return Claimed(outcome.receipt, False, outcome.status, outcome.kept, claim.fingerprint == outcome.kept)
+    return Claimed(
+        outcome.receipt,
+        False,
+        outcome.status,
+        outcome.stored_fingerprint,
+        claim.fingerprint == outcome.stored_fingerprint,
+    )
 
 
 def _fail(groups: Sequence[Group], error: Unavailable) -> None:

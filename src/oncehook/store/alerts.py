@@ -8,15 +8,15 @@ from typing import Any
 import msgspec
 
 from oncehook.model.incident import (
-    AlertTarget,
     Incident,
+    IncidentChanges,
     LeasedAlert,
-    Measured,
     OpenedIncident,
     RecoveredIncident,
+    RuleMeasurement,
     SentAlert,
     SettledAlert,
-    Watched,
+    TargetLease,
 )
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run
@@ -37,8 +37,8 @@ class Alerts:
         given = [{"source": source, "bucket": bucket, "acked": count} for (source, bucket), count in acked.items()]
         await self._executor.write("note_acks", {"given": json.dumps(given)})
 
-    async def measure(self, name: str, given: Mapping[str, Any]) -> list[Measured]:
-        return decode(await self._executor.read(name, given), Measured)
+    async def measure(self, name: str, given: Mapping[str, Any]) -> list[RuleMeasurement]:
+        return decode(await self._executor.read(name, given), RuleMeasurement)
 
     async def take_turn(self, name: str, every: float) -> int | None:
         rows = await self._executor.write("take_turn", {"name": name, "every": every})
@@ -47,10 +47,10 @@ class Alerts:
     async def record(
         self, turn: tuple[str, int], firing: Sequence[Mapping[str, Any]], *,
         targets: Iterable[str], recover_after: float, remind: float | None,
-    ) -> Watched | None:  # fmt: skip
+    ) -> IncidentChanges | None:  # fmt: skip
         given = {"given": json.dumps(list(firing)), "targets": json.dumps(list(targets)), "seconds": recover_after}
 
-        async def work(run: Run) -> Watched | None:
+        async def work(run: Run) -> IncidentChanges | None:
             if not await run("hold_turn", {"name": turn[0], "number": turn[1]}):
                 return None
             opened = await run("open_incidents", given)
@@ -61,11 +61,11 @@ class Alerts:
             await run("alert_recovered", {"ids": self._ids(recovered)})
             if remind is not None:
                 await run("alert_again", {"seconds": remind})
-            return Watched(decode(opened, OpenedIncident), decode(recovered, RecoveredIncident))
+            return IncidentChanges(decode(opened, OpenedIncident), decode(recovered, RecoveredIncident))
 
         return await self._executor.transaction(work)
 
-    async def lease(self, limit: int, worker: str, targets: Sequence[AlertTarget]) -> list[LeasedAlert]:
+    async def lease(self, limit: int, worker: str, targets: Sequence[TargetLease]) -> list[LeasedAlert]:
         given = {"limit": limit, "worker": worker, "targets": json.dumps([asdict(target) for target in targets])}
 
         async def work(run: Run) -> list[Any]:

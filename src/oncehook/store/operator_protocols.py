@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
 from oncehook.model.delivery import Rejection
-from oncehook.model.incident import AlertTarget, Incident, LeasedAlert, Measured, SettledAlert, Watched
-from oncehook.model.receipt import Filter, Payload, Receipt
+from oncehook.model.incident import Incident, IncidentChanges, LeasedAlert, RuleMeasurement, SettledAlert, TargetLease
+from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import (
     AuditedRun,
     AuditEntry,
@@ -19,7 +19,7 @@ from oncehook.model.rows import (
     ReplayEntry,
     SecretUse,
     SelectedCount,
-    Standing,
+    SourceTotals,
     StoredAttempt,
     StoredBody,
     StoredDuplicate,
@@ -76,7 +76,7 @@ class ReceiptStore(Protocol):
     async def get(self, receipt: int) -> Receipt | None:
         """One receipt."""
 
-    async def payload(self, receipt: int) -> Payload | None:
+    async def payload(self, receipt: int) -> StoredPayload | None:
         """What arrived, or None if it was pruned or never there."""
 
     async def duplicates(self, receipt: int) -> list[StoredDuplicate]:
@@ -149,7 +149,7 @@ class StatStore(Protocol):
     async def rates(self, since: datetime, seconds: int) -> list[Rate]:
         """The number of each series, source and bucket of that many seconds."""
 
-    async def standing(self, most: int) -> Standing:
+    async def standing(self, most: int) -> SourceTotals:
         """Waiting events and dead letters up to `most`, and the newest arrival among the newest `most`: by source."""
 
     async def pulse(self) -> str:
@@ -200,7 +200,7 @@ class AlertStore(Protocol):
     async def note_acks(self, acked: Mapping[tuple[str, int], int]) -> None:
         """Add how many deliveries of each (source, bucket of latencies) were acked, to the current minute."""
 
-    async def measure(self, name: str, given: Mapping[str, Any]) -> list[Measured]:
+    async def measure(self, name: str, given: Mapping[str, Any]) -> list[RuleMeasurement]:
         """The rows of one of the statements that rules measure by."""
 
     async def take_turn(self, name: str, every: float) -> int | None:
@@ -209,11 +209,11 @@ class AlertStore(Protocol):
     async def record(
         self, turn: tuple[str, int], firing: Sequence[Mapping[str, Any]], *,
         targets: Iterable[str], recover_after: float, remind: float | None,
-    ) -> Watched | None:  # fmt: skip
+    ) -> IncidentChanges | None:  # fmt: skip
         """Open an incident for what fires and has none, recover those that were below for long enough, and record what
         each target is to be told, in one transaction; None if the turn is another's by now, and nothing was done."""
 
-    async def lease(self, limit: int, worker: str, targets: Sequence[AlertTarget]) -> list[LeasedAlert]:
+    async def lease(self, limit: int, worker: str, targets: Sequence[TargetLease]) -> list[LeasedAlert]:
         """Take up to `limit` alerts that are due, or whose lease ran out: attempt counted, fence raised.
 
         A recovery is due only once its target was told of the beginning.

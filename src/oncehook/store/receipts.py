@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from oncehook.model.receipt import Filter, Payload, Receipt
+from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import StoredAttempt, StoredDuplicate, WindowEnd
 from oncehook.model.states import UNHANDLED
 from oncehook.providers.expressions import moment
@@ -44,9 +44,9 @@ class Receipts:
         rows = decode(await self._executor.read("window_end", given), WindowEnd)
         return (rows[0].received_at, rows[0].id) if rows else None
 
-    async def payload(self, receipt: int) -> Payload | None:
+    async def payload(self, receipt: int) -> StoredPayload | None:
         rows = await self._executor.read("payload", {"receipt": receipt})
-        return Payload(rows[0]["body"], msgspec.json.decode(rows[0]["headers"])) if rows else None
+        return StoredPayload(rows[0]["body"], msgspec.json.decode(rows[0]["headers"])) if rows else None
 
     async def duplicates(self, receipt: int) -> list[StoredDuplicate]:
         return decode(await self._executor.read("duplicates", {"receipt": receipt}), StoredDuplicate)

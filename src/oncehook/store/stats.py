@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from oncehook.model.rows import DeadLetters, DuplicateCount, LastReceived, Rate, ReceiptCount, SourceCount, Standing
+from oncehook.model.rows import DeadLetters, DuplicateCount, LastReceived, Rate, ReceiptCount, SourceCount, SourceTotals
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor
 
@@ -29,12 +29,12 @@ class Stats:
         given = {"since": self._executor.dialect.time(since), "seconds": seconds}
         return decode(await self._executor.read("rates", given), Rate)
 
-    async def standing(self, most: int) -> Standing:
+    async def standing(self, most: int) -> SourceTotals:
         given = {"most": most}
         waiting = decode(await self._executor.read("waiting", given), SourceCount)
         dead = decode(await self._executor.read("dead_letters", given), SourceCount)
         last = decode(await self._executor.read("last_received", given), LastReceived)
-        return Standing(
+        return SourceTotals(
             waiting={row.source: row.number for row in waiting},
             dead_letters={row.source: row.number for row in dead},
             last_received_at={row.source: row.received_at for row in last},

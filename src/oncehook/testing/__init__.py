@@ -11,14 +11,14 @@ functions, and the pytest fixtures `oncehook_inbox` and `oncehook` are there wit
 from oncehook.providers.key_pairs import Pair
 from oncehook.testing.bench import Bench
 from oncehook.testing.clock import advance
-from oncehook.testing.door import Answer, deliver, post, sign
+from oncehook.testing.deliveries import DeliveryResponse, deliver, post, sign
 from oncehook.testing.isolate import isolated
 from oncehook.testing.keys import make_pair
-from oncehook.testing.work import Drained, NotAtRest, Performed, crash, drain, perform, prune, receipt, replay
+from oncehook.testing.steps import Drained, NotAtRest, Performed, crash, drain, perform, prune, receipt, replay
 
 __all__ = [
-    "Answer",
     "Bench",
+    "DeliveryResponse",
     "Drained",
     "NotAtRest",
     "Pair",

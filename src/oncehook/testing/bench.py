@@ -9,9 +9,9 @@ from typing import Any, Self, TypeVar
 from oncehook.inbox import Inbox
 from oncehook.model.receipt import Receipt
 from oncehook.operations.prune import Pruned
-from oncehook.testing import clock, door, work
-from oncehook.testing.door import Answer
-from oncehook.testing.work import Drained
+from oncehook.testing import clock, deliveries, steps
+from oncehook.testing.deliveries import DeliveryResponse
+from oncehook.testing.steps import Drained
 
 T = TypeVar("T")
 
@@ -51,26 +51,26 @@ class Bench:
         """Wait for a coroutine in the inbox's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
-    def deliver(self, to: str, payload: Any = None, **options: Any) -> Answer:
-        return self.run(door.deliver(self.inbox, to, payload, **options))
+    def deliver(self, to: str, payload: Any = None, **options: Any) -> DeliveryResponse:
+        return self.run(deliveries.deliver(self.inbox, to, payload, **options))
 
     def drain(self, **options: Any) -> Drained:
-        return self.run(work.drain(self.inbox, **options))
+        return self.run(steps.drain(self.inbox, **options))
 
     def perform(self) -> int:
-        return self.run(work.perform(self.inbox))
+        return self.run(steps.perform(self.inbox))
 
     def advance(self, by: Any) -> None:
         self.run(clock.advance(self.inbox, by))
 
     def crash(self, **options: Any) -> list[Receipt]:
-        return self.run(work.crash(self.inbox, **options))
+        return self.run(steps.crash(self.inbox, **options))
 
-    def receipt(self, which: int | Answer) -> Receipt:
-        return self.run(work.receipt(self.inbox, which))
+    def receipt(self, which: int | DeliveryResponse) -> Receipt:
+        return self.run(steps.receipt(self.inbox, which))
 
-    def replay(self, *which: int | Answer) -> int:
-        return self.run(work.replay(self.inbox, *which))
+    def replay(self, *which: int | DeliveryResponse) -> int:
+        return self.run(steps.replay(self.inbox, *which))
 
     def prune(self) -> Pruned:
-        return self.run(work.prune(self.inbox))
+        return self.run(steps.prune(self.inbox))

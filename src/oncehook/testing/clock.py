@@ -9,7 +9,7 @@ from typing import Any
 
 from oncehook.inbox import Inbox
 from oncehook.model.values import duration
-from oncehook.testing.door import NOT_RUNNING
+from oncehook.testing.deliveries import NOT_RUNNING
 
 
 async def advance(inbox: Inbox, by: Any) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from oncehook.config.configuration import named_tables, read_table
 from oncehook.config.settings import setting
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.values import duration, one_of, some, text, texts
+from oncehook.model.values import duration, one_of, positive, text, texts
 
 SCOPES = ("read", "replay", "admin")
 ROLES: Mapping[str, frozenset[str]] = {"viewer": frozenset({"read"}), "operator": frozenset(SCOPES)}
@@ -69,7 +69,7 @@ class DashboardSettings:
     session_key: str | None = setting(
         None, text, "What sessions are signed with: `env:NAME`, `file:PATH` or the value. Unset: new at each start."
     )
-    session_length: float = setting(12 * 3600.0, some(duration), "How long a sign-in lasts.")
+    session_length: float = setting(12 * 3600.0, positive(duration), "How long a sign-in lasts.")
     users: Mapping[str, UserSettings] = field(default_factory=dict)
     tokens: Mapping[str, TokenSettings] = field(default_factory=dict)
 

@@ -6,7 +6,7 @@ import shlex
 import msgspec
 from markupsafe import Markup, escape
 
-from oncehook.model.receipt import Payload, Receipt
+from oncehook.model.receipt import Receipt, StoredPayload
 
 LONGEST = 128 * 1024
 """Characters of a body on the page; the download has all of it."""
@@ -84,7 +84,7 @@ def _safe(part: str) -> Markup:
 # -- commands to copy -----------------------------------------------------------------------------------------------
 
 
-def as_curl(receipt: Receipt, payload: Payload, base: str) -> str:
+def as_curl(receipt: Receipt, payload: StoredPayload, base: str) -> str:
     """What arrived, as a command. Its signature is not kept, so a door that verifies refuses it, as it should."""
     lines = [f"curl -i {shlex.quote(f'{base}/{receipt.source}')}"]
     for name, value in payload.headers.items():

@@ -16,7 +16,7 @@ from oncehook.handlers.payload import Decoded
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Leased, Settled
-from oncehook.model.retry import NotNow, Retry
+from oncehook.model.retry import Postpone, Retry
 from oncehook.model.states import State
 from oncehook.observability import signals, tracing
 from oncehook.store.store import Store
@@ -74,7 +74,7 @@ class Processor:
             if settled.after == 0:
                 self.announce()  # it is due now, and this worker may have no room
             return settled if landed else None
-        except NotNow as error:
+        except Postpone as error:
             await self._put_back([leased], error.after)
             return None
         except asyncio.CancelledError:  # the worker stops: nothing of it is kept, and somebody else takes it
@@ -173,7 +173,7 @@ class Processor:
             settled.status, settled.outcome, settled.error = State.FAILED, "failed", "its payload was erased"
             return settled, None
         if handler is None:  # no lease takes such an event; if one does, it is for another process
-            raise NotNow("this process has no handler for it", after=NO_HANDLER_SECONDS)
+            raise Postpone("this process has no handler for it", after=NO_HANDLER_SECONDS)
         transaction: Transaction | None = self.transaction()
         assert transaction is not None
         started = self.clock.monotonic()
@@ -184,7 +184,7 @@ class Processor:
             await asyncio.shield(transaction.rollback())
             if is_stopping():
                 raise asyncio.CancelledError from error
-            if retry is None and isinstance(error, NotNow):
+            if retry is None and isinstance(error, Postpone):
                 raise
             self._failed(settled, leased, retry or handler.retry, error)
             transaction = None
@@ -210,7 +210,7 @@ class Processor:
     ) -> None:
         seconds = handler.longest(self.threads)
         if not all(self.heartbeat.keep(leased.held, seconds) for leased in held):
-            raise NotNow("the event loop was blocked, and somebody else has the receipt", after=0.0)
+            raise Postpone("the event loop was blocked, and somebody else has the receipt", after=0.0)
         await handler.call(events if handler.batch else events[0], transaction, self.threads, payloads)
 
     def _done(self, leased: Leased, handler: Handler | None) -> Settled:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from oncehook.handlers.registry import Handlers
 from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Settled
-from oncehook.model.retry import Again, Crashed, Retry, decide
+from oncehook.model.retry import Crashed, Retry, ScheduleRetry, decide
 from oncehook.model.rows import ExpiredReceipt
 from oncehook.model.states import State
 from oncehook.observability import signals
@@ -73,7 +73,7 @@ def _taken_back(row: ExpiredReceipt, handlers: Handlers, sources: Sources) -> Se
     if row.is_inline:  # its provider got no answer and delivers it again, whatever `on_failure` says
         policy = Retry(attempts=source.inline_attempts) if source else Retry()
     decision = decide(policy, row.attempt, error)
-    after = decision.after if isinstance(decision, Again) else None
+    after = decision.after if isinstance(decision, ScheduleRetry) else None
     if after is not None and row.is_inline:
         after = source.horizon if source else HORIZON
     return Settled(

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
 from oncehook.model.effect import EffectFilter
-from oncehook.model.receipt import Payload
+from oncehook.model.receipt import StoredPayload
 from oncehook.operations.prune import forget
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
@@ -51,7 +51,7 @@ async def show(context: Context, request: Request) -> Response:
     )
 
 
-def _view(payload: Payload) -> Any:
+def _view(payload: StoredPayload) -> Any:
     """The body as it is, where it is JSON: no number in it is rounded."""
     try:
         payload.body.decode()

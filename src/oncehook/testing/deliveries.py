@@ -22,14 +22,14 @@ NOT_RUNNING = "the inbox is not running: put `async with inbox.lifespan():` arou
 
 
 @dataclass(frozen=True)
-class Answer:
+class DeliveryResponse:
     """What the door said to a delivery."""
 
     status: int
     headers: dict[str, str]
     body: bytes
     sent: Sample | None = None  # what was delivered: give it to `deliver` again for the same bytes
-    others: "tuple[Answer, ...]" = ()  # what the other copies got
+    others: "tuple[DeliveryResponse, ...]" = ()  # what the other copies got
 
     @property
     def json(self) -> Any:
@@ -98,7 +98,7 @@ async def deliver(
     tampered: bool = False,
     copies: int = 1,
     now: float | None = None,
-) -> Answer:
+) -> DeliveryResponse:
     """Deliver an event to a source (or to the only source of a provider) as its sender would, and return the answer.
 
     `payload` is plain data or the exact bytes of the body; without it, a realistic event of this `type` is made up. An
@@ -137,7 +137,7 @@ async def post(
     *,
     query: str = "",
     peer: str | None = None,
-) -> Answer:
+) -> DeliveryResponse:
     """Give the inbox one whole request, as a server would, without a socket between."""
     pairs = headers.items() if isinstance(headers, Mapping) else list(headers)
     scope = {
@@ -159,7 +159,7 @@ async def post(
     await inbox(scope, receive, send)
     start, end = said
     kept = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
-    return Answer(start["status"], kept, end["body"])
+    return DeliveryResponse(start["status"], kept, end["body"])
 
 
 def source_of(inbox: Inbox, to: str) -> Source:

@@ -17,7 +17,7 @@ from oncehook.operations.prune import Pruned, effect_horizon
 from oncehook.operations.prune import prune as prune_store
 from oncehook.store.rows import Selection
 from oncehook.testing.clock import advance
-from oncehook.testing.door import NOT_RUNNING, Answer
+from oncehook.testing.deliveries import NOT_RUNNING, DeliveryResponse
 from oncehook.worker.process import Processor
 from oncehook.worker.rescue import rescue
 
@@ -103,16 +103,16 @@ async def crash(inbox: Inbox, *, most: int = AT_ONCE) -> list[Receipt]:
     return [found for one in leased if (found := await inbox._runtime.store.receipts.get(one.receipt)) is not None]
 
 
-async def receipt(inbox: Inbox, which: int | Answer) -> Receipt:
+async def receipt(inbox: Inbox, which: int | DeliveryResponse) -> Receipt:
     """A receipt as it is now, by its number or by the door's answer."""
-    number = which.receipt if isinstance(which, Answer) else which
+    number = which.receipt if isinstance(which, DeliveryResponse) else which
     found = await inbox._runtime.store.receipts.get(number) if number is not None else None
     if found is None:
         raise LookupError(f"there is no receipt {number}" if number else f"the door gave no receipt: {which}")
     return found
 
 
-async def replay(inbox: Inbox, *which: int | Answer) -> int:
+async def replay(inbox: Inbox, *which: int | DeliveryResponse) -> int:
     """Replay these receipts, as `oncehook replay` does; how many went back to `received`."""
     numbers = tuple([(await receipt(inbox, one)).receipt for one in which])
     return (await replaying.replay(inbox._runtime.store, Selection(receipts=numbers), actor="a test")).count
