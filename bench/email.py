@@ -26,7 +26,7 @@ from rich.table import Table
 
 from bench.accept import free_port, running
 from bench.load import drive
-from oncehook.cli.tour import make_keys
+from oncehook.cli.demo_session import make_keys
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
 from tests.servers import private_postgres

@@ -13,9 +13,9 @@ from rich._export_format import CONSOLE_SVG_FORMAT
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 
-from oncehook.cli.board import Board, render
+from oncehook.cli.demo_screen import LiveScreen, render
+from oncehook.cli.demo_session import DemoSession
 from oncehook.cli.serve import listen
-from oncehook.cli.tour import Tour
 
 PICTURE = Path(__file__).parent / "images" / "demo.svg"
 SECONDS = 30
@@ -44,12 +44,12 @@ def template() -> str:
 def main() -> None:
     screen = Console(file=io.StringIO(), force_terminal=True, width=WIDTH, height=40)
     with tempfile.TemporaryDirectory() as folder:
-        tour = Tour(Path(folder), listen("127.0.0.1", 0), 20)
-        held = asyncio.run(tour.run(Board(screen), SECONDS))
-    assert held, "the promise did not hold: this is no picture for the README"
+        session = DemoSession(Path(folder), listen("127.0.0.1", 0), 20)
+        held = asyncio.run(session.run(LiveScreen(screen), SECONDS))
+    assert held, "the guarantee did not hold, so this run cannot be the README picture"
     camera = Console(record=True, file=io.StringIO(), force_terminal=True, color_system="truecolor", width=WIDTH)
     camera.print("[bold]$[/bold] oncehook demo\n", highlight=False)
-    camera.print(render(tour.now, events=8))
+    camera.print(render(session.snapshot, events=8))
     svg = camera.export_svg(title="oncehook demo", theme=THEME, code_format=template(), unique_id="oncehook-demo")
     PICTURE.write_text("\n".join(line.rstrip() for line in svg.splitlines()) + "\n", "utf-8")
     print(f"wrote {PICTURE}")

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from oncehook.cli.board import Lines, Snapshot, render, told
+from oncehook.cli.demo_check import GuaranteeCheck, ResponseLog
+from oncehook.cli.demo_screen import DemoSnapshot, LineOutput, describe_check, render
+from oncehook.cli.demo_session import DemoSession
+from oncehook.cli.demo_traffic import BEHAVIOURS
 from oncehook.cli.serve import listen
-from oncehook.cli.tally import Check, Tally
-from oncehook.cli.tour import Tour
-from oncehook.cli.traffic import BEHAVIOURS
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.receipt import Receipt
 from oncehook.model.states import State
@@ -125,7 +125,7 @@ def test_a_port_that_is_taken_is_one_clear_sentence(tmp_path: Path) -> None:
         with running(tmp_path, "--port", str(port)) as demo:
             output, errors = demo.communicate(timeout=30)
     assert (demo.returncode, output) == (2, "")
-    assert re.fullmatch(rf"oncehook: the demo cannot listen on 127\.0\.0\.1:{port},.*--port {port + 1}.*\n", errors)
+    assert re.fullmatch(rf"oncehook: the demo cannot listen on 127\.0\.0\.1:{port}: .*--port {port + 1}.*\n", errors)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,17 +150,17 @@ def test_on_a_terminal_the_demo_draws_a_table(tmp_path: Path) -> None:
     assert '"event"' not in text and "Traceback" not in text
 
 
-class Kept(Lines):
-    """A view that only keeps what it is shown."""
+class RecordingView(LineOutput):
+    """A view that remembers the last snapshot."""
 
-    def show(self, now: Snapshot) -> None:
-        self.last = now
+    def show(self, snapshot: DemoSnapshot) -> None:
+        self.last = snapshot
 
 
 def test_senders_do_everything_and_the_promise_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "configure", lambda *_: None)
-    tour, view = Tour(tmp_path, listen("127.0.0.1", 0), 150), Kept()
-    assert asyncio.run(tour.run(view, 3))
+    session, view = DemoSession(tmp_path, listen("127.0.0.1", 0), 150), RecordingView()
+    assert asyncio.run(session.run(view, 3))
     counts, check = view.last.counts, view.last.check
     assert all(counts.behaviours[name] for name in BEHAVIOURS), counts.behaviours
     assert counts.rejected.total() == sum(counts.behaviours[name] for name in ("forged", "stale", "malformed"))
@@ -181,47 +181,49 @@ def ack(word: str, event_id: str) -> str:
 
 
 def test_the_tally_counts_an_event_once_however_often_it_is_acked() -> None:
-    tally = Tally()
-    tally.note("stripe", 202, ack("accepted", "evt_1"), ["evt_1"], genuine=True)
-    tally.note("stripe", 200, ack("duplicate", "evt_1"), ["evt_1"], genuine=True)
-    assert tally.check(receipts=1).holds
-    assert (tally.counts.deliveries["stripe"], tally.counts.duplicate["stripe"]) == (2, 1)
+    log = ResponseLog()
+    log.record("stripe", 202, ack("accepted", "evt_1"), ["evt_1"], genuine=True)
+    log.record("stripe", 200, ack("duplicate", "evt_1"), ["evt_1"], genuine=True)
+    assert log.check(receipts=1).holds
+    assert (log.counts.deliveries["stripe"], log.counts.duplicate["stripe"]) == (2, 1)
 
 
 def test_an_event_that_is_accepted_twice_breaks_the_promise() -> None:
-    tally = Tally()
+    log = ResponseLog()
     for _ in range(2):
-        tally.note("stripe", 202, ack("accepted", "evt_1"), ["evt_1"], genuine=True)
-    assert told(tally.check(receipts=1)) == "BROKEN: 1 events accepted twice"
+        log.record("stripe", 202, ack("accepted", "evt_1"), ["evt_1"], genuine=True)
+    assert describe_check(log.check(receipts=1)) == "BROKEN: 1 events accepted twice"
 
 
 def test_an_acked_event_without_a_receipt_breaks_the_promise() -> None:
-    tally = Tally()
-    tally.note("stripe", 202, ack("accepted", "evt_1"), ["evt_1"], genuine=True)
-    assert told(tally.check(receipts=0)) == "BROKEN: 1 events acked but 0 receipts"
+    log = ResponseLog()
+    log.record("stripe", 202, ack("accepted", "evt_1"), ["evt_1"], genuine=True)
+    assert describe_check(log.check(receipts=0)) == "BROKEN: 1 events acked but 0 receipts"
 
 
 def test_a_forged_delivery_that_is_accepted_breaks_the_promise() -> None:
-    tally = Tally()
-    tally.note("stripe", 202, ack("accepted", "evt_1"), [], genuine=False)
-    assert "1 forged deliveries accepted" in told(tally.check(receipts=1))
+    log = ResponseLog()
+    log.record("stripe", 202, ack("accepted", "evt_1"), [], genuine=False)
+    assert "1 forged deliveries accepted" in describe_check(log.check(receipts=1))
 
 
 def test_a_genuine_delivery_that_is_refused_breaks_the_promise() -> None:
-    tally = Tally()
-    tally.note("stripe", 401, "{}", ["evt_1"], genuine=True)
-    assert told(tally.check(receipts=0)) == "BROKEN: 1 genuine deliveries refused"
+    log = ResponseLog()
+    log.record("stripe", 401, "{}", ["evt_1"], genuine=True)
+    assert describe_check(log.check(receipts=0)) == "BROKEN: 1 genuine deliveries rejected"
 
 
 def test_an_answer_that_is_none_of_the_doors_breaks_the_promise() -> None:
-    tally = Tally()
-    tally.note("stripe", 500, "Internal Server Error", ["evt_1"], genuine=True)
-    assert not tally.check(receipts=0).holds
+    log = ResponseLog()
+    log.record("stripe", 500, "Internal Server Error", ["evt_1"], genuine=True)
+    assert not log.check(receipts=0).holds
 
 
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (100, 30), (200, 60)])
 def test_the_table_fits_the_terminal(width: int, height: int) -> None:
-    now = Snapshot(sorted(SOURCES), seconds=3725, rate=1234, check=Check(acked=1_234_567, receipts=1_234_567))
+    now = DemoSnapshot(
+        sorted(SOURCES), seconds=3725, rate=1234, check=GuaranteeCheck(acked=1_234_567, receipts=1_234_567)
+    )
     for name in ("deliveries", "accepted", "duplicate", "ignored", "rejected"):
         getattr(now.counts, name).update(dict.fromkeys(SOURCES, 123_456))
     now.counts.behaviours.update(dict.fromkeys(BEHAVIOURS, 99_999))
@@ -244,11 +246,11 @@ def test_no_state_and_no_word_of_the_proof_is_cut(width: int) -> None:
         )
         for n, state in enumerate(State)
     ]  # fmt: skip
-    now = Snapshot(sorted(SOURCES), check=Check(acked=123_456, receipts=123_456), latest=latest)
+    now = DemoSnapshot(sorted(SOURCES), check=GuaranteeCheck(acked=123_456, receipts=123_456), latest=latest)
     now.counts.rejected["stripe"], now.counts.unavailable["stripe"] = 12_345, 678
     console = Console(file=io.StringIO(), width=width)
     console.print(render(now, events=len(latest)))
     text = " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
     assert all(f" {state.value} " in text for state in State)
     assert "123,456 events acked = 123,456 receipts, each exactly once." in text
-    assert "12,345 refused deliveries left nothing behind. 678 were asked to try again." in text
+    assert "12,345 rejected deliveries left no receipt. 678 deliveries will be retried." in text

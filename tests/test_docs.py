@@ -24,7 +24,7 @@ from oncehook.alerts.rules import NEWEST, RULES
 from oncehook.alerts.settings import AlertSettings, TargetSettings
 from oncehook.alerts.watch import KEPT
 from oncehook.cli import COMMANDS, starter
-from oncehook.cli.tour import make_keys
+from oncehook.cli.demo_session import make_keys
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import load
 from oncehook.config.settings import Settings, SourceSettings

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import pytest
 
 from oncehook import ConfigurationError, Event, Fail, Inbox, Retry
-from oncehook.cli.tour import make_keys
+from oncehook.cli.demo_session import make_keys
 from oncehook.email import Allowed, Blocked
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign

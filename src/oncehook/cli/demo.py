@@ -1,4 +1,4 @@
-"""`oncehook demo`: a tour on a temporary SQLite file, with senders that behave as senders do."""
+"""`oncehook demo`: an inbox on a temporary SQLite file, with senders that retry, duplicate, reorder and forge."""
 
 import asyncio
 import contextlib
@@ -11,44 +11,52 @@ from pathlib import Path
 
 import click
 
-from oncehook.cli.board import Board, Lines
+from oncehook.cli.demo_screen import LineOutput, LiveScreen
+from oncehook.cli.demo_session import DemoSession
 from oncehook.cli.options import console
 from oncehook.cli.serve import announce, listen
-from oncehook.cli.tour import Tour
 from oncehook.model.errors import ConfigurationError
 
 HOST = "127.0.0.1"
 
 
 @click.command("demo")
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
-@click.option("--rate", default=20, show_default=True, type=click.IntRange(1, 500), help="New events a second, about.")
-@click.option("--seconds", type=click.IntRange(1), help="How long to run.  [default: when you press Ctrl-C]")
+@click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for a free one.",
+)
+@click.option("--rate", default=20, show_default=True, type=click.IntRange(1, 500), help="New events per second.")
+@click.option("--seconds", type=click.IntRange(1), help="Stop after this many seconds.  [default: run until Ctrl-C]")
 def command(port: int, rate: int, seconds: int | None) -> None:
-    """Take a tour: a real inbox on a temporary SQLite file, and traffic as senders make it.
+    """Run a real inbox on a temporary SQLite file, with realistic traffic.
 
-    Five senders deliver over HTTP. Most events come once; some come again because an answer was lost, some several
-    times at once, some late; some deliveries are forged, stale or malformed. The table compares what the door acked
-    with the receipts in the database, again and again. Exits 1 if they ever differ. Nothing is left behind.
+    Five senders deliver over HTTP. Most events are delivered once. Others are delivered again because an ack was lost,
+    several times concurrently, or late. Some deliveries are forged, stale or malformed.
+
+    The screen keeps comparing the acked events with the receipts in the database. Exits 1 if they ever differ. The
+    demo deletes its files when it ends.
 
     \b
     oncehook demo
     oncehook demo --port 8001 --rate 100
     """
     listener = _listen(port)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the tour has a handler of its own
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the session installs its handler
     held = True
     with (
         contextlib.suppress(KeyboardInterrupt),
         tempfile.TemporaryDirectory(prefix="oncehook-demo-", ignore_cleanup_errors=True) as folder,
     ):
-        tour = Tour(Path(folder), listener, rate)
-        announce(tour.inbox._runtime, listener, tour.dashboard.access.run_token)
-        _hint(Path(folder), tour.base)
+        session = DemoSession(Path(folder), listener, rate)
+        announce(session.inbox._runtime, listener, session.dashboard.access.run_token)
+        _print_hints(Path(folder), session.base)
         screen = console()
-        view = Board(screen) if sys.stdout.isatty() and not screen.is_dumb_terminal else Lines()
-        held = asyncio.run(tour.run(view, seconds))
-    click.echo("The demo is over, and its files are removed.")
+        is_terminal = sys.stdout.isatty() and not screen.is_dumb_terminal
+        held = asyncio.run(session.run(LiveScreen(screen) if is_terminal else LineOutput(), seconds))
+    click.echo("The demo has ended, and its files are deleted.")
     sys.exit(0 if held else 1)
 
 
@@ -58,13 +66,13 @@ def _listen(port: int) -> socket.socket:
     except ConfigurationError:
         other = port + 1 if port < 65535 else 8001
         raise ConfigurationError(
-            f"the demo cannot listen on {HOST}:{port}, which is taken or not allowed: "
-            f"choose another port with `oncehook demo --port {other}` or `make run PORT={other}`"
+            f"the demo cannot listen on {HOST}:{port}: the port is in use or not permitted. "
+            f"Choose another one with `oncehook demo --port {other}` or `make run PORT={other}`"
         ) from None
 
 
-def _hint(folder: Path, base: str) -> None:
-    """What to try in another terminal, ready to be pasted."""
+def _print_hints(folder: Path, base: str) -> None:
+    """Print commands to paste into another terminal."""
     program = sys.argv[0] if Path(sys.argv[0]).name == "oncehook" else "python -m oncehook"
     if program == shutil.which("oncehook"):
         program = "oncehook"
@@ -73,6 +81,6 @@ def _hint(folder: Path, base: str) -> None:
     click.echo("In another terminal:")
     click.echo(f"  {program} events {config}")
     click.echo(f"  {program} send stripe invoice.paid {config}{to}")
-    click.echo(f"  curl -i {base}/webhooks/stripe -d '{{}}'      # not signed: refused")
+    click.echo(f"  curl -i {base}/webhooks/stripe -d '{{}}'      # unsigned: rejected")
     click.echo(f"  tail -f {folder}/oncehook.log\n")
     sys.stdout.flush()

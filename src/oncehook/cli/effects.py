@@ -5,7 +5,6 @@ import sys
 import click
 
 from oncehook.cli.app import app_option
-from oncehook.cli.listing import Column, print_table
 from oncehook.cli.options import (
     config_option,
     json_option,
@@ -13,6 +12,7 @@ from oncehook.cli.options import (
     print_json,
     run,
 )
+from oncehook.cli.tables import Column, print_table
 from oncehook.effects.effect import effect_json
 from oncehook.model.effect import EffectFilter, EffectState, StoredEffect
 from oncehook.operations.replay import replay_effects, whoami

@@ -10,8 +10,8 @@ from typing import Any, TextIO
 import click
 
 from oncehook.cli.app import app_option, configured
-from oncehook.cli.listing import Column, print_table
 from oncehook.cli.options import Moment, config_option, json_option, opened, print_json, printable, run
+from oncehook.cli.tables import Column, print_table
 from oncehook.email import DIMENSIONS, Checked, Email, lists
 from oncehook.operations.replay import whoami
 

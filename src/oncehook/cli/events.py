@@ -6,7 +6,6 @@ from datetime import datetime
 import click
 
 from oncehook.cli.app import app_option
-from oncehook.cli.listing import Column, print_table
 from oncehook.cli.options import (
     Moment,
     config_option,
@@ -15,6 +14,7 @@ from oncehook.cli.options import (
     print_json,
     run,
 )
+from oncehook.cli.tables import Column, print_table
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
 from oncehook.operations.selection import find_events

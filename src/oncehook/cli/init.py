@@ -7,7 +7,7 @@ from secrets import token_hex
 import click
 
 from oncehook.cli.options import write_new
-from oncehook.cli.starter import example_type, files, source_lines, variable
+from oncehook.cli.starter_files import example_type, files, source_lines, variable
 from oncehook.config.secret import ENV_FILE, in_env_file
 from oncehook.model.errors import ConfigurationError
 from oncehook.providers import definition as providers

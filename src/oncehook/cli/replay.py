@@ -11,11 +11,11 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.events import print_events
-from oncehook.cli.listing import Column, print_table
 from oncehook.cli.options import Moment, Parsed, config_option, json_option, opened, print_json, run
 from oncehook.cli.progress import outcomes_text, replay_bar, wait_until_handled
 from oncehook.cli.rehearsal import rehearse_all
 from oncehook.cli.show import resolve_all
+from oncehook.cli.tables import Column, print_table
 from oncehook.config.configuration import Configuration
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import State

@@ -16,9 +16,9 @@ import click
 import uvicorn
 
 from oncehook.cli.app import app_name, app_option, configured_inbox
-from oncehook.cli.ending import end_on_signals
 from oncehook.cli.options import config_option
 from oncehook.cli.processes import run_processes
+from oncehook.cli.shutdown import stop_on_signals
 from oncehook.http_client.client import parse_url
 from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
@@ -187,9 +187,9 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         yield
 
-    def end_on_signals(self) -> None:
+    def stop_on_signals(self) -> None:
         """From now on SIGINT and SIGTERM drain and end this server, also while it is still starting."""
-        end_on_signals(lambda number: self.handle_exit(number, None), self.runtime.settings.stop_grace)
+        stop_on_signals(lambda number: self.handle_exit(number, None), self.runtime.settings.stop_grace)
 
 
 def most_connections() -> int | None:
@@ -238,7 +238,7 @@ def serve(inbox: Inbox, listener: socket.socket, dashboard: "Dashboard | None", 
         runtime = inbox._runtime
         protocol = await choose_protocol(fast=runtime.settings.fast_paths)
         server = make_server(inbox, dashboard, protocol)
-        server.end_on_signals()
+        server.stop_on_signals()
         if not announced:  # one of several: it ends with its parent, whose end of this pipe closes then
             asyncio.get_running_loop().add_reader(0, server.handle_exit, signal.SIGTERM, None)
         runtime.is_mounted = False  # its own dashboard is served, if any

@@ -6,8 +6,8 @@ import sys
 import click
 
 from oncehook.cli.app import app_name, app_option, configured_inbox
-from oncehook.cli.ending import end_on_signals
 from oncehook.cli.options import config_option
+from oncehook.cli.shutdown import stop_on_signals
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import signals
 from oncehook.runtime import Runtime
@@ -57,7 +57,7 @@ def work(runtime: Runtime) -> None:
 
     async def run() -> None:
         stop = asyncio.Event()
-        end_on_signals(lambda number: stop.set(), runtime.settings.stop_grace)
+        stop_on_signals(lambda number: stop.set(), runtime.settings.stop_grace)
         runtime.is_mounted = False
         async with runtime.lifespan():
             click.echo(f"Oncehook worker, {runtime.settings.concurrency} at once  (Ctrl-C stops it)")

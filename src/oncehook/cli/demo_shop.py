@@ -1,6 +1,6 @@
-"""The demo's handlers: a small shop in which most things go well, so that every page of the dashboard has something.
+"""The demo's handlers: a small shop in which some handlers and effects fail, so that every dashboard page has content.
 
-What fails does so by its number: some at the first attempt only, a few for good.
+Failures depend on the receipt's number: some events fail only at the first attempt, and a few become dead letters.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from oncehook.inbox import Inbox
 from oncehook.model.retry import Fail, RetryLater
 
 
-def open_shop(inbox: Inbox) -> None:
+def register_handlers(inbox: Inbox) -> None:
     inbox.effect(send_receipt)
     inbox.on("stripe", "invoice.paid")(invoice_paid)
     inbox.on("stripe", "charge.refunded")(charge_refunded)
@@ -20,7 +20,7 @@ def open_shop(inbox: Inbox) -> None:
 
 async def send_receipt(effect: Effect, to: str) -> None:
     if effect.id % 30 == 0:
-        raise Fail(f"550 5.1.1 the mail server knows no {to}")
+        raise Fail(f"550 5.1.1 the mail server does not know {to}")
     if effect.id % 10 == 0 and effect.attempt == 1:
         raise RetryLater("the mail server is busy", after=2)
 

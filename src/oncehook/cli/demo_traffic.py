@@ -1,7 +1,7 @@
-"""Senders as they are: the demo's traffic, over real HTTP.
+"""The demo's traffic: senders that behave as real ones do, over HTTP.
 
-Most events come once. Some come again because the answer was lost, some several times at once, some late and out of
-order; some deliveries are forged, stale or malformed, and some bring an id again with another body.
+Most events are delivered once. Others are delivered again because the ack was lost, several times concurrently, or late
+and out of order. Some deliveries are forged, stale or malformed, and some repeat an event id with a new body.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
-from oncehook.cli.tally import AGENT, Tally
+from oncehook.cli.demo_check import USER_AGENT, ResponseLog
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.providers import definition as providers
 from oncehook.providers.definition import Provider
@@ -24,14 +24,14 @@ from oncehook.providers.sample import Sample, compose, url_for
 from oncehook.providers.sign import sign
 
 STALE = 3 * 86400
-"""Seconds: older than any of these senders retries."""
+"""Age in seconds of a stale delivery: older than any of these providers would retry."""
 
-_dice = random.Random()  # noqa: S311  # which event comes next is no secret
+_dice = random.Random()  # noqa: S311  # picks events, not secrets
 
 
 @dataclass(frozen=True)
 class Sender:
-    """A provider's side of a source: what it sends, and where it puts its id."""
+    """A provider that sends to one source: its event types, and the field or header with the event id."""
 
     source: str
     types: tuple[str, ...]
@@ -43,7 +43,7 @@ class Sender:
         return providers.built_in(self.source)
 
     def ids(self, sample: Sample) -> list[str]:
-        """The ids that this sender gave to the events of a delivery."""
+        """The event ids in a delivery."""
         if self.id_key is None:
             return [sample.headers[self.id_header]]
         body = json.loads(sample.body)
@@ -60,50 +60,50 @@ SENDERS = (
 
 BEHAVIOURS: dict[str, int] = {
     "once": 58,
-    "answer lost": 12,
-    "at once": 8,
+    "ack lost": 12,
+    "concurrent": 8,
     "late": 8,
     "forged": 5,
     "stale": 2,
-    "other body": 3,
+    "new body": 3,
     "malformed": 2,
     "no id": 2,
 }
-"""What senders do, and how many times in a hundred."""
+"""What senders do, with the percentage of events."""
 
-UNFIT = {
-    "stale": ("github", "shopify"),  # nothing in their deliveries says how old they are
-    "no id": ("sendgrid",),  # a batch: each of its events has an id of its own
+NOT_SENT_BY = {
+    "stale": ("github", "shopify"),  # their deliveries have no timestamp
+    "no id": ("sendgrid",),  # a batch, in which each event has an id
 }
-"""Which senders cannot do it."""
+"""Behaviours that some senders cannot show."""
 
 
 class Stopped(Exception):
-    """The demo is ending; what has not been sent yet is not sent."""
+    """The demo is ending, and no further delivery is sent."""
 
 
 class Traffic:
-    """Sends events until it is stopped. `keys` are what each sender signs with, `strangers` what a forger has."""
+    """Sends events until it is stopped. Genuine deliveries are signed with `keys`, forged ones with `forged_keys`."""
 
     def __init__(
-        self, base: str, keys: Mapping[str, str], strangers: Mapping[str, str], tally: Tally, *, rate: float
+        self, base: str, keys: Mapping[str, str], forged_keys: Mapping[str, str], log: ResponseLog, *, rate: float
     ) -> None:
         self.urls = {sender.source: urlsplit(url_for(sender.source, base)) for sender in SENDERS}
         self.keys = keys
-        self.strangers = strangers
-        self.tally = tally
-        self.tally.counts.behaviours.update(dict.fromkeys(BEHAVIOURS, 0))
+        self.forged_keys = forged_keys
+        self.log = log
+        self.log.counts.behaviours.update(dict.fromkeys(BEHAVIOURS, 0))
         self.rate = rate
         self.stopping = asyncio.Event()
         self._open = asyncio.Event()
         self._idle = asyncio.Event()
         self._open.set()
         self._idle.set()
-        self._under_way = 0
+        self._in_progress = 0
         self._pool = ThreadPoolExecutor(32, thread_name_prefix="sender")
 
     async def run(self) -> None:
-        """Start events at the rate until `stopping` is set, then finish the deliveries that are under way."""
+        """Start events at the rate until `stopping` is set, then wait for the deliveries in progress."""
         started: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -118,7 +118,7 @@ class Traffic:
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """A moment with no delivery of ours under way, in which what is acked and what is kept can be compared."""
+        """Holds back the demo's deliveries, so that acks and receipts can be compared."""
         self._open.clear()
         try:
             await self._idle.wait()
@@ -126,12 +126,12 @@ class Traffic:
         finally:
             self._open.set()
 
-    # -- how senders behave ---------------------------------------------------------------------------------------
+    # -- behaviours ----------------------------------------------------------------------------------------------
 
     async def _behave(self) -> None:
         behaviour = _dice.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))[0]
-        sender = _dice.choice([sender for sender in SENDERS if sender.source not in UNFIT.get(behaviour, ())])
-        self.tally.counts.behaviours[behaviour] += 1
+        sender = _dice.choice([sender for sender in SENDERS if sender.source not in NOT_SENT_BY.get(behaviour, ())])
+        self.log.counts.behaviours[behaviour] += 1
         try:
             await getattr(self, "_" + behaviour.replace(" ", "_"))(sender)
         except Stopped:
@@ -140,13 +140,13 @@ class Traffic:
     async def _once(self, sender: Sender) -> None:
         await self._deliver(sender, self._compose(sender))
 
-    async def _answer_lost(self, sender: Sender) -> None:
+    async def _ack_lost(self, sender: Sender) -> None:
         sample = self._compose(sender)
         for _ in range(_dice.choice((2, 2, 3))):
             await self._deliver(sender, sample)
             await self._pause(_dice.uniform(0.2, 2))
 
-    async def _at_once(self, sender: Sender) -> None:
+    async def _concurrent(self, sender: Sender) -> None:
         sample = self._compose(sender)
         await asyncio.gather(*(self._deliver(sender, sample) for _ in range(_dice.randint(2, 5))))
 
@@ -158,16 +158,16 @@ class Traffic:
 
     async def _forged(self, sender: Sender) -> None:
         if _dice.random() < 0.5:
-            sample = self._compose(sender, key=self.strangers[sender.source])
+            sample = self._compose(sender, key=self.forged_keys[sender.source])
         else:
             genuine = self._compose(sender)
-            sample = Sample(genuine.headers, re.sub(rb"\d", _another_digit, genuine.body, count=1))
+            sample = Sample(genuine.headers, re.sub(rb"\d", _different_digit, genuine.body, count=1))
         await self._deliver(sender, sample, genuine=False)
 
     async def _stale(self, sender: Sender) -> None:
         await self._deliver(sender, self._compose(sender, age=STALE), genuine=False)
 
-    async def _other_body(self, sender: Sender) -> None:
+    async def _new_body(self, sender: Sender) -> None:
         first = self._compose(sender)
         await self._deliver(sender, first)
         body = json.loads(first.body)
@@ -181,7 +181,7 @@ class Traffic:
         )
 
     async def _no_id(self, sender: Sender) -> None:
-        """A provider that changed its shape: the event is kept all the same, under the hash of its bytes."""
+        """An event whose provider left out the id: its receipt is identified by the hash of its body."""
         whole = self._compose(sender)
         body = json.loads(whole.body)
         body.pop(sender.id_key, None)
@@ -189,13 +189,13 @@ class Traffic:
         sample = self._signed(sender, json.dumps(body).encode(), headers)
         await self._deliver(sender, sample, ids=["sha256:" + hashlib.sha256(sample.body).hexdigest()])
 
-    # -- making and posting ---------------------------------------------------------------------------------------
+    # -- composing and posting ---------------------------------------------------------------------------------------
 
     def _compose(self, sender: Sender, *, age: float = 0, key: str | None = None) -> Sample:
         sample = compose(
             sender.provider, _dice.choice(sender.types), key or self.keys[sender.source], now=SYSTEM.now() - age
         )
-        return Sample({**sample.headers, "User-Agent": AGENT}, sample.body)
+        return Sample({**sample.headers, "User-Agent": USER_AGENT}, sample.body)
 
     def _signed(self, sender: Sender, body: bytes, headers: Mapping[str, str]) -> Sample:
         return Sample(*sign(sender.provider, body, self.keys[sender.source], headers=headers, now=SYSTEM.now()))
@@ -203,7 +203,7 @@ class Traffic:
     async def _deliver(
         self, sender: Sender, sample: Sample, *, genuine: bool = True, ids: Sequence[str] | None = None
     ) -> None:
-        """Post it; as senders do, again after a while when it could not be recorded."""
+        """Post a delivery, and retry it with backoff if the receiver could not record it."""
         if ids is None:
             ids = sender.ids(sample) if genuine else []
         for wait in (0.5, 1.0, 2.0, 4.0):
@@ -215,16 +215,16 @@ class Traffic:
     async def _post(self, sender: Sender, sample: Sample, ids: Sequence[str], genuine: bool) -> int:
         while not self._open.is_set():
             await self._open.wait()
-        self._under_way += 1
+        self._in_progress += 1
         self._idle.clear()
         try:
             loop = asyncio.get_running_loop()
             status, text = await loop.run_in_executor(self._pool, post, sample, self.urls[sender.source])
-            self.tally.note(sender.source, status, text, ids, genuine=genuine)
+            self.log.record(sender.source, status, text, ids, genuine=genuine)
             return status
         finally:
-            self._under_way -= 1
-            if not self._under_way:
+            self._in_progress -= 1
+            if not self._in_progress:
                 self._idle.set()
 
     async def _pause(self, seconds: float) -> None:
@@ -236,7 +236,7 @@ class Traffic:
 
 
 def post(sample: Sample, url: SplitResult) -> tuple[int, str]:
-    """Deliver once, on a connection of its own; 0 if nobody answered."""
+    """Post one delivery on a new connection. Returns the status and the body; status 0 if there was no response."""
     connection = http.client.HTTPConnection(url.hostname or "", url.port, timeout=30)
     try:
         connection.request("POST", url.path, sample.body, sample.headers)
@@ -248,5 +248,5 @@ def post(sample: Sample, url: SplitResult) -> tuple[int, str]:
         connection.close()
 
 
-def _another_digit(digit: re.Match[bytes]) -> bytes:
+def _different_digit(digit: re.Match[bytes]) -> bytes:
     return b"7" if digit[0] != b"7" else b"3"
