@@ -33,16 +33,16 @@ test-plain: .venv/ready-for-tests
 	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)
 
 # The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: what leans on other libraries' internals.
-VERSION_TESTS := tests/test_receive.py tests/test_fast_protocol.py tests/test_heads.py tests/test_outgoing.py \
-  tests/test_transact.py tests/test_transact_sqlalchemy.py tests/conformance/test_every_store.py \
-  tests/conformance/test_postgres_handler.py tests/conformance/test_postgres_session.py \
-  tests/conformance/test_sqlite_session.py tests/conformance/test_sqlalchemy_session.py
+VERSION_TESTS := tests/receiver/test_steps.py tests/receiver/test_fast_protocol.py \
+  tests/receiver/test_limited_protocol.py tests/http_client/test_client.py tests/integrations/sqlalchemy \
+  tests/store/test_transaction.py tests/store/test_claims.py tests/store/postgres/test_handler.py \
+  tests/store/postgres/test_session.py tests/store/sqlite/test_session.py
 
 test-lowest test-newest: test-%:
 	$(PYTHON) -m venv --clear .venv-$*
-	$(PYTHON) -m tests.versions $* > .venv-$*/requirements.txt
+	$(PYTHON) -m tests.support.versions $* > .venv-$*/requirements.txt
 	.venv-$*/bin/pip install -q -r .venv-$*/requirements.txt -e '.[postgres,sqlalchemy,otel]'
-	.venv-$*/bin/python -m tests.programs
+	.venv-$*/bin/python -m tests.support.programs
 	.venv-$*/bin/pip freeze --exclude-editable
 	.venv-$*/bin/python -m pytest -q $(VERSION_TESTS) $(ARGS)
 
@@ -85,5 +85,5 @@ clean:
 
 .venv/ready-for-tests: .venv/installed requirements/dev.txt
 	$(BIN)/pip install -q -r requirements/dev.txt -e '.[postgres,sqlalchemy]'
-	$(BIN)/python -m tests.programs
+	$(BIN)/python -m tests.support.programs
 	@touch $@

@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.load import drive
-from tests.servers import free_port, private_postgres
+from tests.support.servers import free_port, private_postgres
 
 SECRET = "whsec_bench"
 GOALS = {

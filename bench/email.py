@@ -29,7 +29,7 @@ from bench.load import drive
 from oncehook.cli.demo_session import make_keys
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
-from tests.servers import private_postgres
+from tests.support.servers import private_postgres
 
 GOAL = 0.25
 UNFINISHED = """

@@ -13,9 +13,9 @@ from pathlib import Path
 import httpx
 
 from oncehook.web.auth import hash_token
-from tests import programs
-from tests.servers import Postgres, ask
-from tests.serving import Process, write_config
+from tests.support import programs
+from tests.support.serve import Process, write_config
+from tests.support.servers import Postgres, ask
 
 SIZES = (10_000, 1_000_000)
 ROUNDS = 25

@@ -25,7 +25,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.servers import Postgres, private_postgres
+from tests.support.servers import Postgres, private_postgres
 
 ROOT = Path(__file__).parent.parent
 PEER = "pgqueuer"

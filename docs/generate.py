@@ -1,4 +1,4 @@
-"""The generated parts of the docs: `python -m docs.generate` writes them, tests/test_docs.py holds them current.
+"""The generated parts of the docs: `python -m docs.generate` writes them, tests/docs/test_docs.py holds them current.
 
 A page is written by hand. What stands between `<!-- generated: NAME -->` and `<!-- end -->` is made here, out of the
 tables in the source that it describes.

@@ -1,4 +1,4 @@
-"""The digests of the migrations: `python -m docs.generate` records them, tests/conformance/test_migrations.py compares.
+"""The digests of the migrations: `python -m docs.generate` records them, tests/store/test_migrations.py compares.
 
 Migrations are append-only. A database runs each of them once, so editing a released one would leave two different
 schemas under the same number.

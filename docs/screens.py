@@ -11,9 +11,9 @@ from playwright.sync_api import Page, sync_playwright
 from oncehook.providers import definition as providers
 from oncehook.providers.sample import compose
 from oncehook.web.auth import hash_password
-from tests import programs
-from tests.servers import ask
-from tests.serving import Process
+from tests.support import programs
+from tests.support.serve import Process
+from tests.support.servers import ask
 
 IMAGES = Path(__file__).parent / "images"
 SECRETS = {"stripe": "whsec_picture", "github": "github-secret", "shopify": "shop-secret"}

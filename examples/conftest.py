@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from oncehook.testing.database import fresh_database
-from tests.servers import Postgres, private_postgres
+from tests.support.servers import Postgres, private_postgres
 
 
 @pytest.fixture(scope="session")

@@ -20,11 +20,14 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.cli import main
+from oncehook.config.settings import Settings
 from oncehook.observability import signals
-from tests import programs
-from tests.events import Rows
-from tests.running import Ran, Run
-from tests.servers import Postgres, ask, in_memory, sqlite_file
+from oncehook.store import make_store
+from oncehook.store.store import Store
+from tests.support import programs
+from tests.support.command_line import Ran, Run
+from tests.support.events import Rows
+from tests.support.servers import Postgres, ask, in_memory, sqlite_file
 
 os.environ.pop("ONCEHOOK_CONFIG", None)
 os.environ.pop("ONCEHOOK_DATABASE", None)
@@ -105,6 +108,15 @@ def make_inbox(database: str) -> Callable[..., Inbox]:
         return Inbox(database, **{"worker": False, "poll": "50ms", **settings})  # type: ignore[arg-type]
 
     return make
+
+
+@pytest.fixture
+async def store(database: str) -> AsyncIterator[Store]:
+    """A store of each kind, opened on an empty database."""
+    store = make_store(Settings(database=database))
+    await store.open()
+    yield store
+    await store.close()
 
 
 @pytest.fixture

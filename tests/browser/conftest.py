@@ -12,10 +12,10 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from oncehook.web.auth import hash_password, hash_token
-from tests import programs
-from tests.events import stripe_body, stripe_headers
-from tests.servers import Postgres, ask, sqlite_file
-from tests.serving import Process
+from tests.support import programs
+from tests.support.events import stripe_body, stripe_headers
+from tests.support.serve import Process
+from tests.support.servers import Postgres, ask, sqlite_file
 
 PASSWORD = "correct horse battery"
 HANDLERS = """

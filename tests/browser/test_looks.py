@@ -5,8 +5,8 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opened, Service
 from tests.browser.test_pages import until
-from tests.email_payloads import SG, sendgrid
-from tests.servers import ask
+from tests.support.email_payloads import SG, sendgrid
+from tests.support.servers import ask
 
 pytestmark = pytest.mark.xdist_group("browser")
 PATHS = [

@@ -12,8 +12,8 @@ from playwright.sync_api import Browser, expect
 from oncehook.web.auth import hash_password
 from tests.browser.conftest import PASSWORD
 from tests.browser.test_pages import until
-from tests.events import stripe_body, stripe_headers
-from tests.servers import free_port
+from tests.support.events import stripe_body, stripe_headers
+from tests.support.servers import free_port
 
 pytestmark = pytest.mark.xdist_group("browser")
 SHOP = """

@@ -8,9 +8,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opened, Service
-from tests.email_payloads import JANE, SG, sendgrid
-from tests.events import stripe_body, stripe_headers
-from tests.servers import ask
+from tests.support.email_payloads import JANE, SG, sendgrid
+from tests.support.events import stripe_body, stripe_headers
+from tests.support.servers import ask
 
 NAVIGATION = ["Overview", "Events", "Dead letters", "Effects", "Email", "Sources", "Audit"]
 pytestmark = pytest.mark.xdist_group("browser")

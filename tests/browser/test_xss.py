@@ -8,7 +8,7 @@ import pytest
 
 from tests.browser.conftest import Opened, Service
 from tests.browser.test_pages import until, until_settled
-from tests.email_payloads import sendgrid
+from tests.support.email_payloads import sendgrid
 
 pytestmark = pytest.mark.xdist_group("browser")
 

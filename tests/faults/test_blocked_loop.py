@@ -13,9 +13,9 @@ import pytest
 
 from oncehook.config.settings import Settings
 from oncehook.store import make_store
-from tests.events import STRIPE_SECRET, make_claim
-from tests.servers import Postgres, ask
-from tests.serving import ONCEHOOK
+from tests.support.events import STRIPE_SECRET, make_claim
+from tests.support.serve import ONCEHOOK
+from tests.support.servers import Postgres, ask
 
 HOOKS = """
 import os

@@ -9,10 +9,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.events import stripe_body, stripe_headers
 from tests.faults.power import compile_library
-from tests.servers import ask
-from tests.serving import process, write_config
+from tests.support.events import stripe_body, stripe_headers
+from tests.support.serve import process, write_config
+from tests.support.servers import ask
 
 pytestmark = [
     pytest.mark.anyio,

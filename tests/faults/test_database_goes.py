@@ -9,8 +9,8 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.testing import deliver
-from tests.events import STRIPE_SECRET, stripe_body
-from tests.servers import Postgres, ask, private_postgres
+from tests.support.events import STRIPE_SECRET, stripe_body
+from tests.support.servers import Postgres, ask, private_postgres
 
 pytestmark = pytest.mark.anyio
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.events import stripe_body, stripe_headers
-from tests.servers import ask
-from tests.serving import process, write_config
+from tests.support.events import stripe_body, stripe_headers
+from tests.support.serve import process, write_config
+from tests.support.servers import ask
 
 KEPT = "SELECT event_id, body FROM webhook_receipts r JOIN webhook_payloads ON receipt_id = r.id"
 

@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.events import STRIPE_SECRET, stripe_body, stripe_headers
-from tests.servers import ask
-from tests.serving import Process, process
+from tests.support.events import STRIPE_SECRET, stripe_body, stripe_headers
+from tests.support.serve import Process, process
+from tests.support.servers import ask
 
 HOOKS = """
 import asyncio

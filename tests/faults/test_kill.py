@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.senders import Ledger, send
-from tests.servers import ask
-from tests.serving import Process, write_config
+from tests.support.recording_senders import Ledger, send
+from tests.support.serve import Process, write_config
+from tests.support.servers import ask
 
 pytestmark = pytest.mark.anyio
 

@@ -12,9 +12,9 @@ from oncehook.config.settings import Settings
 from oncehook.model.errors import StoreUnavailable
 from oncehook.store import make_store
 from oncehook.store.store import Store
-from tests.events import make_claim
-from tests.faults.proxy import Proxy, proxied
-from tests.servers import Postgres, ask
+from tests.support.events import make_claim
+from tests.support.proxy import Proxy, proxied
+from tests.support.servers import Postgres, ask
 
 pytestmark = pytest.mark.anyio
 

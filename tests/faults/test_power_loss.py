@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tests.faults.power import LEFT, Disk, compile_library, read_journal
-from tests.faults.senders import Ledger, send
-from tests.servers import ask
-from tests.serving import ONCEHOOK, Process, write_config
+from tests.support.recording_senders import Ledger, send
+from tests.support.serve import ONCEHOOK, Process, write_config
+from tests.support.servers import ask
 
 pytestmark = [
     pytest.mark.anyio,

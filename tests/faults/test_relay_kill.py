@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from oncehook import Inbox
-from tests.events import Rows, make_claim
 from tests.faults.relay_worker import HEIR
-from tests.working import until
+from tests.support.events import Rows, make_claim
+from tests.support.work import until
 
 pytestmark = pytest.mark.anyio
 

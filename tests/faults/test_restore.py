@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from oncehook.testing import deliver
-from tests.faults.proxy import proxied
 from tests.faults.test_database_goes import check, under_load
-from tests.servers import Postgres, ask, private_postgres
+from tests.support.proxy import proxied
+from tests.support.servers import Postgres, ask, private_postgres
 
 pytestmark = [pytest.mark.anyio, pytest.mark.torture]
 

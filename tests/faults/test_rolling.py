@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.senders import Ledger, send
 from tests.faults.test_kill import check
-from tests.servers import Postgres, children_of
-from tests.serving import Process, write_config
+from tests.support.recording_senders import Ledger, send
+from tests.support.serve import Process, write_config
+from tests.support.servers import Postgres, children_of
 
 pytestmark = pytest.mark.anyio
 

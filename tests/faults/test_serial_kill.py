@@ -8,9 +8,9 @@ import pytest
 
 from oncehook import Inbox
 from tests.faults.test_worker_kill import UNFINISHED, WorkerProcess, until
-from tests.serial import check_order
-from tests.servers import Postgres, ask
-from tests.test_serial import claims_of, interleaved
+from tests.store.test_serial import claims_of, interleaved
+from tests.support.serial_order import check_order
+from tests.support.servers import Postgres, ask
 
 pytestmark = pytest.mark.anyio
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.senders import Ledger, send
 from tests.faults.test_kill import check
-from tests.serving import Process, write_config
+from tests.support.recording_senders import Ledger, send
+from tests.support.serve import Process, write_config
 
 pytestmark = [
     pytest.mark.anyio,

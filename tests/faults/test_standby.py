@@ -12,12 +12,12 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.testing import deliver
-from tests.events import STRIPE_SECRET, stripe_body
-from tests.faults.proxy import proxied
 from tests.faults.test_database_goes import check, under_load
-from tests.servers import Postgres, ask, private_postgres
-from tests.serving import ONCEHOOK, write_config
-from tests.standbys import following
+from tests.support.events import STRIPE_SECRET, stripe_body
+from tests.support.proxy import proxied
+from tests.support.serve import ONCEHOOK, write_config
+from tests.support.servers import Postgres, ask, private_postgres
+from tests.support.standbys import following
 
 pytestmark = pytest.mark.anyio
 

@@ -8,9 +8,9 @@ import pytest
 
 from oncehook import Event, Inbox
 from oncehook.runtime import STOP_MARGIN
-from tests.events import STRIPE_SECRET, make_claim
-from tests.faults.proxy import proxied
-from tests.servers import Postgres
+from tests.support.events import STRIPE_SECRET, make_claim
+from tests.support.proxy import proxied
+from tests.support.servers import Postgres
 
 pytestmark = pytest.mark.anyio
 

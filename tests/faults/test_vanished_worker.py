@@ -8,10 +8,10 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.store.postgres.session import IDLE, session_limits, session_name
-from tests.events import make_claim
-from tests.faults.proxy import proxied
 from tests.faults.test_worker_kill import WorkerProcess, until
-from tests.servers import PgBouncer, Postgres, ask, private_pgbouncer
+from tests.support.events import make_claim
+from tests.support.proxy import proxied
+from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("pgbouncer")]
 

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from oncehook import Inbox
-from tests.events import make_claim
-from tests.servers import Postgres, ask
+from tests.support.events import make_claim
+from tests.support.servers import Postgres, ask
 
 pytestmark = pytest.mark.anyio
 

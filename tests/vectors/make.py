@@ -11,7 +11,7 @@ from typing import Any
 
 from oncehook.model.delivery import Delivery
 from oncehook.providers.definition import built_in_names
-from tests.senders import NOW, OPTIONS, SENDERS, Sender
+from tests.support.providers import NOW, OPTIONS, SENDERS, Sender
 
 FOLDER = Path(__file__).parent
 

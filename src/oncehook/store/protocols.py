@@ -1,6 +1,6 @@
 """What the receiver, the worker and the relay need of a database, one protocol per area.
 
-`operator_protocols.py` has the protocols for operators. One suite, tests/conformance, checks every database against
+`operator_protocols.py` has the protocols for operators. One suite, tests/store, checks every database against
 both.
 """
 

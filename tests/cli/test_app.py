@@ -1,0 +1,113 @@
+"""Which inbox a command is for: `--app`, the word APP, or `app` in oncehook.toml."""
+
+from pathlib import Path
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.model.states import State
+from tests.cli.test_work import on_store
+from tests.support.command_line import Run
+from tests.support.events import make_claim
+
+HOOKS = """
+from oncehook import Inbox
+
+inbox = Inbox("sqlite:///shop.db")
+inbox.source("stripe", secrets=["whsec_test"])
+"""
+
+
+@pytest.fixture
+def shop(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONCEHOOK_CONFIG", raising=False)
+    (in_folder / "hooks.py").write_text(HOOKS)
+    facts = {"status": State.FAILED, "outcome": "failed", "error": "KeyError: 'in_1'"}
+    on_store(lambda **given: Inbox("sqlite:///shop.db", **given), make_claim("evt_1"), **facts)
+
+
+def test_every_look_takes_the_app(run: Run, shop: None) -> None:
+    (event,) = run("events", "--app", "hooks:inbox", "--json").lines
+    assert event["event_id"] == "evt_1"
+    assert run("show", "evt_1", "--app", "hooks:inbox").code == 0
+    assert "KeyError" in run("dead", "--app", "hooks:inbox").out
+    assert run("stats", "--app", "hooks:inbox", "--json").lines[0]["failed"] == 1
+    assert run("effects", "--app", "hooks:inbox").code == 1  # there are none
+
+
+def test_without_it_the_sentence_says_how(run: Run, shop: None) -> None:
+    told = run("events")
+    assert told.code == 2 and "--app module:inbox" in told.error
+    wrong = run("events", "--app", "nowhere:inbox")
+    assert wrong.code == 2 and "there is no module nowhere" in wrong.error
+
+
+SECOND = HOOKS.replace("shop.db", "second.db")
+
+
+def name_app(folder: Path, app: str) -> None:
+    (folder / "oncehook.toml").write_text(f'app = "{app}"\n')
+
+
+def test_every_command_uses_the_app_of_the_file(run: Run, shop: None, in_folder: Path) -> None:
+    name_app(in_folder, "hooks:inbox")
+    assert run("events", "--json").lines[0]["event_id"] == "evt_1"
+    assert run("show", "evt_1").code == 0
+    assert "KeyError" in run("dead").out
+    assert run("stats", "--json").lines[0]["failed"] == 1
+    assert "up to date" in run("migrate").out
+    assert run("email", "suppressed").code == 1  # nobody is, and the database was found
+    assert run("secrets", "--json").lines[0]["source"] == "stripe"
+    assert run("pause", "stripe").code == 0
+    assert run("doctor", "signature").code == 1
+    assert "ok" in run("doctor").out
+    assert run("alerts").code == 0
+    assert "stripe" in run("prune", "--dry-run").out
+    assert run("replay", "evt_1").code == 0
+    assert not (in_folder / "oncehook.db").exists()  # no command has looked in the default database
+
+
+def test_option_and_word_override_the_app_of_the_file(run: Run, shop: None, in_folder: Path) -> None:
+    name_app(in_folder, "second:inbox")
+    (in_folder / "second.py").write_text(SECOND)
+    assert "there is no inbox at second.db" in run("events").error
+    assert run("events", "--app", "hooks:inbox").code == 0
+    assert run("prune", "hooks:inbox", "--dry-run").code == 0
+    assert run("prune", "--app", "hooks:inbox", "--dry-run").code == 0
+    both = run("prune", "hooks:inbox", "--app", "second:inbox")
+    assert both.code == 2 and "give one of them" in both.error
+    assert "there is no inbox at oncehook.db" in run("events", "--app", "").error
+
+
+def test_environment_overrides_the_app_of_the_file(
+    run: Run, shop: None, in_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name_app(in_folder, "nowhere:inbox")
+    monkeypatch.setenv("ONCEHOOK_APP", "hooks:inbox")
+    assert run("events").code == 0
+
+
+@pytest.mark.parametrize(
+    ("app", "code", "sentence"),
+    [
+        ("hooks", "", "hooks is not module:inbox"),
+        ("missing_module:inbox", "", "there is no module missing_module"),
+        ("hooks:outbox", HOOKS, "hooks has no outbox: did you mean hooks:inbox?"),
+        ("hooks:inbox", "inbox = 3\n", "hooks:inbox is a int, not an Inbox"),
+        ("hooks:inbox", "import json\n\ninbox = json.loads('{')\n", "JSONDecodeError"),
+        ("hooks:inbox", "import json\n\ninbox = json.loads('{')\n", "(hooks.py:3)"),
+        ("hooks:inbox", "import no_such_package\n", "No module named 'no_such_package' (hooks.py:1)"),
+        ("hooks:inbox", "1 / 0\n", 'can do without it: --app ""'),
+        ("hooks:inbox", "\ninbox = (\n", "SyntaxError"),
+        ("hooks:inbox", "\ninbox = (\n", "(hooks.py:2)"),
+    ],
+)
+@pytest.mark.parametrize("command", [["events"], ["serve", "--port", "0"], ["worker"]])
+def test_bad_app_is_one_sentence(
+    run: Run, in_folder: Path, app: str, code: str, sentence: str, command: list[str]
+) -> None:
+    name_app(in_folder, app)
+    (in_folder / "hooks.py").write_text(code)
+    told = run(*command)
+    assert told.code == 2 and sentence in told.error and "Traceback" not in told.error
+    assert len(told.error.splitlines()) == 1

@@ -1,0 +1,176 @@
+"""Effects whose target is an HTTP address: posted after the commit, with one key, and only where they may go."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oncehook import Effect, Event, Inbox
+from oncehook.effects import http
+from oncehook.effects.http import Posting
+from oncehook.http_client import circuit_breaker as target_module
+from oncehook.http_client.circuit_breaker import Call, Target
+from oncehook.http_client.client import Outgoing
+from oncehook.observability import signals
+from oncehook.testing import advance
+from tests.support.events import Rows
+from tests.support.http_target import Request, receiving, said
+from tests.support.work import claim, until
+
+pytestmark = pytest.mark.anyio
+
+STATES = "SELECT status, attempts, last_error FROM webhook_effects"
+
+
+@pytest.fixture
+def make(tmp_path: Path, database: str) -> Callable[..., Inbox]:
+    """An inbox whose handler posts to `url`; `allowed` is what its file names."""
+
+    def make(url: str, *allowed: str) -> Inbox:
+        config = tmp_path / "oncehook.toml"
+        config.write_text(
+            f'database = "{database}"\npoll = "50ms"\neffect_targets = {list(allowed)}\n'.replace("'", '"')
+        )
+        inbox = Inbox(config=str(config))
+        inbox.source("stripe", secrets=["whsec_test"])
+
+        @inbox.on("stripe", "invoice.paid")
+        async def paid(event: Event) -> None:
+            await event.effect("notify:in_1", url, invoice="in_1", amount=2900)
+
+        return inbox
+
+    return make
+
+
+async def test_an_effect_is_posted_once_with_its_key_though_several_events_ask_for_it(
+    make: Callable[..., Inbox], rows: Rows
+) -> None:
+    async with receiving(said(200)) as target:
+        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1", "evt_2")
+            await until(lambda: rows(STATES) == [("done", 1, None)])
+    (request,) = target.requests
+    assert request.body == b'{"invoice":"in_1","amount":2900}'
+    assert request.headers["content-type"] == "application/json"
+    assert len(request.headers["idempotency-key"]) == 40 and request.headers["oncehook-source"] == "stripe"
+
+
+async def test_arguments_of_any_name_and_any_text_are_posted_as_they_were_given(
+    make: Callable[..., Inbox], rows: Rows
+) -> None:
+    args = {"effect": 1, "self": 2, "timeout": 3, "text": "\ud800\x00é", "number": 2**70}
+    async with receiving(said(200)) as target:
+        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+
+        @inbox.on("stripe", "invoice.voided")
+        async def voided(event: Event) -> None:
+            await event.effect("voided:in_1", target.url.replace("http", "HTTP"), **args)
+
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1", type="invoice.voided")
+            await until(lambda: rows(STATES) == [("done", 1, None)])
+    (request,) = target.requests
+    assert json.loads(request.body) == args
+
+
+async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
+    make: Callable[..., Inbox], rows: Rows
+) -> None:
+    async with receiving(said(503, "Retry-After: 1"), said(409), said(204)) as target:
+        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1")
+            for attempts in (1, 2):
+                await until(lambda count=attempts: len(target.requests) == count)  # type: ignore[misc]
+                await until(lambda: rows(STATES)[0][0] == "retrying")
+                await advance(inbox, "2h")
+                inbox._runtime.relay.wake()  # type: ignore[union-attr]
+            await until(lambda: rows(STATES)[0][:2] == ("done", 3))
+    assert len({request.headers["idempotency-key"] for request in target.requests}) == 1
+
+
+async def test_410_gives_up(make: Callable[..., Inbox], rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+    async with receiving(said(410)) as target:
+        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1")
+            await until(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
+    assert "410" in rows(STATES)[0][2] and "hidden-in-the-query" not in rows(STATES)[0][2]
+    [line] = [record for record in caplog.records if record.msg.startswith("effect_dead")]
+    assert vars(line)["target"] == f"http://127.0.0.1:{target.port}"  # a path may hold a secret
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://a.example/secret", "https://a.example?secret", "https://me:secret@a.example#x", "https://a.example"],
+)
+def test_of_an_address_a_line_has_the_origin(url: str) -> None:
+    assert signals.target_told("http", url) == "https://a.example"
+    assert signals.target_told("topic", "a/b") == "a/b"
+
+
+async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names_it(
+    make: Callable[..., Inbox], rows: Rows
+) -> None:
+    async with receiving(said(200)) as canary:
+        inbox = make(canary.url)
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1")
+            await until(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
+    assert canary.connections == 0
+    assert rows(STATES)[0][:2] == ("failed", 1)
+
+
+async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_alone(
+    tmp_path: Path, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has 8 places; who finds none goes back uncounted, and another effect is performed meanwhile."""
+    monkeypatch.setattr(target_module, "PATIENCE", 0.2)
+    go_on = asyncio.Event()
+    done: list[str] = []
+
+    async def stall(request: Request, writer: asyncio.StreamWriter) -> None:
+        await go_on.wait()
+        writer.write(said(500))
+
+    async with receiving(stall) as target:
+        config = tmp_path / "oncehook.toml"
+        allowed = f'effect_targets = ["http://127.0.0.1:{target.port}"]'
+        config.write_text(f'database = "{database}"\npoll = "50ms"\n{allowed}\n')
+        inbox = Inbox(config=str(config))
+        inbox.source("stripe", secrets=["whsec_test"])
+
+        @inbox.effect
+        async def mail(effect: Effect) -> None:
+            done.append(effect.key)
+
+        @inbox.on("stripe", "*")
+        async def paid(event: Event) -> None:
+            await event.effect(event.id, mail if event.id == "mail" else target.url)
+
+        async with inbox.lifespan():
+            await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
+            await until(lambda: target.under_way == 8)
+            await claim(inbox, "mail")
+            await until(lambda: done == ["mail"])
+            assert target.most_under_way == 8
+            go_on.set()
+            counted = "SELECT sum(attempts) FROM webhook_effects WHERE kind = 'http'"
+            await until(lambda: int(rows(counted)[0][0]) == len(target.requests) > 0)
+            assert len(target.requests) < 40
+
+
+def test_origins_that_are_well_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http, "MOST_TARGETS", 3)
+    shared = Target("https://shared.test", 4)
+    posting = Posting(Outgoing(), (), {"https://shared.test": shared})
+    assert posting._target("https://shared.test") is shared
+    bad = posting._target("https://bad.test")
+    Call(bad).failed()
+    for number in range(10):
+        posting._target(f"https://{number}.test")
+    assert len(posting._own) <= 4 and posting._target("https://bad.test") is bad

@@ -1,0 +1,141 @@
+"""`max_attempts`, `retry` and `timeout` of a source: the defaults of its handlers and of its forward."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from oncehook import ConfigurationError, Event, Inbox, Retry
+from oncehook.testing import advance, drain
+from tests.support.http_target import receiving, said
+from tests.support.servers import ask
+from tests.support.work import claim, until
+
+pytestmark = pytest.mark.anyio
+
+ROW = "SELECT status, attempts, last_error FROM webhook_receipts"
+
+
+def write(folder: Path, database: str, *lines: str) -> str:
+    file = folder / "oncehook.toml"
+    source = ("[sources.stripe]", 'secrets = ["whsec_test"]', *lines)
+    file.write_text("\n".join((f'database = "{database}"', 'poll = "50ms"', *source)) + "\n")
+    return str(file)
+
+
+async def fails(event: Event) -> None:
+    raise ValueError("not today")
+
+
+@pytest.mark.parametrize("line", ["max_attempts = 2", "retry = { attempts = 2 }"])
+async def test_a_queued_event_is_a_dead_letter_after_the_attempts_of_its_source(
+    line: str, tmp_path: Path, database: str
+) -> None:
+    inbox = Inbox(config=write(tmp_path, database, line), worker=False)
+    inbox.on("stripe", "invoice.*")(fails)
+    async with inbox.lifespan():
+        await claim(inbox, "evt_1", type="invoice.paid")
+        (receipt,) = await drain(inbox, later=True)
+    assert (receipt.status, receipt.attempts) == ("failed", 2)
+
+
+async def test_a_handlers_own_policy_wins_over_its_source(tmp_path: Path, database: str) -> None:
+    inbox = Inbox(config=write(tmp_path, database, "max_attempts = 2", 'timeout = "1ms"'), worker=False)
+    inbox.on("stripe", "invoice.*", retry=Retry(attempts=3, first=0.01), timeout="20s")(fails)
+    async with inbox.lifespan():
+        await claim(inbox, "evt_1", type="invoice.paid")
+        (receipt,) = await drain(inbox, later=True)
+    assert (receipt.status, receipt.attempts, receipt.last_error) == ("failed", 3, "ValueError: not today")
+
+
+async def test_the_pause_before_a_retry_is_the_one_of_the_source(tmp_path: Path, database: str) -> None:
+    config = write(tmp_path, database, 'retry = { first = "3h", factor = 1, most = "3h" }')
+    inbox = Inbox(config=config, worker=False)
+    inbox.on("stripe", "invoice.*")(fails)
+    async with inbox.lifespan():
+        await claim(inbox, *(f"evt_{number}" for number in range(20)), type="invoice.paid")
+        await drain(inbox)
+        await advance(inbox, "10s")  # by the default policy, every one of them would be due now
+        assert len(await drain(inbox)) < 20
+        await advance(inbox, "3h")
+        await drain(inbox)
+    assert min(attempts for (attempts,) in ask(database, "SELECT attempts FROM webhook_receipts")) >= 2
+
+
+async def test_a_handler_that_runs_past_the_timeout_of_its_source_is_ended(tmp_path: Path, database: str) -> None:
+    inbox = Inbox(config=write(tmp_path, database, 'timeout = "50ms"', "max_attempts = 1"), worker=False)
+
+    @inbox.on("stripe", "invoice.*")
+    async def hangs(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    async with inbox.lifespan():
+        await claim(inbox, "evt_1", type="invoice.paid")
+        await drain(inbox)
+    ((status, attempts, error),) = ask(database, ROW)
+    assert (status, attempts) == ("failed", 1)
+    assert "0.05 s" in error
+
+
+async def test_a_source_that_is_added_after_its_handler_decides_as_well(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = make_inbox(worker=False)
+    inbox.on("stripe", "invoice.*")(fails)
+    inbox.source("stripe", secrets=["whsec_test"], retry=Retry(attempts=1))
+    async with inbox.lifespan():
+        await claim(inbox, "evt_1", type="invoice.paid")
+        await drain(inbox)
+    assert ask(database, "SELECT status, attempts FROM webhook_receipts") == [("failed", 1)]
+
+
+async def test_a_forward_is_retried_as_its_source_says(tmp_path: Path, database: str) -> None:
+    async with receiving(said(500), said(500), said(200)) as receiver:
+        lines = (f'forward = "{receiver.url}"', 'retry = { attempts = 2, first = "10ms", most = "20ms" }')
+        inbox = Inbox(config=write(tmp_path, database, *lines))
+        async with inbox.lifespan():
+            await claim(inbox, "evt_1")
+            await until(lambda: ask(database, "SELECT status FROM webhook_receipts") == [("failed",)])
+        assert len(receiver.requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "seconds"),
+    [((), 15.0), (('timeout = "7s"',), 7.0), (('timeout = "7s"', 'forward_timeout = "3s"'), 3.0)],
+)
+def test_a_forwarded_request_may_take_as_long_as_the_source_says(
+    lines: tuple[str, ...], seconds: float, tmp_path: Path
+) -> None:
+    config = write(tmp_path, f"sqlite:///{tmp_path}/a.db", 'forward = "http://127.0.0.1:9/"', *lines)
+    inbox = Inbox(config=config)
+    (handler,) = inbox._runtime.handlers
+    assert handler.function.__self__.timeout == seconds  # type: ignore[attr-defined]
+
+
+WRONG = [
+    ("max_attempts = 0", "sources.stripe.max_attempts is 0: expected more than 0"),
+    ('max_attempts = "many"', "sources.stripe.max_attempts is 'many': expected a whole number"),
+    ('timeout = "soon"', "sources.stripe.timeout is 'soon': expected a duration"),
+    ("timeout = 0", "sources.stripe.timeout is 0: expected more than 0"),
+    ("retry = 5", "sources.stripe.retry is 5: expected a table such as { attempts = 5"),
+    ("retry = {}", "expected a table such as { attempts = 5"),
+    ("retry = { tries = 5 }", "tries is not part of it: known are attempts, first, factor, most"),
+    ("retry = { attempts = 0 }", "attempts: expected more than 0"),
+    ('retry = { first = "soon" }', "first: expected a duration"),
+    ("retry = { factor = 0.5 }", "factor: expected a number, 1 or more"),
+    (
+        'retry = { first = "2h" }',
+        "sources.stripe.retry: Retry(attempts=10, first=7200.0, factor=2.0, most=3600.0) cannot",
+    ),
+    ("max_attempts = 3\nretry = { attempts = 4 }", "max_attempts and retry.attempts are the same: remove one of them"),
+    ('mode = "inline"\nretry = { attempts = 4 }', 'sources.stripe.retry needs mode = "queued"'),
+    ('on_failure = "dead_letter"', 'sources.stripe.on_failure needs mode = "inline"'),
+]
+
+
+@pytest.mark.parametrize(("line", "sentence"), WRONG)
+def test_what_cannot_be_followed_is_an_error_at_start(line: str, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        Inbox(config=write(tmp_path, f"sqlite:///{tmp_path}/a.db", line))
+    assert sentence in str(caught.value)

@@ -1,0 +1,212 @@
+"""A new signature family is one Python module: the example in ADDING_PROVIDERS.md is added, and is complete."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.model.errors import ConfigurationError
+from oncehook.operations.doctor import examine
+from oncehook.providers import families
+from oncehook.providers.definition import read_provider
+from oncehook.testing import DeliveryResponse, deliver, post, sign
+from tests.docs.test_docs import as_own_provider
+from tests.providers.test_definition import ALLOWED
+from tests.support import ROOT
+
+GUIDE = (ROOT / "ADDING_PROVIDERS.md").read_text("utf-8")
+SECRET = "a secret of the test"
+
+
+def block(name: str) -> str:
+    """The file of this name in the guide."""
+    (text,) = re.findall(rf"^```\w+ {re.escape(name)}\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
+    return str(text)
+
+
+# -- in the package -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package and its tests, with the module and the definition of the guide, and nothing else."""
+    folder = tmp_path_factory.mktemp("tree")
+    for name in ("src", "tests"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    providers = folder / "src" / "oncehook" / "providers"
+    (providers / "families" / "globex.py").write_text(block("globex.py"), "utf-8")
+    (providers / "catalog" / "globex.toml").write_text(block("globex.toml"), "utf-8")
+    return folder
+
+
+def run_python(tree: Path, *words: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{tree}"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tree, env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_family_of_the_guide_passes_the_contract_of_every_provider(tree: Path) -> None:
+    assert "wrote globex.json" in run_python(tree, "-m", "tests.vectors.make", "globex")
+    contract = ("test_every_provider.py", "test_vectors.py", "test_signatures.py", "test_definition.py")
+    files = [f"tests/providers/{name}" for name in contract]
+    said = run_python(tree, "-m", "pytest", "--noconftest", "-v", "-k", "globex or test_definition", *files)
+    passed = set(re.findall(r"::(test_\w+).* PASSED", said))
+    assert {
+        "test_each_example_verifies_and_its_id_type_object_and_time_are_found",
+        "test_a_later_attempt_of_an_event_has_the_same_id_and_fingerprint",
+        "test_while_secrets_rotate_the_valid_one_may_be_the_last_of_several",
+        "test_a_changed_body_is_refused_unless_the_provider_signs_none",
+        "test_a_signature_cut_short_at_any_length_is_refused",
+        "test_a_security_header_that_came_twice_is_malformed_even_if_both_are_right",
+        "test_a_body_that_is_not_what_it_claims_to_be_is_malformed",
+        "test_the_window_has_two_sides_and_its_edges_are_inside",
+        "test_a_blank_secret_stops_the_start",
+        "test_a_secret_that_cannot_be_used_is_named_by_its_place_and_never_shown",
+        "test_a_vector_is_verified_and_read_as_it_was",
+        "test_nothing_secret_is_compared_but_in_constant_time",
+        "test_a_built_in_provider_tells_a_person_what_to_paste_and_has_an_example",
+    } <= passed
+    assert "failed" not in said
+
+
+def test_family_of_the_guide_is_known_to_the_commands(tree: Path) -> None:
+    told = json.loads(run_python(tree, "-m", "oncehook", "providers", "globex", "--json"))
+    assert (told["title"], told["signature"]) == ("Globex", "globex")
+
+
+# -- in a module of a user's own ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The definition of the guide as a table of oncehook.toml, with its family in a module outside of the package."""
+    (tmp_path / "globex_family.py").write_text(block("globex.py"), "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    table = block("globex.toml").replace('algorithm = "globex"', 'algorithm = "globex_family:FAMILY"')
+    yield as_own_provider(table, "globex")
+    sys.modules.pop("globex_family", None)
+    families.find.cache_clear()
+
+
+@pytest.fixture
+def inbox(tmp_path: Path, definition: str) -> Inbox:
+    file = tmp_path / "oncehook.toml"
+    database = f'database = "sqlite:///{tmp_path / "inbox.db"}"'
+    file.write_text(f'{database}\n[sources.globex]\nsecrets = ["{SECRET}"]\n{definition}', "utf-8")
+    return Inbox(config=file, worker=False)
+
+
+@pytest.mark.anyio
+async def test_own_family_verifies_rejects_and_recognizes_duplicates(inbox: Inbox) -> None:
+    async with inbox.lifespan():
+        first = await deliver(inbox, "globex", type="order.paid")
+        assert first.outcome == (202, "accepted")
+        assert (await deliver(inbox, "globex", first.sent)).was_duplicate
+        assert (await deliver(inbox, "globex", tampered=True)).outcome == (401, "bad_signature")
+        assert (await deliver(inbox, "globex", now=1.0)).outcome == (401, "stale_timestamp")
+        assert (await deliver(inbox, "globex", secret="another")).outcome == (401, "bad_signature")
+
+
+@pytest.mark.anyio
+async def test_own_family_signs_for_tests(inbox: Inbox) -> None:
+    body = b'{"id":"evt_1","type":"order.paid","order":{"id":"ord_1"}}'
+    source = inbox._runtime.sources["globex"]
+    async with inbox.lifespan():
+        answer = await post(inbox, "globex", body, sign(source.provider, body, SECRET))
+        assert answer.outcome == (202, "accepted")
+
+
+async def causes_of(inbox: Inbox, answer: DeliveryResponse) -> list[str]:
+    assert answer.status == 401
+    runtime = inbox._runtime
+    await runtime.reception.rejections.stop()
+    (case,) = await examine(runtime.store, runtime.sources)
+    return [finding["cause"] for finding in case["findings"]]
+
+
+@pytest.mark.anyio
+async def test_doctor_explains_rejections_of_an_own_family(inbox: Inbox) -> None:
+    async with inbox.lifespan():
+        assert await causes_of(inbox, await post(inbox, "globex", b"{}", {})) == ["no signature"]
+        good = await deliver(inbox, "globex")
+        assert good.sent is not None
+        added = good.sent.body + b"\n"
+        assert await causes_of(inbox, await post(inbox, "globex", added, good.sent.headers)) == ["newline"]
+        assert await causes_of(inbox, await deliver(inbox, "globex", now=1.0)) == ["clock"]
+
+
+@pytest.mark.anyio
+async def test_signature_of_an_own_family_is_not_stored(inbox: Inbox) -> None:
+    async with inbox.lifespan():
+        answer = await deliver(inbox, "globex")
+        assert answer.receipt is not None
+        payload = await inbox._runtime.store.receipts.payload(answer.receipt)
+        assert payload is not None and "globex-seal" not in payload.headers
+
+
+# -- mistakes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "problem"),
+    [
+        (
+            "no_such_module:FAMILY",
+            "signature family no_such_module:FAMILY cannot be imported: ModuleNotFoundError: No module",
+        ),
+        ("json:dumps", "json:dumps is not a signature family"),
+        ("json:nothing", "json:nothing is not a signature family"),
+        (".:FAMILY", "cannot be imported"),
+        ("template", f"signatures[0].algorithm is 'template': allowed are {ALLOWED}"),
+        ("paipal", "did you mean paypal?"),
+    ],
+)
+def test_unknown_family_is_told(algorithm: str, problem: str) -> None:
+    table = {"signatures": [{"algorithm": algorithm}], "event": {"id": "id", "type": "type"}}
+    with pytest.raises(ConfigurationError) as caught:
+        read_provider("acme", table, "providers.acme")
+    assert str(caught.value).startswith("providers.acme: signatures[0].algorithm") and problem in str(caught.value)
+
+
+@pytest.mark.parametrize(("algorithm", "option"), [("sns", "topics"), ("paypal", "webhook_id")])
+def test_definition_lists_the_options_that_its_family_needs(algorithm: str, option: str) -> None:
+    table: dict[str, Any] = {"signatures": [{"algorithm": algorithm}], "event": {"id": "id", "type": "type"}}
+    with pytest.raises(ConfigurationError, match=f'put "{option}" into `options`'):
+        read_provider("acme", table, "providers.acme")
+    assert read_provider("acme", {**table, "options": [option]}, "providers.acme").options == [option]
+
+
+# -- nothing else knows them ----------------------------------------------------------------------------------------
+
+
+def test_every_module_of_the_folder_is_a_family() -> None:
+    for name in families.built_in_names():
+        assert isinstance(families.find(name), families.Family)
+
+
+def test_families_are_named_in_their_own_module_alone() -> None:
+    named = {name for name in families.built_in_names() if families.find(name).named_by} - {"basic"}
+    assert named >= {"braintree", "microsoft", "paypal", "plaid", "sns"}
+    pattern = re.compile(rf"""(?:["'](?:{"|".join(named)})["']|families\.(?:{"|".join(named)})\b)""")
+    folder = ROOT / "src" / "oncehook"
+    files = [file for file in folder.rglob("*.py") if file.parent.name != "families"]
+    texts = {file.relative_to(folder).as_posix(): file.read_text("utf-8") for file in files}
+    assert [name for name, text in texts.items() if pattern.search(text)] == []
+
+
+def test_import_of_the_definitions_imports_no_family() -> None:
+    code = "import oncehook.providers.source, sys; print(*(name for name in sys.modules if '.families.' in name))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

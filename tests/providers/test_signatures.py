@@ -1,0 +1,256 @@
+"""Algorithms in pairs: what one direction signs the other verifies, and nothing of another kind gets through."""
+
+import ast
+import base64
+import hashlib
+import hmac
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed448, padding, rsa, x25519
+
+from oncehook.providers import signatures
+from oncehook.providers.signatures import algorithm, decode, encode, load_secret
+from tests.support.providers import Pair, pair
+
+MESSAGE = b"1800000000.{}"
+NAMES = ["hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha1", "rsa-sha256"]
+
+
+def keys_of(name: str, number: int = 0) -> Pair:
+    return pair(name, "text" if name.startswith("hmac") else "public", number)
+
+
+def signed(name: str, message: bytes = MESSAGE, number: int = 0) -> bytes:
+    kind = algorithm(name)
+    return kind.sign(kind.load_signing(keys_of(name, number).signing, "text"), message)
+
+
+def verifies(name: str, given: list[bytes], *, encoding: str = "base64", message: bytes = MESSAGE) -> bool:
+    kind = algorithm(name)
+    return kind.verify(kind.load(keys_of(name).verifying, "text"), message, given, encoding)
+
+
+@pytest.mark.parametrize("encoding", ["hex", "base64"])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_signed_verifies_and_nothing_else_does(name: str, encoding: str) -> None:
+    good = encode(signed(name), encoding)
+    assert verifies(name, [good], encoding=encoding)
+    assert not verifies(name, [good], encoding=encoding, message=MESSAGE + b" ")
+    assert not verifies(name, [encode(signed(name, b"other"), encoding)], encoding=encoding)
+    assert not verifies(name, [encode(signed(name, number=1), encoding)], encoding=encoding)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_of_several_signatures_any_may_match(name: str) -> None:
+    good = encode(signed(name), "base64")
+    assert verifies(name, [b"", b"AAAA", good])
+    assert not verifies(name, [])
+    assert not verifies(name, [b"", b"AAAA", good[:-4]])
+
+
+@pytest.mark.parametrize(
+    "given", [b"", b"=", b"\xff", b"A", b"AAA", b"AA=A", b" ", b"zz", "ü".encode(), b"\x00" * 64, b"A" * 9999]
+)
+@pytest.mark.parametrize("name", [*NAMES, "token"])
+def test_what_is_no_signature_is_false_and_never_raises(name: str, given: bytes) -> None:
+    if name == "token":
+        assert algorithm(name).verify(b"secret", MESSAGE, [given], "hex") is False
+        return
+    assert verifies(name, [given], encoding="hex") is False
+    assert verifies(name, [given], encoding="base64") is False
+
+
+def test_hmac_is_the_one_of_the_standard_library() -> None:
+    expected = hmac.new(b"key", MESSAGE, hashlib.sha256).hexdigest().encode()
+    assert algorithm("hmac-sha256").verify(b"key", MESSAGE, [expected], "hex")
+    assert not algorithm("hmac-sha256").verify(b"key", MESSAGE, [expected.upper()], "hex")
+
+
+def test_a_token_is_compared_whole() -> None:
+    check = algorithm("token")
+    key = check.load("a long token", "text")
+    assert check.verify(key, b"", [check.sign(key, b"")], "hex")
+    assert not check.verify(key, b"", [b"a long toke", b"a long token ", b""], "hex")
+
+
+SECRET_NAMES = {"expected", "given", "one", "candidate", "secret", "key", "password", "token", "signed", "signature"}
+SECRET_NAMES |= {"digest", "verify_token", "private", "credentials", "hashes", "pairs", "_digest"}
+FOLDER = Path(signatures.__file__).parent
+FAMILIES = [*(FOLDER / "families").glob("*.py")]
+COMPARING = [*FOLDER.glob("*.py"), *FAMILIES]
+COMPARING += [FOLDER.parent / "web" / name for name in ("app.py", "auth.py", "guard.py")]
+
+
+def names_in(node: ast.expr) -> set[str]:
+    """The names that a side of a comparison is made of; what a call returns, or an attribute says, is not the name."""
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Attribute):
+        return {node.attr}
+    if isinstance(node, ast.Subscript):
+        return names_in(node.value)
+    return set()
+
+
+def compared_openly(source: str) -> Iterator[str]:
+    """Comparisons of something secret with `==`, which tells how many bytes were right."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Compare) and any(isinstance(op, (ast.Eq, ast.NotEq)) for op in node.ops):
+            sides = (node.left, *node.comparators)
+            if any(isinstance(side, (ast.Constant, ast.Tuple)) for side in sides):
+                continue  # with a word of the source itself: no secret
+            if SECRET_NAMES & set().union(*(names_in(side) for side in sides)):
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("file", COMPARING, ids=lambda file: f"{file.parent.name}/{file.stem}")
+def test_nothing_secret_is_compared_but_in_constant_time(file: Path) -> None:
+    assert list(compared_openly(file.read_text("utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    ["given == expected", "x if self.token != value else y", "pairs[0] == sent", "found == host.verify_token"],
+)
+def test_the_check_of_comparisons_finds_one(planted: str) -> None:
+    assert list(compared_openly(f"def f():\n    return {planted}"))
+    assert not list(compared_openly("def f():\n    return compare_digest(given, expected) and kind == 'token'"))
+
+
+def test_every_family_compares_in_constant_time_or_leaves_it_to_an_algorithm() -> None:
+    for file in FAMILIES:
+        text = file.read_text("utf-8")
+        compares = any(call in text for call in ("compare_digest(", ".verify", "TOKENS.is_signed_by("))
+        assert compares or file.stem == "__init__", file.name
+
+
+# -- shared secrets -------------------------------------------------------------------------------------------------
+
+
+def test_a_shared_secret_has_the_bytes_of_its_form() -> None:
+    assert load_secret("whsec_c2VjcmV0", "text") == b"whsec_c2VjcmV0"
+    key = b"a key of 16 byte"
+    encoded = "YSBrZXkgb2YgMTYgYnl0ZQ"
+    assert load_secret(f"whsec_{encoded}==", "whsec") == load_secret(f"whsec_{encoded}", "whsec") == key
+    assert load_secret(f"{encoded}==", "whsec") == load_secret(f"{encoded}==", "base64") == key
+    assert load_secret(key.hex(), "hex") == key
+    assert load_secret("Grüße", "text") == "Grüße".encode()
+
+
+@pytest.mark.parametrize(
+    ("secret", "form"),
+    [
+        ("", "text"), (" ", "text"), ("whsec_", "text"), ("\x00", "text"),
+        ("whsec_", "whsec"), ("whsec_AAAA", "whsec"), ("whsec_IA==", "whsec"), ("", "base64"), ("AAAAAAAA", "base64"),
+        ("", "hex"), ("00" * 64, "hex"), ("whsec_not base64", "whsec"), ("c2VjcmV", "base64"), ("0x00", "hex"),
+        ("ü", "base64"), ("whsec_YQ==", "whsec"), ("whsec_c2VjcmV0", "whsec"),
+        ("c2VjcmV0", "base64"), ("61" * 15, "hex"),
+    ],
+)  # fmt: skip
+def test_a_secret_that_is_empty_in_any_guise_is_an_error(secret: str, form: str) -> None:
+    with pytest.raises(ValueError, match="it is "):
+        load_secret(secret, form)
+
+
+def test_a_key_of_zeros_is_the_empty_key_of_hmac() -> None:
+    """Why zeros are refused above: anyone could sign."""
+    assert hmac.digest(b"", MESSAGE, "sha256") == hmac.digest(bytes(64), MESSAGE, "sha256")
+
+
+# -- public keys ----------------------------------------------------------------------------------------------------
+
+
+def spki(key: object, encoding: serialization.Encoding = serialization.Encoding.DER) -> bytes:
+    public: bytes = key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)  # type: ignore[attr-defined]
+    return public
+
+
+def test_a_public_key_may_be_pem_base64_or_hex() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    signature = encode(key.sign(MESSAGE, ec.ECDSA(hashes.SHA256())), "base64")
+    kind = algorithm("ecdsa-p256-sha256")
+    pem = spki(key, serialization.Encoding.PEM).decode()
+    for given in (pem, f"\n{pem}\n", base64.b64encode(spki(key)).decode(), spki(key).hex()):
+        assert kind.verify(kind.load(given, "public"), MESSAGE, [signature], "base64")
+
+
+def test_an_ed25519_key_may_be_raw() -> None:
+    keys = pair("ed25519", "whpk", 0)
+    raw = base64.b64decode(keys.verifying.removeprefix("whpk_"))
+    kind = algorithm("ed25519")
+    signature = encode(kind.sign(kind.load_signing(keys.signing, "whsk"), MESSAGE), "hex")
+    for given in (keys.verifying, raw.hex(), base64.b64encode(raw).decode()):
+        assert kind.verify(kind.load(given, "public"), MESSAGE, [signature], "hex")
+
+
+def test_a_signing_key_may_carry_its_public_half() -> None:
+    keys = pair("ed25519", "whpk", 0)
+    seed, public = (base64.b64decode(text[5:]) for text in (keys.signing, keys.verifying))
+    kind = algorithm("ed25519")
+    both = "whsk_" + base64.b64encode(seed + public).decode()
+    assert kind.sign(kind.load_signing(both, ""), MESSAGE) == kind.sign(kind.load_signing(keys.signing, ""), MESSAGE)
+
+
+OTHER_KINDS = {
+    "P-384": lambda: ec.generate_private_key(ec.SECP384R1()),
+    "secp256k1": lambda: ec.generate_private_key(ec.SECP256K1()),
+    "Ed448": ed448.Ed448PrivateKey.generate,
+    "X25519": x25519.X25519PrivateKey.generate,
+}
+
+
+@pytest.mark.parametrize("other", OTHER_KINDS)
+@pytest.mark.parametrize("name", ["ed25519", "ecdsa-p256-sha256", "rsa-sha256"])
+def test_a_key_of_another_kind_is_refused_at_start_up(name: str, other: str) -> None:
+    text = base64.b64encode(spki(OTHER_KINDS[other]())).decode()
+    with pytest.raises(ValueError, match="is needed") as caught:
+        algorithm(name).load(text, "public")
+    assert text not in str(caught.value)
+
+
+def test_each_kind_of_key_is_refused_by_the_others() -> None:
+    kinds = ["ed25519", "ecdsa-p256-sha256", "rsa-sha256"]
+    for name in kinds:
+        for other in kinds:
+            if other != name:
+                with pytest.raises(ValueError, match="is needed"):
+                    algorithm(name).load(keys_of(other).verifying, "public")
+
+
+def test_an_rsa_key_that_is_too_short_is_refused() -> None:
+    short = rsa.generate_private_key(65537, 1024)
+    with pytest.raises(ValueError, match="2048 bits"):
+        algorithm("rsa-sha256").load(base64.b64encode(spki(short)).decode(), "public")
+
+
+def test_an_ed25519_key_of_zeros_is_refused() -> None:
+    for text in ("whpk_" + base64.b64encode(bytes(32)).decode(), "00" * 32):
+        with pytest.raises(ValueError, match="not a key"):
+            algorithm("ed25519").load(text, "whpk")
+
+
+def test_rsa_with_the_other_digest_or_padding_does_not_verify() -> None:
+    assert not verifies("rsa-sha256", [encode(signed("rsa-sha1"), "base64")])
+    assert not verifies("rsa-sha1", [encode(signed("rsa-sha256"), "base64")])
+    kind = algorithm("rsa-sha256")
+    key = kind.load_signing(keys_of("rsa-sha256").signing, "public")
+    pss = key.sign(MESSAGE, padding.PSS(padding.MGF1(hashes.SHA256()), 32), hashes.SHA256())
+    assert not verifies("rsa-sha256", [encode(pss, "base64")])
+
+
+# -- encodings ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("encoding", ["hex", "base64"])
+def test_an_encoding_and_its_inverse_agree(encoding: str) -> None:
+    for raw in (b"", b"\x00", b"any bytes \xff"):
+        assert decode(encode(raw, encoding), encoding) == raw
+
+
+@pytest.mark.parametrize("text", [b"A", b"AAA", b"AA=", b"AA-_", b"AA A", b"AAAA\n", b"\xff"])
+def test_base64_with_foreign_characters_or_without_its_padding_is_an_error(text: bytes) -> None:
+    with pytest.raises(ValueError, match="it is not base64"):
+        decode(text, "base64")

@@ -1,0 +1,375 @@
+"""Group commit, on real stores: what is shared, who gets which result, and what a cancelled waiter changes."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from oncehook.concurrency.clock import Clock
+from oncehook.config.settings import Settings
+from oncehook.model.claim import Claim, Claimed
+from oncehook.model.errors import IntakeFull, RowRefused, StoreUnavailable
+from oncehook.receiver.claim import MOST_IN_A_BATCH, Claimer
+from oncehook.store import make_store
+from oncehook.store.store import Store
+from tests.support.events import NO_STATE, Rows, make_claim
+
+pytestmark = pytest.mark.anyio
+
+COUNT = "SELECT count(*) FROM webhook_receipts"
+
+
+class Watched:
+    """A real store behind a gate: it remembers each batch, and holds it until the gate is open."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.parallel = store.claims.parallel
+        self.batches: list[list[str]] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.entered = asyncio.Condition()
+        self.bug: Exception | None = None
+
+    async def insert(self, claims: Sequence[Claim]) -> list[Claimed]:
+        self.batches.append([claim.event_id for claim in claims])
+        async with self.entered:
+            self.entered.notify_all()
+        await self.gate.wait()
+        if self.bug is not None:
+            bug, self.bug = self.bug, None
+            raise bug
+        return await self.store.claims.insert(claims)
+
+    async def until_batches(self, count: int) -> None:
+        async with self.entered:
+            await asyncio.wait_for(self.entered.wait_for(lambda: len(self.batches) >= count), 5)
+
+
+class MovedClock(Clock):
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+@pytest.fixture
+async def watched(database: str) -> AsyncIterator[Watched]:
+    store = make_store(Settings(database=database))
+    await store.open()
+    watched = Watched(store)
+    yield watched
+    watched.gate.set()
+    await store.close()
+
+
+def make_claimer(store: Any, **changes: Any) -> Claimer:
+    usual: dict[str, Any] = {"observe": lambda seen: None, "limit": 10_000, "limit_bytes": 2**26, "timeout": 10.0}
+    return Claimer(store, **usual | changes)
+
+
+async def start(claimer: Claimer, *groups: Sequence[Claim]) -> "list[asyncio.Task[list[Claimed]]]":
+    """Begin a claim of each group, and go as far as their waiting."""
+    tasks = [asyncio.create_task(claimer.claim(group)) for group in groups]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def hold(claimer: Claimer, watched: Watched) -> "list[asyncio.Task[list[Claimed]]]":
+    """Have as many commits under way as the store takes at once, and keep them there."""
+    watched.gate.clear()
+    tasks = []
+    for number in range(watched.parallel):
+        tasks += await start(claimer, [make_claim(f"held_{number}")])
+        await watched.until_batches(number + 1)
+    return tasks
+
+
+# -- sharing --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_idle_claim_starts_at_once(watched: Watched) -> None:
+    watched.gate.clear()
+    (task,) = await start(make_claimer(watched), [make_claim("evt_1")])
+    await asyncio.sleep(0)  # one turn of the loop: no timer, no delay
+    assert watched.batches == [["evt_1"]]
+    watched.gate.set()
+    assert (await task)[0].fresh
+
+
+async def test_claims_that_arrive_during_a_commit_share_the_next_one(watched: Watched, rows: Rows) -> None:
+    claimer = make_claimer(watched)
+    held = await hold(claimer, watched)
+    tasks = await start(claimer, *([make_claim(f"evt_{n:03}")] for n in range(300)))
+    watched.gate.set()
+    assert all(claimed.fresh for (claimed,) in await asyncio.gather(*held, *tasks))
+    assert [len(batch) for batch in watched.batches] == [1] * watched.parallel + [300]
+    assert rows(COUNT) == [(300 + watched.parallel,)]
+
+
+async def test_a_batch_holds_whole_deliveries_and_no_more_than_its_size(watched: Watched, rows: Rows) -> None:
+    claimer = make_claimer(watched)
+    held = await hold(claimer, watched)
+    groups = [[make_claim(f"evt_{g}_{n}") for n in range(7)] for g in range(150)]
+    huge = [make_claim(f"huge_{n}") for n in range(MOST_IN_A_BATCH + 100)]
+    tasks = await start(claimer, *groups, huge)
+    watched.gate.set()
+    await asyncio.gather(*held, *tasks)
+    assert all(len(batch) <= MOST_IN_A_BATCH for batch in watched.batches[:-1])
+    where = {event_id: number for number, batch in enumerate(watched.batches) for event_id in batch}
+    for group in [*groups, huge]:
+        assert len({where[claim.event_id] for claim in group}) == 1
+    assert rows(COUNT) == [(150 * 7 + len(huge) + watched.parallel,)]
+
+
+async def test_receipts_of_a_batch_are_numbered_in_order_of_arrival(watched: Watched) -> None:
+    claimer = make_claimer(watched)
+    held = await hold(claimer, watched)
+    ids = [f"evt_{n}" for n in range(100)]
+    random.Random(1).shuffle(ids)
+    tasks = await start(claimer, *([make_claim(event_id)] for event_id in ids))
+    watched.gate.set()
+    await asyncio.gather(*held)
+    assert watched.batches[-1] == ids
+    numbers = [one.receipt for (one,) in await asyncio.gather(*tasks)]
+    assert numbers == sorted(numbers)
+
+
+async def test_one_claim_after_the_other_never_stalls(watched: Watched, rows: Rows) -> None:
+    claimer = make_claimer(watched)
+    for number in range(50):
+        (claimed,) = await asyncio.wait_for(claimer.claim([make_claim(f"evt_{number}")]), 5)
+        assert claimed.fresh
+    assert await claimer.claim([]) == []
+    assert rows(COUNT) == [(50,)]
+
+
+# -- results --------------------------------------------------------------------------------------------------------
+
+
+async def test_twins_in_one_batch_have_one_winner_and_another_body_is_flagged(watched: Watched, rows: Rows) -> None:
+    claimer = make_claimer(watched)
+    held = await hold(claimer, watched)
+    tasks = await start(
+        claimer,
+        [make_claim("evt_1", body=b"one")],
+        [make_claim("evt_1", body=b"two")],
+        [make_claim("evt_1", body=b"one")],
+        [make_claim("evt_1", body=b"one"), make_claim("evt_2"), make_claim("evt_1", body=b"two")],
+    )
+    watched.gate.set()
+    await asyncio.gather(*held)
+    results = [[(c.fresh, c.same_body) for c in result] for result in await asyncio.gather(*tasks)]
+    assert results[:3] == [[(True, True)], [(False, False)], [(False, True)]]
+    assert results[3] == [(False, True), (True, True), (False, False)]
+    assert rows("SELECT body FROM webhook_payloads p JOIN webhook_receipts r ON r.id = receipt_id AND event_id='evt_1'")
+    assert rows(COUNT) == [(2 + watched.parallel,)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_every_waiter_gets_exactly_its_own_results(watched: Watched, rows: Rows, seed: int) -> None:
+    chance = random.Random(seed)
+    claimer = make_claimer(watched)
+    pool = [f"evt_{n}" for n in range(60)]
+    groups = [
+        [make_claim(event_id, body=chance.choice([b"a", b"b"])) for event_id in chance.choices(pool, k=size)]
+        for size in chance.choices([1, 1, 1, 2, 5, 20], k=80)
+    ]
+    tasks: list[asyncio.Task[list[Claimed]]] = []
+    for group in groups:
+        tasks += await start(claimer, group)
+        for _ in range(chance.choice([0, 0, 0, 1, 3])):
+            await asyncio.sleep(0)
+    results = await asyncio.gather(*tasks)
+    stored = {
+        event_id: (receipt, bytes(body))
+        for receipt, event_id, body in rows(
+            "SELECT r.id, event_id, body FROM webhook_receipts r JOIN webhook_payloads ON receipt_id = r.id"
+        )
+    }
+    fresh: list[str] = []
+    for group, result in zip(groups, results, strict=True):
+        assert len(result) == len(group)
+        for claim, claimed in zip(group, result, strict=True):
+            receipt, body = stored[claim.event_id]
+            assert claimed.receipt == receipt
+            assert claimed.same_body == (claim.body == body)
+            fresh += [claim.event_id] * claimed.fresh
+    assert sorted(fresh) == sorted(stored) == sorted({claim.event_id for group in groups for claim in group})
+
+
+# -- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("poisoned", [{0}, {39}, {3, 4, 31}])
+async def test_a_poison_row_fails_alone(watched: Watched, rows: Rows, poisoned: set[int]) -> None:
+    claimer = make_claimer(watched)
+    held = await hold(claimer, watched)
+    groups = [[make_claim(f"evt_{n:02}", **{"status": NO_STATE} if n in poisoned else {})] for n in range(40)]
+    tasks = await start(claimer, *groups)
+    watched.gate.set()
+    await asyncio.gather(*held)
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert {n for n, result in enumerate(results) if isinstance(result, RowRefused)} == poisoned
+    assert all(isinstance(result, RowRefused) or result[0].fresh for result in results)  # type: ignore[index]
+    assert rows("SELECT count(*) FROM webhook_receipts WHERE event_id LIKE 'evt%'") == [(40 - len(poisoned),)]
+
+
+async def test_the_events_of_a_delivery_are_recorded_together_or_not_at_all(watched: Watched, rows: Rows) -> None:
+    claimer = make_claimer(watched)
+    group = [make_claim("evt_1"), make_claim("evt_2", status=NO_STATE), make_claim("evt_3")]
+    with pytest.raises(RowRefused):
+        await claimer.claim(group)
+    assert rows(COUNT) == [(0,)]
+    assert all(claimed.fresh for claimed in await claimer.claim([group[0], group[2]]))
+
+
+async def test_a_cancelled_waiter_loses_its_answer_and_nothing_else(watched: Watched, rows: Rows) -> None:
+    claimer = make_claimer(watched)
+    held = await hold(claimer, watched)
+    before, cancelled, after = await start(claimer, *([make_claim(f"evt_{n}")] for n in range(3)))
+    cancelled.cancel()
+    held[0].cancel()
+    await asyncio.wait([cancelled, held[0]])
+    watched.gate.set()
+    assert (await before)[0].fresh and (await after)[0].fresh
+    await claimer.drain()
+    assert cancelled.cancelled() and held[0].cancelled()
+    assert rows(COUNT) == [(3 + watched.parallel,)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_waiters_cancelled_at_any_moment_neither_lose_nor_corrupt(
+    watched: Watched, rows: Rows, seed: int
+) -> None:
+    chance = random.Random(seed)
+    claimer = make_claimer(watched)
+    begun: list[str] = []
+    answered: dict[str, Claimed] = {}
+
+    async def claim(event_id: str) -> None:
+        begun.append(event_id)
+        (answered[event_id],) = await claimer.claim([make_claim(event_id)])
+
+    for round_number in range(25):
+        tasks = []
+        for place in range(12):
+            tasks.append(asyncio.create_task(claim(f"{round_number}_{place}")))
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            if chance.random() < 0.5:
+                chance.choice(tasks).cancel()
+        for task in chance.sample(tasks, 3):
+            await asyncio.sleep(chance.random() * 0.002)
+            task.cancel()
+        await asyncio.wait_for(asyncio.wait(tasks), 10)
+    await claimer.drain()
+    stored = dict(rows("SELECT event_id, id FROM webhook_receipts"))
+    assert sorted(stored) == sorted(begun)
+    assert len(answered) < len(begun)
+    assert all(claimed.fresh and claimed.receipt == stored[id] for id, claimed in answered.items())
+
+
+@pytest.mark.parametrize("limit", [{"limit": 10}, {"limit_bytes": 1000}], ids=str)
+async def test_a_full_intake_refuses_at_once_and_takes_again_when_it_has_room(
+    watched: Watched, rows: Rows, limit: dict[str, int]
+) -> None:
+    claimer = make_claimer(watched, **limit)
+    held = await hold(claimer, watched)
+    inside = await start(claimer, *([make_claim(f"evt_{n}", body=b"x" * 120)] for n in range(7)))
+    with pytest.raises(IntakeFull) as refusal:
+        await asyncio.wait_for(claimer.claim([make_claim(f"more_{n}", body=b"x" * 120) for n in range(3)]), 5)
+    assert refusal.value.retry_after > 0
+    watched.gate.set()
+    await asyncio.gather(*held, *inside)
+    larger_than_the_intake = [make_claim(f"large_{n}", body=b"x" * 120) for n in range(20)]
+    assert all(claimed.fresh for claimed in await claimer.claim(larger_than_the_intake))
+    assert rows(COUNT) == [(27 + watched.parallel,)]
+
+
+async def test_an_event_that_waited_too_long_is_refused_and_not_recorded(watched: Watched, rows: Rows) -> None:
+    clock = MovedClock()
+    claimer = make_claimer(watched, clock=clock)
+    held = await hold(claimer, watched)
+    late = await start(claimer, [make_claim("late_1")], [make_claim("late_2")])
+    clock.ahead = 10.5
+    (timely,) = await start(claimer, [make_claim("timely")])
+    watched.gate.set()
+    for task in late:
+        with pytest.raises(StoreUnavailable, match="too long"):
+            await task
+    assert (await timely)[0].fresh
+    await asyncio.gather(*held)
+    assert rows("SELECT event_id FROM webhook_receipts WHERE event_id NOT LIKE 'held%'") == [("timely",)]
+
+
+@pytest.mark.parametrize("bug", [StoreUnavailable("gone"), ZeroDivisionError("a bug of ours")], ids=repr)
+async def test_after_a_failure_of_the_store_the_next_claim_goes_on(watched: Watched, bug: Exception) -> None:
+    claimer = make_claimer(watched, limit=2)
+    watched.bug = bug
+    with pytest.raises(StoreUnavailable):
+        await claimer.claim([make_claim("evt_1"), make_claim("evt_2")])
+    assert all(claimed.fresh for claimed in await claimer.claim([make_claim("evt_1"), make_claim("evt_2")]))
+
+
+async def test_an_observer_that_fails_changes_no_answer(watched: Watched, rows: Rows) -> None:
+    def observe(seen: object) -> None:
+        raise OSError("the disk with the log is full")
+
+    claimer = make_claimer(watched, observe=observe)
+    results = await asyncio.wait_for(asyncio.gather(*(claimer.claim([make_claim(f"evt_{n}")]) for n in range(30))), 5)
+    assert all(claimed.fresh for (claimed,) in results)
+    assert rows(COUNT) == [(30,)]
+
+
+async def test_a_drain_waits_for_everything_that_was_asked(watched: Watched, rows: Rows) -> None:
+    claimer = make_claimer(watched)
+    held = await hold(claimer, watched)
+    tasks = await start(claimer, *([make_claim(f"evt_{n}")] for n in range(20)))
+    draining = asyncio.create_task(claimer.drain())
+    await asyncio.sleep(0)
+    assert not draining.done()
+    watched.gate.set()
+    await asyncio.wait_for(draining, 5)
+    assert all(task.done() for task in [*held, *tasks])
+    assert rows(COUNT) == [(20 + watched.parallel,)]
+
+
+# -- two inboxes on one database ------------------------------------------------------------------------------------
+
+
+async def test_two_inboxes_that_claim_overlapping_batches_do_not_deadlock(
+    database: str, rows: Rows, watched: Watched, make_second: Callable[[], Any]
+) -> None:
+    chance = random.Random(7)
+    claimers = [make_claimer(watched.store.claims), make_claimer((await make_second()).claims)]
+    fresh = 0
+    for round_number in range(15):
+        ids = [f"{round_number}_{n}" for n in range(60)]
+        groups = []
+        for claimer in claimers:
+            for _ in range(3):
+                chosen = chance.sample(ids, 40)
+                groups.append(claimer.claim([make_claim(event_id) for event_id in chosen]))
+        for result in await asyncio.wait_for(asyncio.gather(*groups), 20):
+            fresh += sum(claimed.fresh for claimed in result)
+    assert rows(COUNT) == [(fresh,)]
+    if database.startswith("postgresql"):
+        assert rows("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()") == [(0,)]
+
+
+@pytest.fixture
+async def make_second(database: str) -> AsyncIterator[Callable[[], Any]]:
+    """Another store on the same database, as another process would have it."""
+    opened: list[Store] = []
+
+    async def make() -> Store:
+        opened.append(make_store(Settings(database=database)))
+        await opened[-1].open()
+        return opened[-1]
+
+    yield make
+    for store in opened:
+        await store.close()

@@ -1,0 +1,165 @@
+"""Inline mode: work first, then the ack; the provider's redelivery is the next attempt."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from oncehook import Event, Inbox
+from oncehook.testing import post
+from oncehook.worker.rescue import ABANDONED
+from tests.support.events import stripe_body, stripe_headers
+from tests.support.servers import ask
+
+pytestmark = pytest.mark.anyio
+
+BODY = stripe_body("evt_1")
+STATES = "SELECT event_id, status, attempts FROM webhook_receipts ORDER BY id"
+
+
+async def send(inbox: Inbox, event_id: str = "evt_1") -> tuple[int, str]:
+    body = stripe_body(event_id)
+    return (await post(inbox, "stripe", body, stripe_headers(body))).outcome
+
+
+def make(make_inbox: Callable[..., Inbox], **settings: Any) -> Inbox:
+    inbox = make_inbox(worker=True, lease="5s")
+    inbox.source("stripe", secrets=["whsec_test"], mode="inline", **settings)
+    return inbox
+
+
+async def test_the_work_is_done_before_the_ack(make_inbox: Callable[..., Inbox], database: str) -> None:
+    inbox = make(make_inbox)
+    seen: list[str] = []
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        seen.append(event.id)
+
+    async with inbox.lifespan():
+        assert await send(inbox) == (200, "processed")
+        assert await send(inbox) == (200, "duplicate")
+    assert seen == ["evt_1"]
+    assert ask(database, STATES) == [("evt_1", "processed", 1)]
+
+
+async def test_a_failure_is_5xx_and_the_redelivery_is_the_next_attempt(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = make(make_inbox)
+    marks = "$1" if database.startswith("postgresql") else "?"
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute(f"INSERT INTO ledger VALUES ({marks})", f"attempt {event.attempt}")
+        if event.attempt == 1:
+            raise ConnectionError("the bank is closed")
+
+    async with inbox.lifespan():
+        ask(database, "CREATE TABLE ledger (note TEXT)")
+        assert await send(inbox) == (500, "handler_failed")
+        assert ask(database, STATES) == [("evt_1", "retrying", 1)]
+        assert ask(database, "SELECT note FROM ledger") == []
+        assert await send(inbox) == (200, "processed")
+    assert ask(database, STATES) == [("evt_1", "processed", 2)]
+    assert ask(database, "SELECT note FROM ledger") == [("attempt 2",)]
+
+
+@pytest.mark.parametrize(("policy", "answers"), [("retry", [500, 500, 200]), ("dead_letter", [200])])
+async def test_after_its_attempts_it_is_a_dead_letter_and_acked(
+    make_inbox: Callable[..., Inbox], database: str, policy: str, answers: list[int]
+) -> None:
+    inbox = make(make_inbox, on_failure=policy, max_attempts=3)
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        raise ValueError("never")
+
+    async with inbox.lifespan():
+        assert [(await send(inbox))[0] for _ in answers] == answers
+        assert await send(inbox) == (200, "duplicate")
+    assert ask(database, STATES) == [("evt_1", "failed", len(answers))]
+
+
+async def test_a_redelivery_under_a_live_lease_is_asked_to_come_again(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = make(make_inbox)
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        inside.set()
+        await go_on.wait()
+
+    async with inbox.lifespan():
+        first = asyncio.create_task(send(inbox))
+        await asyncio.wait_for(inside.wait(), 10)
+        answer = await post(inbox, "stripe", BODY, stripe_headers(BODY))
+        assert answer.outcome == (503, "unavailable") and answer.headers["retry-after"] == "5"
+        message = answer.json["error"]["message"]
+        assert message == "The event is recorded, and its handler is running. Deliver it again later."
+        go_on.set()
+        assert await first == (200, "processed")
+    assert ask(database, STATES) == [("evt_1", "processed", 1)]
+
+
+async def test_a_client_that_leaves_does_not_stop_the_work(make_inbox: Callable[..., Inbox], database: str) -> None:
+    inbox = make(make_inbox)
+    inside, go_on = asyncio.Event(), asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        inside.set()
+        await go_on.wait()
+
+    async with inbox.lifespan():
+        first = asyncio.create_task(send(inbox))
+        await asyncio.wait_for(inside.wait(), 10)
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+        go_on.set()
+        while ask(database, STATES) != [("evt_1", "processed", 1)]:
+            await asyncio.sleep(0.02)
+
+
+async def test_what_the_provider_stopped_retrying_is_a_dead_letter(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = make(make_inbox)
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        raise ValueError("not now")
+
+    async with inbox.lifespan():
+        assert await send(inbox) == (500, "handler_failed")
+        assert await inbox._runtime.store.leases.abandon_inline(ABANDONED) == []
+        ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
+        assert [row.receipt for row in await inbox._runtime.store.leases.abandon_inline(ABANDONED)] == [1]
+    assert ask(database, STATES) == [("evt_1", "failed", 1)]
+
+
+async def test_one_cloudevent_is_answered_as_one_and_a_batch_as_many(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(worker=True)
+    inbox.source("cloudevents", secrets=["a token"], mode="inline")
+
+    @inbox.on("cloudevents", "*")
+    async def seen(event: Event) -> None: ...
+
+    def event(number: int) -> dict[str, str]:
+        return {"specversion": "1.0", "id": str(number), "source": "/shop", "type": "paid"}
+
+    async def give(body: Any, shape: str) -> Any:
+        headers = {"Authorization": "Bearer a token", "Content-Type": f"application/{shape}+json"}
+        return (await post(inbox, "cloudevents", json.dumps(body).encode(), headers)).json
+
+    async with inbox.lifespan():
+        one = await give(event(1), "cloudevents")
+        assert (one["status"], one["event_id"]) == ("processed", "/shop|1") and one["receipt"]
+        assert (await give(event(1), "cloudevents"))["status"] == "duplicate"
+        many = await give([event(1), event(2)], "cloudevents-batch")
+        assert many == {"status": "processed", "processed": 1, "duplicate": 1}
+        assert await give([event(3)], "cloudevents-batch") == {"status": "processed", "processed": 1}

@@ -1,0 +1,330 @@
+"""The door behind its real server, over sockets on which a test says exactly the bytes that it wants to."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from oncehook import Inbox
+from tests.support.events import Rows, stripe_body, stripe_headers
+from tests.support.serve import Wire, connected, request, served
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("database", ["sqlite"], indirect=True)]
+
+COUNT = "SELECT count(*) FROM webhook_receipts"
+BODIES = "SELECT body FROM webhook_payloads ORDER BY receipt_id"
+BODY = stripe_body("evt_1", filler="x" * 300)
+DOOR = "/webhooks/stripe"
+
+
+def chunked(*parts: bytes) -> list[bytes]:
+    return [b"%x\r\n%s\r\n" % (len(part), part) for part in parts if part] + [b"0\r\n\r\n"]
+
+
+def signed(body: bytes = BODY, **headers: str) -> dict[str, str]:
+    return {**stripe_headers(body), **{name.replace("_", "-"): value for name, value in headers.items()}}
+
+
+@pytest.fixture
+async def port(make_inbox: Callable[..., Inbox]) -> AsyncIterator[int]:
+    inbox = make_inbox(receive_timeout="400ms", max_body="20kB")
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with served(inbox) as port:
+        yield port
+
+
+@pytest.fixture
+async def wire(port: int) -> AsyncIterator[Wire]:
+    async with connected(port) as wire:
+        yield wire
+
+
+async def until_recorded(rows: Rows, count: int) -> None:
+    async with asyncio.timeout(5):
+        while rows(COUNT) != [(count,)]:
+            await asyncio.sleep(0.01)
+
+
+# -- bodies as they come --------------------------------------------------------------------------------------------
+
+
+async def test_a_body_with_its_length(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(DOOR, signed(), BODY))
+    assert (await wire.answer()).outcome == (202, "accepted")
+    assert rows(BODIES) == [(BODY,)]
+
+
+async def test_a_chunked_body_is_put_together_byte_for_byte(wire: Wire, rows: Rows) -> None:
+    parts = [BODY[:1], BODY[1:2], BODY[2:200], BODY[200:]]
+    await wire.say(request(DOOR, signed(Transfer_Encoding="chunked"), None), *chunked(*parts))
+    assert (await wire.answer()).outcome == (202, "accepted")
+    assert rows(BODIES) == [(BODY,)]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3])
+async def test_a_body_in_however_many_pieces_is_the_same_delivery(wire: Wire, rows: Rows, parts: int) -> None:
+    said = request(DOOR, signed(), BODY)
+    for number in range(2):
+        size = len(said) // parts + 1
+        for start in range(0, len(said), size):
+            await wire.say(said[start : start + size])
+            await asyncio.sleep(0.02)  # so that each is read by itself
+        assert (await wire.answer()).outcome == ((202, "accepted") if number == 0 else (200, "duplicate"))
+    assert rows(BODIES) == [(BODY,)]
+
+
+async def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire, rows: Rows) -> None:
+    head = request(DOOR, signed(Expect="100-continue", Content_Length=str(len(BODY))), None)
+    await wire.say(head)
+    assert (await wire.answer()).status == 100
+    await wire.say(BODY)
+    assert (await wire.answer()).outcome == (202, "accepted")
+    assert rows(BODIES) == [(BODY,)]
+
+
+@pytest.mark.parametrize(
+    ("path", "length", "status"), [("/webhooks/nobody", len(BODY), 404), (DOOR, 20_001, 413)], ids=["unknown", "large"]
+)
+async def test_a_client_that_asks_first_is_refused_before_it_sends(
+    wire: Wire, path: str, length: int, status: int
+) -> None:
+    await wire.say(request(path, signed(Expect="100-continue", Content_Length=str(length)), None))
+    assert (await wire.answer()).status == status
+
+
+async def test_deliveries_share_a_connection_one_after_the_other_and_at_once(wire: Wire, rows: Rows) -> None:
+    for event_id in ("evt_1", "evt_2"):
+        body = stripe_body(event_id)
+        await wire.say(request(DOOR, signed(body), body))
+        assert (await wire.answer()).json["event_id"] == event_id
+    bodies = [stripe_body(f"evt_{n}") for n in range(3, 8)]
+    await wire.say(b"".join(request(DOOR, signed(body), body) for body in bodies))
+    assert [(await wire.answer()).json["event_id"] for _ in bodies] == [f"evt_{n}" for n in range(3, 8)]
+    assert rows(COUNT) == [(7,)]
+
+
+# -- bodies that are not what was said ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("missing", [1, 100, len(BODY)])
+async def test_a_body_shorter_than_its_length_leaves_nothing(port: int, rows: Rows, missing: int) -> None:
+    async with connected(port) as wire:
+        await wire.say(request(DOOR, signed(Content_Length=str(len(BODY))), None), BODY[:-missing])
+        wire.writer.write_eof()
+        assert await wire.is_closed()
+    async with connected(port) as wire:  # when this is answered, the other one was handled too
+        await wire.say(request(DOOR, signed(), BODY))
+        assert (await wire.answer()).outcome == (202, "accepted")
+    assert rows(COUNT) == [(1,)]
+
+
+async def test_a_body_longer_than_its_length_is_not_authentic_and_leaves_nothing(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(DOOR, signed(Content_Length=str(len(BODY) - 10)), None), BODY)
+    try:
+        assert (await wire.answer()).status in (
+            400,
+            401,
+        )  # what is left over is no request: the server may say so first
+    except asyncio.IncompleteReadError:  # or close the connection before the first request has its answer
+        pass
+    assert rows(COUNT) == [(0,)]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Transfer-Encoding": "chunked", "Content-Length": "5"},
+        {"Content-Length": "5", "Transfer-Encoding": "chunked"},
+        {"Transfer-Encoding": "identity, chunked", "Content-Length": "5"},
+        {"Content-Length": "5", "content-length": "6"},
+        {"Content-Length": "-1"},
+        {"Content-Length": "5_0"},
+        {"Transfer-Encoding": "gzip"},
+    ],
+    ids=str,
+)
+async def test_a_request_with_two_minds_about_its_length_leaves_nothing(
+    port: int, rows: Rows, headers: dict[str, str]
+) -> None:
+    async with connected(port) as wire:
+        await wire.say(request(DOOR, {**signed(), **headers}, None), *chunked(BODY))
+        assert (await wire.answer()).status == 400
+        assert await wire.is_closed()
+    assert rows(COUNT) == [(0,)]
+
+
+async def test_a_chunked_body_that_breaks_off_leaves_nothing(port: int, rows: Rows) -> None:
+    async with connected(port) as wire:
+        await wire.say(request(DOOR, signed(Transfer_Encoding="chunked"), None), *chunked(BODY)[:-1])
+        wire.leave()
+    async with connected(port) as wire:
+        await wire.say(request(DOOR, signed(), BODY))
+        assert (await wire.answer()).outcome == (202, "accepted")
+    assert rows(COUNT) == [(1,)]
+
+
+# -- too slow, too large --------------------------------------------------------------------------------------------
+
+
+async def test_a_body_that_stops_half_way_is_timed_out_and_leaves_nothing(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(DOOR, signed(Content_Length=str(len(BODY))), None), BODY[:-1])
+    answer = await wire.answer()
+    assert answer.outcome == (408, "timeout")
+    assert answer.headers["connection"] == "close"
+    assert await wire.is_closed()
+    assert rows(COUNT) == [(0,)]
+
+
+async def test_a_body_that_drips_is_timed_out_though_it_never_stops(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(DOOR, signed(Content_Length=str(len(BODY))), None))
+
+    async def drip() -> None:
+        for byte in BODY:
+            await wire.say(bytes([byte]))
+            await asyncio.sleep(0.02)
+
+    dripping = asyncio.create_task(drip())
+    assert (await wire.answer()).outcome == (408, "timeout")
+    dripping.cancel()
+    await asyncio.wait([dripping])
+    assert rows(COUNT) == [(0,)]
+
+
+async def test_a_slow_sender_holds_up_nobody_else(port: int, rows: Rows) -> None:
+    async with connected(port) as slow, connected(port) as quick:
+        await slow.say(request(DOOR, signed(Content_Length=str(len(BODY))), None), BODY[:10])
+        await quick.say(request(DOOR, signed(), BODY))
+        assert (await quick.answer()).outcome == (202, "accepted")
+        assert (await slow.answer()).outcome == (408, "timeout")
+        await quick.say(request(DOOR, signed(), BODY))
+        assert (await quick.answer()).outcome == (200, "duplicate")
+    assert rows(COUNT) == [(1,)]
+
+
+async def test_a_length_too_large_is_refused_before_the_body_is_sent(wire: Wire) -> None:
+    await wire.say(request(DOOR, signed(Content_Length="20001"), None))
+    assert (await wire.answer()).outcome == (413, "too_large")
+    assert await wire.is_closed()
+
+
+async def test_a_chunked_body_is_cut_off_while_it_streams(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(DOOR, signed(Transfer_Encoding="chunked"), None))
+    piece = b"1000\r\n" + b"x" * 4096 + b"\r\n"
+    await wire.say(*[piece] * 6)  # it does not end
+    assert (await wire.answer()).outcome == (413, "too_large")
+    assert await wire.is_closed()
+    assert rows(COUNT) == [(0,)]
+
+
+async def test_what_follows_a_refused_request_in_its_body_is_never_read_as_a_request(port: int, rows: Rows) -> None:
+    smuggled = request(DOOR, signed(), BODY)
+    for refused in (
+        request(DOOR, signed(Content_Length=str(20_001 + len(smuggled))), None),
+        request(DOOR, signed(Content_Type="multipart/form-data", Content_Length=str(len(smuggled))), None),
+        request(DOOR, {"Content-Length": str(len(smuggled))}, None, method="PUT"),
+    ):
+        async with connected(port) as wire:
+            await wire.say(refused + smuggled)
+            assert (await wire.answer()).status in (405, 413, 415)
+            assert await wire.is_closed()
+    assert rows(COUNT) == [(0,)]
+
+
+# -- leaving --------------------------------------------------------------------------------------------------------
+
+
+async def test_whoever_left_before_the_commit_is_no_trouble_to_those_who_share_it(port: int, rows: Rows) -> None:
+    async with connected(port) as stays:
+        for number in range(20):
+            async with connected(port) as leaves:
+                body = stripe_body(f"evt_leaves_{number}")
+                await leaves.say(request(DOOR, signed(body), body))
+                leaves.leave()
+            body = stripe_body(f"evt_stays_{number}")
+            await stays.say(request(DOOR, signed(body), body))
+            assert (await stays.answer()).outcome == (202, "accepted")
+    assert rows("SELECT count(*) FROM webhook_receipts WHERE event_id LIKE 'evt_stays%'") == [(20,)]
+
+
+async def test_a_client_that_leaves_after_its_whole_body_has_its_event_recorded(port: int, rows: Rows) -> None:
+    for number in range(10):
+        body = stripe_body(f"evt_{number}")
+        async with connected(port) as wire:
+            await wire.say(request(DOOR, signed(body), body))
+            wire.leave()
+    await until_recorded(rows, 10)
+
+
+# -- methods and paths ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH"])
+async def test_only_post_delivers(wire: Wire, method: str) -> None:
+    await wire.say(request(DOOR, {}, b"", method=method))
+    answer = await wire.answer()
+    assert answer.outcome == (405, "method_not_allowed")
+    assert answer.headers["allow"] == "POST"
+
+
+async def test_a_trailing_slash_is_the_same_address_and_no_redirect(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(DOOR + "/", signed(), BODY))
+    assert (await wire.answer()).status == 202
+    await wire.say(request(DOOR + "?a=b", signed(), BODY))
+    assert (await wire.answer()).status == 200
+    assert rows("SELECT source FROM webhook_receipts") == [("stripe",)]
+
+
+@pytest.mark.parametrize("path", ["/webhooks/", "/webhooks/nobody", "/webhooks/stripe/more", "/stripe", "/webhooks"])
+async def test_an_unknown_address_is_not_found(wire: Wire, path: str) -> None:
+    await wire.say(request(path, signed(), BODY))
+    assert (await wire.answer()).outcome == (404, "unknown_source")
+
+
+async def test_the_probes_say_alive_and_ready(wire: Wire) -> None:
+    for path, said in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
+        await wire.say(request(path, {}, None, method="GET"))
+        answer = await wire.answer()
+        assert (answer.status, answer.body) == (200, said)
+    await wire.say(request("/", {}, None, method="GET"))
+    page = await wire.answer()
+    assert page.status == 200 and b"Oncehook" in page.body
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+
+
+async def test_an_answer_to_head_has_no_body_and_does_not_keep_the_next_request_waiting(wire: Wire) -> None:
+    for method, said in (("HEAD", b""), ("HEAD", b""), ("GET", b"alive\n")):
+        await wire.say(request("/healthz", {}, None, method=method))
+        async with asyncio.timeout(5):
+            head = await wire.reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200") and b"content-length: 6" in head
+            assert await wire.reader.readexactly(len(said)) == said
+
+
+@pytest.mark.parametrize("signature", ["right", "wrong"])
+async def test_an_answer_comes_in_one_piece(port: int, rows: Rows, signature: str) -> None:
+    reads = []
+    async with connected(port) as wire:
+        for number in range(50):
+            body = stripe_body(f"evt_whole_{number}")
+            await wire.say(request(DOOR, signed(body if signature == "right" else b"another"), body))
+            async with asyncio.timeout(5):
+                reads.append(await wire.reader.read(65536))
+                while not reads[-1].endswith(b"}"):
+                    reads.append(await wire.reader.read(65536))
+    assert len(reads) == 50
+
+
+@pytest.mark.parametrize("way", ["HTTP/1.0", "connection: close"])
+async def test_who_keeps_no_connection_is_told_that_it_closes(wire: Wire, rows: Rows, way: str) -> None:
+    said = request(DOOR, signed(**({"Connection": "close"} if way.startswith("c") else {})), BODY)
+    await wire.say(said.replace(b"HTTP/1.1", b"HTTP/1.0") if way == "HTTP/1.0" else said)
+    answer = await wire.answer()
+    assert answer.outcome == (202, "accepted") and answer.headers["connection"] == "close"
+    assert await wire.is_closed() and rows(BODIES) == [(BODY,)]
+
+
+@pytest.mark.parametrize("bytes_", [b"\x16\x03\x01 hello", b"POST\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"], ids=repr)
+async def test_bytes_that_are_no_request_get_400_and_nothing_more(wire: Wire, bytes_: bytes) -> None:
+    await wire.say(bytes_ + b"\r\n\r\n")
+    assert (await wire.answer()).status == 400
+    assert await wire.is_closed()

@@ -1,0 +1,290 @@
+"""Everything through a real PgBouncer in transaction mode: no statement may count on the server of the one before."""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import NullPool, create_engine, text
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+from sqlalchemy.orm import Session
+
+from oncehook import Event, Inbox, Retry
+from oncehook.config.settings import Horizon, Settings
+from oncehook.model.receipt import Filter
+from oncehook.operations.prune import forget, prune
+from oncehook.operations.rehearse import rehearse
+from oncehook.operations.replay import replay
+from oncehook.store import make_store
+from oncehook.store.rows import Selection
+from oncehook.testing import deliver
+from tests.operations.test_prune import PARTITIONS, age
+from tests.store.postgres.test_session import FOUND, LEFT, OBJECTS
+from tests.support.events import make_claim, stripe_body
+from tests.support.serial_order import Note, check_order
+from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
+from tests.worker.test_process import settled, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("pgbouncer")]
+
+INSERT = "INSERT INTO ledger (event_id, note) VALUES ($1, $2)"
+BACKENDS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+
+@pytest.fixture(scope="module")
+def bouncer(postgres: Postgres) -> Iterator[PgBouncer]:
+    with private_pgbouncer(postgres) as server:
+        yield server
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> str:
+    """The address that does not go through the pooler, for a look beside it."""
+    return postgres.database(migrated=True)
+
+
+@pytest.fixture
+async def inbox(bouncer: PgBouncer, database: str) -> AsyncIterator[Inbox]:
+    """An inbox through the pooler, which has made its schema through it."""
+    inbox = Inbox(bouncer.url(database), worker=False, poll="100ms", lease="5s")
+    inbox.source("stripe", secrets=["whsec_test"], serial_by="data.object.account")
+    async with inbox.lifespan():
+        ask(database, "CREATE TABLE ledger (event_id TEXT NOT NULL UNIQUE, note TEXT)")
+        yield inbox
+
+
+async def test_a_pooler_is_found_out_and_a_server_is_not_taken_for_one(bouncer: PgBouncer, database: str) -> None:
+    for address, pooler, pooled in [
+        (bouncer.url(database), "auto", True),
+        (bouncer.url(database), "none", False),
+        (database, "auto", False),
+        (database, "transaction", True),
+    ]:
+        store = make_store(replace(Settings(), database=address, pooler=pooler, migrate="never"))
+        if (address, pooler) != (bouncer.url(database), "none"):  # that one is wrong here, and its user's choice
+            await store.open()
+            await store.close()
+        assert store.database.pool.pooled is pooled  # type: ignore[attr-defined]
+
+
+async def test_events_come_twice_are_handled_once_and_share_few_connections(inbox: Inbox, database: str) -> None:
+    most = 0
+
+    @inbox.on("stripe", "*", retry=Retry(attempts=5, first=0.01, most=0.02))
+    async def write(event: Event, tx: Any) -> None:
+        nonlocal most
+        await tx.execute(INSERT, event.id, f"attempt {event.attempt}")
+        found = await tx.fetch("SELECT note FROM ledger WHERE event_id = ANY($1)", [event.id])
+        assert len(found) == 1
+        async with tx.transaction():
+            await tx.execute("UPDATE ledger SET note = $2 WHERE event_id = $1", event.id, "written")
+        if event.attempt == 1 and int(event.id[4:]) % 7 == 0:
+            raise ConnectionError("once more")
+
+    inbox._runtime.start_worker()
+    names = [f"evt_{n}" for n in range(200)] * 2
+    random.Random(5).shuffle(names)
+    for start in range(0, 400, 50):
+        answers = await asyncio.gather(*(deliver(inbox, "stripe", stripe_body(n)) for n in names[start : start + 50]))
+        assert {answer.status for answer in answers} <= {200, 202}
+        most = max(most, ask(database, BACKENDS)[0][0])
+    await until(settled(database, "processed", 200), 60)
+    assert ask(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger WHERE note = 'written'") == [(200, 200)]
+    assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE attempts = 2") == [(29,)]
+    await inbox._runtime.reception.duplicates.drain()
+    assert ask(database, "SELECT count(*) FROM webhook_deliveries") == [(200,)]
+    assert 1 < most <= PgBouncer.CONNECTIONS
+
+
+async def test_batches_and_plain_functions_commit_with_their_mark(inbox: Inbox, database: str) -> None:
+    @inbox.on("stripe", "invoice.*", batch=20)
+    async def many(events: list[Event], tx: Any) -> None:
+        for event in events:
+            await tx.execute(INSERT, event.id, "batch")
+
+    @inbox.on("stripe", "charge.*")
+    def plain(event: Event, tx: Any) -> None:
+        tx.execute(INSERT, event.id, tx.fetchval("SELECT 'plain'"))
+
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(40)])
+    await inbox._runtime.store.claims.insert([make_claim(f"chg_{n}", type="charge.paid") for n in range(10)])
+    inbox._runtime.start_worker()
+    await until(settled(database, "processed", 50))
+    assert ask(database, "SELECT note, count(*) FROM ledger GROUP BY note ORDER BY 1") == [("batch", 40), ("plain", 10)]
+
+
+async def test_nothing_in_a_session_reaches_another_handler(inbox: Inbox, database: str) -> None:
+    """Each server of the pooler is used by many handlers: none may find what another one left there."""
+    for statement in OBJECTS:
+        ask(database, statement)
+    ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    found: list[dict[str, Any]] = []
+
+    @inbox.on("stripe", "invoice.paid")
+    async def probe(event: Event, tx: Any) -> None:
+        row = dict(await tx.fetchrow(FOUND))
+        del row["last_number"], row["settings"]  # on the same servers receipts get numbers, and the pooler has settings
+        found.append(row)
+
+    @inbox.on("stripe", "charge.paid", retry=Retry(attempts=2, first=0.01, most=0.02))
+    async def leave(event: Event, tx: Any) -> None:
+        await tx.execute(LEFT[event.id])
+        if event.attempt == 1:
+            raise ConnectionError("once more")
+
+    left = [make_claim(name, type="charge.paid") for name in LEFT]
+    probes = [make_claim(f"probe {number}") for number in range(3 * len(left))]
+    inbox._runtime.start_worker()
+    for start, claim in enumerate(left):
+        await inbox._runtime.store.claims.insert([claim, *probes[3 * start : 3 * start + 3]])
+    await until(settled(database, "processed", len(left) + len(probes)), 60)
+    assert found == [found[0]] * len(probes)
+    assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
+
+
+@pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
+async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
+    bouncer: PgBouncer, database: str, driver: str
+) -> None:
+    """The session is cleaned on the server that the handler had, before the pooler gives it to somebody else."""
+    address = bouncer.url(database).replace("postgresql:", f"postgresql+{driver}:")
+    engine: Any
+    if driver == "psycopg":
+        engine = create_engine(address, connect_args={"prepare_threshold": None})
+    else:
+        named = {"statement_cache_size": 0, "prepared_statement_name_func": lambda: f"__{random.getrandbits(64)}__"}
+        engine = create_async_engine(address, poolclass=NullPool, connect_args=named)
+    inbox = Inbox(bouncer.url(database), worker=False, poll="100ms", lease="5s", engine=engine)
+    inbox.source("stripe", secrets=["whsec_test"])
+    found: list[Any] = []
+    left = [
+        "SET",
+        "role",
+        "temporary table",
+        "cursor",
+        "advisory lock",
+        "prepared statement",
+        "deferred trigger",
+        "view",
+    ]
+
+    def work(event: Event, session: Session) -> None:
+        if event.type == "charge.paid":
+            session.execute(text(LEFT[event.id]))
+            if event.attempt == 1:
+                raise ConnectionError("once more")
+        else:
+            row = dict(session.execute(text(FOUND)).mappings().one())
+            del row["last_number"], row["settings"]  # on the same servers receipts get numbers
+            found.append(row)
+
+    async def work_async(event: Event, tx: AsyncSession) -> None:
+        await tx.run_sync(lambda session: work(event, session))
+
+    def work_plain(event: Event, tx: Session) -> None:
+        work(event, tx)
+
+    for type in ("charge.paid", "invoice.paid"):
+        retry = Retry(attempts=2, first=0.01, most=0.02)
+        inbox.on("stripe", type, retry=retry)(work_plain if driver == "psycopg" else work_async)
+    async with inbox.lifespan():
+        for statement in OBJECTS:
+            ask(database, statement)
+        ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        inbox._runtime.start_worker()
+        for name in left:
+            await inbox._runtime.store.claims.insert(
+                [make_claim(name, type="charge.paid"), *map(make_claim, (f"{name} {n}" for n in "ab"))]
+            )
+        await until(settled(database, "processed", 3 * len(left)), 60)
+    await engine.dispose() if driver == "asyncpg" else engine.dispose()
+    assert found == [found[0]] * (2 * len(left))
+    assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
+
+
+async def test_serial_keys_hold_their_order(inbox: Inbox, database: str) -> None:
+    notes: list[Note] = []
+
+    @inbox.on("stripe", "*")
+    async def note(event: Event, tx: Any) -> None:
+        key, number = str(event["data.object.account"]), int(event.id.rpartition("-")[2])
+        notes.append((key, number, "begin"))
+        await tx.execute(INSERT, event.id, "serial")
+        notes.append((key, number, "end"))
+
+    inbox._runtime.start_worker()
+    for number in range(12):
+        for key in ("acct_1", "acct_2", "acct_3"):
+            body = stripe_body(f"{key}-{number}", data={"object": {"id": "in_1", "account": key}})
+            assert (await deliver(inbox, "stripe", body)).status == 202
+    await until(settled(database, "processed", 36))
+    assert check_order(notes) == {f"acct_{n}": list(range(12)) for n in (1, 2, 3)}
+
+
+async def test_a_running_handler_keeps_its_lease(bouncer: PgBouncer, database: str) -> None:
+    inbox = Inbox(bouncer.url(database), worker=False, lease="500ms")
+    inbox.source("stripe", secrets=["whsec_test"])
+    attempts: list[int] = []
+
+    @inbox.on("stripe", "*")
+    async def slow(event: Event) -> None:
+        attempts.append(event.attempt)
+        await asyncio.sleep(2.0)
+
+    async with inbox.lifespan():
+        await inbox._runtime.store.claims.insert([make_claim("evt_1")])
+        inbox._runtime.start_worker()
+        await until(settled(database, "processed", 1))
+    assert attempts == [1]
+
+
+async def test_a_replay_and_a_rehearsal(inbox: Inbox, database: str) -> None:
+    @inbox.on("stripe", "*")
+    async def write(event: Event, tx: Any) -> None:
+        await tx.execute("INSERT INTO ledger VALUES ($1, $2) ON CONFLICT DO NOTHING", event.id, "once")
+
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(20)])
+    inbox._runtime.start_worker()
+    await until(settled(database, "processed", 20))
+    rehearsed = await rehearse(
+        inbox._runtime.store, inbox._runtime.handlers, (await inbox._runtime.store.receipts.find(Filter(), limit=1))[0]
+    )
+    assert (rehearsed.error, len(rehearsed.statements)) == (None, 1)
+    assert (await replay(inbox._runtime.store, Selection(Filter(status="processed")))).count == 20
+    done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND replays = 1"
+    await until(lambda: ask(database, done) == [(20,)])
+    assert ask(database, "SELECT count(*) FROM ledger") == [(20,)]
+
+
+async def test_pruning_drops_days_and_rows_and_forgetting_erases(inbox: Inbox, database: str) -> None:
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(4)])
+    age(database, "evt_0", 60, "processed")
+    age(database, "evt_1", 59, "processed")
+    age(database, "evt_2", 59, "failed")
+    old = f"webhook_payloads_{datetime.now(UTC) - timedelta(days=60):%Y%m%d}"
+    assert (old,) in ask(database, PARTITIONS)
+    done = await prune(inbox._runtime.store, [Horizon("stripe", 30 * 86400.0, 30 * 86400.0)])
+    assert done is not None and done.receipts == {"stripe": 2} and old in done.days
+    assert (old,) not in ask(database, PARTITIONS)
+    assert ask(database, "SELECT event_id FROM webhook_receipts ORDER BY 1") == [("evt_2",), ("evt_3",)]
+    receipts = await inbox._runtime.store.retention.about_object("in_1")
+    assert await forget(inbox._runtime.store, receipts, actor="test", object_id="in_1") == 2
+
+
+async def test_several_that_start_at_once_migrate_once(bouncer: PgBouncer, database: str) -> None:
+    stores = [make_store(Settings(database=bouncer.url(database))) for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    assert await stores[0].schema.pending() == []
+    assert ask(database, "SELECT count(*) = max(number) FROM webhook_migrations") == [(True,)]
+    await asyncio.gather(*(store.close() for store in stores))
+
+
+async def test_a_worker_behind_a_pooler_does_not_listen_and_is_found_by_looking(inbox: Inbox, database: str) -> None:
+    async def never() -> None:
+        raise AssertionError("it listens through a pooler")
+
+    await asyncio.wait_for(inbox._runtime.store.wakeups.listen(never), 5)  # returns: there is no way to  # type: ignore[arg-type]
+    await inbox._runtime.store.wakeups.notify()  # a door behind a pooler may well tell workers that are not

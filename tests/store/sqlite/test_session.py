@@ -1,0 +1,164 @@
+"""Nothing that a handler leaves in its SQLite connection reaches another handler."""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oncehook import Event, Fail, Inbox, Retry
+from tests.store.postgres.test_handler import states, until
+from tests.support.events import make_claim
+from tests.support.servers import ask
+
+pytestmark = pytest.mark.anyio
+
+ONCE = Retry(attempts=1)
+FOUND = {
+    "customer": "SELECT name FROM customers",
+    "temporary": "SELECT count(*) FROM temp.sqlite_master WHERE name <> 'oncehook_session'",
+    "last_number": "SELECT last_insert_rowid()",
+    "is_case_sensitive": "SELECT 'a' NOT LIKE 'A'",
+    "databases": "SELECT group_concat(name) FROM pragma_database_list WHERE name <> 'temp'",
+    "foreign_keys": "PRAGMA foreign_keys",
+    "recursive_triggers": "PRAGMA recursive_triggers",
+    "query_only": "PRAGMA query_only",
+    "ignore_check_constraints": "PRAGMA ignore_check_constraints",
+}
+LEFT = {
+    "temporary table": ["CREATE TEMP TABLE IF NOT EXISTS scratch (who TEXT)", "INSERT INTO scratch VALUES ('A')"],
+    "temporary view": ["CREATE TEMP VIEW customers AS SELECT 'forged by A' AS name"],
+    "temporary trigger": [
+        "CREATE TEMP TRIGGER forges AFTER INSERT ON main.ledger BEGIN UPDATE ledger SET note = 'forged by A'; END"
+    ],
+    "pragma": ["PRAGMA case_sensitive_like = ON"],
+    "pragma in capitals and comments": ["/* harmless */ pragma\nRECURSIVE_TRIGGERS = ON"],
+    "another pragma": ["PRAGMA ignore_check_constraints = ON"],
+    "attached database": ["ATTACH ':memory:' AS other"],
+    "row number": ["INSERT INTO ledger VALUES ('of A')"],
+}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'inbox.db'}"
+
+
+@pytest.fixture
+async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[Inbox]:
+    inbox = make_inbox(worker=False)
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        ask(database, "CREATE TABLE ledger (note TEXT)")
+        ask(database, "CREATE TABLE customers (name TEXT)")
+        ask(database, "INSERT INTO customers VALUES ('of everybody')")
+        yield inbox
+
+
+@pytest.mark.parametrize("left", LEFT)
+async def test_nothing_in_a_connection_reaches_the_next_handler(inbox: Inbox, database: str, left: str) -> None:
+    found: list[dict[str, Any]] = []
+
+    @inbox.on("stripe", "invoice.paid")
+    async def probe(event: Event, tx: Any) -> None:
+        found.append({name: await tx.fetchval(sql) for name, sql in FOUND.items()})
+        await tx.execute("INSERT INTO ledger VALUES (?)", event.id)
+
+    @inbox.on("stripe", "charge.paid")
+    async def leave(event: Event, tx: Any) -> None:
+        for statement in LEFT[left]:
+            await tx.execute(statement)
+        if event.id == "evt_3":
+            raise Fail("after all that")
+
+    types = ["invoice.paid", "charge.paid", "invoice.paid", "charge.paid", "invoice.paid"]
+    for number, type in enumerate(types):
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}", type=type)])
+        if number == 0:
+            inbox._runtime.start_worker()
+        assert inbox._runtime.worker is not None
+        inbox._runtime.worker.wake()
+        await until(lambda: set(states(database)) <= {"processed", "failed"})
+    assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
+    assert found == [found[0]] * 3
+    assert found[0]["customer"] == "of everybody" and found[0]["temporary"] == found[0]["last_number"] == 0
+    notes = [row[0] for row in ask(database, "SELECT note FROM ledger")]
+    assert [note for note in notes if note != "of A"] == ["evt_0", "evt_2", "evt_4"]
+
+
+async def test_a_handler_that_makes_its_connection_read_only_fails_and_no_other(inbox: Inbox, database: str) -> None:
+    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute("INSERT INTO ledger VALUES (?)", event.id)
+        if event.id == "evt_0":
+            await tx.execute("PRAGMA query_only = ON")
+
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
+    inbox._runtime.start_worker()
+    await until(lambda: set(states(database)) <= {"processed", "failed"})
+    assert states(database) == ["failed", "processed", "processed"]
+    assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_2",)]
+
+
+async def test_the_event_is_processed_although_the_handler_has_a_table_of_the_same_name(
+    inbox: Inbox, database: str
+) -> None:
+    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute("CREATE TEMP TABLE webhook_receipts AS SELECT * FROM main.webhook_receipts")
+        await tx.execute("INSERT INTO ledger VALUES (?)", event.id)
+
+    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
+    inbox._runtime.start_worker()
+    await until(lambda: states(database) == ["processed"])
+    assert ask(database, "SELECT note FROM ledger") == [("evt_1",)]
+
+
+@pytest.mark.parametrize(
+    ("ending", "is_kept"),
+    [
+        (["ROLLBACK", "BEGIN"], False),
+        (["COMMIT", "BEGIN IMMEDIATE"], True),
+        (["END"], True),
+        (["INSERT OR ROLLBACK INTO customers (rowid, name) VALUES (1, 'twice')"], False),
+    ],
+)
+@pytest.mark.parametrize("batch", [None, 2])
+async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
+    inbox: Inbox, database: str, ending: list[str], is_kept: bool, batch: int | None
+) -> None:
+    @inbox.on("stripe", "invoice.paid", retry=ONCE, batch=batch)
+    async def end(events: Any, tx: Any) -> None:
+        await tx.execute("INSERT INTO ledger VALUES ('before')")
+        for statement in [*ending, "INSERT INTO ledger VALUES ('after')"]:
+            try:
+                await tx.execute(statement)
+            except Exception:
+                pass  # as a handler may that wants to go on
+
+    await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
+    inbox._runtime.start_worker()
+    await until(lambda: set(states(database)) <= {"processed", "failed"})
+    assert states(database) == ["failed", "failed"]
+    [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
+    assert "the handler ended its transaction itself" in error
+    assert set(ask(database, "SELECT note FROM ledger")) == ({("before",)} if is_kept else set())
+
+
+async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str) -> None:
+    """Rows, savepoints, JSON and recursive queries: a new connection for each would cost more than the handler."""
+    connections: set[int] = set()
+
+    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    async def paid(event: Event, tx: Any) -> None:
+        async with tx.transaction():
+            await tx.execute("INSERT INTO ledger SELECT value FROM json_each('[1, 2]')")
+        await tx.execute("UPDATE ledger SET note = lower(note) WHERE note IN (SELECT name FROM customers)")
+        await tx.fetch("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 9) SELECT x FROM n")
+        await tx.execute("DELETE FROM ledger WHERE note = '1'")
+        connections.add(id(inbox._runtime.store.database.handling.connection))  # type: ignore[attr-defined]
+
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
+    inbox._runtime.start_worker()
+    await until(lambda: states(database) == ["processed"] * 5)
+    assert len(connections) == 1

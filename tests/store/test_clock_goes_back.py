@@ -1,0 +1,88 @@
+"""The database's clock goes back by an hour: what was due stays due, and backoff of what failed since is kept."""
+
+from collections.abc import Callable
+
+import pytest
+
+from oncehook.model.lease import Settled
+from oncehook.model.states import State
+from oncehook.store.rows import EffectTarget
+from oncehook.store.store import Store
+from tests.support.events import make_claim
+from tests.support.servers import ask
+
+pytestmark = pytest.mark.anyio
+
+IN_AN_HOUR = {
+    "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', {}, '+3600 seconds')",
+    "postgresql": "{} + interval '3600 seconds'",
+}
+COLUMNS = {"webhook_receipts": ("received_at", "leased_at", "next_attempt_at"), "webhook_effects": ("created_at",)}
+
+Clock = Callable[[], None]
+
+
+@pytest.fixture
+def go_back(database: str) -> Clock:
+    """Every time that is recorded so far is an hour ahead of the clock from here on."""
+    later = IN_AN_HOUR[database.partition(":")[0]]
+
+    def move() -> None:
+        for table, columns in COLUMNS.items():
+            ask(database, f"UPDATE {table} SET {', '.join(f'{name} = {later.format(name)}' for name in columns)}")
+
+    return move
+
+
+async def lease(store: Store) -> list[str]:
+    return sorted(one.event_id for one in await store.leases.take(10, 30, "worker"))
+
+
+async def fail(store: Store, event_id: str, after: float) -> None:
+    """Lease it, and let its attempt fail."""
+    (leased,) = [one for one in await store.leases.take(10, 30, "worker") if one.event_id == event_id]
+    settled = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=after, error="no")
+    assert await store.leases.settle([settled]) == {leased.receipt}
+
+
+@pytest.mark.parametrize("serial_key", [None, "a key"])
+async def test_a_receipt_of_the_future_is_due(store: Store, go_back: Clock, serial_key: str | None) -> None:
+    await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
+    go_back()
+    assert await lease(store) == ["evt_1"]
+
+
+@pytest.mark.parametrize("serial_key", [None, "a key"])
+async def test_a_retry_that_was_scheduled_in_the_future_is_due(
+    store: Store, go_back: Clock, serial_key: str | None
+) -> None:
+    await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
+    await fail(store, "evt_1", after=60)
+    assert await lease(store) == []
+    go_back()
+    assert await lease(store) == ["evt_1"]
+
+
+@pytest.mark.parametrize("serial_key", [None, "a key"])
+async def test_a_retry_that_is_scheduled_after_the_jump_keeps_its_backoff(
+    store: Store, go_back: Clock, serial_key: str | None
+) -> None:
+    await store.claims.insert([make_claim("old")])
+    go_back()
+    assert await lease(store) == ["old"]
+    await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
+    await fail(store, "evt_1", after=600)
+    assert await lease(store) == []
+
+
+async def test_an_effect_of_the_future_is_due(store: Store, database: str, go_back: Clock) -> None:
+    ((claimed),) = await store.claims.insert([make_claim("evt_1")])
+    ask(
+        database,
+        "INSERT INTO webhook_effects (scope, key, kind, target, args, source, receipt_id, status) "
+        f"VALUES ('s', 'k', 'call', 'send', '{{}}', 'stripe', {claimed.receipt}, 'waiting')",
+    )
+    go_back()
+    targets = [EffectTarget("call", "send", 30)]
+    assert [one.key for one in await store.effects.lease(10, "worker", targets)] == ["k"]
+    assert await store.effects.lease(10, "worker", targets) == []

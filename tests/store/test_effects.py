@@ -1,0 +1,178 @@
+"""What every store must do with effects: leases, the fence, looking, replays and pruning."""
+
+import asyncio
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from oncehook.model.effect import EffectFilter, EffectState, SettledEffect
+from oncehook.store.rows import EffectTarget
+from oncehook.store.store import Store
+from tests.support.events import Rows, make_claim
+
+pytestmark = pytest.mark.anyio
+
+SEND = [EffectTarget("function", "send", 30.0)]
+
+
+async def record(store: Store, *keys: str, **changes: Any) -> None:
+    facts = {"scope": "stripe", "kind": "function", "target": "send", "args": "{}", "source": "stripe", "receipt": 1}
+    transaction = store.transaction()
+    given = json.dumps([{**facts, "key": key, **changes} for key in keys])
+    rows = await transaction.ask(lambda sql: sql["record_effects"], given)
+    assert len(rows) == len(keys)
+    assert await transaction.settle([])
+
+
+async def finish(store: Store, status: EffectState = EffectState.DONE, **more: Any) -> None:
+    leased = await store.effects.lease(100, "the test", SEND)
+    done = [SettledEffect(one.id, one.lease, status, **more) for one in leased]
+    assert len(await store.effects.settle(done)) == len(leased)
+
+
+async def test_an_effect_is_leased_by_one_of_many(store: Store) -> None:
+    await record(store, *(f"k{n}" for n in range(50)))
+    leased = await asyncio.gather(*(store.effects.lease(10, f"w{n}", SEND) for n in range(8)))
+    ids = [one.id for some in leased for one in some]
+    assert len(ids) == len(set(ids)) == 50
+    assert await store.effects.lease(10, "late", SEND) == []
+
+
+async def test_only_what_can_be_performed_is_leased_and_a_kind_may_be_taken_whole(store: Store) -> None:
+    await record(store, "a")
+    await record(store, "b", target="other")
+    await record(store, "c", kind="http", target="https://example.com")
+    for targets, expected in (
+        ([EffectTarget("function", "nobody", 1.0), EffectTarget("topic", "send", 1.0)], []),
+        ([EffectTarget("http", None, 1.0), *SEND], ["a", "c"]),
+        ([EffectTarget("function", None, 5.0), *SEND], ["b"]),
+        ([], []),
+    ):
+        assert [one.key for one in await store.effects.lease(10, "w", targets)] == expected
+
+
+async def test_a_pause_is_waited_for_by_the_databases_clock(store: Store, rows: Rows) -> None:
+    await record(store, "a")
+    await finish(store, EffectState.RETRYING, after=3600.0, error="later\x00")
+    assert await store.effects.lease(10, "w", SEND) == []
+    [row] = await store.effects.find(EffectFilter(status="retrying"), limit=10)
+    assert row.last_error.startswith("later")
+    rows("UPDATE webhook_effects SET next_attempt_at = created_at RETURNING id")
+    assert [one.attempt for one in await store.effects.lease(10, "w", SEND)] == [2]
+
+
+async def test_a_mark_counts_once_and_only_under_its_lease(store: Store) -> None:
+    await record(store, "a")
+    [one] = await store.effects.lease(1, "w", SEND)
+    assert await store.effects.settle([SettledEffect(one.id, one.lease + 1, EffectState.DONE)]) == set()
+    assert await store.effects.settle([SettledEffect(one.id, one.lease, EffectState.DONE)]) == {one.id}
+    assert await store.effects.settle([SettledEffect(one.id, one.lease, EffectState.FAILED)]) == set()
+    assert await store.effects.counts() == {"done": 1}
+
+
+async def test_effects_are_found_by_each_condition_and_in_pages(store: Store) -> None:
+    await record(store, *(f"k{n}" for n in range(5)))
+    await record(store, "other", source="github", scope="github", target="publish", kind="topic", receipt=7)
+    await finish(store)
+    found = {
+        "status": await store.effects.find(EffectFilter(status="waiting"), limit=10),
+        "source": await store.effects.find(EffectFilter(source="github"), limit=10),
+        "target": await store.effects.find(EffectFilter(target="publish"), limit=10),
+        "receipt": await store.effects.find(EffectFilter(receipt=7), limit=10),
+        "key": await store.effects.find(EffectFilter(key="other"), limit=10),
+    }
+    assert {name: [row.key for row in rows] for name, rows in found.items()} == {name: ["other"] for name in found}
+    ids = [row.id for row in found["key"]]
+    assert [row.id for row in await store.effects.find(EffectFilter(ids=tuple(ids)), limit=10)] == ids
+    seen: list[str] = []
+    before = None
+    while page := await store.effects.find(EffectFilter(), limit=2, before=before):
+        before = page[-1].id
+        seen += [row.key for row in page]
+    assert seen == ["other", "k4", "k3", "k2", "k1", "k0"]
+    newest, *_, lowest = await store.effects.find(EffectFilter(), limit=4)
+    window = await store.effects.find(EffectFilter(), limit=10, before=newest.id, down_to=lowest.id)
+    assert [row.key for row in window] == ["k4", "k3", "k2"]
+
+
+async def test_waiting_effects_are_counted_by_target(store: Store) -> None:
+    await record(store, "a", "b")
+    await record(store, "c", target="other")
+    await store.effects.lease(1, "w", SEND)
+    waiting = await store.effects.waiting()
+    assert [(row.kind, row.target, row.effects, row.crashed) for row in waiting] == [
+        ("function", "other", 1, 0),
+        ("function", "send", 1, 0),
+    ]
+    assert all(row.lag >= 0 for row in waiting)
+
+
+async def test_only_failed_effects_are_replayed_and_it_is_recorded(store: Store, rows: Rows) -> None:
+    await record(store, "a", "b")
+    await finish(store, EffectState.FAILED, error="no")
+    await record(store, "c")
+    await finish(store)
+    await record(store, "d")
+    ids = [row[0] for row in rows("SELECT id FROM webhook_effects ORDER BY id")]
+    assert await store.effects.replay(ids, "jane") == ids[:2]
+    assert await store.effects.replay(ids, "jane") == []
+    [(actor, action, detail)] = rows("SELECT actor, action, detail FROM webhook_audit")
+    assert (actor, action, json.loads(detail)) == ("jane", "replay effects", {"count": 2, "effects": ids[:2]})
+    assert rows("SELECT status, attempts, replays FROM webhook_effects ORDER BY id") == [
+        ("waiting", 0, 1),
+        ("waiting", 0, 1),
+        ("done", 1, 0),
+        ("waiting", 0, 0),
+    ]
+
+
+async def test_no_other_word_is_taken_for_a_state(store: Store, rows: Rows) -> None:
+    await record(store, "a")
+    with pytest.raises(Exception, match=r"(?i)check"):
+        rows("UPDATE webhook_effects SET status = 'sent' RETURNING id")
+    for state in EffectState:
+        rows(f"UPDATE webhook_effects SET status = '{state}' RETURNING id")
+
+
+async def test_arguments_go_with_the_payloads_and_keys_only_when_it_is_asked_for(store: Store, rows: Rows) -> None:
+    await record(store, "done", args='{"to":"jane"}')
+    await finish(store)
+    await record(store, "dead", args='{"to":"jane"}')
+    await finish(store, EffectState.FAILED, error="no")
+    await record(store, "waiting", args='{"to":"jane"}')
+    soon = datetime.now(UTC) + timedelta(hours=1)
+    async with store.retention.pruning() as pruning:
+        assert pruning is not None
+        assert await pruning.clear_effects({"other": soon}, 10) == 0
+        assert await pruning.clear_effects({"stripe": soon - timedelta(hours=2)}, 10) == 0
+        assert await pruning.clear_effects({"stripe": soon}, 10) == 1
+        assert rows("SELECT key FROM webhook_effects WHERE args IS NULL") == [("done",)]
+        assert await pruning.prune_effects(soon - timedelta(hours=2), 10) == 0
+        assert await pruning.prune_effects(soon, 10) == 1
+    assert rows("SELECT key FROM webhook_effects ORDER BY id") == [("dead",), ("waiting",)]
+
+
+async def test_an_erased_receipt_leaves_no_arguments(store: Store, rows: Rows) -> None:
+    (claimed,) = await store.claims.insert([make_claim()])
+    await record(store, "mine", args='{"to":"jane"}', receipt=claimed.receipt)
+    await record(store, "others", args='{"to":"joe"}', receipt=claimed.receipt + 1)
+    await store.retention.erase([claimed.receipt], "jane", "admin", "{}")
+    assert rows("SELECT key, args FROM webhook_effects ORDER BY id") == [("mine", None), ("others", '{"to":"joe"}')]
+
+
+async def test_two_transactions_that_record_many_keys_in_any_order_do_not_deadlock(store: Store, rows: Rows) -> None:
+    facts = {"scope": "s", "kind": "function", "target": "send", "args": "{}", "source": "stripe", "receipt": 1}
+
+    async def once(keys: list[str]) -> int:
+        transaction = store.transaction()
+        given = json.dumps([{**facts, "key": key} for key in keys])
+        new = await transaction.ask(lambda sql: sql["record_effects"], given)
+        assert await transaction.settle([])
+        return len(new)
+
+    for round_ in range(20):
+        keys = [f"{round_}:{n}" for n in range(20)]
+        assert sum(await asyncio.gather(*(once(keys), once(keys[::-1]), once(keys[10:] + keys[:10])))) == 20
+    assert rows("SELECT count(*) FROM webhook_effects") == [(400,)]

@@ -1,0 +1,147 @@
+"""What every store must find: each filter alone, all together, and page by page."""
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from oncehook.model.receipt import Filter
+from oncehook.model.states import State
+from oncehook.model.timestamps import rfc3339
+from oncehook.store.store import Store
+from tests.support.events import Rows, make_claim
+
+pytestmark = pytest.mark.anyio
+
+
+async def found(store: Store, **wanted: object) -> list[str]:
+    """The event ids that match, newest first."""
+    return [receipt.event_id for receipt in await store.receipts.find(Filter(**wanted), limit=100)]  # type: ignore[arg-type]
+
+
+async def received_at(store: Store, event_id: str) -> datetime:
+    (receipt,) = [r for r in await store.receipts.find(Filter(), limit=100) if r.event_id == event_id]
+    return receipt.received_at
+
+
+@pytest.fixture
+async def filled(store: Store, rows: Rows) -> Store:
+    """Six receipts of today, one a minute from noon on."""
+    first, *_ = await store.claims.insert(
+        [
+            make_claim("a", type="invoice.paid", object_id="in_1", body=b'{"note":"Gr\xc3\xbc\xc3\x9fe 100%"}'),
+            make_claim("b", type="invoice.payment_failed", object_id="in_2", status=State.FAILED, body=b"{}"),
+            make_claim("c", type="invoice", object_id="in_1", delivery_id="d_3", body=b"{}"),
+            make_claim("d", type="invoicing.done", object_id=None, correlation_id="trace_4", body=b"{}"),
+            make_claim("e", type="push", source="github", object_id="in_1", status=State.IGNORED, body=b"{}"),
+            make_claim("f", type=None, source="github", body=b'"a"'),
+        ]
+    )
+    receipt = await store.receipts.get(first.receipt)
+    assert receipt is not None
+    noon = receipt.received_at.replace(hour=12, minute=0, second=0, microsecond=0)
+    for minute, event_id in enumerate("abcdef"):
+        received = rfc3339(noon + timedelta(minutes=minute))
+        rows(f"UPDATE webhook_receipts SET received_at = '{received}' WHERE event_id = '{event_id}'")
+    return store
+
+
+async def test_everything_is_found_newest_first(filled: Store) -> None:
+    assert await found(filled) == ["f", "e", "d", "c", "b", "a"]
+
+
+async def test_by_source(filled: Store) -> None:
+    assert await found(filled, source="github") == ["f", "e"]
+    assert await found(filled, source="git") == []
+
+
+TYPES = {
+    "invoice": ["c", "b", "a"],  # as a dotted prefix: not invoicing
+    "invoice.*": ["b", "a"],
+    "invoice.paid": ["a"],
+    "*.p*": ["b", "a"],
+    "invoic?": ["c", "b", "a"],
+    "[hp]ush": [],  # a bracket is a character like any other
+    "[!p]*": [],
+    "i_voice": [],
+    "invoice\\": [],
+    "INVOICE": [],
+    "invoice.paid|push": [],
+    "invoice_payment": [],
+    "(": [],
+    "%": [],
+}
+
+
+@pytest.mark.parametrize(("pattern", "expected"), TYPES.items())
+async def test_by_type_with_patterns_and_as_a_dotted_prefix(filled: Store, pattern: str, expected: list[str]) -> None:
+    assert await found(filled, type=pattern) == expected
+
+
+@pytest.mark.parametrize("type_", ["v2.core.account[requirements].updated", "a]b", "[!x]", "100%_", "back\\slash"])
+async def test_a_type_that_is_written_out_is_found_by_itself(filled: Store, type_: str) -> None:
+    await filled.claims.insert([make_claim("g", type=type_)])
+    assert await found(filled, type=type_) == ["g"]
+    assert await found(filled, type=type_[:-1] + "?") == ["g"]
+
+
+async def test_by_object(filled: Store) -> None:
+    assert await found(filled, object="in_1") == ["f", "e", "c", "a"]
+
+
+async def test_by_status(filled: Store) -> None:
+    assert await found(filled, status="failed") == ["b"]
+    assert await found(filled, status="processed") == []
+
+
+async def test_since_includes_its_moment_and_until_does_not(filled: Store) -> None:
+    moment = await received_at(filled, "c")
+    assert await found(filled, since=moment) == ["f", "e", "d", "c"]
+    assert await found(filled, until=moment) == ["b", "a"]
+    assert await found(filled, since=moment, until=moment + timedelta(minutes=1)) == ["c"]
+    assert await found(filled, since=moment + timedelta(microseconds=1)) == ["f", "e", "d"]
+
+
+SEARCHES = {
+    "b": ["b"],
+    "a": ["f", "a"],  # an id, and a text in a payload
+    "in_2": ["b"],
+    "d_3": ["c"],
+    "trace_4": ["d"],
+    "Grüße": ["a"],
+    "100%": ["a"],
+    "1__%": [],
+    "grüße": [],
+    "nowhere": [],
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), SEARCHES.items())
+async def test_by_a_search_for_an_id_or_a_text_in_the_payload(filled: Store, text: str, expected: list[str]) -> None:
+    assert await found(filled, search=text) == expected
+
+
+async def test_filters_hold_together(filled: Store) -> None:
+    since = await received_at(filled, "a")
+    both = await found(filled, source="stripe", type="invoice", object="in_1", since=since, status="received")
+    assert both == ["c", "a"]
+    assert await found(filled, source="github", type="invoice") == []
+
+
+async def test_at_most_the_limit_is_returned(filled: Store) -> None:
+    assert [r.event_id for r in await filled.receipts.find(Filter(), limit=2)] == ["f", "e"]
+
+
+@pytest.mark.parametrize("size", [1, 7, 25, 26])
+async def test_pages_meet_every_receipt_once_though_all_came_in_one_instant(
+    store: Store, rows: Rows, size: int
+) -> None:
+    await store.claims.insert([make_claim(f"evt_{n:02}") for n in range(25)])
+    rows("UPDATE webhook_receipts SET received_at = '2026-11-15T12:00:00.000000Z'")
+    met: list[int] = []
+    before = None
+    while page := await store.receipts.find(Filter(source="stripe"), limit=size, before=before):
+        assert len(page) <= size
+        met += [receipt.receipt for receipt in page]
+        before = rfc3339(page[-1].received_at) or "", page[-1].receipt
+    assert met == sorted(met, reverse=True)
+    assert len(set(met)) == len(met) == 25

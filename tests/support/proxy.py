@@ -1,0 +1,166 @@
+"""A TCP proxy between a store and its database that loses, stalls and refuses on command.
+
+What it does to a connection is told by a marker in what the client sends: an event id, say. Each fault is done once.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
+
+CHUNK = 2**16
+
+
+class Proxy:
+    """Forwards connections to a server, until it is told otherwise."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.target = host, port
+        self.port = 0
+        self.lost = asyncio.Event()
+        """Set when a fault by marker was done."""
+        self._fault: tuple[bytes, str] | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._refusing = False
+        self._vanished = False
+
+    # -- faults ---------------------------------------------------------------------------------------------------
+
+    def lose_request(self, marker: bytes) -> None:
+        """Cut the connection instead of forwarding what holds the marker: the server never sees it."""
+        self._arm(marker, "request")
+
+    def lose_reply(self, marker: bytes) -> None:
+        """Forward it, wait for the server's answer, and cut the connection instead of passing that on."""
+        self._arm(marker, "reply")
+
+    def lose_answer(self, marker: bytes) -> None:
+        """Cut the connection instead of passing on an answer that holds the marker."""
+        self._arm(marker, "answer")
+
+    def leave(self, marker: bytes) -> None:
+        """Forward it and cut the client at once: the server goes on, and nobody hears of it."""
+        self._arm(marker, "leave")
+
+    def stall(self) -> None:
+        """Keep every connection open and pass nothing on, either way, until `flow`."""
+        self._flowing.clear()
+
+    def flow(self) -> None:
+        self._flowing.set()
+
+    def vanish(self) -> None:
+        """From here on the server hears nothing of its clients, not even that they are gone, as after a power cut."""
+        self.stall()
+        self._vanished = True
+
+    def refuse(self) -> None:
+        """Cut every connection and accept none, until `accept`."""
+        self._refusing = True
+        for writer in self._open:
+            writer.transport.abort()
+
+    def accept(self) -> None:
+        self._refusing = False
+
+    def _arm(self, marker: bytes, kind: str) -> None:
+        self.lost.clear()
+        self._fault = marker, kind
+
+    # -- forwarding -----------------------------------------------------------------------------------------------
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        ends = [writer]
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            if self._refusing:
+                return
+            from_server, to_server = await asyncio.open_connection(*self.target)
+            ends.append(to_server)
+            self._open.update(ends)
+            losing = asyncio.Event()
+            tasks.append(asyncio.create_task(self._up(reader, to_server, writer, losing)))
+            tasks.append(asyncio.create_task(self._down(from_server, writer, losing)))
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if self._vanished:
+                await asyncio.wait(tasks[1:])  # until the server ends it, or the test
+        finally:
+            for end in ends:  # before anything is awaited: a second cancellation must not leave a connection open
+                end.transport.abort()
+            self._open.difference_update(ends)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _up(
+        self,
+        reader: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+        to_client: asyncio.StreamWriter,
+        losing: asyncio.Event,
+    ) -> None:
+        seen = b""
+        while chunk := await reader.read(CHUNK):
+            await self._flowing.wait()
+            seen = seen[-1024:] + chunk
+            kind = self._meets(seen)
+            if kind == "request":
+                self.lost.set()
+                return
+            if kind == "reply":
+                losing.set()
+            to_server.write(chunk)
+            await to_server.drain()
+            if kind == "leave":
+                to_client.transport.abort()
+                self.lost.set()
+                await asyncio.Event().wait()  # the server's side stays open, so that it finishes what it does
+
+    async def _down(self, reader: asyncio.StreamReader, to_client: asyncio.StreamWriter, losing: asyncio.Event) -> None:
+        while chunk := await reader.read(CHUNK):
+            if not self._vanished:
+                await self._flowing.wait()
+            if losing.is_set() or self._meets(chunk, answer=True):
+                self.lost.set()
+                return
+            to_client.write(chunk)
+            await to_client.drain()
+
+    def _meets(self, seen: bytes, *, answer: bool = False) -> str | None:
+        if self._fault is None or self._fault[0] not in seen or (self._fault[1] == "answer") != answer:
+            return None
+        (_, kind), self._fault = self._fault, None
+        return kind
+
+
+@asynccontextmanager
+async def proxied(address: str) -> AsyncIterator[tuple[Proxy, str]]:
+    """A proxy before the server of a database's address, and the address through it."""
+    parts = urlsplit(address)
+    assert parts.hostname and parts.port
+    proxy = Proxy(parts.hostname, parts.port)
+    connections: set[asyncio.Task[None]] = set()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        connections.add(task)
+        try:
+            await proxy.serve(reader, writer)
+        except (OSError, asyncio.CancelledError):
+            pass  # the database is down, or the test is over
+        finally:
+            connections.discard(task)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy, address.replace(f":{parts.port}/", f":{proxy.port}/")
+    finally:
+        server.close()
+        for task in connections:
+            task.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+        await asyncio.sleep(0.01)  # what was cut is told so in the loop's next turns

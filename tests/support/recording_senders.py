@@ -1,0 +1,80 @@
+"""Senders over real connections, which remember exactly what they were told: for runs that kill what they talk to."""
+
+import asyncio
+import random
+from collections import deque
+from dataclasses import dataclass, field
+
+from tests.support.events import stripe_body, stripe_headers
+from tests.support.serve import parse_head, request
+
+ASKED = 30.0
+"""Seconds after which a server that should live and does not answer fails the run."""
+
+
+@dataclass
+class Ledger:
+    """What the outside knows: every body that was sent, and every answer that came back whole."""
+
+    seed: int
+    bodies: dict[str, bytes] = field(default_factory=dict)
+    accepted: list[str] = field(default_factory=list)
+    acked: set[str] = field(default_factory=set)
+    unknown: list[str] = field(default_factory=list)
+    """Sent, and not answered: they are sent again, as a provider would."""
+    odd: list[str] = field(default_factory=list)
+    """Answers that nobody may ever get."""
+
+    def __post_init__(self) -> None:
+        self.chance = random.Random(self.seed)
+        self.recent: deque[str] = deque(maxlen=50)
+        self.more = asyncio.Condition()
+
+    def next_event(self) -> str:
+        """A new event mostly; else one again that is acked, or of which nobody knows."""
+        dice = self.chance.random()
+        if self.unknown and dice < 0.3:
+            return self.unknown.pop()
+        if self.bodies and dice < 0.5:
+            return self.chance.choice(self.recent)
+        event_id = f"evt_{len(self.bodies)}"
+        self.bodies[event_id] = stripe_body(event_id, filler="x" * self.chance.randrange(1500))
+        self.recent.append(event_id)
+        return event_id
+
+    async def told(self, event_id: str, status: int, body: bytes) -> None:
+        if status == 202:
+            self.accepted.append(event_id)
+        elif status != 200 or b'"duplicate"' not in body:
+            self.odd.append(f"{event_id}: {status} {body!r}")
+            return
+        async with self.more:
+            self.acked.add(event_id)
+            self.more.notify_all()
+
+    async def until_more(self, count: int) -> None:
+        goal = len(self.acked) + count
+        async with self.more:
+            await asyncio.wait_for(self.more.wait_for(lambda: len(self.acked) >= goal or bool(self.odd)), ASKED)
+
+
+async def send(ledger: Ledger, port: int) -> None:
+    """Deliver over one connection, until it breaks."""
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return
+    try:
+        while True:
+            event_id = ledger.next_event()
+            body = ledger.bodies[event_id]
+            try:
+                writer.write(request("/webhooks/stripe", stripe_headers(body), body))
+                status, headers = parse_head(await reader.readuntil(b"\r\n\r\n"))
+                answer = await reader.readexactly(int(headers["content-length"]))
+            except (OSError, asyncio.IncompleteReadError):
+                ledger.unknown.append(event_id)
+                return
+            await ledger.told(event_id, status, answer)
+    finally:
+        writer.transport.abort()

@@ -1,0 +1,169 @@
+"""The inbox as a real server: in this loop, or as the `oncehook serve` of a process of its own; and raw HTTP to it."""
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn.server
+
+from oncehook import Inbox
+from oncehook.cli.serve import listen, make_server
+from oncehook.testing import DeliveryResponse
+from tests.support.events import STRIPE_SECRET
+
+ONCEHOOK = Path(sys.executable).parent / "oncehook"
+
+
+class Brisk:
+    """asyncio as uvicorn sees it here: its ticks, and its moment at the end, are short ones."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
+
+
+uvicorn.server.asyncio = Brisk()  # type: ignore[assignment]
+
+
+# -- in this loop ---------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def served(inbox: Inbox, dashboard: Any = None) -> AsyncIterator[int]:
+    """The port of a real server with the inbox behind it."""
+    listener = listen("127.0.0.1", 0)
+    server = make_server(inbox, dashboard)
+    async with inbox.lifespan():
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving
+
+
+class Wire:
+    """One connection, over which a test says exactly the bytes that it wants to."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    async def say(self, *parts: bytes) -> None:
+        for part in parts:
+            self.writer.write(part)
+            await self.writer.drain()
+
+    async def answer(self, seconds: float = 5.0) -> DeliveryResponse:
+        async with asyncio.timeout(seconds):
+            head = await self.reader.readuntil(b"\r\n\r\n")
+            status, headers = parse_head(head)
+            return DeliveryResponse(
+                status, headers, await self.reader.readexactly(int(headers.get("content-length", "0")))
+            )
+
+    async def is_closed(self, seconds: float = 5.0) -> bool:
+        """Whether the server ends the connection without a further word."""
+        async with asyncio.timeout(seconds):
+            try:
+                return await self.reader.read(1) == b""
+            except ConnectionError:
+                return True
+
+    def leave(self) -> None:
+        self.writer.transport.abort()
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[Wire]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Wire(reader, writer)
+    finally:
+        writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
+    first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    return int(first.split()[1]), headers
+
+
+def request(path: str, headers: Mapping[str, str], body: bytes | None, *, method: str = "POST") -> bytes:
+    """A request as one would write it by hand; with a body, its length is told."""
+    told = {"Host": "test", **headers}
+    if body is not None:
+        told.setdefault("Content-Length", str(len(body)))
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+    return "\r\n".join(lines).encode("latin-1") + (body or b"")
+
+
+# -- as a process ---------------------------------------------------------------------------------------------------
+
+
+def write_config(folder: Path, database: str, *lines: str) -> Path:
+    """A configuration with a Stripe source on this database."""
+    file = folder / "oncehook.toml"
+    stripe = ["[sources.stripe]", f'secrets = ["{STRIPE_SECRET}"]']
+    poll = [] if any(line.startswith("poll") for line in lines) else ['poll = "50ms"']
+    file.write_text("\n".join([f'database = "{database}"', *poll, *lines, *stripe]) + "\n")
+    return file
+
+
+class Process:
+    """`oncehook serve`, started and asked for its address."""
+
+    def __init__(
+        self,
+        config: Path,
+        *options: str,
+        log: Any = subprocess.DEVNULL,
+        app: str | None = None,
+        cwd: Path | None = None,
+        **environment: str,
+    ) -> None:
+        command = [str(ONCEHOOK), "serve", *([app] if app else []), "--config", str(config), "--port", "0", *options]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=cwd, env={**os.environ, **environment}
+        )
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.said)
+        if found is None:
+            raise AssertionError(f"oncehook serve did not start: {self.said!r}, exit code {self.end()}")
+        self.port = int(found[1])
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.wait()
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """Ask it to stop, and return its exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        code = self.process.wait(40)
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+        return code
+
+
+@contextmanager
+def process(config: Path, *options: str, **more: Any) -> Iterator[Process]:
+    running = Process(config, *options, **more)
+    try:
+        yield running
+    finally:
+        running.kill()

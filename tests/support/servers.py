@@ -1,0 +1,326 @@
+"""Private real servers for tests and benchmarks: started on free ports, in directories of their own, stopped after.
+
+`tests/support/programs.py` finds or installs the programs.
+A server that already listens on this machine is never touched.
+"""
+
+import contextlib
+import os
+import pwd
+import re
+import shutil
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg.types.string import TextLoader
+
+from tests.support import programs
+
+MEMORY = 12 * 2**30
+"""Bytes that must be free for files in memory."""
+
+
+def in_memory() -> Path | None:
+    """A folder whose files are in memory, if there is room: commits then wait for no disk.
+
+    A whole run makes about 1,500 databases of 7 MB each, and dropping one costs a checkpoint: they stay until its end.
+
+    Processes that are killed lose nothing there; what a power cut would take, no test here could tell anyway.
+    """
+    folder = Path("/dev/shm")
+    if not folder.is_dir() or not os.access(folder, os.W_OK) or shutil.disk_usage(folder).free < MEMORY:
+        return None
+    kilobytes = re.search(r"MemAvailable:\s+(\d+)", Path("/proc/meminfo").read_text())
+    return folder if kilobytes is not None and int(kilobytes[1]) * 1024 > MEMORY else None
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Postgres:
+    """A private PostgreSQL cluster. `database()` makes a new database in it and gives its address."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.binaries = programs.find("postgres")
+        self.folder = folder
+        self.port = free_port()
+        self.settings = {"max_connections": "200", "shared_buffers": "128MB", **settings}
+        self.user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+        self.process: subprocess.Popen[bytes] | None = None
+        self._made = 0
+        self._has_template = False
+        self._as: dict[str, Any] = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
+
+    @classmethod
+    def running(cls, port: int) -> "Postgres":
+        """A cluster that another process of this run started, to make databases in."""
+        server = cls(Path("/nonexistent"))
+        server.port = port
+        return server
+
+    @staticmethod
+    def _owner() -> str:
+        """PostgreSQL refuses to run as root: somebody else's account then."""
+        names = {entry.pw_name for entry in pwd.getpwall()}
+        return "postgres" if "postgres" in names else "nobody"
+
+    def start(self) -> "Postgres":
+        data = self.folder / "data"
+        if not data.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if os.geteuid() == 0:
+                shutil.chown(self.folder, self._owner())
+            initdb: list[str | Path] = [
+                self.binaries / "initdb",
+                "-D",
+                data,
+                "-U",
+                self.user,
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--locale=C",
+            ]
+            done = subprocess.run([*initdb, "--no-sync"], capture_output=True, cwd="/", **self._as)
+            if done.returncode:
+                sys.exit(f"initdb failed: {done.stderr.decode()}")
+        options = [f"-c{name}={value}" for name, value in self.settings.items()]
+        with (self.folder / "log").open("ab") as log:
+            command: list[str | Path] = [self.binaries / "postgres", "-D", data, "-p", str(self.port), "-k", ""]
+            self.process = subprocess.Popen(
+                [*command, "-h", "127.0.0.1", *options],
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                cwd="/",
+                start_new_session=True,
+                **self._as,
+            )
+        self._wait()
+        return self
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + 30
+        ready: list[str | Path] = [self.binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ready).returncode:
+            assert self.process is not None
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"PostgreSQL did not start: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.05)
+
+    def stop(self, *, kill: bool = False) -> None:
+        """Stop it; with `kill`, as a power cut would: no part of it gets to tidy up."""
+        if self.process is None:
+            return
+        if kill:
+            victims = [self.process.pid, *children_of(self.process.pid)]  # each has a process group of its own
+            for pid in victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self.process.wait()
+            while any(map(_is_alive, victims)):
+                time.sleep(0.01)
+        else:
+            self.process.send_signal(signal.SIGINT)  # "fast": disconnects everyone
+            self.process.wait()
+        self.process = None
+
+    def url(self, database: str) -> str:
+        return f"postgresql://{self.user}@127.0.0.1:{self.port}/{database}"
+
+    def database(self, *, migrated: bool = False) -> str:
+        """The address of a new database: an empty one, or one with the schema, which is made once and copied."""
+        self._made += 1
+        name = f"test_{os.getpid()}_{self._made}"
+        copied = f" TEMPLATE {self._template()}" if migrated else ""
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:  # a psql for each would take longer
+            if migrated and connection.info.server_version >= 150000:
+                copied += " STRATEGY FILE_COPY"  # with what the first connection would have to put together
+            connection.execute(f"CREATE DATABASE {name}{copied}")
+        return self.url(name)
+
+    def _template(self) -> str:
+        name = f"migrated_{os.getpid()}"
+        if not self._has_template:
+            self.sql(f"CREATE DATABASE {name}")
+            _migrate(self.url(name))
+            self._has_template = True
+        return name
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """Run a statement with psql, beside everything that is under test."""
+        done = subprocess.run(
+            [self.binaries / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", self.url(database), "-c", statement],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+
+def sqlite_file(path: Path) -> str:
+    """The address of a new SQLite database with the schema, which is made once and copied."""
+    path.write_bytes(_migrated_sqlite())
+    path.chmod(0o600)  # as a service makes it
+    return f"sqlite:///{path}"
+
+
+@cache
+def _migrated_sqlite() -> bytes:
+    with tempfile.TemporaryDirectory(dir=in_memory()) as folder:
+        file = Path(folder) / "migrated.db"
+        _migrate(f"sqlite:///{file}")
+        return file.read_bytes()
+
+
+def _migrate(address: str) -> None:
+    mine = {key: value for key, value in os.environ.items() if key != "ONCEHOOK_CONFIG"}  # a test may have set it
+    command = [sys.executable, "-m", "oncehook", "migrate"]
+    environment = {**mine, "ONCEHOOK_DATABASE": address}
+    subprocess.run(command, check=True, env=environment, cwd="/", stdout=subprocess.DEVNULL)
+
+
+def children_of(parent: int) -> list[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    pairs = (map(int, line.split()) for line in listed.splitlines())
+    return [pid for pid, ppid in pairs if ppid == parent]
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class PgBouncer:
+    """A private PgBouncer in transaction mode before a cluster: few connections, which all its clients share."""
+
+    CONNECTIONS = 5
+
+    def __init__(self, postgres: Postgres, folder: Path) -> None:
+        self.postgres = postgres
+        self.folder = folder
+        self.port = free_port()
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> "PgBouncer":
+        binary = programs.find("pgbouncer")
+        owner = self.postgres._as  # as PostgreSQL, it does not run as root
+        config = self.folder / "pgbouncer.ini"
+        config.write_text(
+            "[databases]\n"
+            f"* = host=127.0.0.1 port={self.postgres.port} user={self.postgres.user}\n"
+            "[pgbouncer]\n"
+            f"listen_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\nauth_type = any\n"
+            f"pool_mode = transaction\ndefault_pool_size = {self.CONNECTIONS}\nmax_client_conn = 1000\n"
+        )
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(binary), str(config)], stdout=log, stderr=log, cwd="/", start_new_session=True, **owner
+            )
+        deadline = time.monotonic() + 30
+        while not self._listens():
+            if self.process.poll() is not None or time.monotonic() > deadline:
+                sys.exit(f"PgBouncer did not start: {(self.folder / 'log').read_text()[-2000:]}")
+            time.sleep(0.02)
+        return self
+
+    def _listens(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def url(self, direct: str) -> str:
+        """The address of a database, through the pooler."""
+        return direct.replace(f":{self.postgres.port}/", f":{self.port}/")
+
+
+@contextlib.contextmanager
+def private_pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
+    """A pooler for the length of a block, removed afterwards."""
+    folder = Path(tempfile.mkdtemp(prefix="oncehook-pgbouncer-"))
+    folder.chmod(0o755)
+    server = PgBouncer(postgres, folder)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def private_postgres(**settings: str) -> Iterator[Postgres]:
+    """A cluster for the length of a block, removed afterwards."""
+    programs.install_missing(["postgres"])  # for the benchmarks; the tests have it by then
+    folder = Path(tempfile.mkdtemp(prefix="oncehook-postgres-"))
+    folder.chmod(0o755)
+    server = Postgres(folder / "cluster", **settings)
+    try:
+        yield server.start()
+    finally:
+        server.stop()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def ask(database: str, statement: str) -> list[tuple[Any, ...]]:
+    """The rows of a statement, read from the database itself, beside everything that is under test."""
+    if database.startswith("sqlite:///"):
+        with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"), timeout=10)) as connection:
+            connection.isolation_level = None
+            return connection.execute(statement).fetchall()
+    if threading.current_thread() is not threading.main_thread():
+        with _connect(database) as connection:
+            return _fetch(connection, statement)
+    try:
+        return _fetch(_kept(database), statement)
+    except psycopg.OperationalError:
+        if not _last[database].closed:
+            raise
+        return _fetch(_kept(database), statement)  # its server was stopped, or somebody ended it, since the last time
+
+
+_last: dict[str, psycopg.Connection] = {}
+"""The connection of the main thread to the database that it asked last: a new one costs more than the answer."""
+
+
+def _kept(database: str) -> psycopg.Connection:
+    if database not in _last or _last[database].closed:
+        for former in _last.values():
+            former.close()
+        _last.clear()
+        _last[database] = _connect(database)
+    return _last[database]
+
+
+def _connect(database: str) -> psycopg.Connection:
+    connection = psycopg.connect(database, autocommit=True, prepare_threshold=None)
+    for kind in ("json", "jsonb"):
+        connection.adapters.register_loader(kind, TextLoader)  # as it is stored
+    return connection
+
+
+def _fetch(connection: psycopg.Connection, statement: str) -> list[tuple[Any, ...]]:
+    cursor = connection.execute(statement.encode())
+    return cursor.fetchall() if cursor.description else []

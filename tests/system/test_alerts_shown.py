@@ -1,0 +1,256 @@
+"""Alerts in the shell, through the API and on the dashboard; and in processes of their own, which may be killed."""
+
+import asyncio
+import json
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+
+from oncehook import Inbox
+from oncehook.alerts import watch
+from oncehook.testing import advance, deliver
+from tests.alerts.test_watch import ALERTS, INCIDENTS
+from tests.support.alerts import SECRET, configured, look
+from tests.support.command_line import Run
+from tests.support.dashboard import dashboard_of
+from tests.support.events import Rows, stripe_body, stripe_headers
+from tests.support.http_target import receiving, said, stall_after
+from tests.support.serve import Process, write_config
+from tests.support.servers import ask
+from tests.support.work import until
+
+pytestmark = pytest.mark.anyio
+sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+
+async def with_a_dead_letter(inbox: Inbox) -> None:
+    await deliver(inbox, "stripe", b'{"type": "invoice.paid"}')  # without an id: kept as a dead letter
+
+
+# -- the shell ------------------------------------------------------------------------------------------------------
+
+
+def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
+    run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
+) -> None:
+    write_config(in_folder, database)
+
+    async def fill() -> None:
+        inbox = make_inbox(config=configured(targets={"page": {"command": ["false"]}}))
+        inbox.source("stripe", secrets=["whsec_test"])
+        async with inbox.lifespan():
+            await deliver(inbox, "stripe", stripe_body("evt_1"))
+            assert (await look(inbox)).opened == []
+            await with_a_dead_letter(inbox)
+            await look(inbox)
+            await inbox._runtime.alerts.tell()
+
+    asyncio.run(fill())
+    ran = run("alerts")
+    assert ran.code == 0
+    first, telling, remedy, _, *table = ran.out.splitlines()
+    assert re.fullmatch(r"Dead letters of stripe: 1 now, 1 at worst \(limit 0\), since \S+Z", first)
+    assert telling == "  page: opened, waiting: SendFailed: false exited with 1"
+    assert remedy.startswith("→ ") and "oncehook replay --failed --source stripe" in remedy
+    assert table[0].split() == ["rule", "now", "limit", "source"]
+    assert [line.split()[0] for line in table[1:]] == [
+        "dead_letters", "lag", "unhandled", "paused", "rejections", "silent", "effects", "refusing", "failing",
+    ]  # fmt: skip
+    assert table[1].split() == ["dead_letters", "1", "0", "stripe", "firing"]
+    assert table[2].split()[-2:] == ["5m", "stripe"] and table[6].split()[-2:] == ["not", "watched"]
+    incident, *rules = map(json.loads, run("alerts", "--json").out.splitlines())
+    assert (incident["rule"], incident["source"], incident["value"]) == ("dead_letters", "stripe", 1.0)
+    assert [(alert["target"], alert["status"]) for alert in incident["alerts"]] == [("page", "waiting")]
+    assert [row["rule"] for row in rules if row["is_firing"]] == ["dead_letters"]
+
+
+@sqlite
+def test_what_fires_and_is_no_incident_yet_is_not_called_well(
+    run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
+) -> None:
+    write_config(in_folder, database)
+
+    async def fill() -> None:
+        inbox = make_inbox()
+        inbox.source("stripe", secrets=["whsec_test"])
+        async with inbox.lifespan():
+            await with_a_dead_letter(inbox)
+
+    asyncio.run(fill())
+    first, remedy, *_ = run("alerts").out.splitlines()
+    assert first == (
+        "Dead letters of stripe: 1 (limit 0). A running `oncehook serve` or worker opens an incident within 15s."
+    )
+    assert remedy.startswith("→ See what went wrong")
+
+
+@sqlite
+def test_an_incident_shows_its_value_now_at_worst_and_when_it_closes_and_advice_once(
+    run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
+) -> None:
+    write_config(in_folder, database)
+
+    async def fill() -> None:
+        inbox = make_inbox(config=configured())
+        for name in ("stripe", "shop"):
+            inbox.source(name, provider="stripe", secrets=["whsec_test"])
+        async with inbox.lifespan():
+            for number in range(3):
+                await deliver(inbox, "stripe", b'{"type": "invoice.paid", "n": %d}' % number)
+            await deliver(inbox, "shop", b'{"type": "invoice.paid"}')
+            await look(inbox)
+            await deliver(inbox, "stripe", b'{"type": "invoice.paid", "n": 3}')
+            await look(inbox)
+            ask(database, "UPDATE webhook_receipts SET status = 'processed' WHERE source = 'stripe'")
+            await look(inbox)
+
+    asyncio.run(fill())
+    shop, stripe = sorted(line for line in run("alerts").out.splitlines() if "at worst" in line)
+    assert shop.startswith("Dead letters of shop: 1 now, 1 at worst (limit 0), since ") and "closes" not in shop
+    assert stripe.startswith("Dead letters of stripe: 0 now, 4 at worst (limit 0), since ")
+    assert re.search(r"; closes at \d\d:\d\d:\d\dZ if it stays below$", stripe)
+    (remedy,) = [line for line in run("alerts").out.splitlines() if line.startswith("→")]
+    assert "oncehook replay --failed --source SOURCE" in remedy
+    of_stripe, *_ = [row for row in run("alerts", "--json").lines if row.get("worst") == 4]
+    assert (of_stripe["value"], of_stripe["now"], of_stripe["at_worst"]) == (0, "0", "4")
+    assert of_stripe["closes_at"] > of_stripe["below_at"] > of_stripe["opened_at"]
+
+
+@sqlite
+def test_alerts_where_all_is_well(run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]) -> None:
+    write_config(in_folder, database)
+
+    async def start() -> None:
+        async with make_inbox().lifespan():
+            pass
+
+    asyncio.run(start())
+    ran = run("alerts")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "no incident is open")
+
+
+@sqlite
+def test_alerts_test_says_what_each_target_answered_and_exits_1_if_one_failed(
+    run: Run, in_folder: Path, database: str
+) -> None:
+    got = in_folder / "got"
+    well = f'[alerts.targets.file]\ncommand = ["tee", "{got}"]'
+    bad = '[alerts.targets.pager]\ncommand = ["sh", "-c", "echo no such team >&2; exit 4", "a-token"]'
+    write_config(in_folder, database, well)
+    ran = run("alerts", "test")
+    assert (ran.code, ran.out) == (0, "file  command tee  told: exited with 0\n")
+    body = json.loads(got.read_text())
+    assert body["type"] == "alert.test" and body["data"]["id"].endswith("-test")
+    write_config(in_folder, database, well, bad)
+    ran = run("alerts", "test")
+    assert ran.code == 1 and "pager  command sh  failed: sh exited with 4\n" in ran.out and "told: exited" in ran.out
+    assert "no such team" in ran.error and "a-token" not in ran.out + ran.error
+    ran = run("alerts", "test", "file")
+    assert (ran.code, ran.out.count("\n")) == (0, 1)
+    ran = run("alerts", "test", "opps")
+    assert ran.code == 2 and "alerts.targets.opps is not in the configuration: known are file, pager" in ran.error
+    write_config(in_folder, database)
+    ran = run("alerts", "test")
+    assert ran.code == 1 and "add one under [alerts.targets.NAME]" in ran.error
+
+
+# -- API and dashboard ----------------------------------------------------------------------------------------------
+
+
+async def test_overview_tells_of_events_without_a_handler_once(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    inbox = make_inbox(config=configured())
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with dashboard_of(inbox) as site, site.signed_in("vera") as browser:
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        rows("UPDATE webhook_receipts SET unhandled_at = '2026-02-01T00:00:00.000000Z'")
+        before = (await browser.get("/")).text
+        assert "No running process handles their type" in before
+        await look(inbox)
+        page = (await browser.get("/")).text
+        assert "Events of stripe without a handler anywhere: 1 now" in page
+        assert "No running process handles their type" not in page
+
+
+async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(config=configured(targets={"page": {"command": ["true"]}}))
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with dashboard_of(inbox) as site, site.program("reader") as program, site.signed_in("vera") as browser:
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        assert "Open incidents" not in (await browser.get("/")).text
+        before = await inbox._runtime.store.stats.pulse()
+        await with_a_dead_letter(inbox)
+        await look(inbox)
+        await inbox._runtime.alerts.tell()
+        assert await inbox._runtime.store.stats.pulse() != before
+        page = (await browser.get("/")).text
+        assert "Open incidents" in page
+        assert "Dead letters of stripe: 1 now</strong></a>, 1 at worst (limit 0)" in page
+        assert '<a href="/dead"><strong>' in page and ">oncehook dead</code>" in page
+        state = (await program.get("/api/alerts")).json()
+        (incident,) = state["incidents"]
+        assert (incident["rule"], incident["source"], incident["page"]) == ("dead_letters", "stripe", "/dead")
+        assert incident["alerts"][0] | {"told_at": None} == {
+            "target": "page", "word": "opened", "status": "told", "attempts": 1, "told_at": None, "last_error": None,
+        }  # fmt: skip
+        assert {row["rule"] for row in state["rules"] if row["is_firing"]} == {"dead_letters"}
+        async with site.program(None) as stranger:
+            assert (await stranger.get("/api/alerts")).status_code == 401
+
+
+# -- processes of their own -----------------------------------------------------------------------------------------
+
+
+async def post_without_id(port: int) -> None:
+    body = b'{"type": "invoice.paid"}'
+    async with httpx.AsyncClient() as client:
+        await client.post(f"http://127.0.0.1:{port}/webhooks/stripe", content=body, headers=stripe_headers(body))
+
+
+def alerting(folder: Path, database: str, url: str) -> Path:
+    target = ["[alerts]", 'every = "100ms"', "[alerts.targets.ops]", f'webhook = "{url}"', f'secret = "{SECRET}"']
+    return write_config(folder, database, 'log_level = "error"', *target)
+
+
+async def test_a_process_that_is_killed_while_it_tells_is_followed_by_another_with_the_same_id(
+    in_folder: Path, database: str, make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    async with receiving(stall_after(), said(200)) as receiver:
+        process = Process(alerting(in_folder, database, receiver.url))
+        try:
+            await post_without_id(process.port)
+            await until(lambda: len(receiver.requests) == 1)  # leased and sent, and not marked
+        finally:
+            process.kill()
+        assert process.process.returncode == -signal.SIGKILL
+        assert rows(ALERTS) == [("ops", "opened", "sending", 1)]
+        targets = {"ops": {"webhook": receiver.url, "secret": SECRET}}
+        inbox = make_inbox(config=configured(targets=targets, recover_after="0s"))
+        inbox.source("stripe", secrets=["whsec_test"])
+        async with inbox.lifespan():
+            assert await inbox._runtime.alerts.tell() == 0  # the dead one's lease holds
+            await advance(inbox, 10 + watch.MARGIN + 1)
+            assert await inbox._runtime.alerts.tell() == 1
+            assert (await look(inbox)).opened == []
+        ids = [request.headers["webhook-id"] for request in receiver.requests]
+        assert len(ids) == 2 and len(set(ids)) == 1
+        assert rows(ALERTS) == [("ops", "opened", "told", 2)]
+
+
+async def test_two_services_on_one_database_tell_once(in_folder: Path, database: str, rows: Rows) -> None:
+    async with receiving() as receiver:
+        config = alerting(in_folder, database, receiver.url)
+        processes = [Process(config), Process(config)]
+        try:
+            await post_without_id(processes[0].port)
+            await until(lambda: rows(ALERTS) == [("ops", "opened", "told", 1)])
+            turns = "SELECT number FROM webhook_turns"
+            (before,) = rows(turns)
+            await until(lambda: rows(turns)[0][0] > before[0] + 5)  # both go on looking
+        finally:
+            codes = [process.end() for process in processes]
+        assert codes == [0, 0] and len(receiver.requests) == 1
+        assert rows(INCIDENTS) == [("dead_letters", "stripe", 0)]

@@ -1,0 +1,219 @@
+"""The shipped alert rules, run by Prometheus: each fires on the series it is for, and on a scraped service."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from oncehook import Event, Fail, Inbox
+from oncehook.testing import deliver, drain, post
+from oncehook.worker.rescue import ABANDONED
+from tests.support import ROOT, programs
+from tests.support.events import STRIPE_SECRET, stripe_body, stripe_headers
+from tests.support.serve import process
+from tests.support.servers import ask, free_port
+
+RULES_FILE = ROOT / "deploy/prometheus/alerts.yaml"
+RULES = [rule for group in yaml.safe_load(RULES_FILE.read_text())["groups"] for rule in group["rules"]]
+SOURCE = 'source="stripe"'
+
+# Alert → the series that set it off ("0+3x60" is: from 0, by 3 a minute, for an hour), and when it must fire.
+FIRES: dict[str, tuple[dict[str, str], str]] = {
+    "OncehookDown": ({'up{job="oncehook", instance="a"}': "1 1 0x60"}, "10m"),
+    "OncehookDatabaseAway": ({f'oncehook_receipts{{{SOURCE}, state="failed"}}': "0x60 _x60"}, "70m"),
+    "OncehookLag": (
+        {f"oncehook_oldest_unfinished_seconds{{{SOURCE}}}": "0+60x60", f"oncehook_paused{{{SOURCE}}}": "0x60"},
+        "8m",
+    ),
+    "OncehookUnhandled": ({f"oncehook_unhandled{{{SOURCE}}}": "3x60"}, "12m"),
+    "OncehookPaused": ({f"oncehook_paused{{{SOURCE}}}": "1x1500"}, "1441m"),
+    "OncehookSignatures": (
+        {
+            f'oncehook_rejected_total{{{SOURCE}, reason="bad_signature"}}': "0+60x60",
+            f"oncehook_accept_seconds_count{{{SOURCE}}}": "0x60",
+        },
+        "25m",
+    ),
+    "OncehookNothingAccepted": (
+        {
+            f'oncehook_rejected_total{{{SOURCE}, reason="bad_signature"}}': "0+1x60",
+            f"oncehook_accept_seconds_count{{{SOURCE}}}": "0x60",
+        },
+        "35m",
+    ),
+    "OncehookDeadLetters": ({f'oncehook_receipts{{{SOURCE}, state="failed"}}': "0 1x60"}, "1m"),
+    "OncehookHandlersFail": (
+        {
+            f'oncehook_processed_total{{{SOURCE}, outcome="crashed"}}': "0+9x60",
+            f'oncehook_processed_total{{{SOURCE}, outcome="processed"}}': "0+1x60",
+        },
+        "25m",
+    ),
+    "OncehookEffectsFailed": ({'oncehook_effects{state="failed"}': "0 2x60"}, "7m"),
+    "OncehookSilent": ({f"oncehook_received_total{{{SOURCE}}}": "0+1x1440 1440x600"}, "1900m"),
+    "OncehookSlow": (
+        {
+            f'oncehook_accept_seconds_bucket{{{SOURCE}, le="5.0"}}': "0x60",
+            f'oncehook_accept_seconds_bucket{{{SOURCE}, le="10.0"}}': "0+60x60",
+            f'oncehook_accept_seconds_bucket{{{SOURCE}, le="+Inf"}}': "0+60x60",
+        },
+        "20m",
+    ),
+}
+# What must not set an alert off.
+QUIET: dict[str, tuple[str, dict[str, str], str]] = {
+    "a paused source has no lag": (
+        "OncehookLag",
+        {f"oncehook_oldest_unfinished_seconds{{{SOURCE}}}": "0+60x60", f"oncehook_paused{{{SOURCE}}}": "1x60"},
+        "60m",
+    ),
+    "dead letters that were replayed": (
+        "OncehookDeadLetters", {f'oncehook_receipts{{{SOURCE}, state="failed"}}': "3x20 0x40"}, "40m",
+    ),
+}  # fmt: skip
+
+
+def rule_named(name: str) -> dict[str, Any]:
+    (found,) = [rule for rule in RULES if rule["alert"] == name]
+    return found
+
+
+def promtool(folder: Path, alert: str, series: dict[str, str], at: str, *, fires: bool) -> None:
+    """Run one alert over these series with Prometheus' own evaluator."""
+    # What an alert says is not repeated here: labels and annotations are taken out of a copy of the rule.
+    rule = {name: value for name, value in rule_named(alert).items() if name in ("alert", "expr", "for")}
+    copy = folder / "rules.yaml"
+    copy.write_text(yaml.safe_dump({"groups": [{"name": "oncehook", "rules": [rule]}]}))
+    case = {
+        "rule_files": [copy.name],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "promql_expr_test": [
+                    {
+                        "expr": f'count(ALERTS{{alertname="{alert}", alertstate="firing"}}) or vector(0)',
+                        "eval_time": at,
+                        "exp_samples": [{"labels": "{}", "value": int(fires)}],
+                    }
+                ],
+            }
+        ],
+    }
+    file = folder / "case.yaml"
+    file.write_text(yaml.safe_dump(case))
+    done = subprocess.run(
+        [programs.find("promtool"), "test", "rules", file], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_accepts_the_rules() -> None:
+    command = [programs.find("promtool"), "check", "rules", RULES_FILE]
+    assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
+
+
+def test_every_rule_has_a_case() -> None:
+    assert sorted(FIRES) == sorted(rule["alert"] for rule in RULES)
+
+
+@pytest.mark.parametrize("alert", FIRES)
+def test_prometheus_fires_the_alert(alert: str, tmp_path: Path) -> None:
+    series, at = FIRES[alert]
+    promtool(tmp_path, alert, series, at, fires=True)
+    if alert != "OncehookDatabaseAway":  # it is about series that are gone
+        promtool(tmp_path, alert, series, "0m", fires=False)
+
+
+@pytest.mark.parametrize("case", QUIET)
+def test_prometheus_stays_quiet(case: str, tmp_path: Path) -> None:
+    alert, series, at = QUIET[case]
+    promtool(tmp_path, alert, series, at, fires=False)
+
+
+# -- a scraped service ----------------------------------------------------------------------------------------------
+
+
+async def three_deaths(inbox: Inbox, database: str) -> None:
+    """A dead letter of a handler, one without an id, and one whose provider stopped retrying."""
+
+    @inbox.on("stripe", "*")
+    async def fail(event: Event) -> None:
+        raise Fail("the invoice is unknown")
+
+    @inbox.on("inline", "*")
+    async def not_now(event: Event) -> None:
+        raise ValueError("not now")
+
+    async with inbox.lifespan():
+        inbox._runtime.start_processor()
+        await deliver(inbox, "stripe", stripe_body("evt_1"))
+        await drain(inbox)
+        await deliver(inbox, "stripe", json.dumps({"id": {"new": "shape"}, "type": "invoice.paid"}).encode())
+        body = stripe_body("evt_3")
+        assert (await post(inbox, "inline", body, stripe_headers(body))).status == 500
+        ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at WHERE source = 'inline'")
+        assert len(await inbox._runtime.store.leases.abandon_inline(ABANDONED)) == 1
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[str]:
+    """Prometheus with the shipped rules, scraping `target` every second; its address."""
+    config = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(RULES_FILE)],
+        "scrape_configs": [{"job_name": "oncehook", "static_configs": [{"targets": [target]}]}],
+    }
+    file, port = folder / "prometheus.yaml", free_port()
+    file.write_text(yaml.safe_dump(config))
+    command = [
+        programs.find("prometheus"), f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+    ]  # fmt: skip
+    running = subprocess.Popen(command, stderr=sys.stderr)
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        running.terminate()
+        running.wait(20)
+
+
+def firing(address: str, alert: str) -> dict[str, str]:
+    """Source → value of the alerts of this name that fire."""
+    try:
+        answer = httpx.get(f"{address}/api/v1/alerts", timeout=5).raise_for_status()
+    except httpx.HTTPError:  # it is still starting
+        return {}
+    found = answer.json()["data"]["alerts"]
+    return {
+        one["labels"]["source"]: one["value"]
+        for one in found
+        if one["labels"]["alertname"] == alert and one["state"] == "firing"
+    }
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_prometheus_sees_dead_letters_of_every_kind_of_a_running_service(
+    tmp_path: Path, make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=[STRIPE_SECRET])
+    inbox.source("inline", provider="stripe", secrets=[STRIPE_SECRET], mode="inline")
+    asyncio.run(three_deaths(inbox, database))
+    config = tmp_path / "oncehook.toml"
+    config.write_text(f'database = "{database}"\n[sources.stripe]\nsecrets = ["{STRIPE_SECRET}"]\n')
+    with process(config) as serve, prometheus(tmp_path, f"127.0.0.1:{serve.port}") as address:
+        deadline = time.monotonic() + 60
+        while (found := firing(address, "OncehookDeadLetters")) != {"stripe": "2e+00", "inline": "1e+00"}:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.1)

@@ -1,0 +1,211 @@
+"""The dashboard mounted in somebody's app: behind the same sign-in as in `serve`, below any path."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.types import Receive, Scope, Send
+
+from oncehook import Event, Inbox
+from oncehook.model.errors import ConfigurationError
+from tests.support.dashboard import CONFIGURED, PASSWORD
+from tests.support.events import stripe_body, stripe_headers
+from tests.support.serve import process, write_config
+from tests.system.test_mounting import running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def shop(make_inbox: Callable[..., Inbox]) -> Inbox:
+    inbox = make_inbox(worker=True)
+    inbox.source("stripe", secrets=["whsec_test"])
+    inbox._runtime.configuration = replace(inbox._runtime.configuration, dashboard=CONFIGURED)
+
+    @inbox.on("stripe", "*")
+    async def handle(event: Event) -> None: ...
+
+    return inbox
+
+
+def mounted(inbox: Inbox) -> FastAPI:
+    app = FastAPI(lifespan=inbox.lifespan)
+    app.mount("/hooks-admin", inbox.dashboard)
+    app.mount("/hooks", inbox)
+    return app
+
+
+async def sign_in(client: httpx.AsyncClient, prefix: str = "/hooks-admin") -> httpx.Response:
+    headers = {"origin": str(client.base_url).rstrip("/")}
+    fields = {"name": "otto", "password": PASSWORD, "next": "/events?type=invoice.paid"}
+    return await client.post(f"{prefix}/sign-in", data=fields, headers=headers)
+
+
+async def send(client: httpx.AsyncClient, event_id: str, secret: str = "whsec_test") -> httpx.Response:
+    body = stripe_body(event_id)
+    return await client.post("/hooks/stripe", content=body, headers=stripe_headers(body, secret))
+
+
+async def test_every_link_redirect_cookie_and_form_stays_below_its_path(shop: Inbox) -> None:
+    async with running(mounted(shop)) as client:
+        receipt = (await send(client, "evt_1")).json()["receipt"]
+        stranger = await client.get("/hooks-admin/events?type=a")
+        assert (stranger.status_code, stranger.headers["location"]) == (
+            303,
+            "/hooks-admin/sign-in?next=/events%3Ftype%3Da",
+        )
+        assert "Sign in first: /hooks-admin/sign-in" in stranger.text
+        signed_in = await sign_in(client)
+        assert signed_in.headers["location"] == "/hooks-admin/events?type=invoice.paid"
+        assert "; Path=/hooks-admin;" in signed_in.headers["set-cookie"]
+        for path in ("", "events", "dead", "effects", "sources", "audit", f"events/{receipt}", "nowhere"):
+            page = await client.get(f"/hooks-admin/{path}")
+            links = re.findall(r' (?:href|action|src)="(/[^"]*)"', page.text)
+            assert links and all(link.startswith("/hooks-admin/") for link in links), path
+            for link in {link for link in links if "/static/" in link or "sign-out" not in link}:
+                if not link.endswith(("/pause", "/replay", "/rehearse", "/erase")):
+                    assert (await client.get(link.replace("&amp;", "&"))).status_code < 400, link
+        csrf = re.search(r'name="csrf" value="([^"]+)"', page.text)
+        assert csrf is not None
+        origin = {"origin": str(client.base_url).rstrip("/")}
+        fields = {"csrf": csrf[1]}
+        paused = await client.post("/hooks-admin/sources/stripe/pause", data=fields, headers=origin)
+        assert paused.headers["location"] == "/hooks-admin/sources?done=paused#source-stripe"
+        foreign = {"origin": "https://elsewhere.example"}
+        refused = await client.post("/hooks-admin/sources/stripe/resume", data=fields, headers=foreign)
+        assert (refused.status_code, "foreign_origin" in refused.text or "does not come from" in refused.text) == (
+            403,
+            True,
+        )
+
+
+async def test_it_shows_what_this_process_refused_and_where_its_senders_deliver(shop: Inbox) -> None:
+    async with running(mounted(shop)) as client:
+        assert (await send(client, "evt_1")).status_code == 202
+        assert (await send(client, "evt_2", "whsec_wrong")).status_code == 401
+        await sign_in(client)
+        page = (await client.get("/hooks-admin/sources")).text
+        assert f"{client.base_url}/hooks/stripe" in page
+        assert "bad_signature" in page
+
+
+async def test_the_api_takes_tokens_below_its_path(shop: Inbox) -> None:
+    async with running(mounted(shop)) as client:
+        await send(client, "evt_1")
+        asked = await client.get("/hooks-admin/api/events", headers={"authorization": "Bearer token-of-reader"})
+        assert [event["event_id"] for event in asked.json()["events"]] == ["evt_1"]
+        stranger = await client.get("/hooks-admin/api/events")
+        assert (stranger.status_code, stranger.json()["error"]["code"]) == (401, "unauthenticated")
+
+
+@pytest.mark.parametrize("is_in_path", [True, False])
+async def test_a_proxys_prefix_is_kept(shop: Inbox, is_in_path: bool) -> None:
+    app = mounted(shop)
+
+    async def behind(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "root_path": "/shop", "path": ("/shop" if is_in_path else "") + scope["path"]}
+        await app(scope, receive, send)
+
+    async with running(behind) as client:
+        signed_in = await sign_in(client)
+        assert signed_in.headers["location"].startswith("/shop/hooks-admin/events")
+        cookie = signed_in.headers["set-cookie"].partition(";")[0]
+        page = (await client.get("/hooks-admin/sources", headers={"cookie": cookie})).text
+        assert 'href="/shop/hooks-admin/static/style.css' in page
+        assert f"{client.base_url}/shop/hooks/stripe" in page
+
+
+async def test_an_app_of_starlette_and_the_path_of_the_root(shop: Inbox) -> None:
+    routes = [Mount("/hooks", shop), Mount("/", shop.dashboard)]
+    async with running(Starlette(routes=routes, lifespan=shop.lifespan)) as client:
+        assert (await sign_in(client, "")).headers["location"] == "/events?type=invoice.paid"
+        assert (await client.get("/events")).status_code == 200
+
+
+async def test_a_stream_ends_by_itself_so_that_the_apps_server_can_stop(shop: Inbox) -> None:
+    async with running(mounted(shop)) as client:
+        await sign_in(client)
+        async with asyncio.timeout(30):
+            first = (await client.get("/hooks-admin/live")).text
+            assert "\nid: " in first and "event: changed" not in first
+            seen = first.rpartition("id: ")[2].splitlines()[0]
+            await send(client, "evt_1")
+            later = (await client.get("/hooks-admin/live", headers={"last-event-id": seen})).text
+        assert "event: changed" in later
+
+
+async def test_where_nobody_may_sign_in_it_does_not_start(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    app = mounted(inbox)
+    with pytest.raises(ConfigurationError, match=r"nobody may sign in: `oncehook access NAME` makes"):
+        await inbox.start()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/hooks-admin/")).status_code == 503
+
+
+async def test_start_that_fails_stops_it_again(shop: Inbox) -> None:
+    app = mounted(shop)
+    shop.on("strip", "*")(lambda event: None)
+    with pytest.raises(ConfigurationError, match="strip"):
+        await shop.start()
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/hooks-admin/sign-in")).status_code == 503
+
+
+async def test_it_does_not_start_with_a_command_that_serves_its_own(shop: Inbox) -> None:
+    shop._runtime.is_mounted = False
+    async with shop.lifespan():
+        transport = httpx.ASGITransport(shop.dashboard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.get("/sign-in")).status_code == 503
+
+
+async def test_its_session_key_is_read_at_the_start(shop: Inbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SHOP_SESSION_KEY", raising=False)
+    dashboard = {**CONFIGURED, "session_key": "env:SHOP_SESSION_KEY"}
+    shop._runtime.configuration = replace(shop._runtime.configuration, dashboard=dashboard)
+    app = mounted(shop)
+    with pytest.raises(ConfigurationError, match=r"dashboard\.session_key is empty: set SHOP_SESSION_KEY"):
+        await shop.start()
+    monkeypatch.setenv("SHOP_SESSION_KEY", "a long and random text")
+    async with running(app) as client:
+        assert (await sign_in(client)).status_code == 303
+
+
+async def test_it_may_be_asked_for_while_the_inbox_runs(shop: Inbox) -> None:
+    async with shop.lifespan():
+        transport = httpx.ASGITransport(shop.dashboard)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await client.get("/sign-in")).status_code == 200
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.get("/sign-in")).status_code == 503
+
+
+HOOKS = """
+from oncehook import Inbox
+
+inbox = Inbox()
+
+@inbox.on("stripe", "*")
+async def handle(event): ...
+
+mounted_elsewhere = inbox.dashboard
+"""
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_serve_needs_no_user_of_the_dashboard_that_an_app_mounts(tmp_path: Path, database: str) -> None:
+    config = write_config(tmp_path, database)
+    (tmp_path / "hooks.py").write_text(HOOKS)
+    with process(config, app="hooks:inbox", cwd=tmp_path) as service:
+        assert httpx.get(f"http://127.0.0.1:{service.port}/readyz", timeout=30).status_code == 200

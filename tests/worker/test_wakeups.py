@@ -1,0 +1,230 @@
+"""Wake-ups across processes: a worker elsewhere is told of new work, and finds it by looking when it is not told."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+
+from oncehook import Event, Inbox, RetryLater
+from oncehook.operations.replay import replay
+from oncehook.store.postgres.wake import CHANNEL
+from oncehook.store.rows import Selection
+from oncehook.testing import deliver
+from oncehook.worker.wakeups import APART
+from tests.support.events import make_claim, stripe_body, stripe_headers
+from tests.support.serve import ONCEHOOK, Process, process, write_config
+from tests.support.servers import Postgres, ask
+from tests.worker.test_process import settled, until
+
+pytestmark = pytest.mark.anyio
+
+NEVER = "1h"
+"""A poll so long that only a notification can explain what a worker does."""
+
+LISTENERS = (
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'oncehook listen' "
+    "AND query LIKE 'LISTEN%'"
+)
+HOOKS = """
+from oncehook import Event, Inbox
+
+inbox = Inbox()
+
+
+@inbox.on("stripe", "*")
+async def handle(event: Event) -> None: ...
+"""
+
+
+@pytest.fixture
+def database(postgres: Postgres) -> str:
+    return postgres.database(migrated=True)
+
+
+@contextmanager
+def worker_process(folder: Path, config: Path) -> Iterator[None]:
+    (folder / "hooks.py").write_text(HOOKS)
+    command = [str(ONCEHOOK), "worker", "hooks:inbox", "--config", str(config)]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd=folder, env=dict(os.environ)
+    )
+    assert running.stdout is not None
+    try:
+        assert running.stdout.readline().startswith(b"Oncehook worker")
+        yield
+        running.send_signal(signal.SIGTERM)
+        assert running.wait(30) == 0
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
+
+
+async def post(door: Process, event_id: str) -> None:
+    body = stripe_body(event_id)
+    async with httpx.AsyncClient() as client:
+        url = f"http://127.0.0.1:{door.port}/webhooks/stripe"
+        assert (await client.post(url, content=body, headers=stripe_headers(body))).status_code == 202
+
+
+async def test_a_worker_in_another_process_is_told_at_once_and_again_after_its_connection_was_lost(
+    tmp_path: Path, database: str
+) -> None:
+    config = write_config(tmp_path, database, f'poll = "{NEVER}"')
+    with process(config, "--no-worker") as door, worker_process(tmp_path, config):
+        await until(lambda: len(ask(database, LISTENERS)) == 1)
+        for number in (1, 2, 3):  # the first may be found by the look at the start; the others by nothing else
+            await post(door, f"evt_{number}")
+            await until(settled(database, "processed", number))
+        ((before,),) = ask(database, LISTENERS)
+        ask(database, f"SELECT pg_terminate_backend({before})")
+        await until(lambda: [pid for (pid,) in ask(database, LISTENERS) if pid != before] != [])
+        for number in (4, 5, 6):
+            await post(door, f"evt_{number}")
+            await until(settled(database, "processed", number))
+
+
+async def test_with_notify_off_a_worker_finds_work_by_looking(tmp_path: Path, database: str) -> None:
+    config = write_config(tmp_path, database, 'poll = "200ms"', "notify = false")
+    with process(config, "--no-worker") as door, worker_process(tmp_path, config):
+        await post(door, "evt_1")
+        await until(settled(database, "processed", 1))
+        assert ask(database, LISTENERS) == []
+
+
+# -- in this process ------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def heard(database: str) -> AsyncIterator[list[float]]:
+    """When notifications came, while the block runs."""
+    times: list[float] = []
+    connection = await asyncpg.connect(database)
+    await connection.add_listener(CHANNEL, lambda *_: times.append(time.monotonic()))
+    yield times
+    await connection.close()
+
+
+@pytest.fixture
+async def inbox(database: str) -> AsyncIterator[Inbox]:
+    inbox = Inbox(database, worker=False, poll=NEVER)
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        yield inbox
+
+
+async def test_an_accepted_event_is_announced_and_a_duplicate_is_not(inbox: Inbox, database: str) -> None:
+    async with heard(database) as times:
+        assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 202
+        await until(lambda: len(times) == 1)
+        assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 200
+        assert (await deliver(inbox, "stripe", stripe_body("evt_2"))).status == 202
+        await until(lambda: len(times) == 2)
+
+
+async def test_many_announcements_are_few_notifications_and_the_last_is_heard(inbox: Inbox, database: str) -> None:
+    async with heard(database) as times:
+        begun = time.monotonic()
+        for _ in range(50):
+            last = time.monotonic()
+            for _ in range(20):
+                inbox._runtime.announcer.announce()
+            await asyncio.sleep(0.005)
+        await until(lambda: bool(times) and times[-1] >= last)
+        assert len(times) <= (time.monotonic() - begun) / APART + 1
+
+
+async def test_a_worker_is_told_of_a_replay(inbox: Inbox, database: str) -> None:
+    inbox.on("stripe", "*")(_ignore)
+    inbox._runtime.start_worker()
+    await until(lambda: len(ask(database, LISTENERS)) == 1)
+    await deliver(inbox, "stripe", stripe_body("evt_1"))
+    await until(settled(database, "processed", 1))
+    for times in (1, 2):
+        assert (await replay(inbox._runtime.store, Selection(receipts=(1,)))).count == 1
+        again = f"SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND replays = {times}"
+        await until(lambda again=again: ask(database, again) == [(1,)])  # type: ignore[misc]
+
+
+async def _ignore(event: Event) -> None: ...
+
+
+async def test_a_retry_that_is_due_at_once_and_what_a_worker_gives_back_are_announced(
+    inbox: Inbox, database: str
+) -> None:
+    started = asyncio.Event()
+
+    @inbox.on("stripe", "*")
+    async def handle(event: Event) -> None:
+        if event.id == "evt_0" and event.attempt == 1:
+            raise RetryLater("again", after=0)
+        if event.id != "evt_0":
+            started.set()
+            await asyncio.sleep(0.3)
+
+    async with heard(database) as times:
+        await inbox._runtime.store.claims.insert([make_claim("evt_0")])
+        inbox._runtime.start_worker()
+        await until(lambda: len(times) == 1)
+        await until(settled(database, "processed", 1))
+        await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(1, 60)])
+        inbox._runtime.worker.wake()  # type: ignore[union-attr]
+        await asyncio.wait_for(started.wait(), 20)
+        assert len(times) == 1
+        await inbox._runtime.worker.stop()  # type: ignore[union-attr]
+        await until(lambda: len(times) == 2)
+
+
+async def test_without_a_database_the_listener_tries_again_and_says_so_once(
+    inbox: Inbox, database: str, postgres: Postgres, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = database.rpartition("/")[2]
+    inbox._runtime.start_worker()
+    await until(lambda: len(ask(database, LISTENERS)) == 1)
+    postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
+    try:
+        postgres.sql(
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' "
+            f"AND application_name = 'oncehook listen'"
+        )
+        await until(lambda: any(vars(record).get("event") == "listen_lost" for record in caplog.records))
+        await asyncio.sleep(0.5)  # several tries
+    finally:
+        postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
+    await until(lambda: len(ask(database, LISTENERS)) == 1)
+    assert sum(vars(record).get("event") == "listen_lost" for record in caplog.records) == 1
+
+
+async def test_sqlite_has_nobody_to_tell_and_a_second_process_looks(tmp_path: Path) -> None:
+    database = f"sqlite:///{tmp_path / 'inbox.db'}"
+    door = Inbox(database, worker=False)
+    worker = Inbox(database, worker=False, poll="50ms")
+    for inbox in (door, worker):
+        inbox.source("stripe", secrets=["whsec_test"])
+    worker.on("stripe", "*")(_ignore)
+    async with door.lifespan(), worker.lifespan():
+        worker._runtime.start_worker()
+        await deliver(door, "stripe", stripe_body("evt_1"))
+        await until(settled(database, "processed", 1))
+
+
+def test_the_settings_that_wake_are_read_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    from oncehook import ConfigurationError
+    from oncehook.config.configuration import load
+
+    monkeypatch.setenv("ONCEHOOK_NOTIFY", "false")
+    monkeypatch.setenv("ONCEHOOK_POLL", "250ms")
+    monkeypatch.setenv("ONCEHOOK_POOLER", "transaction")
+    settings = load().settings
+    assert (settings.notify, settings.poll, settings.pooler) == (False, 0.25, "transaction")
+    monkeypatch.setenv("ONCEHOOK_POOLER", "sometimes")
+    with pytest.raises(ConfigurationError, match="ONCEHOOK_POOLER"):
+        load()
