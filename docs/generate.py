@@ -26,7 +26,7 @@ from oncehook.cli import COMMANDS, oncehook
 from oncehook.config import settings
 from oncehook.model import values
 from oncehook.model.states import TRANSITIONS, State
-from oncehook.observability.lines import LINES
+from oncehook.observability.log_events import LOG_EVENTS
 from oncehook.observability.metrics import METRICS
 from oncehook.providers import definition as providers
 from oncehook.providers.definition import Expression, Provider
@@ -198,7 +198,7 @@ def errors_table() -> str:
 
 
 def lines_table() -> str:
-    return table(("line", "level", "when"), [(f"`{line}`", *about) for line, about in LINES.items()])
+    return table(("line", "level", "when"), [(f"`{line}`", *about) for line, about in LOG_EVENTS.items()])
 
 
 # -- providers ------------------------------------------------------------------------------------------------------

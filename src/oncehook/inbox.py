@@ -200,7 +200,7 @@ class Inbox(Registration):
 
     async def metrics(self) -> bytes:
         """The metrics of this process and of the database, in Prometheus' text format: for an app's own `/metrics`."""
-        return await self._runtime.scrape.text()
+        return await self._runtime.metrics_exporter.text()
 
     # -- ASGI -----------------------------------------------------------------------------------------------------
 

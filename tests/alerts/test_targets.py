@@ -317,7 +317,7 @@ async def test_no_secret_is_in_any_line_or_row_when_every_target_fails(
             await advance(inbox, "10m")
             await look(inbox)
             assert await inbox._runtime.alerts.tell() == 4
-    untold = [record for record in caplog.records if vars(record).get("event") == "alert_untold"]
+    untold = [record for record in caplog.records if vars(record).get("event") == "alert_retrying"]
     assert len(untold) == 4
     told = " ".join(str(record.__dict__) for record in caplog.records)
     told += str(rows("SELECT last_error FROM webhook_alerts")) + str(rows("SELECT summary FROM webhook_incidents"))

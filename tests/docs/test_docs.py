@@ -20,9 +20,9 @@ from opentelemetry import trace
 
 from docs import generate
 from oncehook import Inbox, testing
+from oncehook.alerts.monitor import KEPT
 from oncehook.alerts.rules import NEWEST, RULES
 from oncehook.alerts.settings import AlertSettings, TargetSettings
-from oncehook.alerts.watch import KEPT
 from oncehook.cli import COMMANDS, starter_files
 from oncehook.cli.demo_session import make_keys
 from oncehook.concurrency.clock import SYSTEM
@@ -37,7 +37,7 @@ from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MOST_PAU
 from oncehook.http_client.client import MOST_BODY
 from oncehook.model.effect import EffectState
 from oncehook.model.states import State
-from oncehook.observability.lines import LINES
+from oncehook.observability.log_events import LOG_EVENTS
 from oncehook.providers import definition as providers
 from oncehook.providers.expressions import MOST_BYTES
 from oncehook.providers.families.template import MOST_SIGNATURES
@@ -251,7 +251,7 @@ def anchors(text: str) -> set[str]:
         ),
         ("docs/alerts.md", [f"`{rule.name}`" for rule in RULES]),
         ("docs/api.md", [f"`{endpoint.method} {endpoint.path}`" for endpoint in ENDPOINTS]),
-        ("docs/logs.md", [f"`{line}`" for line in LINES]),
+        ("docs/logs.md", [f"`{line}`" for line in LOG_EVENTS]),
         ("docs/ack.md", [f"`{code}`" for code in ERRORS]),
         ("docs/lifecycle.md", [f"`{state}`" for state in State]),
         ("docs/effects.md", [f"`{state}`" for state in EffectState]),

@@ -100,7 +100,7 @@ async def test_410_gives_up(make: Callable[..., Inbox], rows: Rows, caplog: pyte
             await claim(inbox, "evt_1")
             await until(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
     assert "410" in rows(STATES)[0][2] and "hidden-in-the-query" not in rows(STATES)[0][2]
-    [line] = [record for record in caplog.records if record.msg.startswith("effect_dead")]
+    [line] = [record for record in caplog.records if record.msg.startswith("effect_failed")]
     assert vars(line)["target"] == f"http://127.0.0.1:{target.port}"  # a path may hold a secret
 
 
@@ -109,8 +109,8 @@ async def test_410_gives_up(make: Callable[..., Inbox], rows: Rows, caplog: pyte
     ["https://a.example/secret", "https://a.example?secret", "https://me:secret@a.example#x", "https://a.example"],
 )
 def test_of_an_address_a_line_has_the_origin(url: str) -> None:
-    assert signals.target_told("http", url) == "https://a.example"
-    assert signals.target_told("topic", "a/b") == "a/b"
+    assert signals.redacted_target("http", url) == "https://a.example"
+    assert signals.redacted_target("topic", "a/b") == "a/b"
 
 
 async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names_it(

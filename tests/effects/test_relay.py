@@ -238,7 +238,7 @@ async def test_an_effect_that_kills_its_process_is_given_up_after_its_attempts_a
         await rescue_all(relay_, rows)
     assert [row[:3] for row in rows(EFFECTS)] == [("send:evt_1", "failed", 3), ("send:evt_2", "retrying", 1)]
     told = [(line["event"], line["key"], line["attempt"]) for line in lines() if line["event"].startswith("effect_")]
-    assert told[-2:] == [("effect_rescued", "send:evt_1", 3), ("effect_dead", "send:evt_1", 3)]
+    assert told[-2:] == [("effect_lease_expired", "send:evt_1", 3), ("effect_failed", "send:evt_1", 3)]
     inbox._runtime.start_worker()
     await until(now(rows, "done"))
 
@@ -458,9 +458,9 @@ async def test_every_line_of_a_performed_effect_says_which_one(
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
     await until(now(rows, "failed"))
-    await until(lambda: any(line["event"] == "effect_dead" for line in lines()))
+    await until(lambda: any(line["event"] == "effect_failed" for line in lines()))
     told = [line for line in lines() if line["event"].startswith("effect_")]
-    assert [line["event"] for line in told] == ["effect_retrying", "effect_dead"]
+    assert [line["event"] for line in told] == ["effect_retrying", "effect_failed"]
     for line in told:
         assert (line["source"], line["key"], line["target"]) == ("stripe", "send:evt_1", "send")
         assert line["error"] == "ConnectionError: no route" and line["receipt"] and line["effect"]

@@ -376,7 +376,7 @@ async def test_after_failures_in_a_row_a_target_is_left_alone_until_a_probe_succ
     assert ask(database, "SELECT sum(attempts) FROM webhook_receipts") == [(30 + target.FAILURES,)]
     events = [str(vars(record).get("event")) for record in caplog.records]
     lines = [event for event in events if event.startswith("target_")]
-    assert lines == ["target_paused", "target_back"]
+    assert lines == ["circuit_opened", "circuit_closed"]
 
 
 async def test_a_probe_is_alone_and_its_failure_makes_the_next_pause_longer() -> None:

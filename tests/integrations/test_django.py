@@ -35,7 +35,7 @@ settings.configure()
 django.setup()
 """
 HANDLER = "@inbox.on('stripe', '*')\ndef handle(event): ..."
-WARNED = "django_apart: use tx, or make what the ORM writes idempotent\n"
+WARNED = "django_orm_not_transactional: use tx, or make what the ORM writes idempotent\n"
 
 
 @pytest.mark.parametrize(

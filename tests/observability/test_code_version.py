@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from oncehook.observability.code_version import SHORT, checked_out
+from oncehook.observability.code_version import SHORT, checked_out_commit
 
 
 @pytest.fixture
@@ -25,23 +25,27 @@ def git(folder: Path, *arguments: str) -> str:
 
 def test_it_is_the_commit_that_is_checked_out_here_or_above(repository: Path) -> None:
     (repository / "src").mkdir()
-    assert checked_out(repository / "src") == checked_out(repository) == git(repository, "rev-parse", "HEAD")[:SHORT]
+    assert (
+        checked_out_commit(repository / "src")
+        == checked_out_commit(repository)
+        == git(repository, "rev-parse", "HEAD")[:SHORT]
+    )
 
 
 def test_a_detached_head_packed_refs_and_a_worktree_are_read(repository: Path, tmp_path: Path) -> None:
     first = git(repository, "rev-parse", "HEAD")[:SHORT]
     git(repository, "worktree", "add", "-q", "-b", "other", str(tmp_path / "other"))
     git(repository, "pack-refs", "--all")
-    assert checked_out(repository) == checked_out(tmp_path / "other") == first
+    assert checked_out_commit(repository) == checked_out_commit(tmp_path / "other") == first
     git(repository, "checkout", "-q", "--detach")
-    assert checked_out(repository) == first
+    assert checked_out_commit(repository) == first
 
 
 def test_where_there_is_none_or_it_is_broken_it_is_none(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     (broken / ".git").mkdir(parents=True)
-    assert checked_out(broken) is None
+    assert checked_out_commit(broken) is None
     (broken / ".git" / "HEAD").write_text("ref: refs/heads/nowhere")
-    assert checked_out(broken) is None
+    assert checked_out_commit(broken) is None
     (broken / ".git" / "HEAD").write_bytes(b"\xff\xfe")
-    assert checked_out(broken) is None
+    assert checked_out_commit(broken) is None

@@ -19,7 +19,7 @@ from oncehook.concurrency.clock import Clock
 from oncehook.config.settings import Settings
 from oncehook.observability import metrics
 from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Tally
-from oncehook.operations.scrape import Scrape, render
+from oncehook.operations.metrics_exporter import MetricsExporter, render
 from oncehook.receiver.ack import ERRORS
 from oncehook.store import make_store
 from oncehook.testing import deliver, drain, post
@@ -46,7 +46,7 @@ def read(text: bytes) -> Figures:
 
 
 async def scraped(inbox: Inbox) -> Figures:
-    return read(await Scrape(inbox._runtime.store).text())
+    return read(await MetricsExporter(inbox._runtime.store).text())
 
 
 async def test_the_door_counts_what_it_took_and_what_it_refused(inbox: Inbox) -> None:
@@ -125,7 +125,7 @@ async def test_what_waits_has_a_lag(inbox: Inbox) -> None:
 async def test_a_database_that_is_away_leaves_only_its_own_figures_out(inbox: Inbox, tmp_path: Path) -> None:
     await deliver(inbox, "stripe", stripe_body())
     away = make_store(Settings(database=f"sqlite:///{tmp_path}/nowhere.db"))
-    figures = read(await Scrape(away).text())
+    figures = read(await MetricsExporter(away).text())
     assert figures['oncehook_received_total{source="stripe"}'] == 1
     assert not [name for name in figures if name.startswith("oncehook_receipts")]
 
@@ -147,22 +147,22 @@ async def test_the_text_is_rendered_once_a_second(inbox: Inbox, monkeypatch: pyt
         count += 1
         return render(*given)
 
-    monkeypatch.setattr("oncehook.operations.scrape.render", counted)
-    scrape = Scrape(inbox._runtime.store, clock=clock)
-    texts = await asyncio.gather(*(scrape.text() for _ in range(20)))
+    monkeypatch.setattr("oncehook.operations.metrics_exporter.render", counted)
+    exporter = MetricsExporter(inbox._runtime.store, clock=clock)
+    texts = await asyncio.gather(*(exporter.text() for _ in range(20)))
     assert count == 1 and len(set(texts)) == 1
     clock.seconds += 1.0
     await deliver(inbox, "stripe", stripe_body())
-    assert read(await scrape.text())['oncehook_received_total{source="stripe"}'] == 1 and count == 2
+    assert read(await exporter.text())['oncehook_received_total{source="stripe"}'] == 1 and count == 2
 
 
 async def test_the_database_is_not_asked_at_every_scrape(inbox: Inbox) -> None:
     clock = Moved()
-    scrape = Scrape(inbox._runtime.store, clock=clock)
-    await scrape.text()
+    exporter = MetricsExporter(inbox._runtime.store, clock=clock)
+    await exporter.text()
     await deliver(inbox, "stripe", stripe_body())
     clock.seconds += 2.0
-    figures = read(await scrape.text())
+    figures = read(await exporter.text())
     assert figures['oncehook_received_total{source="stripe"}'] == 1
     assert 'oncehook_receipts{source="stripe",state="received"}' not in figures
 
@@ -195,7 +195,7 @@ def test_the_reasons_are_the_errors_that_a_configured_source_answers() -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 async def test_every_series_of_a_configured_source_is_there_from_the_start(inbox: Inbox) -> None:
-    figures = read(await Scrape(inbox._runtime.store, inbox._runtime.sources).text())
+    figures = read(await MetricsExporter(inbox._runtime.store, inbox._runtime.sources).text())
     for source in ("stripe", "github"):
         assert figures[f'oncehook_received_total{{source="{source}"}}'] == 0
         assert figures[f'oncehook_processed_total{{outcome="failed",source="{source}"}}'] == 0

@@ -15,7 +15,7 @@ import pytest
 import oncehook
 from oncehook import ConfigurationError, Event, Inbox, Retry
 from oncehook.observability import signals
-from oncehook.observability.lines import LINES
+from oncehook.observability.log_events import LOG_EVENTS
 from oncehook.testing import DeliveryResponse, advance, deliver, drain, post
 from tests.support.events import Rows, github_headers, stripe_body, stripe_headers
 from tests.support.servers import ask
@@ -65,9 +65,9 @@ def stripe_inbox(make_inbox: Callable[..., Inbox]) -> Inbox:
 EXPECTED = [
     ("accepted", "info", "evt_1", "received"),
     ("duplicate", "info", "evt_1", "received"),
-    ("other_body", "warning", "evt_1", "received"),
+    ("body_changed", "warning", "evt_1", "received"),
     ("ignored", "info", "evt_2", "ignored"),
-    ("failed", "warning", None, "failed"),
+    ("unreadable", "warning", None, "failed"),
 ]
 
 
@@ -127,8 +127,10 @@ async def test_in_another_app_the_message_says_which_event_failed_and_why(
     assert re.fullmatch(
         r"retrying stripe invoice\.paid evt_1 attempt 1: KeyError: 'x' \(test_signals\.py:\d+\)", first.getMessage()
     )
-    assert last.getMessage().startswith("dead stripe invoice.paid evt_1 attempt 2: KeyError: 'x' (test_signals.py:")
-    assert (last.msg, last.__dict__["event"]) == ("dead%s", "dead")  # tools group by what does not change
+    assert last.getMessage().startswith(
+        "dead_letter stripe invoice.paid evt_1 attempt 2: KeyError: 'x' (test_signals.py:"
+    )
+    assert (last.msg, last.__dict__["event"]) == ("dead_letter%s", "dead_letter")  # tools group by what does not change
     assert refused.getMessage().startswith("rejected stripe bad_signature: no signature in the request")
 
 
@@ -164,18 +166,25 @@ async def test_a_level_leaves_out_what_is_below_it(stripe_inbox: Inbox, written:
     async with stripe_inbox.lifespan():
         await one_of_each(stripe_inbox)
         await deliver(stripe_inbox, "stripe", stripe_body(), secret="wrong")
-    assert [line["event"] for line in parsed(stream)] == ["other_body", "failed", "rejected"]
+    assert [line["event"] for line in parsed(stream)] == ["body_changed", "unreadable", "rejected"]
 
 
 def test_every_line_that_is_emitted_is_in_the_table_and_the_other_way_round() -> None:
     source = "\n".join(path.read_text("utf-8") for path in Path(oncehook.__file__).parent.rglob("*.py"))
     emitted = set(re.findall(r'emit\(\s*"(\w+)"', source))
-    of_events = {"accepted", "duplicate", "other_body", "ignored", "failed"}
-    of_attempts = {"processed", "retrying", "dead", "lease_lost"}
-    of_effects = {"effect_conflict", "stale", "effect_done", "effect_retrying", "effect_dead", "effect_lease_lost"}
-    of_alerts = {"alert_told", "alert_untold", "alert_failed"}
-    of_the_log = {"lines_dropped"}
-    assert emitted | of_events | of_attempts | of_effects | of_alerts | of_the_log == set(LINES)
+    of_events = {"accepted", "duplicate", "body_changed", "ignored", "unreadable"}
+    of_attempts = {"processed", "retrying", "dead_letter", "lease_lost"}
+    of_effects = {
+        "effect_conflict",
+        "stale_event",
+        "effect_done",
+        "effect_retrying",
+        "effect_failed",
+        "effect_lease_lost",
+    }
+    of_alerts = {"alert_sent", "alert_retrying", "alert_failed"}
+    of_the_log = {"log_lines_dropped"}
+    assert emitted | of_events | of_attempts | of_effects | of_alerts | of_the_log == set(LOG_EVENTS)
 
 
 # -- what must never be seen ----------------------------------------------------------------------------------------

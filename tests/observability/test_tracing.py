@@ -147,7 +147,7 @@ async def test_a_batch_is_linked_to_every_delivery_and_reruns_below_it(stripe: I
     doors = [("delivery", context(door)) for door in spans.named("POST /stripe")]
     (whole,) = [one for one in spans.named("process stripe") if "messaging.batch.message_count" in facts(one)]
     assert sorted(links(whole)) == sorted(doors)
-    assert (facts(whole)["messaging.batch.message_count"], facts(whole)["oncehook.outcome"]) == (3, "one by one")
+    assert (facts(whole)["messaging.batch.message_count"], facts(whole)["oncehook.outcome"]) == (3, "split")
     alone = [one for one in spans.named("process stripe") if one is not whole]
     assert sorted(str(facts(one)["oncehook.outcome"]) for one in alone) == ["failed", "processed", "processed"]
 
@@ -185,7 +185,7 @@ async def test_a_context_that_a_sender_forged_while_nobody_traced_is_no_link(
     inbox.source("stripe", secrets=["whsec_test"])
     inbox.on("stripe", "*")(lambda event: None)
     async with inbox.lifespan():
-        await deliver(inbox, "stripe", stripe_body(), headers={tracing.KEPT: STRANGER})
+        await deliver(inbox, "stripe", stripe_body(), headers={tracing.CONTEXT_HEADER: STRANGER})
         spans = trace_with(monkeypatch)  # a worker that does
         await drain(inbox)
     assert not spans.one("process stripe").links
@@ -320,7 +320,7 @@ async def test_what_is_not_recorded_keeps_nothing_with_the_receipt(
     monkeypatch.setattr(tracing, "active", tracing.Tracing())  # the API, whose spans are nothing
     await one_event(make_inbox())
     kept = [json.loads(headers) for (headers,) in ask(database, "SELECT headers FROM webhook_payloads")]
-    assert len(kept) == 2 and not any(tracing.KEPT in headers for headers in kept)
+    assert len(kept) == 2 and not any(tracing.CONTEXT_HEADER in headers for headers in kept)
 
 
 async def one_event(inbox: Inbox) -> None:
@@ -330,13 +330,13 @@ async def one_event(inbox: Inbox) -> None:
     async with inbox.lifespan():
         await deliver(inbox, "stripe", type="invoice.paid")
         await drain(inbox)
-    assert len(seen) == 1 and tracing.KEPT not in seen[0]
+    assert len(seen) == 1 and tracing.CONTEXT_HEADER not in seen[0]
 
 
 async def test_the_kept_context_is_not_among_the_headers_that_a_handler_sees(stripe: Inbox, database: str) -> None:
     await one_event_of(stripe)
     ((kept,),) = ask(database, "SELECT headers FROM webhook_payloads")
-    assert tracing.KEPT in json.loads(kept)
+    assert tracing.CONTEXT_HEADER in json.loads(kept)
 
 
 async def one_event_of(inbox: Inbox) -> None:
@@ -345,7 +345,7 @@ async def one_event_of(inbox: Inbox) -> None:
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body())
         await drain(inbox)
-    assert seen[0]["content-type"] == "application/json" and tracing.KEPT not in seen[0]
+    assert seen[0]["content-type"] == "application/json" and tracing.CONTEXT_HEADER not in seen[0]
 
 
 class Broken(Sampler):

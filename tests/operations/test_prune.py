@@ -594,7 +594,7 @@ async def test_the_janitor_survives_a_database_that_is_away(
     away[0] = False
     await until(lambda: janitor._turns > 1)
     await janitor.stop()
-    assert {line for line, _ in lines} == {"prune_waits"}
+    assert {line for line, _ in lines} == {"prune_database_unavailable"}
 
 
 async def test_the_janitor_looks_at_old_payloads_again_now_and_then(

@@ -251,7 +251,7 @@ async def test_a_source_that_waits_for_its_secret_says_so_at_the_start(
 ) -> None:
     caplog.set_level(logging.WARNING, logger="oncehook")
     async with door(tmp_path, here=settings(name, secrets=[])):
-        assert [vars(record).get("event") for record in caplog.records] == ["waits_for_secret"]
+        assert [vars(record).get("event") for record in caplog.records] == ["secret_missing"]
 
 
 @pytest.mark.parametrize("name", OFFERS)

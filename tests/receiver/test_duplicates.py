@@ -112,7 +112,7 @@ async def test_a_flood_is_written_in_batches_and_what_is_too_much_is_counted(
     await log.drain()
     assert watched.sizes == [30, 30, 10]
     assert rows(NOTED) == [(f"d_{n:03}",) for n in range(70)]
-    (line,) = [record for record in caplog.records if vars(record).get("event") == "deliveries_dropped"]
+    (line,) = [record for record in caplog.records if vars(record).get("event") == "duplicate_records_dropped"]
     assert line.__dict__["count"] == 30
     assert log.dropped == 0
 
@@ -133,7 +133,7 @@ async def test_a_write_that_fails_is_told_and_the_next_one_goes_on(
     note(log, outcome, "lost", "with", "the", "rest")
     await log.drain()
     (line,) = [record for record in caplog.records if record.name == "oncehook"]
-    assert (line.__dict__["event"], line.__dict__["count"]) == ("deliveries_lost", 4)
+    assert (line.__dict__["event"], line.__dict__["count"]) == ("duplicate_records_lost", 4)
     assert watched.sizes == [2]
     note(log, outcome, "kept")
     await log.drain()

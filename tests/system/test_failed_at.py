@@ -118,7 +118,7 @@ async def test_every_line_of_an_event_names_its_provider(inbox: Inbox, lines: Li
     await die_in_handler(inbox)
     await die_abandoned(inbox)
     told = [line for line in lines() if "event_id" in line]
-    assert {line["event"] for line in told} == {"accepted", "dead", "retrying", "abandoned"}
+    assert {line["event"] for line in told} == {"accepted", "dead_letter", "retrying", "abandoned"}
     assert {line["provider"] for line in told} == {"stripe"}
 
 

@@ -57,7 +57,7 @@ async def test_the_doctors_word_stands_with_the_delivery_it_is_about(
     inbox: Inbox, site: Site, browser: Browser
 ) -> None:
     await refuse(inbox, "bad_signature", secret="github-secret")
-    inbox._runtime.reception.meter.refused("stripe", "too_large", "refused before it was read and verified")
+    inbox._runtime.reception.stats.record_rejection("stripe", "too_large", "refused before it was read and verified")
     page = (await browser.get("/sources")).text
     of_stripe = page[page.index('id="source-stripe"') :]
     last, before = of_stripe.index("Last rejected"), of_stripe.index("Rejected before")

@@ -195,12 +195,12 @@ async def test_without_a_database_the_listener_tries_again_and_says_so_once(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' "
             f"AND application_name = 'oncehook listen'"
         )
-        await until(lambda: any(vars(record).get("event") == "listen_lost" for record in caplog.records))
+        await until(lambda: any(vars(record).get("event") == "wakeup_connection_lost" for record in caplog.records))
         await asyncio.sleep(0.5)  # several tries
     finally:
         postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
     await until(lambda: len(ask(database, LISTENERS)) == 1)
-    assert sum(vars(record).get("event") == "listen_lost" for record in caplog.records) == 1
+    assert sum(vars(record).get("event") == "wakeup_connection_lost" for record in caplog.records) == 1
 
 
 async def test_sqlite_has_nobody_to_tell_and_a_second_process_looks(tmp_path: Path) -> None:

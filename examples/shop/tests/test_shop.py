@@ -240,10 +240,10 @@ def test_a_line_of_the_inbox_says_what_it_is_about(capsys: pytest.CaptureFixture
     before = list(log.handlers)
     show_warnings()
     try:
-        log.warning("effect_dead", extra={"key": "receipt:in_1", "error": "two\nlines"})
+        log.warning("effect_failed", extra={"key": "receipt:in_1", "error": "two\nlines"})
     finally:
         log.handlers = before
-    assert capsys.readouterr().err == "WARNING oncehook effect_dead key='receipt:in_1' error='two\\nlines'\n"
+    assert capsys.readouterr().err == "WARNING oncehook effect_failed key='receipt:in_1' error='two\\nlines'\n"
 
 
 @pytest.mark.parametrize("scheme", ["postgres", "postgresql"])

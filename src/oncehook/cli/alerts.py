@@ -9,9 +9,9 @@ import click
 
 from oncehook.alerts import Alerts
 from oncehook.alerts.message import Message, trial
+from oncehook.alerts.monitor import advice
 from oncehook.alerts.rules import BY_NAME, Reading, told
 from oncehook.alerts.targets import Command, Target
-from oncehook.alerts.watch import advice
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.concurrency.calling import said

@@ -252,7 +252,7 @@ def serve(inbox: Inbox, listener: socket.socket, dashboard: "Dashboard | None", 
                 # The writer's thread needs the GIL back after each statement; by default it waits 5 ms for it.
                 sys.setswitchinterval(0.0005)
             unfinished = close_unfinished(server.server_state.connections, runtime.settings.receive_timeout)
-            beside = [asyncio.create_task(unfinished), asyncio.create_task(metrics.keep_writing())]
+            beside = [asyncio.create_task(unfinished), asyncio.create_task(metrics.write_periodically())]
             try:
                 await server.serve(sockets=[listener])
             finally:

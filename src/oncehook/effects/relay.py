@@ -103,7 +103,7 @@ class Relay:
             try:
                 found = await self._lease()
             except Exception as error:
-                signals.background_failed("relay", error)
+                signals.log_background_failure("relay", error)
                 await asyncio.sleep(min(self.poll, 1.0))  # a stop waits for it
                 continue
             if not found:
@@ -131,7 +131,7 @@ class Relay:
             if not leased and self._crashed and not self._running:
                 leased = await self._take_crashed(targets)
         except Unavailable as error:
-            signals.emit("relay_waits", detail=error.detail)
+            signals.emit("relay_database_unavailable", detail=error.detail)
             return 0
         for one in leased:
             task = asyncio.create_task(self._perform(one))
@@ -169,7 +169,9 @@ class Relay:
             args = json.loads(leased.args)
             effect = Effect.of(leased)
             called = partial(call, leased.target, target.function, self._threads, target.timeout, effect, **args)
-            await (called() if tracing.active is None else tracing.active.perform(called, leased, self.store.receipts))
+            await (
+                called() if tracing.active is None else tracing.active.run_effect(called, leased, self.store.receipts)
+            )
         except (Exception, asyncio.CancelledError) as error:
             if isinstance(error, Postpone) or is_stopping():
                 _put_back(settled, leased, error.after if isinstance(error, Postpone) else None)
@@ -178,7 +180,7 @@ class Relay:
         landed = await asyncio.shield(self.marks.mark(settled))
         self._dues.add(settled.after)
         if landed is not None and not settled.uncharged:
-            signals.performed(leased, settled, landed)
+            signals.record_effect_attempt(leased, settled, landed)
 
     # -- looking around -------------------------------------------------------------------------------------------
 
@@ -188,9 +190,9 @@ class Relay:
                 await self.rescue()
                 await self._look_at_waiting()
             except Unavailable as error:
-                signals.emit("relay_waits", detail=error.detail)
+                signals.emit("relay_database_unavailable", detail=error.detail)
             except Exception as error:
-                signals.background_failed("relay looking around", error)
+                signals.log_background_failure("relay looking around", error)
             await asyncio.sleep(self.look_around)
 
     async def rescue(self) -> int:
@@ -210,7 +212,7 @@ class Relay:
             landed = await self.store.effects.settle([*taken.values()]) if taken else set()
             for row in page:
                 if row.id in landed:
-                    signals.effect_rescued(row, taken[row.id])
+                    signals.record_expired_effect_lease(row, taken[row.id])
             rescued += len(landed)
         return rescued
 
@@ -226,7 +228,9 @@ class Relay:
     def _tell_unregistered(self, kind: str, target: str, effects: int) -> None:
         if (kind, target) not in self._told:
             self._told.add((kind, target))
-            signals.emit("effect_unregistered", kind=kind, target=signals.target_told(kind, target), effects=effects)
+            signals.emit(
+                "effect_unregistered", kind=kind, target=signals.redacted_target(kind, target), effects=effects
+            )
 
 
 class Marks:
@@ -262,11 +266,11 @@ class Marks:
                 landed = await self.store.settle(settled)
             except Unavailable as error:
                 if number == MARK_TRIES:
-                    signals.emit("effect_mark_failed", effects=len(settled), detail=error.detail)
+                    signals.emit("effect_settle_failed", effects=len(settled), detail=error.detail)
                     break
                 await asyncio.sleep(0.1 * 2**number)
             except Exception as error:  # nobody may wait for ever for what is not written
-                signals.background_failed("relay marking", error)
+                signals.log_background_failure("relay marking", error)
                 break
             else:
                 return landed if number == 1 else None  # an earlier try may have landed without an answer

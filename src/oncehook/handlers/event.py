@@ -110,7 +110,7 @@ class BaseEvent:
         """The headers that were kept, with lower-case names; credentials are not among them."""
         if self._headers is None:
             self._headers = msgspec.json.decode(self._leased.headers or "{}", type=dict[str, str])
-            self._headers.pop(tracing.KEPT, None)  # ours, and not of the delivery
+            self._headers.pop(tracing.CONTEXT_HEADER, None)  # ours, and not of the delivery
         return self._headers
 
     @property

@@ -118,9 +118,9 @@ class Roster:
             try:
                 await self.look()
             except Unavailable as error:
-                signals.emit("worker_waits", detail=error.detail)
+                signals.emit("worker_database_unavailable", detail=error.detail)
             except Exception as error:
-                signals.background_failed("roster", error)
+                signals.log_background_failure("roster", error)
             took = self.clock.monotonic() - began
             await asyncio.sleep(max(LOOK_SECONDS, took if self._changed else SHARE * took))
 
@@ -214,7 +214,7 @@ class Roster:
         taken = await self.store.roster.take_up(type_, WINDOW)
         if taken:
             self._warned.discard(type_)
-            signals.emit("taken_up", source=type_[0], type=type_[1], count=taken)
+            signals.emit("handler_available", source=type_[0], type=type_[1], count=taken)
             self.announce()
         return taken
 

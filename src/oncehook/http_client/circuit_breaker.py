@@ -92,12 +92,12 @@ class Target:
     def pause(self, seconds: float) -> None:
         self._pauses += 1
         self._paused_until = self.clock.monotonic() + seconds
-        signals.emit("target_paused", target=self.name, seconds=round(seconds, 3), failures=self.failures)
+        signals.emit("circuit_opened", target=self.name, seconds=round(seconds, 3), failures=self.failures)
 
     def resume(self) -> None:
         self._paused_until = None
         self._pauses = 0
-        signals.emit("target_back", target=self.name)
+        signals.emit("circuit_closed", target=self.name)
 
     @property
     def next_pause(self) -> float:

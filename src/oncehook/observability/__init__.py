@@ -1,1 +1,1 @@
-"""Log lines, metrics, traces, latencies at the receiver, the version of the running code."""
+"""Log lines, metrics, traces, ack latencies, and the version of the running code."""

@@ -1,6 +1,7 @@
-"""How lines are written: through the app's own logging, as JSON, or for people on a terminal.
+"""Writes log lines: to the app's own logging, as JSON, or formatted for a terminal.
 
-What a sender has written cannot break a line or command a terminal, and a log that stands still holds up no delivery.
+Text from a sender can neither break a line nor send control sequences to a terminal. A log that is not read never
+delays a delivery.
 """
 
 import io
@@ -21,18 +22,18 @@ STANDARD = logging.getLogger("oncehook")
 
 
 class AppLog:
-    """The app's own logging: the message says what happened, and a line's fields are attributes of its record."""
+    """Logs through the app's own logging. The fields of a line become attributes of its record."""
 
     def __getattr__(self, level: str) -> Any:
         method = getattr(STANDARD, level)
-        # What differs from line to line is an argument, so that tools that group by the message still can.
-        return lambda line, **fields: method(f"{line}%s", _message(fields), extra={**fields, "event": line})
+        # The details are an argument of the message, so tools that group by message group by event name.
+        return lambda event, **fields: method(f"{event}%s", _message(fields), extra={**fields, "event": event})
 
 
-_WHICH = ("source", "type", "event_id", "reason", "key", "target")
+_SUBJECT_FIELDS = ("source", "type", "event_id", "reason", "key", "target")
 _ONLY_EXTRA = frozenset(
     (
-        *_WHICH,
+        *_SUBJECT_FIELDS,
         "provider",
         "object_id",
         "receipt",
@@ -51,8 +52,8 @@ _ONLY_EXTRA = frozenset(
 
 
 def _message(fields: Mapping[str, Any]) -> str:
-    """What a line is about and what went wrong: ` stripe invoice.paid evt_1 attempt 2: KeyError: 'x' (app.py:40)`."""
-    words = [_printable(fields[name]) for name in _WHICH if fields.get(name)]
+    """Return the subject and the error: ` stripe invoice.paid evt_1 attempt 2: KeyError: 'x' (app.py:40)`."""
+    words = [_printable(fields[name]) for name in _SUBJECT_FIELDS if fields.get(name)]
     words += [f"attempt {fields['attempt']}"] if fields.get("attempt") else []
     words += [f"{name}={_printable(value)}" for name, value in fields.items() if name not in _ONLY_EXTRA]
     why = fields.get("error") or fields.get("detail")
@@ -65,20 +66,20 @@ def _printable(value: Any) -> str:
     return text if text.isprintable() else text.encode("unicode_escape").decode()
 
 
-class NeverWaits(io.TextIOBase):
-    """Standard error, written only while whoever reads it keeps up: a log that stands still holds up no delivery.
+class NonBlockingStream(io.TextIOBase):
+    """Standard error that drops lines when its reader is too slow, so that logging never delays a delivery.
 
-    A pipe that says it is writable takes 4 kB without waiting. What it does not take is dropped, and the next line that
-    is written says how much that was.
+    A pipe that polls as writable takes 4 kB without blocking. Lines that do not fit are dropped, and the next line
+    that is written is preceded by one that says how many.
     """
 
-    AT_ONCE = 4096
+    CHUNK = 4096
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.dropped = 0
         self._file = stream.fileno()
-        self._is_file = stat.S_ISREG(os.fstat(self._file).st_mode)  # a file has no reader to wait for
+        self._is_file = stat.S_ISREG(os.fstat(self._file).st_mode)  # a regular file never blocks on a reader
         self._poll = select.poll()
         self._poll.register(self._file, select.POLLOUT)
 
@@ -88,14 +89,14 @@ class NeverWaits(io.TextIOBase):
     def write(self, text: str) -> int:
         if self.dropped and self._is_writable():
             dropped, self.dropped = self.dropped, 0
-            told = {"event": "lines_dropped", "count": dropped, "level": "warning"}
-            os.write(self._file, encode(told) + b"\n")
+            line = {"event": "log_lines_dropped", "count": dropped, "level": "warning"}
+            os.write(self._file, encode(line) + b"\n")
         data = text.encode("utf-8", "backslashreplace")
         if self._is_file:
             os.write(self._file, data)
             return len(text)
         while data:
-            end = data.rfind(b"\n", 0, self.AT_ONCE) + 1 or self.AT_ONCE  # whole lines, where they are short enough
+            end = data.rfind(b"\n", 0, self.CHUNK) + 1 or self.CHUNK  # whole lines, if they are short enough
             if not self._is_writable():
                 self.dropped += data.count(b"\n")
                 break
@@ -109,13 +110,13 @@ class NeverWaits(io.TextIOBase):
 
 def standard_error() -> TextIO | io.TextIOBase:
     try:
-        return NeverWaits(sys.stderr)
-    except (AttributeError, OSError, ValueError):  # no `poll` on Windows, or no file behind it
+        return NonBlockingStream(sys.stderr)
+    except (AttributeError, OSError, ValueError):  # Windows has no `poll`, or stderr has no file descriptor
         return sys.stderr
 
 
 def console(stream: TextIO | io.TextIOBase, threshold: int) -> Any:
-    import structlog  # it takes long to import, and only a person at a terminal needs it
+    import structlog  # slow to import, and needed only for a terminal
 
     return structlog.wrap_logger(
         structlog.WriteLogger(cast(TextIO, stream)),
@@ -131,17 +132,17 @@ def console(stream: TextIO | io.TextIOBase, threshold: int) -> Any:
 
 
 class JsonLog:
-    """A line is an object on a line of its own."""
+    """Writes each log line as one JSON object."""
 
     def __init__(self, stream: TextIO | io.TextIOBase) -> None:
         self.stream = stream
 
     def __getattr__(self, level: str) -> Any:
-        return lambda line, **fields: self._write(level, line, fields)
+        return lambda event, **fields: self._write(level, event, fields)
 
-    def _write(self, level: str, line: str, fields: dict[str, Any]) -> None:
-        told = {**fields, "event": line, "level": level, "timestamp": rfc3339(SYSTEM.datetime())}
-        self.stream.write(encode(escape(None, "", told)).decode() + "\n")
+    def _write(self, level: str, event: str, fields: dict[str, Any]) -> None:
+        line = {**fields, "event": event, "level": level, "timestamp": rfc3339(SYSTEM.datetime())}
+        self.stream.write(encode(escape(None, "", line)).decode() + "\n")
         self.stream.flush()
 
 
@@ -150,9 +151,9 @@ encode = _encoder.encode
 encode_lines = _encoder.encode_lines
 
 
-def escape(logger: Any, method: str, event: Any) -> Any:
-    """Senders choose ids and types: what could break a line, or command a terminal, is escaped."""
-    for name, value in event.items():
+def escape(logger: Any, method: str, line: Any) -> Any:
+    """Escape characters that could break a line or control a terminal: senders choose ids and types."""
+    for name, value in line.items():
         if isinstance(value, str) and not value.isprintable():
-            event[name] = _printable(value)
-    return event
+            line[name] = _printable(value)
+    return line

@@ -1,7 +1,7 @@
-"""What is counted: every metric, in one table. Counting is on the hot path, so it is plain integers in this process.
+"""The table of metrics, and the counters of this process. Counting is on the hot path, so counters are plain numbers.
 
-Several processes that serve one socket each write what they counted to a folder once a second; the one that is scraped
-adds the others' to its own. The file of a process that died stays, so no counter ever goes back.
+If several processes serve one socket, each writes its counts to a shared folder once a second. The process that
+Prometheus scrapes adds up all of them. The file of a process that died stays, so no counter ever decreases.
 """
 
 import asyncio
@@ -14,30 +14,30 @@ from pathlib import Path
 import msgspec
 
 METRICS: dict[str, tuple[str, tuple[str, ...], str]] = {
-    "oncehook_received_total": ("counter", ("source",), "First deliveries that were accepted."),
-    "oncehook_duplicates_total": ("counter", ("source",), "Deliveries of events that were here before."),
-    "oncehook_rejected_total": ("counter", ("source", "reason"), "Deliveries that were refused."),
-    "oncehook_accept_seconds": ("histogram", ("source",), "From the request to its answer, of what was taken."),
-    "oncehook_processed_total": ("counter", ("source", "outcome"), "Attempts that ended, by what came of them."),
-    "oncehook_handle_seconds": ("histogram", ("source", "handler"), "How long a handler took."),
-    "oncehook_stale_total": ("counter", ("source",), "Old news that was kept from overwriting new."),
-    "oncehook_effect_conflicts_total": ("counter", ("source",), "Effects that were asked for again and not repeated."),
+    "oncehook_received_total": ("counter", ("source",), "First deliveries of events that were accepted."),
+    "oncehook_duplicates_total": ("counter", ("source",), "Deliveries of events that were already recorded."),
+    "oncehook_rejected_total": ("counter", ("source", "reason"), "Deliveries that were rejected."),
+    "oncehook_accept_seconds": ("histogram", ("source",), "Seconds from a delivery's arrival to its ack."),
+    "oncehook_processed_total": ("counter", ("source", "outcome"), "Attempts that ended, by outcome."),
+    "oncehook_handle_seconds": ("histogram", ("source", "handler"), "Seconds that a handler ran."),
+    "oncehook_stale_total": ("counter", ("source",), "Stale events that were kept from overwriting newer state."),
+    "oncehook_effect_conflicts_total": ("counter", ("source",), "Effects that were requested again and not repeated."),
     "oncehook_oldest_unfinished_seconds": (
         "gauge",
         ("source",),
-        "Age of the oldest event that is not finished, whether it waits or a worker holds it; since its last replay.",
+        "Age of the oldest unfinished event, whether it waits or a worker has leased it. A replay resets the age.",
     ),
     "oncehook_lag_seconds": (
         "gauge",
         ("source",),
-        "For how long the oldest event that is due has waited for a worker; events that a worker holds do not count.",
+        "Seconds that the oldest due event has waited for a worker. Leased events do not count.",
     ),
-    "oncehook_unhandled": ("gauge", ("source",), "Events that wait and that no process has a handler for."),
+    "oncehook_unhandled": ("gauge", ("source",), "Waiting events that no process has a handler for."),
     "oncehook_paused": ("gauge", ("source",), "1 while a source is paused, else 0."),
     "oncehook_receipts": ("gauge", ("source", "state"), "Receipts by state."),
     "oncehook_effects": ("gauge", ("state",), "Effects by state."),
 }
-"""Name → (kind, labels, meaning). docs/metrics.md is made of this table. No label's value comes from a sender."""
+"""Name → (kind, labels, meaning). docs/metrics.md is generated from this table. No label value comes from a sender."""
 
 VALUES = {
     "outcome": ("processed", "retrying", "failed", "crashed", "lease lost"),
@@ -54,7 +54,7 @@ VALUES = {
         "unavailable",
     ),
 }
-"""Label → its values, for series that exist before anything is counted."""
+"""Label → its values. Series with these values exist before anything is counted."""
 
 BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 WRITE_EVERY = 1.0
@@ -63,18 +63,18 @@ Key = tuple[str, ...]  # the metric's name and its labels' values
 
 
 class Histogram(msgspec.Struct):
-    """How many observations fell below each bound and above the last, and their sum."""
+    """The number of observations per bucket, the last one above all bounds, and their sum."""
 
     counts: list[int] = msgspec.field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     sum: float = 0.0
 
     def add(self, other: "Histogram") -> None:
-        self.counts = [one + two for one, two in zip(self.counts, other.counts, strict=True)]
+        self.counts = [mine + theirs for mine, theirs in zip(self.counts, other.counts, strict=True)]
         self.sum += other.sum
 
 
 class Snapshot(msgspec.Struct):
-    """What one process has counted, as it is written to its file."""
+    """The counts of one process, as it writes them to its file."""
 
     counters: list[tuple[list[str], float]]
     histograms: list[tuple[list[str], Histogram]]
@@ -94,7 +94,7 @@ class Tally:
         self.observe_key((name, *labels), value)
 
     def observe_key(self, key: Key, value: float) -> None:
-        """The same, for whoever has the key at hand."""
+        """Like `observe`, with a prebuilt key."""
         histogram = self.histograms[key]
         histogram.counts[bisect_left(BOUNDS, value)] += 1
         histogram.sum += value
@@ -113,7 +113,7 @@ class Tally:
 
 
 TALLY = Tally()
-"""What this process has counted. Like its log, it is one for the process."""
+"""The counts of this process. All inboxes in the process share it, like the log."""
 
 count = TALLY.count
 observe = TALLY.observe
@@ -123,37 +123,37 @@ observe_key = TALLY.observe_key
 # -- several processes ----------------------------------------------------------------------------------------------
 
 FOLDER = "ONCEHOOK_METRICS_FOLDER"
-"""Set by the parent of several processes: where each leaves what it counted."""
+"""Environment variable: the folder to which each of several processes writes its counts. Set by their parent."""
 
 
-async def keep_writing() -> None:
-    """Leave what this process has counted for its siblings, until cancelled. Nothing to do where there are none."""
+async def write_periodically() -> None:
+    """Write the counts of this process for its siblings until cancelled. Returns if there are no siblings."""
     folder = os.environ.get(FOLDER)
     if not folder:
         return
     try:
         while True:
             await asyncio.sleep(WRITE_EVERY)
-            write(Path(folder))
+            write_snapshot(Path(folder))
     finally:
-        write(Path(folder))
+        write_snapshot(Path(folder))
 
 
-def write(folder: Path) -> None:
+def write_snapshot(folder: Path) -> None:
     file = folder / f"{os.getpid()}.json"
-    with suppress(OSError):  # a full disk costs a figure, not an event
+    with suppress(OSError):  # a full disk may cost a count, never an event
         new = file.with_suffix(".new")
         new.write_bytes(msgspec.json.encode(TALLY.snapshot()))
         new.replace(file)
 
 
-def together() -> Tally:
-    """The counts of this process and of its siblings, living and dead."""
-    whole = Tally()
-    whole.add(TALLY.snapshot())
+def combined_tally() -> Tally:
+    """Return the sum of this process's counts and those of its siblings, including siblings that died."""
+    combined = Tally()
+    combined.add(TALLY.snapshot())
     folder = os.environ.get(FOLDER)
     for file in Path(folder).glob("*.json") if folder else ():
         if file.stem != str(os.getpid()):
             with suppress(OSError, msgspec.MsgspecError):
-                whole.add(msgspec.json.decode(file.read_bytes(), type=Snapshot))
-    return whole
+                combined.add(msgspec.json.decode(file.read_bytes(), type=Snapshot))
+    return combined

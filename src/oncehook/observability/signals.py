@@ -1,9 +1,10 @@
-"""Writes log lines and counts what they tell, with the identifiers that an engineer needs during an incident.
+"""Writes log lines with the identifiers that an engineer needs during an incident, and counts the same events.
 
-No line carries a secret of a source, a payload or an authorisation header: of an event, only its indexed columns go in.
-(`secret_offered` shows a secret that nothing uses yet: the operator has to see it somewhere.) Mounted in
-another app, lines go to its standard logging. Where Oncehook is the process, `configure` writes them as JSON lines, or
-for people on a terminal. `lines.py` has the table of lines, `log.py` how they are written.
+A line about an event carries only the indexed columns of the event: never a secret of a source, a payload or an
+authorisation header. The exception is `secret_offered`: the operator needs that secret, and nothing uses it yet.
+
+An inbox that is mounted in another app logs through the app's standard logging. In a process of Oncehook, `configure`
+chooses JSON lines or text for a terminal. `log_events.py` has the table of events, `log.py` writes the lines.
 """
 
 import io
@@ -27,12 +28,12 @@ from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import metrics
-from oncehook.observability.lines import LINES
 from oncehook.observability.log import STANDARD, AppLog, JsonLog, console, encode_lines, escape, standard_error
+from oncehook.observability.log_events import LOG_EVENTS
 
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-_NUMBERS = {line: _LEVELS[level] for line, (level, _) in LINES.items()}
-_threshold: int | None = None  # None: the app's own logging decides
+_EVENT_LEVELS = {event: _LEVELS[level] for event, (level, _) in LOG_EVENTS.items()}
+_threshold: int | None = None  # None: the app's logging decides
 _json_stream: TextIO | io.TextIOBase | None = None
 
 
@@ -40,39 +41,39 @@ _log: Any = AppLog()
 
 
 def configure(level: str = "info", format: str = "auto", stream: TextIO | io.TextIOBase | None = None) -> None:
-    """Write lines to `stream` (standard error), for a process that is Oncehook's own."""
+    """Write log lines to `stream`, by default standard error. For processes that the `oncehook` command starts."""
     global _json_stream, _log, _threshold
     _threshold = _LEVELS[level]
     stream = stream or standard_error()
     is_for_people = format == "console" or (format == "auto" and stream.isatty())
     _json_stream = None if is_for_people else stream
     _log = console(stream, _threshold) if is_for_people else JsonLog(stream)
-    # Its pool writes tracebacks while the database is away: `unavailable` and `worker_waits` say so, in one line.
+    # asyncpg's pool logs tracebacks while the database is down. Oncehook's own lines already report the outage.
     logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
 
 
-def is_on(line: str) -> bool:
-    """Whether a line would be written, so that the door need not gather what nobody reads."""
-    number = _NUMBERS[line]
-    return STANDARD.isEnabledFor(number) if _threshold is None else number >= _threshold
+def is_enabled(event: str) -> bool:
+    """Return whether this event would be logged. The receiver builds no line for an event that is not."""
+    level = _EVENT_LEVELS[event]
+    return STANDARD.isEnabledFor(level) if _threshold is None else level >= _threshold
 
 
-def emit(line: str, **fields: Any) -> None:
-    """Write one line of the table."""
-    if is_on(line):
-        with suppress(OSError, ValueError):  # a full disk or a closed pipe changes no answer
-            getattr(_log, LINES[line][0])(line, **fields)
+def emit(event: str, **fields: Any) -> None:
+    """Log one event of the table `LOG_EVENTS`."""
+    if is_enabled(event):
+        with suppress(OSError, ValueError):  # a full disk or a closed pipe must not change a response
+            getattr(_log, LOG_EVENTS[event][0])(event, **fields)
 
 
-def background_failed(loop: str, error: Exception) -> None:
-    """One line for an error that nobody expected there: where it was, never what it says."""
+def log_background_failure(loop: str, error: Exception) -> None:
+    """Log an unexpected error of a background loop: its class and location, never its text."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     emit("background_failed", loop=loop, error=type(error).__name__, where=where)
 
 
 class EventLine(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What every line about an event carries."""
+    """The fields of every line about an event."""
 
     event: str
     source: str
@@ -88,38 +89,42 @@ class EventLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     timestamp: str = ""
 
 
-def claimed(pairs: Sequence[tuple[Claim, Claimed]]) -> None:
-    """A count and a line for what became of each event at the door. Every event passes here: JSON takes a short way."""
+def record_claims(pairs: Sequence[tuple[Claim, Claimed]]) -> None:
+    """Count and log the outcome of each claim. This is on the hot path, so JSON lines are encoded together."""
     for (fresh, source), number in Counter((outcome.fresh, claim.source) for claim, outcome in pairs).items():
         metrics.count("oncehook_received_total" if fresh else "oncehook_duplicates_total", source, by=number)
-    _write([line for claim, outcome in pairs if (line := _event_line(claim, outcome)) is not None])
+    _write_lines([line for claim, outcome in pairs if (line := _event_line(claim, outcome)) is not None])
 
 
-def _write(lines: Sequence[EventLine]) -> None:
+def _write_lines(lines: Sequence[EventLine]) -> None:
     if _json_stream is None:
         for line in lines:
             emit(line.event, **_fields(line))
         return
     now = rfc3339(SYSTEM.datetime()) or ""
     for line in lines:
-        line.level, line.timestamp = LINES[line.event][0], now
+        line.level, line.timestamp = LOG_EVENTS[line.event][0], now
     encoded = encode_lines(lines)
-    if not encoded.isascii() or b"\x7f" in encoded:  # nearly always they are clean; else what is not is escaped
+    if not encoded.isascii() or b"\x7f" in encoded:  # rare: a character that has to be escaped
         encoded = encode_lines([escape(None, "", msgspec.structs.asdict(line)) for line in lines])
     with suppress(OSError, ValueError):
         _json_stream.write(encoded.decode())
         _json_stream.flush()
 
 
+CLAIM_EVENTS = {State.RECEIVED: "accepted", State.IGNORED: "ignored", State.FAILED: "unreadable"}
+"""The log event of a first delivery, by the status of its new receipt."""
+
+DUPLICATE_EVENTS = {True: "duplicate", False: "body_changed"}
+"""The log event of a duplicate, by whether its body is the same."""
+
+
 def _event_line(claim: Claim, outcome: Claimed) -> EventLine | None:
-    if not outcome.fresh:
-        line = "duplicate" if outcome.same_body else "other_body"
-    else:
-        line = "accepted" if claim.status is State.RECEIVED else claim.status.value
-    if not is_on(line):
+    event = CLAIM_EVENTS[claim.status] if outcome.fresh else DUPLICATE_EVENTS[outcome.same_body]
+    if not is_enabled(event):
         return None
     return EventLine(
-        event=line,
+        event=event,
         source=claim.source,
         provider=claim.provider,
         event_id=claim.event_id,
@@ -140,7 +145,7 @@ def _fields(line: EventLine) -> dict[str, Any]:
 
 
 class AttemptLine(EventLine, kw_only=True, omit_defaults=False):
-    """What a line about an attempt carries besides."""
+    """The fields of a line about an attempt."""
 
     attempt: int = 0
     outcome: str = ""
@@ -148,18 +153,19 @@ class AttemptLine(EventLine, kw_only=True, omit_defaults=False):
     error: str | None = None
 
 
-WORDS = {State.PROCESSED: "processed", State.RETRYING: "retrying", State.FAILED: "dead"}
+ATTEMPT_EVENTS = {State.PROCESSED: "processed", State.RETRYING: "retrying", State.FAILED: "dead_letter"}
+"""The log event of an attempt, by the status that it settled."""
 
 
-def settled(leased: Leased, done: Settled, landed: bool) -> None:
-    """A count and a line for what came of an attempt."""
-    metrics.count("oncehook_processed_total", leased.source, done.outcome if landed else "lease lost")
+def record_attempt(leased: Leased, done: Settled, is_written: bool) -> None:
+    """Count and log the result of an attempt. `is_written` is False if its lease was lost before it settled."""
+    metrics.count("oncehook_processed_total", leased.source, done.outcome if is_written else "lease lost")
     if done.seconds is not None and done.handler is not None:
         metrics.observe("oncehook_handle_seconds", leased.source, done.handler, value=done.seconds)
-    line = WORDS[done.status] if landed else "lease_lost"
-    if is_on(line):
-        written = AttemptLine(
-            event=line,
+    event = ATTEMPT_EVENTS[done.status] if is_written else "lease_lost"
+    if is_enabled(event):
+        line = AttemptLine(
+            event=event,
             source=leased.source,
             provider=leased.provider,
             event_id=leased.event_id,
@@ -175,57 +181,58 @@ def settled(leased: Leased, done: Settled, landed: bool) -> None:
             error=done.error,
         )
         if _json_stream is not None:
-            _write([written])
+            _write_lines([line])
         else:
-            emit(line, **_fields(written), **_where(done.traceback))
+            emit(event, **_fields(line), **_error_location(done.traceback))
 
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
 
 
-def _where(told: str | None) -> dict[str, str]:
-    """The file and line that raised, out of an attempt's traceback."""
-    frames = _FRAME.findall(told or "")
+def _error_location(traceback_text: str | None) -> dict[str, str]:
+    """Return the file and line that raised the error, from an attempt's traceback."""
+    frames = _FRAME.findall(traceback_text or "")
     return {"where": f"{Path(frames[-1][0]).name}:{frames[-1][1]}"} if frames else {}
 
 
-def rescued(row: ExpiredReceipt, done: Settled) -> None:
-    """A count and a line for a receipt whose lease ran out, and one more if that was its last attempt."""
-    is_dead = done.status is State.FAILED
-    metrics.count("oncehook_processed_total", row.source, "failed" if is_dead else done.outcome)
-    about = _about_row(row, done.status)
-    emit("rescued", **about)
-    if is_dead:
-        emit("dead", **about, handler=done.handler, error=done.error)
+def record_expired_lease(row: ExpiredReceipt, done: Settled) -> None:
+    """Count and log an expired lease, and log the dead letter if this was the last attempt."""
+    is_dead_letter = done.status is State.FAILED
+    metrics.count("oncehook_processed_total", row.source, "failed" if is_dead_letter else done.outcome)
+    fields = _receipt_fields(row, done.status)
+    emit("lease_expired", **fields)
+    if is_dead_letter:
+        emit("dead_letter", **fields, handler=done.handler, error=done.error)
 
 
-def abandoned(row: AbandonedReceipt) -> None:
-    """A line for an inline event that became a dead letter because its provider stopped retrying."""
-    emit("abandoned", **_about_row(row, State.FAILED), handler=row.handler, error=row.last_error)
+def record_abandoned_event(row: AbandonedReceipt) -> None:
+    """Log an inline event that became a dead letter because its provider stopped retrying."""
+    emit("abandoned", **_receipt_fields(row, State.FAILED), handler=row.handler, error=row.last_error)
 
 
-def _about_row(row: ExpiredReceipt | AbandonedReceipt, status: State) -> dict[str, Any]:
-    """The fields of an event's line, from a row of its receipt."""
+def _receipt_fields(row: ExpiredReceipt | AbandonedReceipt, status: State) -> dict[str, Any]:
+    """Return the fields of an event's line from its receipt."""
     names = ("source", "provider", "event_id", "type", "object_id", "receipt")
-    about = {name: getattr(row, name) for name in names} | {"status": status.value}
-    about["correlation_id"] = row.correlation_id or str(row.receipt)
+    fields = {name: getattr(row, name) for name in names} | {"status": status.value}
+    fields["correlation_id"] = row.correlation_id or str(row.receipt)
     if row.delivery_id:
-        about["delivery_id"] = row.delivery_id
-    return about | {"attempt": row.attempt}
+        fields["delivery_id"] = row.delivery_id
+    return fields | {"attempt": row.attempt}
 
 
 NOOPS = {
     "effect": ("effect_conflict", "oncehook_effect_conflicts_total"),
-    "stale": ("stale", "oncehook_stale_total"),
+    "stale": ("stale_event", "oncehook_stale_total"),
 }
+"""Reason of a no-op → its log event and metric."""
 
 
-def noop(leased: Leased, reason: str, scope: str, key: str) -> None:
-    """A count and a line for what an event asked for and did not get, once that is committed."""
-    line, metric = NOOPS[reason]
+def record_noop(leased: Leased, reason: str, scope: str, key: str) -> None:
+    """Count and log a committed no-op: a repeated effect, or a stale event."""
+    event, metric = NOOPS[reason]
     metrics.count(metric, leased.source)
     emit(
-        line,
+        event,
         source=leased.source,
         provider=leased.provider,
         event_id=leased.event_id,
@@ -239,48 +246,51 @@ def noop(leased: Leased, reason: str, scope: str, key: str) -> None:
     )
 
 
-def target_told(kind: str, target: str) -> str:
-    """An effect's target as a line may have it: of an address the origin alone, for its path may hold a secret."""
+def redacted_target(kind: str, target: str) -> str:
+    """Return an effect's target for a log line. A URL is cut to its origin, because its path may hold a secret."""
     scheme, _, rest = target.partition("://")
     return target if kind != "http" else f"{scheme}://" + re.split(r"[/?#\\]", rest)[0].rpartition("@")[2]
 
 
-def performed(leased: LeasedEffect, done: SettledEffect, landed: bool) -> None:
-    """One line for what came of an attempt at an effect."""
-    words = {
-        EffectState.DONE: "effect_done",
-        EffectState.RETRYING: "effect_retrying",
-        EffectState.FAILED: "effect_dead",
-    }
+EFFECT_EVENTS = {
+    EffectState.DONE: "effect_done",
+    EffectState.RETRYING: "effect_retrying",
+    EffectState.FAILED: "effect_failed",
+}
+"""The log event of an effect's attempt, by the status that it settled."""
+
+
+def record_effect_attempt(leased: LeasedEffect, done: SettledEffect, is_written: bool) -> None:
+    """Log the result of an effect's attempt. `is_written` is False if its lease was lost before it settled."""
     emit(
-        words[done.status] if landed else "effect_lease_lost",
+        EFFECT_EVENTS[done.status] if is_written else "effect_lease_lost",
         source=leased.source,
         receipt=leased.receipt,
         effect=leased.id,
         key=leased.key,
-        target=target_told(leased.kind, leased.target),
+        target=redacted_target(leased.kind, leased.target),
         status=done.status.value,
         attempt=leased.attempt,
         error=done.error,
     )
 
 
-def effect_rescued(row: ExpiredEffect, done: SettledEffect) -> None:
-    """One line for an effect whose lease ran out, and one more if that was its last attempt."""
-    about = {"effect": row.id, "key": row.key, "target": target_told(row.kind, row.target)}
-    emit("effect_rescued", **about, status=done.status.value, attempt=row.attempt)
+def record_expired_effect_lease(row: ExpiredEffect, done: SettledEffect) -> None:
+    """Log an expired lease of an effect, and the failed effect if this was the last attempt."""
+    fields = {"effect": row.id, "key": row.key, "target": redacted_target(row.kind, row.target)}
+    emit("effect_lease_expired", **fields, status=done.status.value, attempt=row.attempt)
     if done.status is EffectState.FAILED:
-        emit("effect_dead", **about, status=done.status.value, attempt=row.attempt, error=done.error)
+        emit("effect_failed", **fields, status=done.status.value, attempt=row.attempt, error=done.error)
 
 
-def unavailable(source: str, detail: str) -> None:
-    """A count and a line for a delivery that was told to come again."""
+def record_unavailable(source: str, detail: str) -> None:
+    """Count and log a delivery that got 503 without a claim."""
     metrics.count("oncehook_rejected_total", source, "unavailable")
     emit("unavailable", source=source, detail=detail)
 
 
-def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:
-    """A count and a line for a delivery that was authentic and could not be recorded."""
+def record_failed_claim(claims: Sequence[Claim], error: Unavailable) -> None:
+    """Count and log an authentic delivery that could not be recorded."""
     first = claims[0]
     metrics.count("oncehook_rejected_total", first.source, "unavailable")
     emit(
@@ -298,7 +308,7 @@ def unclaimed(claims: Sequence[Claim], error: Unavailable) -> None:
     )
 
 
-def rejected(source: str, reason: str, detail: str) -> None:
-    """A count and a line for a delivery that is refused. `source` is one of ours, or "unknown"."""
+def record_rejection(source: str, reason: str, detail: str) -> None:
+    """Count and log a rejected delivery. `source` is the name of a configured source, or "unknown"."""
     metrics.count("oncehook_rejected_total", source, reason)
     emit("rejected", source=source, reason=reason, detail=detail)

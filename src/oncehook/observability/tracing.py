@@ -1,16 +1,16 @@
-"""OpenTelemetry traces, where its API is installed (`pip install 'oncehook[otel]'`): every span that is made.
+"""OpenTelemetry traces, if its API is installed (`pip install 'oncehook[otel]'`). The spans:
 
-POST /webhooks/stripe   the door: one delivery, from its first byte to the answer
-process stripe          an attempt at a receipt, or at a batch; linked to the deliveries that brought the events
-perform send_mail       an effect's call; linked to the delivery whose event asked for it
-POST                    what is sent to a target, with its `traceparent`
+POST /webhooks/stripe   one delivery at the receiver, from its first byte to the response
+process stripe          an attempt at a receipt or a batch; linked to the deliveries of its events
+perform send_mail       the call of an effect; linked to the delivery whose event requested it
+POST                    an HTTP request to a target, which carries the span's `traceparent`
 
-Work is linked to its delivery and not a part of it: it may come much later, and again. The delivery's context is kept
-with the receipt, among the headers. What a sender says of itself (`traceparent`) is a link at most, never a parent. No
-span has a payload, a secret, a path of a target or an error's text.
+Processing is linked to its delivery and is not a child of it: it may run much later, and more than once. The context
+of the delivery's span is stored in the receipt's headers. A sender's own `traceparent` becomes a link, never a parent.
+No span has a payload, a secret, the path of a target or the text of an error.
 
-Without the API nothing of it is imported. Without an SDK no span is made: `active` stays None, and the receiver and the
-worker run without a span, after one comparison.
+Without the API, nothing of it is imported. Without an SDK, `active` stays None and no span is created: tracing costs
+the receiver and the worker one comparison.
 """
 
 import asyncio
@@ -33,37 +33,40 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 W = TypeVar("W", bound=Callable[..., Coroutine[Any, Any, Any]])
 Response = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]
-Answer = Callable[[], Coroutine[Any, Any, Response]]
+Respond = Callable[[], Coroutine[Any, Any, Response]]
 
-KEPT = "Oncehook-Traceparent"
-"""The delivery's context among its kept headers. ASGI gives senders' names in lower case, so no sender can set it."""
+CONTEXT_HEADER = "Oncehook-Traceparent"
+"""The stored header with the context of the delivery's span.
+
+ASGI passes header names in lower case, so no sender can set it.
+"""
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH", "QUERY"})
 SYSTEM = "oncehook"
 
 active: "Tracing | None" = None
-"""Set at the start of an inbox, where the API is installed and an SDK is set up."""
+"""Set when an inbox starts, if the API is installed and an SDK is configured."""
 
 
 def start() -> "Tracing | None":
-    """Trace from now on, if there is anybody to take spans: an SDK that was set up before this."""
+    """Start tracing if an OpenTelemetry SDK is configured."""
     global active
     if active is None:
         try:
             from opentelemetry import trace
         except ImportError:
             return None
-        if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # which stands for nobody
+        if not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):  # the proxy means: no SDK
             active = Tracing()
     return active
 
 
-def attempt(work: W) -> W:
-    """For a method that works off a receipt, or many of them together: the last that it is given by position."""
+def trace_attempt(work: W) -> W:
+    """Decorate a method that processes a receipt or a batch, which is its last positional argument."""
 
     @functools.wraps(work)
-    def traced(self: Any, *args: Any, **named: Any) -> Any:
-        working = work(self, *args, **named)
+    def traced(self: Any, *args: Any, **options: Any) -> Any:
+        working = work(self, *args, **options)
         if active is None:
             return working
         return active.attempt(working, [args[-1]] if isinstance(args[-1], Leased) else args[-1])
@@ -71,14 +74,14 @@ def attempt(work: W) -> W:
     return cast(W, traced)
 
 
-class Payloads(Protocol):
-    """Where the headers of a receipt are."""
+class PayloadReader(Protocol):
+    """Reads the payload of a receipt, with its headers."""
 
     async def payload(self, receipt: int) -> Any: ...
 
 
 class Tracing:
-    """Makes the spans, by the provider that is set for the process unless one is given."""
+    """Creates the spans, with `provider` or the tracer provider of the process."""
 
     def __init__(self, provider: "TracerProvider | None" = None) -> None:
         from opentelemetry import context, propagate, trace
@@ -87,29 +90,29 @@ class Tracing:
         self._trace = trace
         self._inject = propagate.inject
         self._extract = TraceContextTextMapPropagator().extract
-        self._none = context.Context()  # a trace of its own, whatever ran where this was started
+        self._none = context.Context()  # starts a new trace, whatever span is current
         self._tracer = trace.get_tracer("oncehook", tracer_provider=provider)
 
     # -- the receiver ---------------------------------------------------------------------------------------------
 
-    async def deliver(self, answer: Answer, name: str, delivery: Delivery, *, known: bool) -> Response:
-        """Answer a delivery in a span of its own. `known`: `name` is a source; strangers must not name spans.
+    async def deliver(self, respond: Respond, name: str, delivery: Delivery, *, known: bool) -> Response:
+        """Respond to a delivery in a span. With `known`, `name` is a source: senders must not choose span names.
 
-        The span is not made current: commits are shared, and what is done there belongs to many deliveries.
+        The span is not made current: deliveries share commits, so the work in a commit belongs to many of them.
         """
         try:
             span = self._tracer.start_span("HTTP", None, self._trace.SpanKind.SERVER)
-        except Exception:  # a failing sampler must not cost a delivery
+        except Exception:  # a failing sampler must not fail a delivery
             span = self._trace.INVALID_SPAN
         if not span.is_recording():
-            return await answer()
+            return await respond()
         attributes: dict[str, Any] = {}
         with suppress(Exception):
             attributes.update(self._describe_delivery(span, name, delivery, known=known))
         try:
-            response = await answer()
+            response = await respond()
             with suppress(Exception):
-                attributes.update(_answered(response))
+                attributes.update(_response_attributes(response))
         finally:
             with suppress(Exception):
                 span.set_attributes(attributes)
@@ -119,26 +122,26 @@ class Tracing:
         return response
 
     def _describe_delivery(self, span: "Span", name: str, delivery: Delivery, *, known: bool) -> dict[str, Any]:
-        """Name the span, link the sender's, and keep this one with the delivery. Returns its attributes."""
+        """Name the span, link it to the sender's, store its context with the delivery, and return its attributes."""
         method = delivery.method if delivery.method in METHODS else "_OTHER"
         attributes = {"http.request.method": method, "url.scheme": delivery.scheme}
         title = method.replace("_OTHER", "HTTP")
         if known:
             route = delivery.path.rstrip("/")
-            attributes.update({"http.route": route, **_facts(name)})
+            attributes.update({"http.route": route, **_messaging_attributes(name)})
             title = f"{title} {route}"
         span.update_name(title)
         if b"traceparent" in delivery.headers and b"traceparent" not in delivery.repeated:
             sender = self._context_of(delivery.headers[b"traceparent"].decode("latin-1"))
             if sender is not None:
                 span.add_link(sender, {"oncehook.link": "sender"})
-        delivery.headers[KEPT.encode()] = _as_text(span.get_span_context()).encode()
+        delivery.headers[CONTEXT_HEADER.encode()] = _as_text(span.get_span_context()).encode()
         return attributes
 
-    # -- the work -------------------------------------------------------------------------------------------------
+    # -- processing -----------------------------------------------------------------------------------------------
 
     async def attempt(self, working: Coroutine[Any, Any, T], held: Sequence[Leased]) -> T:
-        """A span of its own for an attempt, current while it runs, with what came of it once that is settled."""
+        """Run an attempt in a new trace. Its span is current while it runs, and gets the outcome once it settles."""
         first = held[0]
         with self._span(f"process {first.source}", self._trace.SpanKind.CONSUMER) as span:
             with suppress(Exception):
@@ -153,15 +156,15 @@ class Tracing:
         if isinstance(result, Settled):
             span.set_attributes({"oncehook.outcome": result.outcome, "oncehook.handler": result.handler or ""})
             if result.error is not None:
-                self._failed(span, result.error.partition(":")[0])
+                self._set_error(span, result.error.partition(":")[0])
         elif result is None:
-            span.set_attribute("oncehook.outcome", "not kept")  # released, or the lease was lost
+            span.set_attribute("oncehook.outcome", "not settled")  # released, or the lease was lost
         else:
-            span.set_attribute("oncehook.outcome", "processed" if result else "one by one")
+            span.set_attribute("oncehook.outcome", "processed" if result else "split")  # each event alone
 
     def _describe_attempt(self, span: "Span", held: Sequence[Leased]) -> None:
         first = held[0]
-        span.set_attributes({"messaging.operation.type": "process", **_facts(first.source)})
+        span.set_attributes({"messaging.operation.type": "process", **_messaging_attributes(first.source)})
         if len(held) > 1:
             span.set_attribute("messaging.batch.message_count", len(held))
         else:
@@ -170,13 +173,13 @@ class Tracing:
         for leased in held:
             self._link_delivery(span, msgspec.json.decode(leased.headers or "{}"))
 
-    async def perform(self, call: Callable[[], Awaitable[T]], leased: LeasedEffect, payloads: Payloads) -> T:
-        """A span for an effect's call. It asks for the delivery's context only if it is recorded."""
+    async def run_effect(self, call: Callable[[], Awaitable[T]], leased: LeasedEffect, payloads: PayloadReader) -> T:
+        """Run the call of an effect in a span. The delivery's context is read only if the span is recorded."""
         target = leased.target if leased.kind != "http" else _origin(leased.target)
         with self._span(f"perform {target}", self._trace.SpanKind.CONSUMER) as span:
             if span.is_recording():
-                with suppress(Exception):  # attributes or a link less
-                    span.set_attributes({"messaging.operation.type": "process", **_facts(leased.source)})
+                with suppress(Exception):  # the span may lack attributes or the link
+                    span.set_attributes({"messaging.operation.type": "process", **_messaging_attributes(leased.source)})
                     span.set_attributes({"messaging.destination.name": target, "oncehook.effect.kind": leased.kind})
                     span.set_attributes({"oncehook.effect.id": leased.id, "oncehook.receipt": leased.receipt})
                     span.set_attribute("oncehook.attempt", leased.attempt)
@@ -184,37 +187,37 @@ class Tracing:
             return await call()
 
     def _link_delivery(self, span: "Span", headers: Mapping[str, str]) -> None:
-        context = self._context_of(headers[KEPT]) if KEPT in headers else None
+        context = self._context_of(headers[CONTEXT_HEADER]) if CONTEXT_HEADER in headers else None
         if context is not None:
             span.add_link(context, {"oncehook.link": "delivery"})
 
-    # -- going out ------------------------------------------------------------------------------------------------
+    # -- outgoing requests ------------------------------------------------------------------------------------------
 
     async def post(
         self, url: str, headers: Mapping[str, str], request: Callable[[Mapping[str, str]], Awaitable[T]]
     ) -> T:
-        """A span for what is sent to a target. With it goes its context, in place of what the sender had sent."""
+        """Send a request to a target in a span. The span's context replaces the trace headers of the sender."""
         with self._span("POST", self._trace.SpanKind.CLIENT, child=True) as span:
-            own: dict[str, str] = {}
+            context: dict[str, str] = {}
             if span.get_span_context().is_valid:
-                self._inject(own)
-                passed_on = {name: value for name, value in headers.items() if name.lower() not in _THEIRS}
-                headers = {**passed_on, **own}
+                self._inject(context)
+                passed_on = {name: value for name, value in headers.items() if name.lower() not in _TRACE_HEADERS}
+                headers = {**passed_on, **context}
             if span.is_recording():
                 span.set_attributes({"http.request.method": "POST", **_server(url)})
-            answer = await request(headers)
-            status = getattr(answer, "status", None)
+            response = await request(headers)
+            status = getattr(response, "status", None)
             if status is not None:
                 span.set_attribute("http.response.status_code", status)
                 if status >= 400:
-                    self._failed(span, str(status))
-            return answer
+                    self._set_error(span, str(status))
+            return response
 
     # -- spans ----------------------------------------------------------------------------------------------------
 
     @contextmanager
     def _span(self, name: str, kind: Any, *, child: bool = False) -> "Iterator[Span]":
-        """A span that is current, where there is anybody to take it. An error's class is told, its text never."""
+        """Make a span current, if the SDK accepts it. The span gets the class of an error, never its text."""
         try:
             span = self._tracer.start_span(name, None if child else self._none, kind=kind)
         except Exception:
@@ -226,43 +229,45 @@ class Tracing:
             with self._trace.use_span(span, record_exception=False, set_status_on_exception=False):
                 yield span
         except (asyncio.CancelledError, Postpone):
-            span.set_attribute("oncehook.outcome", "put back")
+            span.set_attribute("oncehook.outcome", "released")
             raise
         except BaseException as error:
-            self._failed(span, type(error).__name__)
+            self._set_error(span, type(error).__name__)
             raise
         finally:
             _end(span)
 
-    def _failed(self, span: "Span", what: str) -> None:
-        span.set_attribute("error.type", what)
+    def _set_error(self, span: "Span", error_type: str) -> None:
+        span.set_attribute("error.type", error_type)
         span.set_status(self._trace.StatusCode.ERROR)
 
-    def _context_of(self, told: str) -> "SpanContext | None":
-        context = self._trace.get_current_span(self._extract({"traceparent": told}, self._none)).get_span_context()
+    def _context_of(self, traceparent: str) -> "SpanContext | None":
+        context = self._trace.get_current_span(
+            self._extract({"traceparent": traceparent}, self._none)
+        ).get_span_context()
         return context if context.is_valid else None
 
 
-# -- words ----------------------------------------------------------------------------------------------------------
+# -- attributes -----------------------------------------------------------------------------------------------------
 
-_THEIRS = frozenset({"traceparent", "tracestate", "baggage"})
+_TRACE_HEADERS = frozenset({"traceparent", "tracestate", "baggage"})
 
 
-def _facts(source: str) -> dict[str, str]:
+def _messaging_attributes(source: str) -> dict[str, str]:
     return {"messaging.system": SYSTEM, "messaging.destination.name": source, "oncehook.source": source}
 
 
-def _answered(response: Response) -> dict[str, Any]:
-    """What the sender is told, as attributes."""
+def _response_attributes(response: Response) -> dict[str, Any]:
+    """Return span attributes from the response to a delivery."""
     status, body, _ = response
     attributes: dict[str, Any] = {"http.response.status_code": status}
     if not body.startswith(b"{"):
         return attributes
-    told = msgspec.json.decode(body)
-    if "error" in told:
-        return {**attributes, "error.type": told["error"]["code"]}
+    content = msgspec.json.decode(body)
+    if "error" in content:
+        return {**attributes, "error.type": content["error"]["code"]}
     names = {"status": "oncehook.outcome", "event_id": "messaging.message.id", "receipt": "oncehook.receipt"}
-    return attributes | {name: told[word] for word, name in names.items() if word in told}
+    return attributes | {name: content[key] for key, name in names.items() if key in content}
 
 
 def _as_text(context: "SpanContext") -> str:
@@ -271,19 +276,19 @@ def _as_text(context: "SpanContext") -> str:
 
 def _server(url: str) -> dict[str, Any]:
     try:
-        to = urlsplit(url)
-        port = to.port or (443 if to.scheme == "https" else 80)
-        return {"server.address": to.hostname or "", "server.port": port, "url.scheme": to.scheme}
+        parts = urlsplit(url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return {"server.address": parts.hostname or "", "server.port": port, "url.scheme": parts.scheme}
     except ValueError:
         return {}
 
 
 def _origin(url: str) -> str:
-    """As much of an address as may be told."""
-    to = _server(url)
-    return f"{to['url.scheme']}://{to['server.address']}:{to['server.port']}" if to else "http"
+    """Return the origin of a URL. Its path and query may hold secrets."""
+    server = _server(url)
+    return f"{server['url.scheme']}://{server['server.address']}:{server['server.port']}" if server else "http"
 
 
 def _end(span: "Span") -> None:
-    with suppress(Exception):  # an exporter's trouble is not the work's
+    with suppress(Exception):  # an error of an exporter must not fail the work
         span.end()

@@ -250,9 +250,9 @@ class Janitor:
                 await self.turn()
                 await prune_email(self.email)
             except Unavailable as error:
-                signals.emit("prune_waits", detail=error.detail)
+                signals.emit("prune_database_unavailable", detail=error.detail)
             except Exception as error:
-                signals.background_failed("prune", error)
+                signals.log_background_failure("prune", error)
 
     async def turn(self) -> Pruned | None:
         """One turn. What an earlier turn of this process has looked at is looked at again only now and then."""

@@ -206,7 +206,7 @@ async def retry_now(store: Store, selection: Selection, *, actor: str | None = N
         done.left[NOT_OURS] += len(waiting) - len(moved)
     done.left = +done.left
     if done.count:
-        signals.emit("retried_now", actor=actor, count=done.count, **detail)
+        signals.emit("retry_requested", actor=actor, count=done.count, **detail)
     return done
 
 

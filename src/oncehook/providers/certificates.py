@@ -214,7 +214,7 @@ class Certificates:
         except (OSError, ValueError) as error:
             if isinstance(error, OSError) and not isinstance(error, NotThere):
                 self._prolong(wanted.name)
-            signals.emit("key_not_renewed", key=wanted.name, error=str(error))
+            signals.emit("key_renewal_failed", key=wanted.name, error=str(error))
 
     def _keep(self, wanted: Wanted, key: Any) -> None:
         now = self.clock.monotonic()

@@ -51,7 +51,7 @@ class DuplicateLog:
                 if self._waiting:
                     await self._write_batch()
             if self.dropped:
-                signals.emit("deliveries_dropped", count=self.dropped)
+                signals.emit("duplicate_records_dropped", count=self.dropped)
                 self.dropped = 0
         finally:
             self._writing = None
@@ -65,5 +65,5 @@ class DuplicateLog:
         except Exception as error:
             # Who was acked is recorded; that it came again is not worth holding up whoever waits for a dead database.
             detail = error.detail if isinstance(error, Unavailable) else f"the store failed: {type(error).__name__}"
-            signals.emit("deliveries_lost", count=len(batch) + len(self._waiting), detail=detail)
+            signals.emit("duplicate_records_lost", count=len(batch) + len(self._waiting), detail=detail)
             self._waiting.clear()

@@ -87,5 +87,5 @@ class FastProtocol(LimitedProtocol):
             else:
                 waiter.add_done_callback(partial(self._step, receiving, exchange))
         except Exception as error:  # a bug: the connection must not wait for an answer that never comes
-            signals.background_failed("receiver", error)
+            signals.log_background_failure("receiver", error)
             self.transport.close()

@@ -37,5 +37,5 @@ async def shake_hands(source: Source, handshake: Handshake, delivery: Delivery, 
         if handshake.kind == "secret":
             delivery.body = b""  # a rejected sample must not keep the secret that the sender offers
         raise Rejected(error.reason, IN_HANDSHAKE + error.detail) from None
-    signals.emit("handshake", source=source.name, kind=handshake.kind)
+    signals.emit("handshake_answered", source=source.name, kind=handshake.kind)
     return response

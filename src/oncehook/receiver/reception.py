@@ -6,7 +6,7 @@ from oncehook.concurrency.clock import Clock
 from oncehook.config.settings import Settings
 from oncehook.model.claim import Claim, Claimed
 from oncehook.observability import signals, tracing
-from oncehook.observability.meter import Meter
+from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.source import Source
 from oncehook.receiver.asgi import AsgiReceiver
 from oncehook.receiver.claim import Claimer
@@ -47,14 +47,14 @@ class Reception:
             timeout=settings.claim_timeout,
             clock=clock,
         )
-        self.meter = Meter(clock)
+        self.stats = ReceiverStats(clock)
         self.rejections = RejectionLog(store.rejections)
         self.secrets = SecretLog(store.rejections, sources)
-        self.refusals = RefusalLog(store.alerts, self.meter)
-        self.acks = AckLog(store.alerts, self.meter)
+        self.refusals = RefusalLog(store.alerts, self.stats)
+        self.acks = AckLog(store.alerts, self.stats)
         reads = Reads(time_limit=settings.receive_timeout, limit_bytes=settings.intake_bytes)
         self.receiver = Receiver(
-            sources, self.claimer, self.rejections, limit_bytes=reads.limit_bytes, clock=clock, meter=self.meter
+            sources, self.claimer, self.rejections, limit_bytes=reads.limit_bytes, clock=clock, stats=self.stats
         )
         self.enter = AsgiReceiver(self.receiver, reads)
 
@@ -81,4 +81,4 @@ class Reception:
         self._wake()
         if any(outcome.fresh for _, outcome in pairs):
             self._announce()
-        signals.claimed(pairs)
+        signals.record_claims(pairs)

@@ -14,7 +14,7 @@ import msgspec
 from oncehook.model.delivery import Delivery, Rejection
 from oncehook.model.errors import Rejected
 from oncehook.observability import signals
-from oncehook.observability.meter import Meter
+from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.definition import Provider
 from oncehook.providers.proxied import ADDRESS
 from oncehook.providers.source import Source
@@ -127,7 +127,7 @@ class RejectionLog:
         try:
             await self.store.keep(self._waiting[source])
         except Exception as error:  # a sample is worth nobody's trouble
-            signals.emit("samples_lost", source=source, detail=type(error).__name__)
+            signals.emit("rejection_sample_lost", source=source, detail=type(error).__name__)
         del self._waiting[source]
 
 
@@ -170,7 +170,7 @@ class SecretLog(NowAndThen):
         try:
             await self.store.note_secrets(used)
         except Exception as error:
-            signals.emit("uses_not_counted", detail=type(error).__name__)
+            signals.emit("secret_uses_write_failed", detail=type(error).__name__)
         else:
             for source, index, count in taken:
                 source.uses[index] -= count
@@ -179,36 +179,36 @@ class SecretLog(NowAndThen):
 class RefusalLog(NowAndThen):
     """Writes how many deliveries were refused, so that what all processes refused is known in one place."""
 
-    def __init__(self, store: AlertStore, meter: Meter) -> None:
+    def __init__(self, store: AlertStore, stats: ReceiverStats) -> None:
         self.store = store
-        self.meter = meter
+        self.stats = stats
 
     async def write(self) -> None:
         """Add what was refused since the last time. If that fails, it is added to the next."""
-        taken, self.meter.unwritten = self.meter.unwritten, Counter()
+        taken, self.stats.unwritten_rejections = self.stats.unwritten_rejections, Counter()
         if not taken:
             return
         try:
             await self.store.note_rejections(taken)
         except Exception as error:
-            self.meter.unwritten.update(taken)
-            signals.emit("refusals_not_counted", detail=type(error).__name__)
+            self.stats.unwritten_rejections.update(taken)
+            signals.emit("rejection_counts_write_failed", detail=type(error).__name__)
 
 
 class AckLog(NowAndThen):
     """Writes how long acks took, so that the overview of any process has the latencies of all."""
 
-    def __init__(self, store: AlertStore, meter: Meter) -> None:
+    def __init__(self, store: AlertStore, stats: ReceiverStats) -> None:
         self.store = store
-        self.meter = meter
+        self.stats = stats
 
     async def write(self) -> None:
         """Add what was acked since the last time. If that fails, it is added to the next."""
-        taken, self.meter.unwritten_acks = self.meter.unwritten_acks, Counter()
+        taken, self.stats.unwritten_acks = self.stats.unwritten_acks, Counter()
         if not taken:
             return
         try:
             await self.store.note_acks(taken)
         except Exception as error:
-            self.meter.unwritten_acks.update(taken)
-            signals.emit("acks_not_counted", detail=type(error).__name__)
+            self.stats.unwritten_acks.update(taken)
+            signals.emit("ack_latency_write_failed", detail=type(error).__name__)

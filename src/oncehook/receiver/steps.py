@@ -16,7 +16,7 @@ from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.model.states import State
 from oncehook.observability import metrics, signals, tracing
-from oncehook.observability.meter import Meter
+from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.source import Source
 from oncehook.receiver.ack import Response, accepted, unavailable
 from oncehook.receiver.claim import Claimer
@@ -42,13 +42,13 @@ class Receiver:
         *,
         limit_bytes: int,
         clock: Clock = SYSTEM,
-        meter: Meter | None = None,
+        stats: ReceiverStats | None = None,
     ) -> None:
         self.sources = sources
-        self.meter = meter or Meter(clock)
+        self.stats = stats or ReceiverStats(clock)
         self.claimer = claimer
         self.rejections = rejections
-        self.refusals = Refusals(sources, self.meter)
+        self.refusals = Refusals(sources, self.stats)
         self.inline: Inline | None = None
         self.clock = clock
         self.verifying = Verifying(limit_bytes=limit_bytes)
@@ -79,7 +79,7 @@ class Receiver:
             return self.refusals.answer(name, error)
         seconds = self.clock.monotonic() - started
         metrics.observe_key(("oncehook_accept_seconds", name), seconds)
-        self.meter.acked(name, seconds)
+        self.stats.record_ack(name, seconds)
         return response
 
     async def _take(self, source: Source, delivery: Delivery) -> Response:
@@ -124,7 +124,7 @@ class Receiver:
         try:
             return await self.claimer.claim(claims)
         except Unavailable as error:
-            signals.unclaimed(claims, error)
+            signals.record_failed_claim(claims, error)
             raise Refused(unavailable(error.retry_after)) from error
 
     async def _work_inline(self, source: Source, claims: list[Claim], batch: bool) -> Response:

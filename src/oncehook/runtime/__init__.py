@@ -30,10 +30,10 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.receipt import Receipt
 from oncehook.model.retry import Retry, with_fields
 from oncehook.observability import signals
-from oncehook.observability.code_version import checked_out
+from oncehook.observability.code_version import checked_out_commit
+from oncehook.operations.metrics_exporter import MetricsExporter
 from oncehook.operations.prune import Janitor, effect_horizon, horizon
 from oncehook.operations.rehearse import Rehearsal
-from oncehook.operations.scrape import Scrape
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.proxied import Proxies
 from oncehook.providers.source import Source
@@ -126,9 +126,9 @@ class Runtime:
         return Email(self.opened_store, self.settings)
 
     @cached_property
-    def scrape(self) -> Scrape:
+    def metrics_exporter(self) -> MetricsExporter:
         """The metrics of this process and of the database."""
-        return Scrape(self.store, self.sources)
+        return MetricsExporter(self.store, self.sources)
 
     @cached_property
     def alerts(self) -> "Alerts":
@@ -202,7 +202,7 @@ class Runtime:
 
     def _asked(self, outbox: Outbox) -> None:
         for noop in outbox.noops:
-            signals.noop(noop.leased, noop.reason, noop.scope, noop.key)
+            signals.record_noop(noop.leased, noop.reason, noop.scope, noop.key)
         if self.relay is not None and any(ask.new for ask in outbox.asks):
             self.relay.wake()
 
@@ -293,7 +293,7 @@ class Runtime:
         """Await parts of stopping, until the one deadline of all of them: a database may not answer any more."""
         seconds = self.settings.stop_grace + STOP_MARGIN
         if not await self._deadline.keep(seconds, *parts):
-            signals.emit("stop_late", seconds=seconds)
+            signals.emit("stop_timed_out", seconds=seconds)
 
     async def _finish(self) -> None:
         for task in (self._rescuing, self._listening):
@@ -336,7 +336,7 @@ class Runtime:
                 self.handlers,
                 self.heartbeat,
                 transaction=self.outbox,
-                version=settings.version or checked_out(Path.cwd()),
+                version=settings.version or checked_out_commit(Path.cwd()),
                 clock=self.clock,
                 announce=self.announcer.announce,
                 threads=settings.concurrency,

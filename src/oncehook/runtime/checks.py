@@ -47,6 +47,6 @@ def log_warnings(runtime: "Runtime") -> None:
         if not source.is_verified:
             signals.emit("unverified_source", source=source.name)
         elif source.waits_for_secret:
-            signals.emit("waits_for_secret", source=source.name)
+            signals.emit("secret_missing", source=source.name)
     if django_writes_apart() and any(not handler.forwards_to for handler in runtime.handlers):
-        signals.emit("django_apart", detail="use tx, or make what the ORM writes idempotent")
+        signals.emit("django_orm_not_transactional", detail="use tx, or make what the ORM writes idempotent")

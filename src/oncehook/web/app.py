@@ -68,7 +68,7 @@ class Service:
         given = dict(scope["headers"]).get(b"authorization", b"")
         if token is not None and not compare_digest(given, b"Bearer " + token.encode()):
             return 401, b"Give the token: Authorization: Bearer ...\n", (TEXT, (b"www-authenticate", b"Bearer"))
-        return 200, await self.runtime.scrape.text(), (METRICS_TEXT,)
+        return 200, await self.runtime.metrics_exporter.text(), (METRICS_TEXT,)
 
     async def _ready(self) -> Response:
         try:

@@ -250,7 +250,7 @@ def as_problem(error: Exception) -> Problem:
     if isinstance(error, Problem):
         return error
     if isinstance(error, Unavailable):
-        signals.emit("dashboard_waits", detail=error.detail)
+        signals.emit("dashboard_database_unavailable", detail=error.detail)
         told = "The database does not answer now. Try again."
         return Problem(503, "unavailable", told, headers={"retry-after": str(error.retry_after)})
     if isinstance(error, HTTPException):

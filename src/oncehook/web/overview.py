@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.observability.meter import percentiles
+from oncehook.observability.receiver_stats import percentiles
 from oncehook.runtime import Runtime
 
 SERIES = ("received", "duplicate", "rejected", "failed")
@@ -82,7 +82,7 @@ class Rates:
 
     def _with_unwritten(self, last: int) -> Counts:
         counts = dict(self._counts)
-        for (source, _), number in self.runtime.reception.meter.unwritten.items():
+        for (source, _), number in self.runtime.reception.stats.unwritten_rejections.items():
             counts["rejected", source] = counts.get(("rejected", source), Counter()) + Counter({last: number})
         return counts
 
@@ -178,7 +178,7 @@ class Overview:
         for row in standing["acks"]:
             if name in (None, row.source):
                 counts[row.bucket] += row.value
-        for (source, bucket), number in self.runtime.reception.meter.unwritten_acks.items():
+        for (source, bucket), number in self.runtime.reception.stats.unwritten_acks.items():
             if name in (None, source):
                 counts[bucket] += number
         return percentiles(counts)

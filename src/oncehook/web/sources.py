@@ -44,7 +44,7 @@ def last_refusals(context: Context, name: str, case: Refusal | None) -> tuple[Re
     This process has seen the last one, or any process has kept it as a sample. The doctor's word is on the sample; it
     holds for a later refusal with the same reason and detail.
     """
-    seen = context.runtime.reception.meter.last_refused.get(name)
+    seen = context.runtime.reception.stats.last_rejections.get(name)
     examined = None
     if case is not None:
         examined = {"at": case["rejected_at"], **{name: case[name] for name in ("reason", "detail", "findings")}}

@@ -113,7 +113,7 @@ class Heartbeat:
                 del self._held[held]
             self._released.update(waiting)
         if waiting:
-            signals.emit("loop_blocked", released=len(waiting))
+            signals.emit("event_loop_blocked", released=len(waiting))
             try:
                 self.heart.release(waiting)
             except Exception as error:  # their leases run out

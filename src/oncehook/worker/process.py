@@ -54,7 +54,7 @@ class Processor:
         self.dues = Dues(clock)
         self.threads = Threads(threads, "oncehook-handler")  # of plain `def` handlers
 
-    @tracing.attempt
+    @tracing.trace_attempt
     async def work(
         self, leased: Leased, *, retry: Retry | None = None, retry_after: float | None = None
     ) -> Settled | None:
@@ -69,7 +69,7 @@ class Processor:
                 if settled.after is not None and retry_after is not None:
                     settled.after = retry_after
                 landed = await self.settler.settle(settled)
-            signals.settled(leased, settled, landed)
+            signals.record_attempt(leased, settled, landed)
             self.dues.add(settled.after)
             if settled.after == 0:
                 self.announce()  # it is due now, and this worker may have no room
@@ -130,7 +130,7 @@ class Processor:
             await asyncio.shield(self._put_back(batch))
             raise
 
-    @tracing.attempt
+    @tracing.trace_attempt
     async def _work_together(self, handler: Handler, batch: Sequence[Leased]) -> bool:
         """Whether the batch as a whole came to its end. If not, nothing of it is kept."""
         started = self.clock.monotonic()
@@ -163,7 +163,7 @@ class Processor:
 
     def _ended(self, leased: Leased, settled: Settled, landed: bool) -> None:
         self.heartbeat.drop(leased.held)
-        signals.settled(leased, settled, landed)
+        signals.record_attempt(leased, settled, landed)
 
     async def _attempt(self, leased: Leased, retry: Retry | None = None) -> tuple[Settled, Transaction | None]:
         """Run the handler; what to write, and the transaction to write it in if the handler used one."""

@@ -56,7 +56,7 @@ async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: 
         rescued += len(landed)
         for row, done in zip(page, settled, strict=True):
             if done.receipt in landed:
-                signals.rescued(row, done)
+                signals.record_expired_lease(row, done)
         for worker in sorted({str(row.worker) for row in page if row.receipt in landed}):
             await store.leases.end_sessions(worker)
 
@@ -91,7 +91,7 @@ def _taken_back(row: ExpiredReceipt, handlers: Handlers, sources: Sources) -> Se
 async def abandon(store: Store) -> None:
     """Make dead letters of inline receipts whose provider has stopped retrying."""
     for row in await store.leases.abandon_inline(ABANDONED):
-        signals.abandoned(row)
+        signals.record_abandoned_event(row)
 
 
 async def keep_rescuing(
@@ -104,6 +104,6 @@ async def keep_rescuing(
             await rescue(store, handlers, sources, elsewhere)
             await abandon(store)
         except Unavailable as error:
-            signals.emit("worker_waits", detail=error.detail)
+            signals.emit("worker_database_unavailable", detail=error.detail)
         except Exception as error:
-            signals.background_failed("rescue", error)
+            signals.log_background_failure("rescue", error)

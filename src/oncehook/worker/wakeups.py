@@ -50,7 +50,7 @@ class Announcer:
             try:
                 await self.wakeups.notify()
             except Exception as error:  # it was a hint: whoever was to be told looks by itself
-                signals.background_failed("notify", error)
+                signals.log_background_failure("notify", error)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._hurry.wait(), APART)
         self._task = None
@@ -71,8 +71,8 @@ async def keep_listening(wakeups: WakeupStore, wake: Callable[[], None]) -> None
             return  # there is no way to be told: `poll` is all there is
         except Unavailable as error:
             if pause == FIRST_PAUSE:
-                signals.emit("listen_lost", detail=error.detail)
+                signals.emit("wakeup_connection_lost", detail=error.detail)
         except Exception as error:
-            signals.background_failed("listen", error)
+            signals.log_background_failure("listen", error)
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)

@@ -124,7 +124,7 @@ class Worker:
                     return
                 self._start_ready()
             except Exception as error:
-                signals.background_failed("worker", error)
+                signals.log_background_failure("worker", error)
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._stop_asked.wait(), self.poll)
                 continue
@@ -159,7 +159,7 @@ class Worker:
             if not leased and not self._running and not self._ready:
                 leased = await self._take_rescued()
         except Unavailable as error:
-            signals.emit("worker_waits", detail=error.detail)
+            signals.emit("worker_database_unavailable", detail=error.detail)
             self._stray_until = self._leased_at + self.lease_seconds
             return 0
         for one in leased:

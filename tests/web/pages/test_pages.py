@@ -432,6 +432,6 @@ async def test_a_database_that_does_not_answer_is_told_and_logged(
     monkeypatch.setattr(signals, "emit", lambda line, **_: lines.append(line))
     await working._runtime.store.close()
     page = await browser.get("/events/1")
-    assert page.status_code == 503 and "does not answer" in page.text and "dashboard_waits" in lines
+    assert page.status_code == 503 and "does not answer" in page.text and "dashboard_database_unavailable" in lines
     assert (await browser.get("/api/events/1")).json()["error"]["code"] == "unavailable"
     await working._runtime.store.open()

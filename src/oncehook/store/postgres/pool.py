@@ -73,7 +73,7 @@ class PostgresPool:
         try:
             self.pooled = await self._is_pooled()
             if self.pooled:
-                signals.emit("pooled")
+                signals.emit("pooler_detected")
             self._pool = await asyncpg.create_pool(
                 self.settings.database,
                 min_size=1,

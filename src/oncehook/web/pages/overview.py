@@ -3,7 +3,7 @@
 from starlette.requests import Request
 from starlette.responses import Response
 
-from oncehook.alerts.watch import advice
+from oncehook.alerts.monitor import advice
 from oncehook.model.errors import StoreUnavailable
 from oncehook.web.charts import chart
 from oncehook.web.overview import MOST, RANGES, SERIES

@@ -25,7 +25,7 @@ ADVICE = {
 
 
 async def show(context: Context, request: Request) -> Response:
-    standing, meter = await context.overview.standing(), context.runtime.reception.meter
+    standing, stats = await context.overview.standing(), context.runtime.reception.stats
     gone = sorted({*standing["sources"], *standing["paused"]} - set(context.runtime.sources))
     cases, secrets = await context.doctor.look()
     handlers: dict[str, list[LiveHandler]] = {name: [] for name in context.runtime.sources}
@@ -38,10 +38,10 @@ async def show(context: Context, request: Request) -> Response:
         sources=[about(context, name) for name in sorted(context.runtime.sources)],
         gone=gone,
         standing=standing,
-        unknown=meter.last_refused.get("unknown"),
+        unknown=stats.last_rejections.get("unknown"),
         advice=ADVICE,
         base=context.door_url(request),
-        since=meter.started,
+        since=stats.started,
         refused=refused,
         secrets=secrets,
         handlers=handlers,

@@ -3,17 +3,17 @@
 import pytest
 
 from oncehook import Inbox
-from oncehook.observability.meter import BOUNDS, Meter, percentiles
+from oncehook.observability.receiver_stats import BOUNDS, ReceiverStats, percentiles
 from oncehook.testing import deliver, post
 from tests.support.events import stripe_body
 
 
 def test_percentiles_are_right_to_a_bucket_of_latencies() -> None:
     assert percentiles({}) is None
-    meter = Meter()
+    stats = ReceiverStats()
     for n in range(1, 101):
-        meter.acked("stripe", n / 1000)
-    counts = {bucket: number for (_, bucket), number in meter.unwritten_acks.items()}
+        stats.record_ack("stripe", n / 1000)
+    counts = {bucket: number for (_, bucket), number in stats.unwritten_acks.items()}
     found = percentiles(counts)
     assert found is not None
     for name, exact in (("p50", 0.050), ("p95", 0.095), ("p99", 0.099)):
@@ -22,13 +22,13 @@ def test_percentiles_are_right_to_a_bucket_of_latencies() -> None:
 
 
 def test_the_memory_of_a_busy_receiver_is_bounded() -> None:
-    meter = Meter()
+    stats = ReceiverStats()
     for n in range(20_000):
-        meter.acked("stripe", n / 100)
-        meter.refused("stripe", "bad_signature", "no")
-    assert len(meter.unwritten_acks) <= len(BOUNDS) + 1 and meter.unwritten_acks.total() == 20_000
-    assert meter.unwritten == {("stripe", "bad_signature"): 20_000}
-    assert meter.last_refused["stripe"].reason == "bad_signature"
+        stats.record_ack("stripe", n / 100)
+        stats.record_rejection("stripe", "bad_signature", "no")
+    assert len(stats.unwritten_acks) <= len(BOUNDS) + 1 and stats.unwritten_acks.total() == 20_000
+    assert stats.unwritten_rejections == {("stripe", "bad_signature"): 20_000}
+    assert stats.last_rejections["stripe"].reason == "bad_signature"
 
 
 @pytest.mark.anyio
@@ -38,9 +38,9 @@ async def test_the_door_counts_what_it_refuses_and_no_name_is_a_strangers(inbox:
     await deliver(inbox, "stripe", stripe_body("evt_2"), secret="whsec_wrong")
     for n in range(20):
         await post(inbox, f"strange-{n}", b"{}", {})
-    assert set(inbox._runtime.reception.meter.last_refused) == {"stripe", "unknown"}
-    assert inbox._runtime.reception.meter.unwritten == {
+    assert set(inbox._runtime.reception.stats.last_rejections) == {"stripe", "unknown"}
+    assert inbox._runtime.reception.stats.unwritten_rejections == {
         ("stripe", "bad_signature"): 1,
         ("unknown", "unknown_source"): 20,
     }
-    assert {source for source, _ in inbox._runtime.reception.meter.unwritten_acks} == {"stripe"}
+    assert {source for source, _ in inbox._runtime.reception.stats.unwritten_acks} == {"stripe"}

@@ -1,7 +1,7 @@
-"""What a scrape of `/metrics` is given: what was counted, and what the database knows better.
+"""Renders `/metrics`: the counters of the processes, and gauges that are read from the database.
 
-The database is asked at most once in fifteen seconds, and the text is rendered at most once a second, however often it
-is scraped. prometheus-client is imported by the first scrape.
+However often Prometheus scrapes, the database is queried at most every 15 seconds and the text is rendered at most
+once a second. The first scrape imports prometheus-client.
 """
 
 import asyncio
@@ -12,19 +12,22 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.effect import EffectState
 from oncehook.model.errors import Unavailable
 from oncehook.model.states import State
-from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, together
+from oncehook.observability.metrics import BOUNDS, METRICS, VALUES, Histogram, Key, Tally, combined_tally
 from oncehook.store.store import Store
 
 PER_SOURCE = ("oncehook_oldest_unfinished_seconds", "oncehook_lag_seconds", "oncehook_unhandled", "oncehook_paused")
 
-ASK_EVERY = 15.0
+QUERY_EVERY = 15.0
+"""Seconds between two queries of the database."""
+
 RENDER_EVERY = 1.0
+"""Seconds for which a rendered text is served again."""
 
 
-class Scrape:
-    """Answers `/metrics`: what was counted, and what the database says, which is asked now and then.
+class MetricsExporter:
+    """Serves `/metrics` in Prometheus' text format.
 
-    Every series of the configured `sources` exists from the start, with 0: `increase()` then sees the first event too.
+    Every series of the configured `sources` exists from the start with 0, so that `increase()` sees the first event.
     """
 
     def __init__(self, store: Store, sources: Collection[str] = (), clock: Clock = SYSTEM) -> None:
@@ -32,23 +35,23 @@ class Scrape:
         self.sources = sources
         self.clock = clock
         self._gauges: dict[Key, float] = {}
-        self._asked = -ASK_EVERY
-        self._asking = asyncio.Lock()
+        self._queried_at = -QUERY_EVERY
+        self._lock = asyncio.Lock()
         self._text = b""
-        self._rendered = -RENDER_EVERY
+        self._rendered_at = -RENDER_EVERY
 
     async def text(self) -> bytes:
-        """The whole in Prometheus' text format. A database that does not answer leaves only its own figures out."""
-        async with self._asking:
-            if self.clock.monotonic() - self._asked >= ASK_EVERY:
-                self._gauges = await self._ask()
-                self._asked = self.clock.monotonic()
-            if self.clock.monotonic() - self._rendered >= RENDER_EVERY:
-                self._text = render(with_zeros(together(), self.sources), self._gauges)
-                self._rendered = self.clock.monotonic()
+        """Return all metrics. If the database does not answer, only the gauges that it provides are missing."""
+        async with self._lock:
+            if self.clock.monotonic() - self._queried_at >= QUERY_EVERY:
+                self._gauges = await self._query_gauges()
+                self._queried_at = self.clock.monotonic()
+            if self.clock.monotonic() - self._rendered_at >= RENDER_EVERY:
+                self._text = render(with_zeros(combined_tally(), self.sources), self._gauges)
+                self._rendered_at = self.clock.monotonic()
             return self._text
 
-    async def _ask(self) -> dict[Key, float]:
+    async def _query_gauges(self) -> dict[Key, float]:
         try:
             counts, lags = await self.store.stats.counts(), await self.store.stats.lags()
             effects, pauses = await self.store.effects.counts(), await self.store.pauses.active()
@@ -78,7 +81,7 @@ class Scrape:
 
 
 def with_zeros(tally: Tally, sources: Collection[str]) -> Tally:
-    """The tally with every counter and histogram of these sources, at 0 where nothing was counted yet."""
+    """Add every missing counter and histogram of these sources with 0, and return the tally."""
     for name, (kind, labels, _) in METRICS.items():
         for source in sources:
             if kind == "counter":
@@ -90,19 +93,19 @@ def with_zeros(tally: Tally, sources: Collection[str]) -> Tally:
 
 
 def render(tally: Tally, gauges: Mapping[Key, float]) -> bytes:
-    """Metrics in Prometheus' text format."""
+    """Render metrics in Prometheus' text format."""
     from prometheus_client import CollectorRegistry, generate_latest
 
-    class Given:
+    class TallyCollector:
         def collect(self) -> list[Any]:
-            return [family(name, tally, gauges) for name in METRICS]
+            return [_metric_family(name, tally, gauges) for name in METRICS]
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Given())
+    registry.register(TallyCollector())
     return generate_latest(registry)
 
 
-def family(name: str, tally: Tally, gauges: Mapping[Key, float]) -> Any:
+def _metric_family(name: str, tally: Tally, gauges: Mapping[Key, float]) -> Any:
     from prometheus_client import core
 
     kind, labels, meaning = METRICS[name]
@@ -112,13 +115,12 @@ def family(name: str, tally: Tally, gauges: Mapping[Key, float]) -> Any:
             if key[0] == name:
                 histogram.add_metric(key[1:], _buckets(value), value.sum)
         return histogram
-    made: Any = (core.CounterMetricFamily if kind == "counter" else core.GaugeMetricFamily)(
-        name, meaning, labels=labels
-    )
+    make: Any = core.CounterMetricFamily if kind == "counter" else core.GaugeMetricFamily
+    family = make(name, meaning, labels=labels)
     for key, number in sorted((tally.counters if kind == "counter" else gauges).items()):
         if key[0] == name:
-            made.add_metric(key[1:], number)
-    return made
+            family.add_metric(key[1:], number)
+    return family
 
 
 def _buckets(histogram: Histogram) -> list[tuple[str, float]]:

@@ -115,9 +115,9 @@ class Alerts:
                     self._telling.add(task)
                     task.add_done_callback(self._telling.discard)
             except Unavailable as error:
-                signals.emit("alerts_wait", detail=error.detail)
+                signals.emit("alerts_database_unavailable", detail=error.detail)
             except Exception as error:
-                signals.background_failed("alerts", error)
+                signals.log_background_failure("alerts", error)
 
     # -- measuring --------------------------------------------------------------------------------------------------
 
@@ -176,17 +176,17 @@ class Alerts:
         settled, about = SettledAlert(alert.id, alert.lease, "told"), _about(alert)
         try:
             about["answer"] = await self.targets[alert.target].tell(message)
-            line = "alert_told"
+            line = "alert_sent"
         except Exception as error:
             after, about["error"] = after_failure(POLICY, alert.attempt, error)
-            line = "alert_failed" if after is None else "alert_untold"
+            line = "alert_failed" if after is None else "alert_retrying"
             status = "failed" if after is None else "waiting"
             settled = SettledAlert(alert.id, alert.lease, status, max(after or 0.0, LEAST_PAUSE), about["error"])
         try:
             if await self.store.alerts.settle(settled):
                 signals.emit(line, **about)
         except Unavailable as error:  # its lease runs out, and it is sent again with the same id
-            signals.emit("alerts_wait", detail=error.detail)
+            signals.emit("alerts_database_unavailable", detail=error.detail)
 
     # -- looking ----------------------------------------------------------------------------------------------------
 

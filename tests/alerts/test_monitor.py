@@ -448,7 +448,7 @@ async def test_an_incident_is_told_once_and_so_is_its_end_by_however_many_proces
         assert said_to(receiver) == [("alert.opened", "lag"), ("alert.recovered", "lag")]
         assert rows(ALERTS) == [("ops", "opened", "told", 1), ("ops", "recovered", "told", 1)]
     told = [line for line in lines() if line["event"].startswith("alert")]
-    assert [line["event"] for line in told] == ["alert_opened", "alert_told", "alert_recovered", "alert_told"]
+    assert [line["event"] for line in told] == ["alert_opened", "alert_sent", "alert_recovered", "alert_sent"]
     assert {line["incident"] for line in told} == {told[0]["incident"]}
     assert (told[1]["target"], told[1]["word"], told[1]["answer"]) == ("ops", "opened", "answered 200")
 
@@ -540,7 +540,7 @@ async def test_a_target_that_was_down_is_told_later_in_order_and_another_only_on
             assert said_to(down) == [("alert.opened", "lag")] * 3 + [("alert.recovered", "lag")]
             assert len({request.headers["webhook-id"] for request in down.requests}) == 2
             assert {status for _, _, status, _ in rows(ALERTS)} == {"told"}
-    untold = [line for line in lines() if line["event"] == "alert_untold"]
+    untold = [line for line in lines() if line["event"] == "alert_retrying"]
     assert [line["target"] for line in untold] == ["down", "down"]
     assert untold[0]["error"] == f"NotTaken: http://127.0.0.1:{down.port} answered 503"
 

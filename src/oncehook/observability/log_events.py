@@ -1,0 +1,138 @@
+"""The table of log events: the name, level and meaning of every line that Oncehook logs."""
+
+LOG_EVENTS: dict[str, tuple[str, str]] = {
+    # The receiver.
+    "accepted": ("info", "The first delivery of an event is committed and acked."),
+    "ignored": ("info", "The source's `types` leave out the type of an authentic event. It is recorded and acked."),
+    "unreadable": ("warning", "An authentic event has no usable id or type. It is recorded as a dead letter."),
+    "duplicate": ("info", "An event that is already recorded was delivered again. The delivery is acked."),
+    "body_changed": ("warning", "A duplicate has a different body. The first body stays."),
+    "rejected": ("warning", "The receiver rejected a delivery and recorded no event."),
+    "unavailable": ("error", "The receiver could not record an event. The sender was asked to retry."),
+    "receiver_failed": ("error", "A bug in Oncehook's receiver. The sender was asked to retry. Please report it."),
+    "handshake_answered": ("info", "The receiver answered a provider's handshake."),
+    "secret_offered": (
+        "warning",
+        "An unsigned handshake offered a secret. Oncehook does not use it. If you are creating this webhook now, add "
+        "the secret to the source's `secrets`.",
+    ),
+    "key_renewal_failed": (
+        "warning",
+        "A signing key could not be renewed. The old key stays in use while its host does not answer.",
+    ),
+    "secret_missing": ("warning", "A source has no secret yet. It answers its handshake and rejects every event."),
+    "unverified_source": ("warning", "A source accepts unsigned deliveries from anyone who knows its address."),
+    "connections_closed": ("warning", "The receiver closed connections that never completed a request."),
+    "duplicate_records_dropped": (
+        "warning",
+        "Duplicates were acked, but arrived too fast for each delivery to be recorded.",
+    ),
+    "duplicate_records_lost": ("error", "Deliveries of duplicates could not be recorded. Their events are unaffected."),
+    "rejection_sample_lost": ("warning", "The sample of a rejected request could not be stored for the doctor."),
+    "rejection_counts_write_failed": ("warning", "The number of rejections could not be written. It is retried."),
+    "secret_uses_write_failed": ("warning", "The uses of each secret could not be written. It is retried."),
+    "ack_latency_write_failed": ("warning", "The latencies of acks could not be written. It is retried."),
+    # Handlers and workers.
+    "processed": ("info", "A handler's work and the processed status are committed, or there was nothing to do."),
+    "retrying": ("warning", "A handler failed. The event is retried."),
+    "dead_letter": ("error", "A handler failed for the last time. The event is a dead letter."),
+    "abandoned": ("error", "The provider stopped retrying an inline event. It is a dead letter."),
+    "lease_lost": ("warning", "A handler finished after its lease was lost. Its work was rolled back."),
+    "lease_expired": ("warning", "A lease expired. Its receipt was released for another attempt."),
+    "settle_failed": (
+        "error",
+        "The result of an attempt could not be written. The receipt becomes due again when its lease expires.",
+    ),
+    "release_failed": ("warning", "Receipts could not be released. They become due when their leases expire."),
+    "heartbeat_failed": ("warning", "Leases could not be extended this time."),
+    "event_loop_blocked": (
+        "error",
+        "A handler blocks the event loop, so this process releases the receipts that it has leased and not started. "
+        "Make the handler a plain `def`, or await the call that blocks.",
+    ),
+    "unhandled": (
+        "warning",
+        "No process has a handler for this type. Its events wait. Each type is logged once.",
+    ),
+    "inline_unhandled": (
+        "warning",
+        "This process has no handler for an inline event. The sender gets 503 and retries.",
+    ),
+    "handler_available": (
+        "info",
+        "A process now has a handler for a type that had none. The waiting events are processed.",
+    ),
+    "unhandled_ignored": ("info", 'Events without a handler in any process are ignored: `unhandled = "ignore"`.'),
+    "stale_event": (
+        "info",
+        "An event is older than the recorded state of its entity. The handler left the entity unchanged.",
+    ),
+    "circuit_opened": (
+        "warning",
+        "A target failed or sent Retry-After. Its circuit breaker is open: events wait and use no attempt.",
+    ),
+    "circuit_closed": ("info", "A target accepted a call, so its circuit breaker is closed again."),
+    "wakeup_connection_lost": (
+        "warning",
+        "Other processes cannot wake this worker. It polls the database until they can.",
+    ),
+    "worker_database_unavailable": ("warning", "The worker cannot reach the database. It retries."),
+    # Effects.
+    "effect_done": ("info", "The relay ran an effect, and its target accepted it."),
+    "effect_retrying": ("warning", "An effect failed. The relay retries it."),
+    "effect_failed": ("error", "An effect failed for the last time. `oncehook effects replay` runs it again."),
+    "effect_conflict": ("info", "An event requested an effect whose key is already recorded. It is not repeated."),
+    "effect_lease_lost": ("warning", "An effect ran after its lease was lost. Another process runs it again."),
+    "effect_lease_expired": ("warning", "The lease of an effect expired. The effect was released for another attempt."),
+    "effect_settle_failed": (
+        "error",
+        "The result of an effect could not be written. The effect runs again when its lease expires.",
+    ),
+    "effect_unregistered": ("warning", "Effects wait for a function that is not registered in this process."),
+    "relay_database_unavailable": ("warning", "The relay cannot reach the database. It retries."),
+    # Operators.
+    "replayed": ("info", "A person replayed events. `selection` says which."),
+    "retry_requested": ("info", "A person made waiting retries due now. `selection` says which."),
+    "source_paused": ("info", "A person paused a source. Its events are accepted and wait."),
+    "source_resumed": ("info", "A person resumed a source. Its waiting events are processed."),
+    "pruned": ("info", "Receipts and payloads past their retention were deleted."),
+    "email_pruned": ("info", "Email facts past `email_retention` were deleted. Suppressions stay."),
+    "prune_database_unavailable": ("warning", "The prune loop cannot reach the database. It retries."),
+    "alert_opened": ("error", "A rule passed its threshold, and an incident is open. See [alerts](alerts.md)."),
+    "alert_recovered": ("info", "An incident is over. Its value stayed below the threshold for long enough."),
+    "alert_sent": ("info", "A target received a notification. `word` says which: opened, reminder or recovered."),
+    "alert_retrying": ("warning", "A notification could not be sent to its target. It is retried."),
+    "alert_failed": ("error", "A notification could not be sent to its target, and is not retried."),
+    "alerts_database_unavailable": ("warning", "The alert monitor cannot reach the database. It retries."),
+    "sign_in_failed": ("warning", "A sign-in to the dashboard failed: wrong password or token."),
+    "dashboard_database_unavailable": ("warning", "The database did not answer the dashboard in time."),
+    "dashboard_failed": ("error", "A bug in Oncehook's dashboard. Please report it."),
+    # The process.
+    "started": ("info", "The inbox is ready to accept deliveries."),
+    "stopped": ("info", "The inbox has drained and closed."),
+    "stop_timed_out": (
+        "error",
+        "The inbox did not stop in time, perhaps because the database does not answer. Unfinished work is cancelled.",
+    ),
+    "stop_forced": ("error", "The event loop is blocked, so a clean stop could not begin. The process exits now."),
+    "background_failed": (
+        "error",
+        "A bug in a background loop of Oncehook. The loop continues. Please report it.",
+    ),
+    "pooler_detected": (
+        "info",
+        "A connection pooler is in front of PostgreSQL. Oncehook prepares no statements, and workers poll.",
+    ),
+    "durability_risk": (
+        "warning",
+        "PostgreSQL may lose acked events. `detail` names the setting, or the asynchronous standby.",
+    ),
+    "fast_path_off": ("warning", "A fast path does not work with the installed library. The plain path is used."),
+    "django_orm_not_transactional": (
+        "warning",
+        "Django has a database in this process. Its ORM does not write in a handler's transaction. See "
+        "[Django](wsgi.md#django).",
+    ),
+    "log_lines_dropped": ("warning", "Log lines were dropped because standard error was not read fast enough."),
+}
+"""Event name → (level, meaning). docs/logs.md is generated from this table."""
