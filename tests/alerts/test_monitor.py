@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from oncehook import Effect, Event, Fail, Inbox, RetryLater, StoreUnavailable
-from oncehook.alerts import watch
+from oncehook.alerts import monitor
 from oncehook.alerts.rules import RULES, lasted
 from oncehook.model.effect import EffectFilter
 from oncehook.model.incident import SettledAlert, TargetLease
@@ -512,7 +512,7 @@ async def test_a_mark_that_is_lost_repeats_the_alert_with_the_same_id(
             patch.setattr(inbox._runtime.store.alerts, "settle", lost)
             assert await inbox._runtime.alerts.tell() == 1
         assert await inbox._runtime.alerts.tell() == 0  # its lease holds
-        await advance(inbox, 20 + watch.MARGIN + 1)
+        await advance(inbox, 20 + monitor.MARGIN + 1)
         assert await inbox._runtime.alerts.tell() == 1
         ids = [request.headers["webhook-id"] for request in receiver.requests]
         assert len(ids) == 2 and len(set(ids)) == 1
@@ -590,10 +590,10 @@ async def test_what_is_long_over_is_pruned(make_inbox: Make, receiver: Receiver,
         await look(inbox)
         await look(inbox, "6m")
         await advance(inbox, "40d")
-        await inbox._runtime.store.alerts.prune(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
+        await inbox._runtime.store.alerts.prune(monitor.KEPT, monitor.DAY, monitor.ACKS_KEPT)
         assert len(rows(INCIDENTS)) == 1 and rows("SELECT * FROM webhook_refusals") == []
         await advance(inbox, "60d")
-        await inbox._runtime.store.alerts.prune(watch.KEPT, watch.DAY, watch.ACKS_KEPT)
+        await inbox._runtime.store.alerts.prune(monitor.KEPT, monitor.DAY, monitor.ACKS_KEPT)
         assert rows(INCIDENTS) == [] and rows(ALERTS) == []
 
 

@@ -11,9 +11,9 @@ import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.alerts import watch
+from oncehook.alerts import monitor
 from oncehook.testing import advance, deliver
-from tests.alerts.test_watch import ALERTS, INCIDENTS
+from tests.alerts.test_monitor import ALERTS, INCIDENTS
 from tests.support.alerts import SECRET, configured, look
 from tests.support.command_line import Run
 from tests.support.dashboard import dashboard_of
@@ -232,7 +232,7 @@ async def test_a_process_that_is_killed_while_it_tells_is_followed_by_another_wi
         inbox.source("stripe", secrets=["whsec_test"])
         async with inbox.lifespan():
             assert await inbox._runtime.alerts.tell() == 0  # the dead one's lease holds
-            await advance(inbox, 10 + watch.MARGIN + 1)
+            await advance(inbox, 10 + monitor.MARGIN + 1)
             assert await inbox._runtime.alerts.tell() == 1
             assert (await look(inbox)).opened == []
         ids = [request.headers["webhook-id"] for request in receiver.requests]
