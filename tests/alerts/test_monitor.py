@@ -542,7 +542,7 @@ async def test_a_target_that_was_down_is_told_later_in_order_and_another_only_on
             assert {status for _, _, status, _ in rows(ALERTS)} == {"told"}
     untold = [line for line in lines() if line["event"] == "alert_retrying"]
     assert [line["target"] for line in untold] == ["down", "down"]
-    assert untold[0]["error"] == f"NotTaken: http://127.0.0.1:{down.port} answered 503"
+    assert untold[0]["error"] == f"UnexpectedStatus: http://127.0.0.1:{down.port} answered 503"
 
 
 async def test_a_target_that_stays_down_is_given_up_and_not_told_of_the_end(make_inbox: Make, rows: Rows) -> None:

@@ -17,7 +17,7 @@ from oncehook import Inbox
 from oncehook.alerts import read_alerts
 from oncehook.alerts.message import Message, trial
 from oncehook.alerts.targets import Target, make_targets
-from oncehook.http_client.client import Outgoing
+from oncehook.http_client.client import HttpClient
 from oncehook.model.errors import ConfigurationError
 from oncehook.testing import advance, deliver
 from tests.support.alerts import SECRET, MailBox, configured, look, mail_server
@@ -46,7 +46,7 @@ OPENED = Message(
 
 
 def target(**settings: Any) -> Target:
-    return make_targets(read_alerts({"targets": {"ops": settings}}), Outgoing())["ops"]
+    return make_targets(read_alerts({"targets": {"ops": settings}}), HttpClient())["ops"]
 
 
 async def failure(one: Target, message: Message = OPENED) -> str:

@@ -11,8 +11,8 @@ from oncehook import Effect, Event, Inbox
 from oncehook.effects import http
 from oncehook.effects.http import Posting
 from oncehook.http_client import circuit_breaker as target_module
-from oncehook.http_client.circuit_breaker import Call, Target
-from oncehook.http_client.client import Outgoing
+from oncehook.http_client.circuit_breaker import Call, CircuitBreaker
+from oncehook.http_client.client import HttpClient
 from oncehook.observability import signals
 from oncehook.testing import advance
 from tests.support.events import Rows
@@ -166,11 +166,11 @@ async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_al
 
 def test_origins_that_are_well_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MOST_TARGETS", 3)
-    shared = Target("https://shared.test", 4)
-    posting = Posting(Outgoing(), (), {"https://shared.test": shared})
-    assert posting._target("https://shared.test") is shared
-    bad = posting._target("https://bad.test")
+    shared = CircuitBreaker("https://shared.test", 4)
+    posting = Posting(HttpClient(), (), {"https://shared.test": shared})
+    assert posting._breaker("https://shared.test") is shared
+    bad = posting._breaker("https://bad.test")
     Call(bad).failed()
     for number in range(10):
-        posting._target(f"https://{number}.test")
-    assert len(posting._own) <= 4 and posting._target("https://bad.test") is bad
+        posting._breaker(f"https://{number}.test")
+    assert len(posting._own) <= 4 and posting._breaker("https://bad.test") is bad

@@ -21,7 +21,7 @@ from oncehook.handlers import forward
 from oncehook.handlers.event import make_key
 from oncehook.handlers.forward import plain
 from oncehook.http_client import circuit_breaker as target
-from oncehook.http_client.exchange import Answer
+from oncehook.http_client.exchange import Response
 from oncehook.http_client.outcome import LONGEST_WAIT, retry_after
 from oncehook.model.receipt import Filter
 from oncehook.model.retry import Postpone
@@ -148,7 +148,8 @@ async def test_the_id_and_the_key_are_the_same_at_every_attempt_and_replay(
         for request in receiver.requests:
             standardwebhooks.Webhook(SECRET).verify(request.body, request.headers)
     failed = [
-        (n, "retrying", f"NotTaken: http://127.0.0.1:{receiver.port} answered {s}") for n, s in ((1, 500), (2, 502))
+        (n, "retrying", f"UnexpectedStatus: http://127.0.0.1:{receiver.port} answered {s}")
+        for n, s in ((1, 500), (2, 502))
     ]
     assert ask(database, HISTORY) == [*failed, (3, "processed", None), (1, "processed", None)]
 
@@ -229,13 +230,13 @@ async def test_the_headers_that_name_the_event_go_on_and_others_if_they_are_chos
 # -- what comes of it -----------------------------------------------------------------------------------------------
 
 FAULTS: dict[str, tuple[Answering, str]] = {
-    "an error": (said(500, body=b"the payload, quoted: in_1"), "NotTaken: {} answered 500"),
-    "not found": (said(404), "NotTaken: {} answered 404"),
-    "busy, without a time": (said(503), "NotTaken: {} answered 503"),
-    "closes at once": (close_after(), "SendFailed: {} closed the connection without an answer"),
+    "an error": (said(500, body=b"the payload, quoted: in_1"), "UnexpectedStatus: {} answered 500"),
+    "not found": (said(404), "UnexpectedStatus: {} answered 404"),
+    "busy, without a time": (said(503), "UnexpectedStatus: {} answered 503"),
+    "closes at once": (close_after(), "SendFailed: {} closed the connection without a response"),
     "closes early": (
         close_after(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"),
-        "SendFailed: {} closed the connection before its answer was whole",
+        "SendFailed: {} closed the connection before the response was complete",
     ),
     "stalls": (stall_after(), "SendFailed: {} did not answer within 0.3 s"),
     "stalls after its headers": (
@@ -286,7 +287,7 @@ async def test_a_redirect_is_not_followed_and_says_what_to_do(file: Callable[...
             await until(settled(database, "retrying", 1))
     assert canary.connections == 0
     (state,) = ask(database, STATES)
-    assert state[4].endswith("answered 307: redirects are not followed, write the final address")
+    assert state[4].endswith("answered 307: redirects are not followed, configure the final address")
 
 
 async def test_410_stops_at_once(file: Callable[..., Path], database: str) -> None:
@@ -295,7 +296,7 @@ async def test_410_stops_at_once(file: Callable[..., Path], database: str) -> No
         inbox._runtime.start_worker()
         await until(settled(database, "failed", 1))
         assert len(receiver.requests) == 1
-    gone = f"Fail: http://127.0.0.1:{receiver.port} answered 410: it is gone, and this event is not tried again"
+    gone = f"Fail: http://127.0.0.1:{receiver.port} answered 410 Gone, so this event is not retried"
     assert ask(database, STATES) == [("evt_1", "failed", 1, "failed", gone)]
 
 
@@ -315,7 +316,7 @@ async def test_retry_after_is_honoured_and_the_others_wait_too_without_using_an_
         inbox._runtime.start_worker()
         await until(settled(database, "retrying", 1))
         assert 110 < due_in(database) < 140
-        assert inbox._runtime.targets[f"http://127.0.0.1:{receiver.port}"].state == "paused"
+        assert inbox._runtime.breakers[f"http://127.0.0.1:{receiver.port}"].state == "open"
         await claim(inbox, "evt_2")
         assert inbox._runtime.worker is not None
         inbox._runtime.worker.wake()
@@ -345,7 +346,7 @@ WAITS: list[tuple[int, str | None, float | None]] = [
 
 @pytest.mark.parametrize(("status", "value", "wait"), WAITS)
 def test_a_retry_after_is_seconds_or_a_date_and_has_a_limit(status: int, value: str | None, wait: float | None) -> None:
-    assert retry_after(Answer(status, {} if value is None else {"retry-after": value}, b""), NOW) == wait
+    assert retry_after(Response(status, {} if value is None else {"retry-after": value}, b""), NOW) == wait
 
 
 # -- a target that is not well --------------------------------------------------------------------------------------
@@ -360,22 +361,22 @@ async def test_after_failures_in_a_row_a_target_is_left_alone_until_a_probe_succ
     file: Callable[..., Path], database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(target, "FIRST_PAUSE", 0.5)
-    monkeypatch.setattr(target, "_spread", soon)
+    monkeypatch.setattr(target, "_jitter", soon)
     monkeypatch.setattr(forward, "POLICY", Retry(attempts=100, first=0.01, most=0.02))
     caplog.set_level("INFO", "oncehook")
     async with receiving(said(500)) as receiver, forwarding(file(receiver.url, "forward_concurrency = 1")) as inbox:
         await claim(inbox, *(f"evt_{n:02d}" for n in range(30)))
         inbox._runtime.start_worker()
-        at = inbox._runtime.targets[f"http://127.0.0.1:{receiver.port}"]
-        await until(lambda: at.state == "paused")
+        at = inbox._runtime.breakers[f"http://127.0.0.1:{receiver.port}"]
+        await until(lambda: at.state == "open")
         assert len(receiver.requests) == target.FAILURES
         receiver.answers[:] = [said(200)]
         await until(settled(database, "processed", 30), 60)
-        assert at.state == "calling"
+        assert at.state == "closed"
     assert ask(database, "SELECT count(*) FROM webhook_attempts WHERE outcome <> 'processed'") == [(target.FAILURES,)]
     assert ask(database, "SELECT sum(attempts) FROM webhook_receipts") == [(30 + target.FAILURES,)]
     events = [str(vars(record).get("event")) for record in caplog.records]
-    lines = [event for event in events if event.startswith("target_")]
+    lines = [event for event in events if event.startswith("circuit_")]
     assert lines == ["circuit_opened", "circuit_closed"]
 
 
@@ -387,23 +388,23 @@ async def test_a_probe_is_alone_and_its_failure_makes_the_next_pause_longer() ->
             return self.at
 
     clock = Hands()
-    it = target.Target("http://x", 2, clock)
+    it = target.CircuitBreaker("http://x", 2, clock)
     for _ in range(target.FAILURES):
         async with it.call() as call:
             call.failed()
     with pytest.raises(Postpone) as refused:
         async with it.call():
             pass
-    assert it.state == "paused" and refused.value.after >= target.FIRST_PAUSE
+    assert it.state == "open" and refused.value.after >= target.FIRST_PAUSE
     for pause in (target.FIRST_PAUSE, 2 * target.FIRST_PAUSE, 4 * target.FIRST_PAUSE):
         clock.at += pause - 0.01
-        assert it.state == "paused"
+        assert it.state == "open"
         clock.at += 0.02
         async with it.call() as probe:
             with pytest.raises(Postpone):
                 async with it.call():
                     pass
-            assert it.state == "probing"
+            assert it.state == "half-open"
             probe.failed()
     clock.at += target.MOST_PAUSE
     with pytest.raises(asyncio.CancelledError):
@@ -411,17 +412,17 @@ async def test_a_probe_is_alone_and_its_failure_makes_the_next_pause_longer() ->
             raise asyncio.CancelledError  # a probe that comes to nothing leaves the place to another
     async with it.call() as probe:
         probe.succeeded()
-    assert (it.state, it.failures) == ("calling", 0)
+    assert (it.state, it.failures) == ("closed", 0)
     async with it.call() as call:
         call.failed()
-    assert it.state == "calling"
+    assert it.state == "closed"
 
 
 async def test_so_many_are_under_way_at_once_and_a_slow_target_holds_up_no_other_source(
     file: Callable[..., Path], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(target, "PATIENCE", 0.2)
-    monkeypatch.setattr(target, "_spread", soon)
+    monkeypatch.setattr(target, "_jitter", soon)
     go = asyncio.Event()
     async with (
         receiving(wait_for(go, said(200))) as receiver,
@@ -526,7 +527,7 @@ async def test_a_target_that_code_names_must_be_public(make_inbox: Callable[...,
             await until(settled(database, "retrying", 1))
     assert canary.connections == 0
     (state,) = ask(database, STATES)
-    assert state[4].startswith("SendRefused: localhost is at ") and "configuration file" in state[4]
+    assert state[4].startswith("SendRefused: localhost has the address ") and "configuration file" in state[4]
 
 
 async def test_a_rehearsal_sends_nothing(file: Callable[..., Path]) -> None:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oncehook.http_client import client as outgoing
-from oncehook.http_client.client import MOST_BODY, Address, Outgoing, parse_url
-from oncehook.http_client.exchange import Answer
+from oncehook.http_client.client import MOST_BODY, Address, HttpClient, parse_url
+from oncehook.http_client.exchange import Response
 from oncehook.model.errors import SendFailed, SendRefused
 from tests.http_client.test_public_networks import REFUSED
 from tests.support.http_target import Answering, Request, close_after, drip_after, endless, receiving, said, stall_after
@@ -30,15 +30,17 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @asynccontextmanager
-async def client(**given: object) -> AsyncIterator[Outgoing]:
-    made = Outgoing(**given)  # type: ignore[arg-type]
+async def client(**given: object) -> AsyncIterator[HttpClient]:
+    made = HttpClient(**given)  # type: ignore[arg-type]
     try:
         yield made
     finally:
         await made.close()
 
 
-async def send(url: str, *, trusted: bool = True, seconds: float = 5.0, body: bytes = BODY, **given: object) -> Answer:
+async def send(
+    url: str, *, trusted: bool = True, seconds: float = 5.0, body: bytes = BODY, **given: object
+) -> Response:
     headers = given.pop("headers", {"Content-Type": "application/json"})
     async with client(**given) as made:
         return await made.send(url, body, headers, trusted=trusted, timeout=seconds)  # type: ignore[arg-type]
@@ -138,7 +140,7 @@ async def test_a_name_at_an_address_that_is_not_public_is_not_called(address: st
 
 @pytest.mark.parametrize("order", [1, -1])
 async def test_one_bad_address_among_good_ones_is_enough(order: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing, "why_not", lambda address: None if address == "127.0.0.2" else "loopback")
+    monkeypatch.setattr(outgoing, "blocked_reason", lambda address: None if address == "127.0.0.2" else "loopback")
     with Canary() as canary, pytest.raises(SendRefused, match=r"127\.0\.0\.1, which is loopback"):
         answers = [("127.0.0.2", canary.port), ("127.0.0.1", canary.port)][::order]
         await send(f"http://innocent.example:{canary.port}/", trusted=False, resolve=at(*answers))
@@ -147,7 +149,7 @@ async def test_one_bad_address_among_good_ones_is_enough(order: int, monkeypatch
 
 async def test_the_address_that_is_dialled_is_the_one_that_was_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server that gives a good address to whoever checks and a bad one to whoever dials is asked once."""
-    monkeypatch.setattr(outgoing, "why_not", lambda address: None if address == "127.0.0.2" else "loopback")
+    monkeypatch.setattr(outgoing, "blocked_reason", lambda address: None if address == "127.0.0.2" else "loopback")
     asked = 0
 
     async def flipping(host: str, port: int) -> list[Address]:
@@ -170,7 +172,9 @@ async def test_the_address_that_is_dialled_is_the_one_that_was_checked(monkeypat
 async def test_a_socket_that_ended_up_elsewhere_is_not_spoken_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever lies between: the peer of the socket itself is checked before a byte is sent."""
     seen: list[str] = []
-    monkeypatch.setattr(outgoing, "why_not", lambda address: seen.append(address) or (None if len(seen) < 2 else "bad"))
+    monkeypatch.setattr(
+        outgoing, "blocked_reason", lambda address: seen.append(address) or (None if len(seen) < 2 else "bad")
+    )
     async with receiving() as receiver:
         with pytest.raises(SendRefused):
             await send(receiver.url, trusted=False)
@@ -182,7 +186,7 @@ async def test_a_name_that_cannot_be_resolved_is_a_failure_and_skips_no_check() 
         raise socket.gaierror(socket.EAI_AGAIN, "try again")
 
     for trusted in (True, False):
-        with pytest.raises(SendFailed, match=r"name\.example has no address"):
+        with pytest.raises(SendFailed, match=r"name\.example cannot be resolved"):
             await send("http://name.example/", trusted=trusted, resolve=broken)
         with pytest.raises(SendFailed, match="has no address"):
             await send("http://name.example/", trusted=trusted, resolve=at())
@@ -274,27 +278,27 @@ async def test_an_answer_may_come_in_any_way_that_http_has(how: str) -> None:
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
 FAULTS: dict[str, tuple[Answering, str]] = {
-    "closes at once": (close_after(), "without an answer"),
-    "closes in its headers": (close_after(b"HTTP/1.1 200 OK\r\nX: "), "before its answer was whole"),
+    "closes at once": (close_after(), "without a response"),
+    "closes in its headers": (close_after(b"HTTP/1.1 200 OK\r\nX: "), "before the response was complete"),
     "closes in its body": (
         close_after(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"),
-        "before its answer was whole",
+        "before the response was complete",
     ),
     "closes in a chunk": (
         close_after(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nabc"),
-        "before its answer was whole",
+        "before the response was complete",
     ),
-    "closes after a 100": (close_after(b"HTTP/1.1 100 Continue\r\n\r\n"), "before its answer was whole"),
-    "is not HTTP": (b"SSH-2.0-x\r\n", "did not answer in HTTP"),
-    "a broken chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "did not answer in HTTP"),
+    "closes after a 100": (close_after(b"HTTP/1.1 100 Continue\r\n\r\n"), "before the response was complete"),
+    "is not HTTP": (b"SSH-2.0-x\r\n", "is not HTTP/1.1"),
+    "a broken chunk": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "is not HTTP/1.1"),
     "changes protocol": (
         b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nxxx",
-        "did not answer in HTTP",
+        "is not HTTP/1.1",
     ),
-    "headers without end": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "headers that are too long"),
-    "trailers without end": (CHUNKED + b"X-Trailer: aaaaaaaa\r\n" * 30_000, "more than its body"),
-    "one trailer without end": (CHUNKED + b"X-Trailer: " + b"a" * 600_000, "more than its body"),
-    "100 without end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 3000, "headers that are too long"),
+    "headers without end": (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000, "response headers that are too long"),
+    "trailers without end": (CHUNKED + b"X-Trailer: aaaaaaaa\r\n" * 30_000, "too many bytes"),
+    "one trailer without end": (CHUNKED + b"X-Trailer: " + b"a" * 600_000, "too many bytes"),
+    "100 without end": (b"HTTP/1.1 100 Continue\r\n\r\n" * 3000, "response headers that are too long"),
     "says nothing": (stall_after(), "did not answer within 0.5 s"),
     "stalls in its headers": (stall_after(b"HTTP/1.1 200 OK\r\nContent-"), "did not answer within 0.5 s"),
     "stalls after its headers": (stall_after(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"), "did not answer within"),
@@ -326,7 +330,7 @@ async def test_trailers_are_not_read_without_end() -> None:
             await writer.drain()
 
     async with receiving(trailers) as receiver, asyncio.timeout(30):
-        with pytest.raises(SendFailed, match="more than its body"):
+        with pytest.raises(SendFailed, match="too many bytes"):
             await send(receiver.url, seconds=20)
         while receiver.under_way:
             await asyncio.sleep(0.001)

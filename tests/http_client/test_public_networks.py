@@ -2,7 +2,7 @@
 
 import pytest
 
-from oncehook.http_client.public_networks import why_not
+from oncehook.http_client.public_networks import blocked_reason
 
 REFUSED = [
     *("127.0.0.1", "127.1.2.3", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1"),
@@ -26,9 +26,9 @@ PUBLIC = [
 
 @pytest.mark.parametrize("address", REFUSED)
 def test_an_address_that_is_not_public_is_refused_with_a_reason(address: str) -> None:
-    assert why_not(address)
+    assert blocked_reason(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
 def test_a_public_address_is_not(address: str) -> None:
-    assert why_not(address) is None
+    assert blocked_reason(address) is None

@@ -11,7 +11,7 @@ import pytest
 from oncehook.concurrency.clock import Clock
 from oncehook.model.errors import Unavailable
 from oncehook.providers import certificates
-from oncehook.providers.certificates import MOST_BYTES, MOST_FETCHING, MOST_KEPT, Certificates, Fetch, fetch
+from oncehook.providers.certificates import MOST_BYTES, MOST_CACHED, MOST_FETCHING, Certificates, Fetch, fetch
 from tests.support.providers import CERTIFICATE_URL, NOW, pem_of
 from tests.support.servers import free_port
 from tests.support.tls_server import Behaviour, Issued, TlsServer, dripping, endless, issue, ok, pem, silent
@@ -201,7 +201,7 @@ async def assert_unavailable(fetching: Fetch) -> None:
     "url", ["http://sns.eu-west-1.amazonaws.com/", "file:///etc/passwd", "https:///x", "sns.eu-west-1.amazonaws.com"]
 )
 async def test_only_https_is_fetched(url: str) -> None:
-    with pytest.raises(OSError, match="only https"):
+    with pytest.raises(OSError, match="not https with a host"):
         await fetch(url)
 
 
@@ -285,8 +285,8 @@ async def test_only_a_few_certificates_are_fetched_at_once() -> None:
 async def test_a_bounded_number_of_certificates_is_kept() -> None:
     clock = Moving()
     known = Certificates(fetch=serving(pem_of()), clock=clock)
-    for number in range(MOST_KEPT + 3):
+    for number in range(MOST_CACHED + 3):
         clock.at += 3
         await known.ensure(url(number))
-    kept = [number for number in range(MOST_KEPT + 3) if known.get(url(number))]
-    assert kept == list(range(3, MOST_KEPT + 3))
+    kept = [number for number in range(MOST_CACHED + 3) if known.get(url(number))]
+    assert kept == list(range(3, MOST_CACHED + 3))

@@ -85,7 +85,7 @@ def examine(source: Source, delivery: Delivery) -> None:
     assert source.verifier is not None
     source.handshake_of(delivery, source.unsigned_handshakes)
     try:
-        source.verifier.certificate_wanted(delivery)
+        source.verifier.key_to_fetch(delivery)
         source.verifier.verify(delivery, NOW)
     except Rejected:
         return

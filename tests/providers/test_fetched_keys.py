@@ -19,7 +19,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.model.receipt import Filter
 from oncehook.providers import jwt
-from oncehook.providers.certificates import KEPT_SECONDS, MOST_A_MINUTE, Certificates, Wanted, fetch
+from oncehook.providers.certificates import CACHE_SECONDS, MOST_A_MINUTE, Certificates, KeyRequest, fetch
 from oncehook.providers.families import paypal, plaid
 from oncehook.providers.source import Source
 from oncehook.web.app import Service
@@ -92,7 +92,7 @@ def source_of(name: str, certificates: Certificates, **changes: Any) -> Source:
 
 async def verify(source: Source, delivery: Delivery, now: float = NOW) -> int:
     assert source.verifier is not None and source.fetches_certificates
-    wanted = source.verifier.certificate_wanted(delivery)
+    wanted = source.verifier.key_to_fetch(delivery)
     if wanted is not None:
         await source.certificates.ensure(wanted)
     return source.verifier.verify(delivery, now)
@@ -130,8 +130,8 @@ def test_plaid_is_asked_with_the_credentials_for_the_key_that_the_token_names() 
     for sandbox, host in ((False, "production.plaid.com"), (True, "sandbox.plaid.com")):
         source = source_of("plaid", Certificates(), sandbox=sandbox)
         assert source.verifier is not None
-        wanted = source.verifier.certificate_wanted(sender("plaid").compose())
-        assert isinstance(wanted, Wanted) and wanted.address == f"https://{host}/webhook_verification_key/get"
+        wanted = source.verifier.key_to_fetch(sender("plaid").compose())
+        assert isinstance(wanted, KeyRequest) and wanted.address == f"https://{host}/webhook_verification_key/get"
         expected = {"client_id": "5f3c1a", "secret": "0123456789abcdef", "key_id": plaid.EXAMPLE_KEY}
         assert json.loads(wanted.content) == expected and "0123456789" not in repr(wanted)
 
@@ -140,9 +140,9 @@ def test_paypal_is_asked_for_the_certificate_that_its_header_names() -> None:
     source = source_of("paypal", Certificates())
     assert source.verifier is not None
     delivery = sender("paypal").compose()
-    assert source.verifier.certificate_wanted(delivery) == paypal.EXAMPLE_CERTIFICATE
+    assert source.verifier.key_to_fetch(delivery) == paypal.EXAMPLE_CERTIFICATE
     elsewhere = changed(delivery, {**delivery.headers, paypal.CERTIFICATE: b"https://evil.example/x.pem"})
-    assert source.verifier.certificate_wanted(elsewhere) is None
+    assert source.verifier.key_to_fetch(elsewhere) is None
     with pytest.raises(Rejected):
         source.verifier.verify(elsewhere, NOW)
 
@@ -159,7 +159,7 @@ def test_nothing_is_fetched_for_what_could_never_verify(name: str) -> None:
     else:
         hopeless.append(changed(delivery, {**delivery.headers, paypal.ALGORITHM: b"SHA1withRSA"}))
     for one in hopeless:
-        assert source.verifier.certificate_wanted(one) is None
+        assert source.verifier.key_to_fetch(one) is None
 
 
 @pytest.mark.anyio
@@ -190,7 +190,7 @@ async def test_a_key_is_fetched_anew_after_a_day(name: str) -> None:
     clock, served = Moving(), Served(ANSWERS[name]())
     source = source_of(name, Certificates(fetch=served, clock=clock))
     await verify(source, sender(name).compose())
-    clock.at += KEPT_SECONDS - 1
+    clock.at += CACHE_SECONDS - 1
     await verify(source, sender(name).compose())
     assert len(served.asked) == 1
     clock.at += 2
@@ -203,11 +203,11 @@ async def test_so_much_a_minute_is_fetched_and_no_more() -> None:
     clock, served = Moving(), Served(b"x")
     known = Certificates(fetch=served, clock=clock)
     for _ in range(MOST_A_MINUTE):
-        await known.visit(LIVE)
+        await known.fetch_counted(LIVE)
     with pytest.raises(Unavailable, match="last minute"):
-        await known.visit(LIVE)
+        await known.fetch_counted(LIVE)
     clock.at += 61
-    await known.visit(LIVE)
+    await known.fetch_counted(LIVE)
     assert len(served.asked) == MOST_A_MINUTE + 1
 
 

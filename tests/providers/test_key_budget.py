@@ -12,12 +12,12 @@ from oncehook import Inbox
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Unavailable
 from oncehook.providers.certificates import (
-    KEPT_SECONDS,
+    CACHE_SECONDS,
     MOST_A_MINUTE,
-    RENEWED_AFTER,
+    RENEW_AFTER,
     STALE_SECONDS,
     Certificates,
-    NotThere,
+    KeyNotFound,
 )
 from oncehook.providers.families import paypal
 from oncehook.web.app import Service
@@ -34,16 +34,16 @@ async def test_an_old_key_counts_while_its_host_does_not_answer_for_a_week(name:
     source = source_of(name, Certificates(fetch=served, clock=clock))
     await verify(source, sender(name).compose())
     served.answer = OSError("it did not answer")
-    clock.at += KEPT_SECONDS + 1
+    clock.at += CACHE_SECONDS + 1
     assert await verify(source, sender(name).compose()) == 0
-    clock.at += STALE_SECONDS - KEPT_SECONDS
+    clock.at += STALE_SECONDS - CACHE_SECONDS
     with pytest.raises(Unavailable):
         await verify(source, sender(name).compose())
 
 
 @pytest.mark.anyio
 @both
-@pytest.mark.parametrize("answer", [NotThere("it answered 404"), b"no key"], ids=str)
+@pytest.mark.parametrize("answer", [KeyNotFound("the host answered 404"), b"no key"], ids=str)
 async def test_an_old_key_that_its_host_does_not_have_any_more_counts_no_longer(
     name: str, answer: bytes | OSError
 ) -> None:
@@ -51,7 +51,7 @@ async def test_an_old_key_that_its_host_does_not_have_any_more_counts_no_longer(
     source = source_of(name, Certificates(fetch=served, clock=clock))
     await verify(source, sender(name).compose())
     served.answer = answer
-    clock.at += KEPT_SECONDS + 1
+    clock.at += CACHE_SECONDS + 1
     for _ in range(2):
         with pytest.raises(Unavailable):
             await verify(source, sender(name).compose())
@@ -60,7 +60,7 @@ async def test_an_old_key_that_its_host_does_not_have_any_more_counts_no_longer(
 @pytest.mark.anyio
 @both
 async def test_a_key_that_is_not_there_is_asked_for_once_a_minute(name: str) -> None:
-    clock, served = Moving(), Served(NotThere("it answered 404"))
+    clock, served = Moving(), Served(KeyNotFound("the host answered 404"))
     source = source_of(name, Certificates(fetch=served, clock=clock))
     for seconds, asked in ((0, 1), (1, 1), (58, 1), (2, 2)):
         clock.at += seconds
@@ -121,7 +121,7 @@ def forged(number: int) -> Delivery:
 async def test_forged_requests_to_one_source_do_not_use_up_the_fetches_of_another(tmp_path: Path) -> None:
     hosts = Hosts()
     async with receiving(tmp_path, hosts, Moving(), "paypal", "ses") as (_, send):
-        hosts.fail = NotThere("it answered 404")
+        hosts.fail = KeyNotFound("the host answered 404")
         assert {await send("paypal", forged(number)) for number in range(150)} == {503}
         assert len(hosts.asked) == MOST_A_MINUTE
         hosts.fail = None
@@ -163,7 +163,7 @@ async def test_a_key_in_use_is_renewed_in_the_background_before_it_is_too_old(na
     hosts, clock = Hosts(), Moving()
     async with receiving(tmp_path, hosts, clock, name) as (known, send):
         assert await send(name, sender(name).compose()) == 202
-        clock.at += RENEWED_AFTER + 1
+        clock.at += RENEW_AFTER + 1
         hosts.fail = OSError("it did not answer")
         assert await send(name, sender(name).compose()) == 202, "nobody waits for it, and its failure is nobody's"
         await hosts.was_asked(2, known)
@@ -173,7 +173,7 @@ async def test_a_key_in_use_is_renewed_in_the_background_before_it_is_too_old(na
         hosts.fail = None
         assert await send(name, sender(name).compose()) == 202
         await hosts.was_asked(3, known)
-        clock.at += RENEWED_AFTER - 1
+        clock.at += RENEW_AFTER - 1
         assert await send(name, sender(name).compose()) == 202
         assert len(hosts.asked) == 3
 
@@ -184,10 +184,10 @@ async def test_a_key_that_is_not_used_is_not_renewed(tmp_path: Path) -> None:
     async with receiving(tmp_path, hosts, clock, "paypal", "ses") as (known, send):
         assert await send("paypal", sender("paypal").compose()) == 202
         assert await send("ses", message()) == 202
-        clock.at += RENEWED_AFTER + 1
+        clock.at += RENEW_AFTER + 1
         assert await send("ses", message()) == 202
         await hosts.was_asked(4, known)  # both were used since they were fetched
-        clock.at += RENEWED_AFTER + 1
+        clock.at += RENEW_AFTER + 1
         assert await send("ses", message()) == 202
         await hosts.was_asked(5, known)
         assert len(hosts.asked) == 5 and "amazonaws" in hosts.asked[-1]

@@ -132,7 +132,7 @@ def assert_nothing_but_rejected(sender: Sender, delivery: Delivery) -> None:
     except Rejected as error:
         assert error.reason in ("bad_signature", "stale_timestamp", "malformed")
     try:
-        source.verifier.certificate_wanted(delivery)
+        source.verifier.key_to_fetch(delivery)
     except Rejected:
         pass
     source.handshake_of(delivery, source.provider.handshakes)

@@ -181,7 +181,7 @@ def verdict(case: Case, source: Source) -> bool:
         if verifier is None:
             source.parse(case.delivery)
             return True
-        wanted = verifier.certificate_wanted(case.delivery)
+        wanted = verifier.key_to_fetch(case.delivery)
         if wanted:
             asyncio.run(source.certificates.ensure(wanted))
         verifier.verify(case.delivery, case.now(source))

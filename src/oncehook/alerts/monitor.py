@@ -20,7 +20,7 @@ from oncehook.alerts.settings import AlertSettings
 from oncehook.alerts.targets import Target, make_targets
 from oncehook.concurrency.calling import after_failure
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.http_client.client import Outgoing
+from oncehook.http_client.client import HttpClient
 from oncehook.model.errors import ConfigurationError, Unavailable
 from oncehook.model.incident import Incident, IncidentChanges, LeasedAlert, SettledAlert, TargetLease
 from oncehook.model.retry import Retry
@@ -66,7 +66,7 @@ class Alerts:
         store: Store,
         settings: AlertSettings,
         sources: Mapping[str, Source],
-        outgoing: Outgoing,
+        http_client: HttpClient,
         *,
         base: str | None = None,
         clock: Clock = SYSTEM,
@@ -76,7 +76,7 @@ class Alerts:
         self.sources = sources
         self.base = base
         self.clock = clock
-        self.outgoing = outgoing
+        self.http_client = http_client
         self.targets: dict[str, Target] = {}
         self.name = f"{socket.gethostname()}:{os.getpid()}"
         self._task: asyncio.Task[None] | None = None
@@ -85,7 +85,7 @@ class Alerts:
 
     def load_targets(self) -> None:
         """Resolve the targets' addresses and passwords. Raises ConfigurationError, which names the place."""
-        self.targets = make_targets(self.settings, self.outgoing, self.clock)
+        self.targets = make_targets(self.settings, self.http_client, self.clock)
 
     def check(self) -> None:
         """Refuse thresholds for a source that is not there: a typing error would watch nothing."""

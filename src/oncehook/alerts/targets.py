@@ -17,9 +17,9 @@ from oncehook.alerts.settings import AlertSettings, TargetSettings
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.secret import resolve
 from oncehook.handlers.forward import signed, usable
-from oncehook.http_client.client import Outgoing, parse_url
-from oncehook.http_client.exchange import Answer
-from oncehook.http_client.outcome import judge, retry_after
+from oncehook.http_client.client import HttpClient, parse_url
+from oncehook.http_client.exchange import Response
+from oncehook.http_client.outcome import raise_for_status, retry_after
 from oncehook.model.errors import ConfigurationError, SendFailed
 
 
@@ -38,11 +38,11 @@ class Target(Protocol):
 class Http:
     """A webhook or Slack: one POST, and 2xx is told."""
 
-    def __init__(self, name: str, settings: TargetSettings, outgoing: Outgoing, clock: Clock) -> None:
+    def __init__(self, name: str, settings: TargetSettings, http_client: HttpClient, clock: Clock) -> None:
         self.name = name
         self.kind = settings.kind
         self.timeout = settings.timeout
-        self.outgoing = outgoing
+        self.http_client = http_client
         self.clock = clock
         where = f"alerts.targets.{name}"
         self.url = resolve(settings.webhook or settings.slack or "", f"{where}.{self.kind}", "target")
@@ -55,11 +55,11 @@ class Http:
     async def tell(self, message: Message) -> str:
         body, headers = self._request(message)
         answer = await self._post(body, headers)
-        judge(self.where, answer.status, retry_after(answer, self.clock.now()))
+        raise_for_status(self.where, answer.status, retry_after(answer, self.clock.now()))
         return f"answered {answer.status}"
 
-    async def _post(self, body: bytes, headers: Mapping[str, str]) -> Answer:
-        return await self.outgoing.send(self.url, body, headers, trusted=True, timeout=self.timeout)
+    async def _post(self, body: bytes, headers: Mapping[str, str]) -> Response:
+        return await self.http_client.send(self.url, body, headers, trusted=True, timeout=self.timeout)
 
     def _request(self, message: Message) -> tuple[bytes, dict[str, str]]:
         headers = {"User-Agent": "oncehook", "content-type": "application/json", "Idempotency-Key": message.id}
@@ -120,7 +120,7 @@ def _end(process: asyncio.subprocess.Process) -> None:
         process.kill()
 
 
-def make_targets(settings: AlertSettings, outgoing: Outgoing, clock: Clock = SYSTEM) -> dict[str, Target]:
+def make_targets(settings: AlertSettings, http_client: HttpClient, clock: Clock = SYSTEM) -> dict[str, Target]:
     """Every target of the configuration. Raises ConfigurationError that names the wrong key, and shows no secret."""
     made: dict[str, Target] = {}
     for name, one in settings.targets.items():
@@ -131,5 +131,5 @@ def make_targets(settings: AlertSettings, outgoing: Outgoing, clock: Clock = SYS
         elif one.kind == "command":
             made[name] = Command(name, one)
         else:
-            made[name] = Http(name, one, outgoing, clock)
+            made[name] = Http(name, one, http_client, clock)
     return made

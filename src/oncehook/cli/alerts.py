@@ -53,7 +53,7 @@ def command(context: click.Context, config: str | None, as_json: bool) -> None:
 async def _look(runtime: Runtime) -> tuple[list[dict[str, Any]], list[Reading], list[dict[str, Any]]]:
     runtime.alerts.check()
     async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
-        alerts = Alerts(store, runtime.alerts.settings, runtime.sources, runtime.outgoing)
+        alerts = Alerts(store, runtime.alerts.settings, runtime.sources, runtime.http_client)
         incidents = await alerts.incidents()
         return incidents, await alerts.not_opened(incidents), await alerts.standing()
 
@@ -129,7 +129,7 @@ async def _test(runtime: Runtime, targets: list[Target]) -> bool:
             well = well and word == "told"
             click.echo(f"{target.name}  {target.kind} {printable(target.where)}  {word}: {printable(answer)}")
     finally:
-        await runtime.outgoing.close()
+        await runtime.http_client.close()
     return well
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.effects.effect import EFFECT_TIMEOUT, Effect, encode
-from oncehook.http_client.circuit_breaker import Target
-from oncehook.http_client.client import Outgoing, parse_url
-from oncehook.http_client.outcome import judge, tell
+from oncehook.http_client.circuit_breaker import CircuitBreaker
+from oncehook.http_client.client import HttpClient, parse_url
+from oncehook.http_client.outcome import raise_for_status, send_and_record
 from oncehook.model.errors import ConfigurationError, SendRefused
 from oncehook.model.retry import Fail
 
@@ -27,12 +27,16 @@ class Posting:
     """
 
     def __init__(
-        self, outgoing: Outgoing, allowed: Sequence[str], targets: dict[str, Target], clock: Clock = SYSTEM
+        self,
+        http_client: HttpClient,
+        allowed: Sequence[str],
+        breakers: dict[str, CircuitBreaker],
+        clock: Clock = SYSTEM,
     ) -> None:
-        self.outgoing = outgoing
+        self.http_client = http_client
         self.clock = clock
-        self.targets = targets  # of forwards
-        self._own: dict[str, Target] = {}
+        self.breakers = breakers  # of forwards
+        self._own: dict[str, CircuitBreaker] = {}
         try:
             self.allowed = {parse_url(url).origin for url in allowed}
         except ValueError as error:
@@ -53,18 +57,18 @@ class Posting:
         body = encode(args).encode()  # as it was recorded
         trusted, timeout = origin in self.allowed, EFFECT_TIMEOUT / 2
         try:
-            async with self._target(origin).call() as call:
-                sending = self.outgoing.send(effect.target, body, headers, trusted=trusted, timeout=timeout)
-                answer, wait = await tell(call, sending, self.clock)
+            async with self._breaker(origin).call() as call:
+                sending = self.http_client.send(effect.target, body, headers, trusted=trusted, timeout=timeout)
+                response, wait = await send_and_record(call, sending, self.clock)
         except SendRefused as error:
             raise Fail(str(error)) from None
-        judge(origin, answer.status, wait)
+        raise_for_status(origin, response.status, wait)
 
-    def _target(self, origin: str) -> Target:
+    def _breaker(self, origin: str) -> CircuitBreaker:
         """Addresses may come from data, so there is no end to them: those with nothing to remember are forgotten."""
-        target = self.targets.get(origin) or self._own.get(origin)
-        if target is None:
+        breaker = self.breakers.get(origin) or self._own.get(origin)
+        if breaker is None:
             if len(self._own) >= MOST_TARGETS:
                 self._own = {name: one for name, one in self._own.items() if not one.is_idle}
-            target = self._own[origin] = Target(origin, PLACES, self.clock)
-        return target
+            breaker = self._own[origin] = CircuitBreaker(origin, PLACES, self.clock)
+        return breaker

@@ -13,9 +13,9 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.secret import is_reference, resolve
 from oncehook.handlers.event import Event, make_key
 from oncehook.handlers.registry import Handler
-from oncehook.http_client.circuit_breaker import PATIENCE, Target
-from oncehook.http_client.client import Outgoing, is_sendable, parse_url
-from oncehook.http_client.outcome import judge, tell
+from oncehook.http_client.circuit_breaker import PATIENCE, CircuitBreaker
+from oncehook.http_client.client import HttpClient, is_sendable, parse_url
+from oncehook.http_client.outcome import raise_for_status, send_and_record
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.retry import Retry, with_fields
 from oncehook.providers.definition import built_in
@@ -40,7 +40,13 @@ class Forward:
     """Sends the events of one source to its target."""
 
     def __init__(
-        self, source: Source, outgoing: Outgoing, targets: dict[str, Target], *, trusted: bool, clock: Clock = SYSTEM
+        self,
+        source: Source,
+        http_client: HttpClient,
+        breakers: dict[str, CircuitBreaker],
+        *,
+        trusted: bool,
+        clock: Clock = SYSTEM,
     ) -> None:
         settings, where = source.settings, f"sources.{source.name}"
         self.url = settings.forward or ""
@@ -51,14 +57,16 @@ class Forward:
         if settings.forward_concurrency < 1:
             raise ConfigurationError(f"{where}.forward_concurrency is 0: nothing would ever be sent")
         self.source = source.name
-        self.outgoing = outgoing
+        self.http_client = http_client
         self.trusted = trusted
         self.clock = clock
         self.timeout = settings.forward_timeout or settings.timeout or TIMEOUT
         self.retry = with_fields(POLICY, source.retry, f"{where}.retry")
         self.forward_secret = settings.forward_secret
         self.chosen = chosen_headers(source, f"{where}.forward_headers")
-        self.target = targets.setdefault(self.origin, Target(self.origin, settings.forward_concurrency, clock))
+        self.breaker = breakers.setdefault(
+            self.origin, CircuitBreaker(self.origin, settings.forward_concurrency, clock)
+        )
         if not any(is_reference(secret) for secret in self.forward_secret):
             self.load_secrets()
 
@@ -80,12 +88,12 @@ class Forward:
 
     async def send(self, event: Event) -> None:
         """One attempt. Returns on 2xx; for anything else it raises what tells the policy what to do."""
-        async with self.target.call() as call:
-            sending = self.outgoing.send(
+        async with self.breaker.call() as call:
+            sending = self.http_client.send(
                 self.url, event.raw, self.headers(event), trusted=self.trusted, timeout=self.timeout
             )
-            answer, wait = await tell(call, sending, self.clock)
-        judge(self.origin, answer.status, wait)
+            response, wait = await send_and_record(call, sending, self.clock)
+        raise_for_status(self.origin, response.status, wait)
 
     def headers(self, event: Event) -> dict[str, str]:
         """What goes with the body: its content type, the chosen headers of the delivery, the event's facts, signed."""

@@ -1,8 +1,8 @@
-"""How a target is treated: so many calls at once, and a pause after failures in a row (a circuit breaker).
+"""Limits the calls to one target: a number of slots, and a circuit breaker that opens after consecutive failures.
 
-After FAILURES in a row it is paused; then one call is let through as a probe, and its success ends the pause, its
-failure begins a longer one. Whoever comes meanwhile gets Postpone, so its receipt goes back and no attempt is used. It
-holds for one process.
+After FAILURES consecutive failures the breaker opens. When its pause ends, it is half open: one call goes through as a
+probe. A probe that succeeds closes the breaker, and one that fails opens it for longer. A caller that finds the breaker
+open gets Postpone, so its receipt is released without using an attempt. Each process has its own breakers.
 """
 
 import asyncio
@@ -18,114 +18,117 @@ FAILURES = 5
 FIRST_PAUSE = 10.0
 MOST_PAUSE = 300.0
 PATIENCE = 1.0
-"""Seconds to wait for a place. Longer, and one slow target would hold every place of a worker."""
+"""Seconds that a caller waits for a slot. With a longer wait, one slow target could occupy every slot of a worker."""
 
-_spread: Uniform = random.uniform  # those that were put back together must not come back together
+_jitter: Uniform = random.uniform  # receipts that were released together must not all become due together
 
 
-class Target:
-    """Somebody who is called, by the name that may be told."""
+class CircuitBreaker:
+    """The breaker and the slots of one target. `name` appears in messages and logs, so it holds no secret."""
 
-    def __init__(self, name: str, places: int, clock: Clock = SYSTEM) -> None:
+    def __init__(self, name: str, slots: int, clock: Clock = SYSTEM) -> None:
         self.name = name
         self.clock = clock
-        self.failures = 0  # in a row
-        self._places = places
-        self._turns: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
-        self._paused_until: float | None = None
-        self._pauses = 0  # in a row
+        self.failures = 0  # consecutive
+        self._slot_count = slots
+        self._slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self._open_until: float | None = None
+        self._times_opened = 0  # since it was last closed
         self._probing = False
-        self._callers = 0  # under way, or waiting for a place
+        self._callers = 0  # in a call, or waiting for a slot
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to remember of it."""
-        return not self._callers and not self.failures and self._paused_until is None
+        """Whether it can be discarded: it has no caller and no failure to remember."""
+        return not self._callers and not self.failures and self._open_until is None
 
     @property
     def state(self) -> str:
-        """`calling`, `paused`, or `probing`: one call decides."""
-        if self._paused_until is None:
-            return "calling"
-        return "probing" if self._probing or self.clock.monotonic() >= self._paused_until else "paused"
+        """`closed`, `open`, or `half-open`: a probe is running or the next call is one."""
+        if self._open_until is None:
+            return "closed"
+        return "half-open" if self._probing or self.clock.monotonic() >= self._open_until else "open"
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator["Call"]:
-        """A place to call it from, or Postpone. What came of the call is told by `succeeded` or `failed`."""
+        """Takes a slot for one call, or raises Postpone. The caller reports its result with `succeeded` or `failed`."""
         self._check()
         self._callers += 1
         try:
-            turns = await self._take_turn()
+            slots = await self._take_slot()
             call = Call(self)
             try:
-                self._check()  # it may have been paused meanwhile
-                call.is_probe = self._probing = self._paused_until is not None
+                self._check()  # the breaker may have opened during the wait
+                call.is_probe = self._probing = self._open_until is not None
                 yield call
             finally:
-                turns.release()
+                slots.release()
                 if call.is_probe:
                     self._probing = False
         finally:
             self._callers -= 1
 
     def _check(self) -> None:
-        if self._paused_until is None:
+        if self._open_until is None:
             return
-        left = self._paused_until - self.clock.monotonic()
+        left = self._open_until - self.clock.monotonic()
         if left > 0:
-            raise Postpone(f"{self.name} is paused after failures", after=left + _spread(0, 1 + left / 2))
+            raise Postpone(f"the circuit breaker of {self.name} is open", after=left + _jitter(0, 1 + left / 2))
         if self._probing:
-            raise Postpone(f"{self.name} is being probed after failures", after=_spread(1, 5))
+            raise Postpone(
+                f"the circuit breaker of {self.name} is half open, and a probe is running", after=_jitter(1, 5)
+            )
 
-    async def _take_turn(self) -> asyncio.Semaphore:
+    async def _take_slot(self) -> asyncio.Semaphore:
         loop = asyncio.get_running_loop()
-        if self._turns is None or self._turns[0] is not loop:  # an inbox may be started again in another loop
-            self._turns = loop, asyncio.Semaphore(self._places)
-        turns = self._turns[1]
+        if self._slots is None or self._slots[0] is not loop:  # an inbox may be started again in another loop
+            self._slots = loop, asyncio.Semaphore(self._slot_count)
+        slots = self._slots[1]
         try:
             async with asyncio.timeout(PATIENCE):
-                await turns.acquire()
+                await slots.acquire()
         except TimeoutError:
-            raise Postpone(f"{self.name} has no place free", after=_spread(1, 3)) from None
-        return turns
+            raise Postpone(f"{self.name} has no free slot", after=_jitter(1, 3)) from None
+        return slots
 
-    def pause(self, seconds: float) -> None:
-        self._pauses += 1
-        self._paused_until = self.clock.monotonic() + seconds
+    def open(self, seconds: float) -> None:
+        self._times_opened += 1
+        self._open_until = self.clock.monotonic() + seconds
         signals.emit("circuit_opened", target=self.name, seconds=round(seconds, 3), failures=self.failures)
 
-    def resume(self) -> None:
-        self._paused_until = None
-        self._pauses = 0
+    def close(self) -> None:
+        self._open_until = None
+        self._times_opened = 0
         signals.emit("circuit_closed", target=self.name)
 
     @property
     def next_pause(self) -> float:
-        return min(MOST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._pauses, 16))
+        return min(MOST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._times_opened, 16))
 
     @property
-    def is_paused(self) -> bool:
-        return self._paused_until is not None
+    def is_open(self) -> bool:
+        """Whether the breaker is open or half open."""
+        return self._open_until is not None
 
 
 class Call:
-    """One call of a target. The probe alone ends a pause or makes it longer: others were under way before it."""
+    """One call to a target. Only the probe closes an open breaker or extends its pause: other calls began earlier."""
 
-    def __init__(self, target: Target) -> None:
-        self.target = target
+    def __init__(self, breaker: CircuitBreaker) -> None:
+        self.breaker = breaker
         self.is_probe = False
 
     def succeeded(self) -> None:
-        """The target is well, whatever it thinks of this request."""
-        self.target.failures = 0
+        """The target answered and is healthy, even if it did not accept this request."""
+        self.breaker.failures = 0
         if self.is_probe:
-            self.target.resume()
+            self.breaker.close()
 
     def failed(self, *, wait: float | None = None) -> None:
-        """The target is not well, or asks to be left alone for `wait` seconds."""
-        target = self.target
-        target.failures += 1
-        if self.is_probe or (not target.is_paused and target.failures >= FAILURES):
-            target.pause(max(target.next_pause, min(wait or 0.0, MOST_PAUSE)))
-        elif wait is not None and not target.is_paused:
-            target.pause(min(wait, MOST_PAUSE))
+        """The target is unhealthy, or asked for a pause of `wait` seconds."""
+        breaker = self.breaker
+        breaker.failures += 1
+        if self.is_probe or (not breaker.is_open and breaker.failures >= FAILURES):
+            breaker.open(max(breaker.next_pause, min(wait or 0.0, MOST_PAUSE)))
+        elif wait is not None and not breaker.is_open:
+            breaker.open(min(wait, MOST_PAUSE))

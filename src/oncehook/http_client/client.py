@@ -1,9 +1,9 @@
-"""Going out: one small HTTP/1.1 client, and the only way in which anything here calls anybody.
+"""A small HTTP/1.1 client. Every http_client HTTP call of Oncehook goes through it.
 
-A name is resolved, every address of it is checked, and the address that is dialled is one of those that were checked;
-TLS is verified against the name. One time limit holds for the whole exchange, an answer is read up to a limit,
-redirects are not followed, and no proxy of the environment is asked. What was wrong is said by SendFailed, in a
-sentence that names the host and neither path, header nor body.
+The client resolves a name, checks every address of it, and connects only to a checked address. TLS is verified against
+the name. One time limit covers the whole exchange, and responses are read up to a size limit. The client does not
+follow redirects and ignores proxies of the environment. Errors are SendFailed; their message names the host, and never
+a path, header or body.
 """
 
 import asyncio
@@ -14,23 +14,23 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from oncehook.http_client.exchange import Answer, Connection
-from oncehook.http_client.public_networks import why_not
+from oncehook.http_client.exchange import Connection, Response
+from oncehook.http_client.public_networks import blocked_reason
 from oncehook.model.errors import SendFailed, SendRefused
 from oncehook.observability import tracing
 
 CONNECT_TIMEOUT = 5.0
-"""Seconds for one address; the time limit of the whole exchange holds beside it."""
+"""Seconds to connect to one address. The time limit of the whole exchange applies too."""
 
 MOST_TRIED = 4
 MOST_BODY = 64 * 1024
 KEPT_IDLE = 8
 MOST_TARGETS = 100
 IDLE_SECONDS = 4.0
-"""Less than the servers that close soonest, or many requests would meet a connection that is being closed."""
+"""Shorter than the idle timeout of common servers. Otherwise many requests would reuse a connection that is closing."""
 
 Address = tuple[int, tuple[Any, ...]]
-"""A socket family and what `connect` takes."""
+"""A socket family and the argument of `connect`."""
 Resolve = Callable[[str, int], Awaitable[list[Address]]]
 
 _URL = re.compile(
@@ -40,12 +40,14 @@ _URL = re.compile(
 )
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,200}")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_OURS = frozenset({"host", "content-length", "transfer-encoding", "connection", "expect", "upgrade", "te", "trailer"})
+_RESERVED = frozenset(
+    {"host", "content-length", "transfer-encoding", "connection", "expect", "upgrade", "te", "trailer"}
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Url:
-    """An http or https address, taken apart."""
+    """The parts of an http or https address."""
 
     scheme: str
     host: str
@@ -59,37 +61,37 @@ class Url:
 
     @property
     def origin(self) -> str:
-        """As much of it as may be told: a path or query may hold a secret."""
+        """Scheme, host and port: the part that messages may show. A path or query may hold a secret."""
         return f"{self.scheme}://{self.authority}"
 
 
 def parse_url(text: str) -> Url:
-    """Raises ValueError, with a sentence that does not repeat the address."""
-    found = _URL.fullmatch(text)
-    port = int(found["port"]) if found and found["port"] else None
-    if found is None or (port is not None and not 0 < port < 65536):
+    """Splits an address. Raises ValueError with a message that does not repeat it."""
+    match = _URL.fullmatch(text)
+    port = int(match["port"]) if match and match["port"] else None
+    if match is None or (port is not None and not 0 < port < 65536):
         raise ValueError(
             "expected an address such as https://host:port/path, in ASCII, without user name, password or fragment"
         )
-    scheme = found["scheme"].lower()
-    path = found["path"] or "/"
-    host = (found["v6"] or found["name"]).rstrip(".").lower()
+    scheme = match["scheme"].lower()
+    path = match["path"] or "/"
+    host = (match["v6"] or match["name"]).rstrip(".").lower()
     return Url(scheme, host, port or (443 if scheme == "https" else 80), path if path[0] == "/" else "/" + path)
 
 
 def is_sendable(name: str, value: str) -> bool:
-    """Whether a header can be sent as it is: nothing in it could end its line, and its name is not one of ours."""
-    return bool(_NAME.fullmatch(name)) and name.lower() not in _OURS and bool(_VALUE.fullmatch(value))
+    """Whether a header can be sent unchanged: it has no line break, and the client does not set it itself."""
+    return bool(_NAME.fullmatch(name)) and name.lower() not in _RESERVED and bool(_VALUE.fullmatch(value))
 
 
-class Outgoing:
-    """The client. Connections that may be used again are kept for a few seconds, a few per target."""
+class HttpClient:
+    """The client. It keeps up to `keep` idle connections per origin for a few seconds."""
 
     def __init__(
         self, *, context: ssl.SSLContext | None = None, resolve: Resolve | None = None, keep: int = KEPT_IDLE
     ) -> None:
         self._context = context
-        self.resolve = resolve or look_up_name
+        self.resolve = resolve or resolve_name
         self.keep = keep
         self._idle: dict[tuple[str, bool], list[Connection]] = {}
 
@@ -100,17 +102,17 @@ class Outgoing:
         headers: Mapping[str, str],
         *,
         trusted: bool,
-        timeout: float,  # noqa: ASYNC109  # it is part of what may be asked of a target, as the errors tell
+        timeout: float,  # noqa: ASYNC109  # errors name this limit
         most: int = MOST_BODY,
-    ) -> Answer:
-        """POST: the answer, whatever its status. Only for `trusted` targets may the address be other than public.
+    ) -> Response:
+        """Sends a POST and returns the response, whatever its status. Reads up to `most` bytes of its body.
 
-        `most` bytes of the answer's body are read.
-        It may be received twice: a connection that is used again can be lost before anything of an answer came, and
-        then it is sent anew. Raises SendFailed; SendRefused if nothing was sent because it must not be.
+        Only `trusted` targets may have an address that is not public. A target may receive the request twice: if a
+        reused connection is lost before the response begins, the client sends the request again on a new one.
+        Raises SendFailed; SendRefused if the request is not allowed and nothing was sent.
         """
 
-        def request(headers: Mapping[str, str]) -> Awaitable[Answer]:
+        def request(headers: Mapping[str, str]) -> Awaitable[Response]:
             return self._request("POST", url, body, headers, trusted=trusted, timeout=timeout, most=most)
 
         return await (request(headers) if tracing.active is None else tracing.active.post(url, headers, request))
@@ -123,17 +125,17 @@ class Outgoing:
         trusted: bool,
         timeout: float,  # noqa: ASYNC109  # as above
         most: int = MOST_BODY,
-    ) -> Answer:
-        """GET, by the same rules."""
+    ) -> Response:
+        """Sends a GET, by the same rules as `send`."""
         return await self._request("GET", url, None, headers, trusted=trusted, timeout=timeout, most=most)
 
     async def close(self) -> None:
-        """Close what was kept."""
+        """Closes the idle connections."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
         self._idle.clear()
-        await asyncio.sleep(0)  # the loop closes the sockets in its next turn
+        await asyncio.sleep(0)  # the event loop closes the sockets in its next iteration
 
     async def _request(
         self,
@@ -145,7 +147,7 @@ class Outgoing:
         trusted: bool,
         timeout: float,  # noqa: ASYNC109  # as above
         most: int,
-    ) -> Answer:
+    ) -> Response:
         try:
             to = parse_url(url)
         except ValueError as error:
@@ -157,65 +159,65 @@ class Outgoing:
         except TimeoutError:
             raise SendFailed(f"{to.origin} did not answer within {timeout:g} s") from None
         except OSError as error:
-            raise SendFailed(f"{to.origin} cannot be reached: {_said(error)}") from None
+            raise SendFailed(f"{to.origin} cannot be reached: {_error_summary(error)}") from None
 
-    async def _exchange(self, to: Url, message: bytes, trusted: bool, most: int) -> Answer:
+    async def _exchange(self, to: Url, message: bytes, trusted: bool, most: int) -> Response:
         connection = self._take_idle(to.origin, trusted)
         if connection is not None:
             try:
-                return await self._ask(connection, to, message, trusted, most)
+                return await self._send_over(connection, to, message, trusted, most)
             except SendFailed:
-                if connection.heard:
+                if connection.got_data:
                     raise
         connection = await self._dial(to, trusted)
-        return await self._ask(connection, to, message, trusted, most)
+        return await self._send_over(connection, to, message, trusted, most)
 
-    async def _ask(self, connection: Connection, to: Url, message: bytes, trusted: bool, most: int) -> Answer:
+    async def _send_over(self, connection: Connection, to: Url, message: bytes, trusted: bool, most: int) -> Response:
         reusable = False
         try:
-            answer, reusable = await connection.ask(message, to.origin, most)
-            return answer
+            response, reusable = await connection.request(message, to.origin, most)
+            return response
         finally:
             if reusable:
                 self._keep_idle(connection, to.origin, trusted)
             else:
                 connection.close()
 
-    # -- dialling -------------------------------------------------------------------------------------------------
+    # -- connecting -----------------------------------------------------------------------------------------------
 
     async def _dial(self, to: Url, trusted: bool) -> Connection:
         try:
             addresses = await self.resolve(to.host, to.port)
         except (OSError, UnicodeError):
-            raise SendFailed(f"{to.host} has no address: the name cannot be resolved") from None
+            raise SendFailed(f"the name {to.host} cannot be resolved") from None
         if not addresses:
-            raise SendFailed(f"{to.host} has no address")
+            raise SendFailed(f"the name {to.host} has no address")
         if not trusted:
             for _, address in addresses:
                 check_address(to, address)
-        failed: OSError = OSError("no address was tried")
+        last_error: OSError = OSError("no address was tried")
         for family, address in addresses[:MOST_TRIED]:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
                     return await self._connect(to, family, address, trusted)
-            except OSError as error:  # TimeoutError is one
-                failed = error
-        raise SendFailed(f"{to.origin} cannot be reached: {_said(failed)}")
+            except OSError as error:  # includes TimeoutError
+                last_error = error
+        raise SendFailed(f"{to.origin} cannot be reached: {_error_summary(last_error)}")
 
     async def _connect(self, to: Url, family: int, address: tuple[Any, ...], trusted: bool) -> Connection:
         loop = asyncio.get_running_loop()
-        dialled = socket.socket(family, socket.SOCK_STREAM)
-        dialled.setblocking(False)
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        opened.setblocking(False)
         try:
-            await loop.sock_connect(dialled, address)
+            await loop.sock_connect(opened, address)
             if not trusted:
-                check_address(to, dialled.getpeername())
+                check_address(to, opened.getpeername())
         except BaseException:
-            dialled.close()
+            opened.close()
             raise
         secure = self._tls() if to.scheme == "https" else None
         name = to.host if secure else None
-        _, connection = await loop.create_connection(Connection, sock=dialled, ssl=secure, server_hostname=name)
+        _, connection = await loop.create_connection(Connection, sock=opened, ssl=secure, server_hostname=name)
         return connection
 
     def _tls(self) -> ssl.SSLContext:
@@ -223,45 +225,48 @@ class Outgoing:
             self._context = ssl.create_default_context()
         return self._context
 
-    # -- connections that are used again --------------------------------------------------------------------------
+    # -- idle connections -----------------------------------------------------------------------------------------
 
     def _take_idle(self, origin: str, trusted: bool) -> Connection | None:
-        kept = self._idle.get((origin, trusted), [])
-        while kept:
-            connection = kept.pop()
+        idle = self._idle.get((origin, trusted), [])
+        while idle:
+            connection = idle.pop()
             if connection.is_open:
-                connection.wake()
+                connection.keep_open()
                 return connection
         return None
 
     def _keep_idle(self, connection: Connection, origin: str, trusted: bool) -> None:
         if len(self._idle) > MOST_TARGETS:
-            self._idle = {key: kept for key, kept in self._idle.items() if any(one.is_open for one in kept)}
-        kept = self._idle[origin, trusted] = [one for one in self._idle.get((origin, trusted), []) if one.is_open]
-        if len(kept) < self.keep and connection.is_open:
-            connection.rest(IDLE_SECONDS)
-            kept.append(connection)
+            self._idle = {key: idle for key, idle in self._idle.items() if any(other.is_open for other in idle)}
+        still_open = [other for other in self._idle.get((origin, trusted), []) if other.is_open]
+        idle = self._idle[origin, trusted] = still_open
+        if len(idle) < self.keep and connection.is_open:
+            connection.close_after(IDLE_SECONDS)
+            idle.append(connection)
         else:
             connection.close()
 
 
 def check_address(to: Url, address: tuple[Any, ...]) -> None:
-    reason = why_not(address[0])
+    """Raises SendRefused for an address that is not public."""
+    reason = blocked_reason(address[0])
     if reason is not None:
         raise SendRefused(
-            f"{to.host} is at {address[0]}, which is {reason}: only a target that is written in the configuration "
-            "file may be there"
+            f"{to.host} has the address {address[0]}, which is {reason}: only a target in the configuration file may "
+            "have an address that is not public"
         )
 
 
-async def look_up_name(host: str, port: int) -> list[Address]:
-    """The addresses of a name, in the system's order."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-    return list(dict.fromkeys((int(family), tuple(address)) for family, _, _, _, address in found))
+async def resolve_name(host: str, port: int) -> list[Address]:
+    """The addresses of a name, in the order of the system's resolver."""
+    loop = asyncio.get_running_loop()
+    entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+    return list(dict.fromkeys((int(family), tuple(address)) for family, _, _, _, address in entries))
 
 
 def compose(method: str, to: Url, headers: Mapping[str, str], body: bytes | None, *, close: bool) -> bytes:
-    """The request as bytes. A header that could end its line, or that is not the caller's to set, is refused."""
+    """The request as bytes. Raises SendRefused for a header with a line break, or one that only the client sets."""
     lines = [f"{method} {to.path} HTTP/1.1", f"Host: {to.authority}"]
     for name, value in headers.items():
         if not is_sendable(name, value):
@@ -275,8 +280,8 @@ def compose(method: str, to: Url, headers: Mapping[str, str], body: bytes | None
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b"")
 
 
-def _said(error: OSError) -> str:
-    """What an error of the system says, without what it says it about."""
+def _error_summary(error: OSError) -> str:
+    """The message of a system error, without the address or file that it names."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})"
     if isinstance(error, ssl.SSLError):

@@ -1,6 +1,6 @@
-"""One connection, and one exchange over it: a request as bytes in, an answer out, read up to a limit.
+"""One HTTP/1.1 connection, and one exchange over it: sends a request as bytes and reads the response up to a limit.
 
-An answer counts when it is whole. One that is larger than the limit is cut there, and its status still counts.
+A response counts only when it is complete. A body above the limit is cut there, and the status still counts.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from oncehook.model.errors import SendFailed
 
 MOST_HEAD = 64 * 1024
 MOST_FRAMING = 6
-"""A body in chunks of one byte takes six times its size. What comes beyond that is not needed: trailers, say."""
+"""A body in chunks of one byte takes six bytes for each. More than that is not needed: trailers, for example."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What came back. `whole` is False if the body was larger than what is read of one."""
+class Response:
+    """The response of a target. `whole` is False if the body was larger than the limit."""
 
     status: int
-    headers: dict[str, str]  # names in lower case; of one that came twice, the last
+    headers: dict[str, str]  # names in lower case; the last value wins
     body: bytes
     whole: bool = True
 
@@ -31,33 +31,33 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.is_open = True
-        self.heard = False  # whether anything of the last answer came
+        self.got_data = False  # whether any byte of the last response arrived
         self._exchange: Exchange | None = None
         self._transport: asyncio.Transport | None = None
-        self._ending: asyncio.TimerHandle | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
 
-    async def ask(self, message: bytes, origin: str, most: int) -> tuple[Answer, bool]:
-        """The answer, and whether the connection may be used again."""
-        self.heard = False
+    async def request(self, message: bytes, origin: str, most: int) -> tuple[Response, bool]:
+        """Sends a request. Returns the response, and whether the connection can be reused."""
+        self.got_data = False
         if self._transport is None or not self.is_open:
-            raise SendFailed(f"{origin} closed the connection without an answer")
+            raise SendFailed(f"{origin} closed the connection without a response")
         exchange = self._exchange = Exchange(origin, most)
-        self._transport.write(message)  # never waited for: an answer may come before all of it was taken
+        self._transport.write(message)  # not awaited: the response may come before the request was read completely
         try:
-            return await exchange.answer, exchange.reusable
+            return await exchange.response, exchange.reusable
         finally:
             self._exchange = None
 
-    def rest(self, seconds: float) -> None:
-        """Nothing is asked for now: close it unless that changes soon."""
-        self._ending = asyncio.get_running_loop().call_later(seconds, self.close)
+    def close_after(self, seconds: float) -> None:
+        """Closes the idle connection after `seconds`, unless `keep_open` is called first."""
+        self._idle_timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
-    def wake(self) -> None:
-        if self._ending is not None:
-            self._ending.cancel()
+    def keep_open(self) -> None:
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
 
     def close(self) -> None:
-        self.wake()
+        self.keep_open()
         self.is_open = False
         if self._transport is not None:
             self._transport.abort()
@@ -66,10 +66,10 @@ class Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self._exchange is None or self._exchange.answer.done():
-            self.close()  # nothing was asked
+        if self._exchange is None or self._exchange.response.done():
+            self.close()  # no request is waiting for these bytes
         else:
-            self.heard = True
+            self.got_data = True
             self._exchange.feed(data)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -79,10 +79,10 @@ class Connection(asyncio.Protocol):
 
 
 class Exchange:
-    """Reads one answer; `answer` is done when it is whole, too large, or will never be whole."""
+    """Reads one response. The future `response` ends when it is complete, too large, or can never be complete."""
 
     def __init__(self, origin: str, most: int) -> None:
-        self.answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self.response: asyncio.Future[Response] = asyncio.get_running_loop().create_future()
         self.reusable = False
         self._origin = origin
         self._most = most
@@ -98,37 +98,37 @@ class Exchange:
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
-            self._fail("did not answer in HTTP")
+            self._fail("sent a response that is not HTTP/1.1")
         if not self._head_read and self._fed > MOST_HEAD:
-            self._fail("answered with headers that are too long")
+            self._fail("sent response headers that are too long")
         elif self._fed > MOST_HEAD + MOST_FRAMING * self._most:
-            self._fail("answered with more than its body")
+            self._fail("sent too many bytes around the response body")
 
     def end(self) -> None:
-        """The connection is closed. That ends an answer whose length was not told, and cuts any other short."""
+        """Handles a closed connection. It completes a response without a length, and cuts off any other."""
         if self._head_read and not {"content-length", "transfer-encoding"} & self._headers.keys():
             self._done(whole=True)
         elif self._fed:
-            self._fail("closed the connection before its answer was whole")
+            self._fail("closed the connection before the response was complete")
         else:
-            self._fail("closed the connection without an answer")
+            self._fail("closed the connection without a response")
 
     def _done(self, *, whole: bool) -> None:
-        if not self.answer.done():
-            self.answer.set_result(Answer(self._status, dict(self._headers), bytes(self._body), whole))
+        if not self.response.done():
+            self.response.set_result(Response(self._status, dict(self._headers), bytes(self._body), whole))
 
-    def _fail(self, what: str) -> None:
-        if not self.answer.done():
-            self.answer.set_exception(SendFailed(f"{self._origin} {what}"))
+    def _fail(self, problem: str) -> None:
+        if not self.response.done():
+            self.response.set_exception(SendFailed(f"{self._origin} {problem}"))
 
-    # -- what the parser calls ------------------------------------------------------------------------------------
+    # -- callbacks of the parser ----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self.answer.done():  # more than was asked for: its rest could be taken for the next answer
+        if self.response.done():  # a second response: its rest could be taken for the response to the next request
             self.reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._head_read:  # else it is a trailer
+        if not self._head_read:  # afterwards it is a trailer
             self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
@@ -143,7 +143,7 @@ class Exchange:
 
     def on_message_complete(self) -> None:
         if self._head_read:
-            self.reusable = not self.answer.done() and self._parser.should_keep_alive()
+            self.reusable = not self.response.done() and self._parser.should_keep_alive()
             self._done(whole=True)
-        else:  # 100 and the like: the answer is still to come
+        else:  # 100 Continue, for example: the final response follows
             self._headers.clear()

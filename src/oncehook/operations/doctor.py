@@ -166,7 +166,7 @@ def _no_signature(rejection: StoredRejection, verifier: Verifier, delivery: Deli
     if rejection.reason == "malformed":
         return _found("malformed", _sentence(detail))
     try:
-        verifier.certificate_wanted(delivery)
+        verifier.key_to_fetch(delivery)
     except Rejected as error:
         return _found("topic", _sentence(error.detail))
     return None

@@ -1,9 +1,10 @@
-"""Certificates and keys that must be fetched, and the one way in which the door fetches anything.
+"""Fetches and caches signing certificates and keys. The receiver makes no other outgoing requests.
 
-A signature family decides who may be asked (`FetchingCheck.wanted`), and `http_client/client.py` asks. Here: HTTPS
-alone, one fetch at a time per key, a budget of fetches for each source, and a bounded cache. A key counts for a day,
-and one that is in use is renewed in the background before that. A failed fetch is Unavailable (503, it is sent again),
-never a verdict. While a host does not answer, the key that it gave counts on.
+A signature family decides which key a delivery needs and where it is fetched from (`FetchingCheck.key_to_fetch`). This
+module fetches over HTTPS only, one fetch at a time per key, with a budget of fetches per source and a bounded cache.
+
+A key is valid for a day, and a key in use is renewed in the background before that. A failed fetch raises Unavailable
+(503, so the sender retries) and never decides about a signature. While a host is down, its last key stays valid.
 """
 
 import asyncio
@@ -17,82 +18,82 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from oncehook.concurrency.clock import SYSTEM, Clock
-from oncehook.http_client.client import Address, Outgoing, look_up_name
-from oncehook.http_client.exchange import Answer
+from oncehook.http_client.client import Address, HttpClient, resolve_name
+from oncehook.http_client.exchange import Response
 from oncehook.model.errors import SendFailed, Unavailable
 from oncehook.observability import signals
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
-Fetch = Callable[..., Awaitable[bytes]]  # an address, and what is posted there, if anything → the answer
+Fetch = Callable[..., Awaitable[bytes]]  # (address[, body to POST]) → the body of the response
 
 TIME_LIMIT = 5.0
 MOST_BYTES = 64 * 1024
-MOST_KEPT = 64
+MOST_CACHED = 64
 MOST_FETCHING = 2
 MOST_A_MINUTE = 30
-"""Both for each source."""
+"""MOST_FETCHING (concurrent fetches) and MOST_A_MINUTE limit each source."""
 
-KEPT_SECONDS = 24 * 3600.0
-RENEWED_AFTER = 20 * 3600.0
+CACHE_SECONDS = 24 * 3600.0
+RENEW_AFTER = 20 * 3600.0
 STALE_SECONDS = 7 * 24 * 3600.0
-"""How old a key may become while its host does not answer."""
+"""The maximum age of a key whose host does not answer."""
 
 PAUSE = 60.0
-"""So long after a failure the same key is not asked for again."""
+"""Seconds after a failure during which the same key is not requested again."""
 
 
-class NotThere(OSError):
-    """The host answered, and has no such key."""
+class KeyNotFound(OSError):
+    """The host answered that it has no such key."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A key that must be had before a delivery can be verified."""
+class KeyRequest:
+    """A key that must be fetched before a delivery can be verified."""
 
-    name: str  # what it is kept under
+    name: str  # its name in the cache
     address: str
-    content: bytes = field(default=b"", repr=False)  # what is posted there; it may hold credentials
-    load: Callable[[bytes], Any] | None = None  # the answer → the key; a certificate unless given
+    content: bytes = field(default=b"", repr=False)  # the body to POST, which may hold credentials; empty for GET
+    load: Callable[[bytes], Any] | None = None  # parses the response; the default reads a certificate
 
 
 async def fetch(
     url: str, content: bytes = b"", *, context: ssl.SSLContext | None = None, dial: tuple[str, int] | None = None
 ) -> bytes:
-    """GET an https address, or POST JSON there: 200 or an OSError, within the time limit.
+    """Fetches an https address with GET, or with POST if there is `content`. Raises OSError unless the status is 200.
 
-    `dial` connects elsewhere, for tests. The address is trusted, wherever it is: who may be asked was decided by its
-    name, and a cloud's own services may well have private addresses.
+    `dial` connects to another address, for tests. Private addresses are allowed: the signature family has already
+    checked the host's name, and the services of a cloud may have private addresses.
     """
     if not url.startswith("https://") or url.startswith("https:///"):
-        raise OSError("only https is fetched, from a host")
+        raise OSError("the address is not https with a host")
     if context is None:
         context = await asyncio.to_thread(_trusted_roots)
     try:
-        answer = await _ask(url, content, context, dial)
+        response = await _send(url, content, context, dial)
     except SendFailed as error:
         raise OSError(str(error)) from None
-    if answer.status in (404, 410):
-        raise NotThere(f"it answered {answer.status}")
-    if answer.status != 200:
-        raise OSError(f"it answered {answer.status}")
-    if not answer.whole:
-        raise OSError("it answered with too much")
-    return answer.body
+    if response.status in (404, 410):
+        raise KeyNotFound(f"the host answered {response.status}")
+    if response.status != 200:
+        raise OSError(f"the host answered {response.status}")
+    if not response.whole:
+        raise OSError(f"the response is larger than {MOST_BYTES} bytes")
+    return response.body
 
 
 @cache
 def _trusted_roots() -> ssl.SSLContext:
-    """The certificate authorities of the system, which are read from disk once."""
+    """The system's certificate authorities, read from disk once."""
     return ssl.create_default_context()
 
 
-async def _ask(url: str, content: bytes, context: ssl.SSLContext, dial: tuple[str, int] | None) -> Answer:
-    async def elsewhere(host: str, port: int) -> list[Address]:
-        return [(socket.AF_INET, dial)] if dial else await look_up_name(host, port)
+async def _send(url: str, content: bytes, context: ssl.SSLContext, dial: tuple[str, int] | None) -> Response:
+    async def resolve(host: str, port: int) -> list[Address]:
+        return [(socket.AF_INET, dial)] if dial else await resolve_name(host, port)
 
-    client = Outgoing(context=context, resolve=elsewhere, keep=0)
+    client = HttpClient(context=context, resolve=resolve, keep=0)
     headers = {"Accept": "*/*"}
     if not content:
         return await client.get(url, headers, trusted=True, timeout=TIME_LIMIT, most=MOST_BYTES)
@@ -101,84 +102,84 @@ async def _ask(url: str, content: bytes, context: ssl.SSLContext, dial: tuple[st
 
 
 @dataclass(slots=True)
-class Kept:
-    """A key that was fetched, and how long it counts."""
+class CachedKey:
+    """A fetched key and the times at which it is renewed and expires (monotonic seconds)."""
 
-    wanted: Wanted
+    request: KeyRequest
     key: Any
     fetched: float
-    until: float  # it counts until then
+    expires: float
     renew_at: float  # from then on it is renewed in the background
-    used: bool = False  # since it was fetched: a key that nobody needs is not renewed
+    used: bool = False  # since it was fetched; an unused key is not renewed
 
 
 class Certificates:
-    """Certificates and keys by name. `ensure` fetches one at most once at a time; `get` never waits.
+    """A cache of certificates and keys by name. `ensure` fetches a missing key; `get` never waits.
 
-    Sources share the keys, and each has its own budget of fetches (`for_source`): what strangers make one source fetch
-    is no other source's loss.
+    All sources share the cached keys. Each source has its own budget of fetches (`for_source`), so unauthenticated
+    requests to one source cannot use up the fetches of another.
     """
 
     def __init__(self, fetch: Fetch = fetch, clock: Clock = SYSTEM) -> None:
         self.fetch = fetch
         self.clock = clock
-        self._kept: dict[str, Kept] = {}
+        self._cached: dict[str, CachedKey] = {}
         self._fetching: dict[str, asyncio.Task[None]] = {}
-        self._missing: dict[str, float] = {}  # keys that were not there, and until when they are not asked for again
-        self._begin_budget()
+        self._missing: dict[str, float] = {}  # names of keys that do not exist → when to ask the host again
+        self._reset_budget()
 
     def for_source(self) -> "Certificates":
-        """The same keys, with a budget of its own."""
-        own = copy(self)
-        own._begin_budget()
-        return own
+        """The same cache with a separate budget of fetches."""
+        separate = copy(self)
+        separate._reset_budget()
+        return separate
 
-    def _begin_budget(self) -> None:
-        self._begun: deque[float] = deque(maxlen=MOST_A_MINUTE)
+    def _reset_budget(self) -> None:
+        self._fetch_times: deque[float] = deque(maxlen=MOST_A_MINUTE)
         self._busy = 0
 
     def get(self, name: str) -> Any:
-        """The key of this name, or None; a certificate is kept under its address."""
-        kept = self._kept.get(name)
-        if kept is None or kept.until <= self.clock.monotonic():
+        """The key of this name, or None. The name of a certificate is its address."""
+        cached = self._cached.get(name)
+        if cached is None or cached.expires <= self.clock.monotonic():
             return None
-        kept.used = True
-        return kept.key
+        cached.used = True
+        return cached.key
 
-    async def ensure(self, wanted: "Wanted | str") -> bool:
-        """Have this key, or raise Unavailable. False if it was here already."""
-        if isinstance(wanted, str):
-            wanted = Wanted(wanted, wanted)
-        if self.get(wanted.name) is not None:
+    async def ensure(self, request: "KeyRequest | str") -> bool:
+        """Fetches a key unless it is cached, and returns whether it was fetched. Raises Unavailable."""
+        if isinstance(request, str):
+            request = KeyRequest(request, request)
+        if self.get(request.name) is not None:
             return False
-        if self._missing.get(wanted.name, 0.0) > self.clock.monotonic():
-            raise Unavailable("the signing key was not found a moment ago", retry_after=30)
-        task = self._fetching.get(wanted.name)
+        if self._missing.get(request.name, 0.0) > self.clock.monotonic():
+            raise Unavailable("the host answered a moment ago that the signing key does not exist", retry_after=30)
+        task = self._fetching.get(request.name)
         try:
-            await asyncio.shield(task or self._start_counted(wanted))
+            await asyncio.shield(task or self._start_counted(request))
         except Unavailable:
-            if not self._prolong(wanted.name):
+            if not self._extend(request.name):
                 raise
         return True
 
     def renew(self) -> None:
-        """Begin to renew the keys that are in use and will be too old soon. The old ones count meanwhile."""
+        """Starts to renew keys that are in use and expire soon. The old keys stay valid until then."""
         now = self.clock.monotonic()
-        due = [kept for kept in self._kept.values() if kept.renew_at <= now and kept.used]
-        for kept in due[:MOST_FETCHING]:
-            if kept.wanted.name not in self._fetching:
-                kept.renew_at = now + PAUSE
-                self._start(kept.wanted.name, self._renew(kept))
+        due = [cached for cached in self._cached.values() if cached.renew_at <= now and cached.used]
+        for cached in due[:MOST_FETCHING]:
+            if cached.request.name not in self._fetching:
+                cached.renew_at = now + PAUSE
+                self._start(cached.request.name, self._renew(cached))
 
-    async def visit(self, url: str, content: bytes = b"") -> bytes:
-        """What stands at an address. Raises OSError; Unavailable when too many were asked for in the last minute."""
+    async def fetch_counted(self, url: str, content: bytes = b"") -> bytes:
+        """Fetches an address within the source's budget. Raises OSError; Unavailable if the budget is used up."""
         now = self.clock.monotonic()
-        if len(self._begun) == MOST_A_MINUTE and self._begun[0] > now - 60:
-            raise Unavailable("too much was fetched in the last minute", retry_after=30)
-        self._begun.append(now)
-        return await self._ask(url, content)
+        if len(self._fetch_times) == MOST_A_MINUTE and self._fetch_times[0] > now - 60:
+            raise Unavailable("the source fetched too many addresses in the last minute", retry_after=30)
+        self._fetch_times.append(now)
+        return await self._fetch_uncounted(url, content)
 
-    async def _ask(self, url: str, content: bytes) -> bytes:
+    async def _fetch_uncounted(self, url: str, content: bytes) -> bytes:
         return await self.fetch(url, *([content] if content else []))
 
     def _start(self, name: str, fetching: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -186,59 +187,61 @@ class Certificates:
         task.add_done_callback(lambda _: self._fetching.pop(name, None))
         return task
 
-    def _start_counted(self, wanted: Wanted) -> "asyncio.Task[None]":
+    def _start_counted(self, request: KeyRequest) -> "asyncio.Task[None]":
         if self._busy >= MOST_FETCHING:
-            raise Unavailable("too many certificates are being fetched")
-        task = self._start(wanted.name, self._fetch(wanted))
+            raise Unavailable("too many keys of the source are being fetched")
+        task = self._start(request.name, self._fetch(request))
         self._busy += 1
-        task.add_done_callback(self._is_free)
+        task.add_done_callback(self._fetch_ended)
         return task
 
-    def _is_free(self, task: "asyncio.Task[None]") -> None:
+    def _fetch_ended(self, task: "asyncio.Task[None]") -> None:
         self._busy -= 1
 
-    async def _fetch(self, wanted: Wanted) -> None:
+    async def _fetch(self, request: KeyRequest) -> None:
         try:
-            self._keep(wanted, (wanted.load or _load)(await self.visit(wanted.address, wanted.content)))
+            content = await self.fetch_counted(request.address, request.content)
+            self._store(request, (request.load or _load_certificate)(content))
         except (OSError, ValueError) as error:
-            if isinstance(error, (NotThere, ValueError)):
-                self._kept.pop(wanted.name, None)  # the host has answered: what it gave before counts no more
-            if isinstance(error, NotThere):
-                _put(self._missing, wanted.name, self.clock.monotonic() + PAUSE)
+            if isinstance(error, (KeyNotFound, ValueError)):
+                self._cached.pop(request.name, None)  # the host has answered: the key that it sent before is invalid
+            if isinstance(error, KeyNotFound):
+                _put(self._missing, request.name, self.clock.monotonic() + PAUSE)
             raise Unavailable(f"the signing key could not be fetched: {error}", retry_after=20) from error
 
-    async def _renew(self, kept: Kept) -> None:
-        wanted = kept.wanted
+    async def _renew(self, cached: CachedKey) -> None:
+        request = cached.request
         try:
-            self._keep(wanted, (wanted.load or _load)(await self._ask(wanted.address, wanted.content)))
+            content = await self._fetch_uncounted(request.address, request.content)
+            self._store(request, (request.load or _load_certificate)(content))
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and not isinstance(error, NotThere):
-                self._prolong(wanted.name)
-            signals.emit("key_renewal_failed", key=wanted.name, error=str(error))
+            if isinstance(error, OSError) and not isinstance(error, KeyNotFound):
+                self._extend(request.name)
+            signals.emit("key_renewal_failed", key=request.name, error=str(error))
 
-    def _keep(self, wanted: Wanted, key: Any) -> None:
+    def _store(self, request: KeyRequest, key: Any) -> None:
         now = self.clock.monotonic()
-        _put(self._kept, wanted.name, Kept(wanted, key, now, now + KEPT_SECONDS, now + RENEWED_AFTER))
+        _put(self._cached, request.name, CachedKey(request, key, now, now + CACHE_SECONDS, now + RENEW_AFTER))
 
-    def _prolong(self, name: str) -> bool:
-        """Let an old key count on while its host does not answer; False if there is none, or it is too old for that."""
-        kept, now = self._kept.get(name), self.clock.monotonic()
-        if kept is None or now >= kept.fetched + STALE_SECONDS:
+    def _extend(self, name: str) -> bool:
+        """Keeps an old key valid while its host does not answer. Returns False if there is none, or it is too old."""
+        cached, now = self._cached.get(name), self.clock.monotonic()
+        if cached is None or now >= cached.fetched + STALE_SECONDS:
             return False
-        kept.until = max(kept.until, now + 2 * PAUSE)
+        cached.expires = max(cached.expires, now + 2 * PAUSE)
         return True
 
 
 def _put(table: dict[str, Any], name: str, value: Any) -> None:
-    """The newest stand last, and the oldest make room."""
+    """Adds an entry as the newest, and removes the oldest if the table is full."""
     table.pop(name, None)
-    while len(table) >= MOST_KEPT:
+    while len(table) >= MOST_CACHED:
         table.pop(next(iter(table)))
     table[name] = value
 
 
-def _load(content: bytes) -> "Certificate":
-    """Raises ValueError for what is not the certificate of an RSA key: only those can be asked to verify."""
+def _load_certificate(content: bytes) -> "Certificate":
+    """Parses a PEM certificate. Raises ValueError unless its key is RSA, which every verifier of certificates needs."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
     from cryptography.x509 import load_pem_x509_certificate
@@ -247,7 +250,7 @@ def _load(content: bytes) -> "Certificate":
         certificate = load_pem_x509_certificate(content)
         key = certificate.public_key()
     except UnsupportedAlgorithm as error:
-        raise ValueError("it is a certificate of an unknown kind") from error
+        raise ValueError("it is a certificate with an unknown kind of key") from error
     if not isinstance(key, RSAPublicKey):
-        raise ValueError("it is not the certificate of an RSA key")
+        raise ValueError("it is not a certificate with an RSA key")
     return certificate

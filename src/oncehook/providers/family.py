@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
-from oncehook.providers.certificates import Certificates, Wanted
+from oncehook.providers.certificates import Certificates, KeyRequest
 from oncehook.providers.key_pairs import Pair
 from oncehook.providers.signatures import Key
 from oncehook.providers.template import Body
@@ -49,7 +49,7 @@ class FetchingCheck(Protocol):
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None: ...
 
-    def wanted(self, delivery: Delivery, body: Body) -> Wanted | str | None:
+    def key_to_fetch(self, delivery: Delivery, body: Body) -> KeyRequest | str | None:
         """The key or certificate to fetch for this delivery. None for a delivery that could never verify."""
 
     def stamp(self, delivery: Delivery, body: Body) -> bytes | None:

@@ -9,7 +9,7 @@ from oncehook.config.settings import SourceSettings
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.values import duration
-from oncehook.providers.certificates import Certificates, Wanted
+from oncehook.providers.certificates import Certificates, KeyRequest
 from oncehook.providers.definition import Provider, Signature
 from oncehook.providers.expressions import moment
 from oncehook.providers.family import Check, Context, FetchingCheck
@@ -70,7 +70,7 @@ class Verifier:
             raise Rejected("bad_signature", NO_ADDRESS)
         raise Rejected("bad_signature", "no signature in the request matches a secret of the source")
 
-    def certificate_wanted(self, delivery: Delivery, now: float | None = None) -> Wanted | str | None:
+    def key_to_fetch(self, delivery: Delivery, now: float | None = None) -> KeyRequest | str | None:
         """The certificate or key that must be fetched before this delivery can be verified, if any.
 
         Raises Rejected for a delivery that no certificate could make authentic; with `now`, for one that is too old
@@ -78,11 +78,11 @@ class Verifier:
         """
         body = Body(delivery, self.provider.sends_form)
         for check in self.fetching:
-            wanted = check.wanted(delivery, body)
-            if wanted is not None:
+            request = check.key_to_fetch(delivery, body)
+            if request is not None:
                 if now is not None and self.window is not None and check.stamped:
                     _check_window(check.stamp(delivery, body), self.window, now)
-                return wanted
+                return request
         return None
 
 

@@ -44,9 +44,9 @@ class Verifying:
 
     async def fetch_keys(self, source: Source, verifier: Verifier, delivery: Delivery, now: float) -> None:
         """Fetch the certificates and keys that a delivery names and that are not here yet."""
-        find = partial(verifier.certificate_wanted, now=now)
+        find = partial(verifier.key_to_fetch, now=now)
         for _ in range(MOST_KEYS):
-            wanted = await self.run(delivery, find)
-            if wanted is None or not await source.certificates.ensure(wanted):
+            request = await self.run(delivery, find)
+            if request is None or not await source.certificates.ensure(request):
                 break
         source.certificates.renew()

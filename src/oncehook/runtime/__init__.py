@@ -24,8 +24,8 @@ from oncehook.handlers.forward import POLICY, Forward
 from oncehook.handlers.outbox import Outbox
 from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handlers
 from oncehook.handlers.roster import Roster
-from oncehook.http_client.circuit_breaker import Target as ForwardTarget
-from oncehook.http_client.client import Outgoing
+from oncehook.http_client.circuit_breaker import CircuitBreaker
+from oncehook.http_client.client import HttpClient
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.receipt import Receipt
 from oncehook.model.retry import Retry, with_fields
@@ -97,10 +97,10 @@ class Runtime:
             self.store, self.sources, settings, clock=clock, wake=self.wake_worker, announce=announce
         )
         self.readiness = Readiness(self.store)
-        self.outgoing = Outgoing()
-        self.targets: dict[str, ForwardTarget] = {}
+        self.http_client = HttpClient()
+        self.breakers: dict[str, CircuitBreaker] = {}
         self.forwards: dict[str, Forward] = {}
-        posting = Posting(self.outgoing, configuration.settings.effect_targets, self.targets, clock)
+        posting = Posting(self.http_client, configuration.settings.effect_targets, self.breakers, clock)
         self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))  # addresses of the file only
         self.email_projection: EmailProjection | None = None
         self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
@@ -139,7 +139,7 @@ class Runtime:
             self.store,
             read_alerts(self.configuration.alerts),
             self.sources,
-            self.outgoing,
+            self.http_client,
             base=self.configuration.dashboard.get("public_url"),
             clock=self.clock,
         )
@@ -174,7 +174,7 @@ class Runtime:
         retry = with_fields(Retry(), source.retry, f"sources.{name}.retry")
         self.handlers.set_defaults(name, retry=retry, timeout=settings.timeout or DEFAULT_TIMEOUT)
         if settings.forward is not None:
-            forward = Forward(source, self.outgoing, self.targets, trusted=in_file, clock=self.clock)
+            forward = Forward(source, self.http_client, self.breakers, trusted=in_file, clock=self.clock)
             self.handlers.add(forward.handler)
             self.forwards[name] = forward
         if settings.email:
@@ -309,7 +309,7 @@ class Runtime:
         await self.roster.stop()
         await self.end_work()
         await self._stop_heart()
-        await self.outgoing.close()
+        await self.http_client.close()
         await self.reception.stop()
         await self.announcer.stop()
 

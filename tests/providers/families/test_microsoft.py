@@ -76,7 +76,7 @@ def source(served: Served | None = None, **settings: Any) -> Source:
 async def is_accepted(source: Source, delivery: Delivery) -> bool:
     assert source.verifier is not None and source.fetches_certificates
     for _ in range(4):
-        wanted = source.verifier.certificate_wanted(delivery)
+        wanted = source.verifier.key_to_fetch(delivery)
         if wanted is None or not await source.certificates.ensure(wanted):
             break
     try:

@@ -181,7 +181,7 @@ def message(**changes: Any) -> Delivery:
 
 async def verify(source: Source, delivery: Delivery, now: float = NOW) -> int:
     assert source.verifier is not None
-    wanted = source.verifier.certificate_wanted(delivery)
+    wanted = source.verifier.key_to_fetch(delivery)
     if wanted:
         await source.certificates.ensure(wanted)
     return source.verifier.verify(delivery, now)
@@ -209,7 +209,7 @@ async def test_a_topic_that_is_not_in_the_list_is_refused_and_nothing_is_fetched
     if "\n" not in topic and topic:
         foreign = message(TopicArn=topic)  # authentic in every way, only not ours
     with pytest.raises(Rejected) as caught:
-        source.verifier.certificate_wanted(foreign)
+        source.verifier.key_to_fetch(foreign)
     assert caught.value.reason == "bad_signature"
     with pytest.raises(Rejected):
         source.verifier.verify(foreign, NOW)
@@ -241,7 +241,7 @@ def test_a_forged_message_with_a_certificate_of_its_own_is_refused_without_a_fet
     source = fetching()
     assert source.verifier is not None
     forged = message(SigningCertURL=f"{origin}/{PEM}")
-    assert source.verifier.certificate_wanted(forged) is None
+    assert source.verifier.key_to_fetch(forged) is None
     with pytest.raises(Rejected):
         source.verifier.verify(forged, NOW)
 
@@ -256,5 +256,5 @@ def test_a_field_of_another_kind_is_refused_and_needs_no_certificate(name: str, 
     delivery = message(Subject="s")
     odd = changed(delivery, body=put(delivery.body, name, value))
     with pytest.raises(Rejected):
-        assert source.verifier.certificate_wanted(odd) is None or value is None
+        assert source.verifier.key_to_fetch(odd) is None or value is None
         source.verifier.verify(odd, NOW)

@@ -13,7 +13,7 @@ import msgspec
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.delivery import Delivery
-from oncehook.providers.certificates import Wanted
+from oncehook.providers.certificates import KeyRequest
 from oncehook.providers.definition import Provider, Signature
 from oncehook.providers.families.each import EachCheck, EachFamily, read_elements
 from oncehook.providers.family import Check, Context, Keys, Match, NamedBy
@@ -69,11 +69,11 @@ class MicrosoftCheck(EachCheck):
             return None
         return found if tokens or not self._has_resource_data(body) else None
 
-    def wanted(self, delivery: Delivery, body: Body) -> Wanted | None:
+    def key_to_fetch(self, delivery: Delivery, body: Body) -> KeyRequest | None:
         """Nothing is fetched for a stranger: clientState comes first."""
         if super().matches(delivery, body) is None:
             return None
-        missing = (wanted(token.key_name) for token in self._tokens(body) or ())
+        missing = (key_request(token.key_name) for token in self._tokens(body) or ())
         return next((one for one in missing if self.certificates.get(one.name) is None), None)
 
     def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
@@ -95,16 +95,16 @@ class MicrosoftCheck(EachCheck):
         return tokens if all(token.claims.are_for(self.app_id, now) for token in tokens) else None
 
     def _is_genuine(self, token: Token[Claims]) -> bool:
-        key = self.certificates.get(wanted(token.key_name).name)
+        key = self.certificates.get(key_request(token.key_name).name)
         return key is not None and TOKENS.is_signed_by(key, token)
 
     def _has_resource_data(self, body: Body) -> bool:
         return any(read_field(element, "encryptedContent") is not None for element in self._elements(body))
 
 
-def wanted(key_name: str) -> Wanted:
+def key_request(key_name: str) -> KeyRequest:
     """How to fetch the key of a name."""
-    return Wanted(f"{KEYS}#{key_name}", KEYS, load=partial(load_key, key_name))
+    return KeyRequest(f"{KEYS}#{key_name}", KEYS, load=partial(load_key, key_name))
 
 
 def load_key(key_name: str, content: bytes) -> Key:

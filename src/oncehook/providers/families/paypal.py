@@ -67,7 +67,7 @@ class PayPalCheck:
                 return index, delivery.headers[TIME]
         return None
 
-    def wanted(self, delivery: Delivery, body: Body) -> str | None:
+    def key_to_fetch(self, delivery: Delivery, body: Body) -> str | None:
         if self.keys or self._message(delivery) is None:
             return None
         return certificate_url(delivery.headers, sandbox=self.sandbox)

@@ -13,7 +13,7 @@ import msgspec
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers import key_pairs
-from oncehook.providers.certificates import Wanted
+from oncehook.providers.certificates import KeyRequest
 from oncehook.providers.definition import Provider, Signature
 from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
 from oncehook.providers.jwt import NOT_A_KEY, Token, Tokens, load_p256_key
@@ -72,13 +72,13 @@ class PlaidCheck:
                 return index, _issued(token)
         return None
 
-    def wanted(self, delivery: Delivery, body: Body) -> Wanted | None:
+    def key_to_fetch(self, delivery: Delivery, body: Body) -> KeyRequest | None:
         token = self._token(delivery)
         if token is None or not self.credentials:
             return None
-        if any(self.certificates.get(one.name) is not None for one in self._asked(token)):
+        if any(self.certificates.get(one.name) is not None for one in self._key_requests(token)):
             return None
-        return self._asked(token)[0]
+        return self._key_requests(token)[0]
 
     def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
         token = self._token(delivery)
@@ -94,15 +94,17 @@ class PlaidCheck:
         return token if digest.isascii() and hmac.compare_digest(expected, digest) else None
 
     def _keys(self, token: Token[Claims]) -> Keys:
-        fetched = [(index, self.certificates.get(self._ask(token, key).name)) for index, key in self.credentials]
+        fetched = [
+            (index, self.certificates.get(self._key_request(token, key).name)) for index, key in self.credentials
+        ]
         pinned = [(index, one.key) for index, one in self.pinned if one.name in (None, token.key_name)]
         return [*pinned, *((index, key) for index, key in fetched if key is not None)]
 
-    def _asked(self, token: Token[Claims]) -> Sequence[Wanted]:
-        return [self._ask(token, credentials) for _, credentials in self.credentials]
+    def _key_requests(self, token: Token[Claims]) -> Sequence[KeyRequest]:
+        return [self._key_request(token, credentials) for _, credentials in self.credentials]
 
-    def _ask(self, token: Token[Claims], credentials: str) -> Wanted:
-        return wanted(token.key_name, credentials, sandbox=self.sandbox)
+    def _key_request(self, token: Token[Claims], credentials: str) -> KeyRequest:
+        return key_request(token.key_name, credentials, sandbox=self.sandbox)
 
 
 def _issued(token: Token[Claims]) -> bytes:
@@ -134,12 +136,12 @@ def name_of(content: str) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def wanted(key_name: str, credentials: str, *, sandbox: bool) -> Wanted:
+def key_request(key_name: str, credentials: str, *, sandbox: bool) -> KeyRequest:
     """How to ask Plaid for the key of a name: `credentials` are client_id:secret."""
     host = "sandbox.plaid.com" if sandbox else "production.plaid.com"
     client, _, secret = credentials.partition(":")
     content = msgspec.json.encode({"client_id": client, "secret": secret, "key_id": key_name})
-    return Wanted(f"{host}#{key_name}", f"https://{host}/webhook_verification_key/get", content, load_jwk)
+    return KeyRequest(f"{host}#{key_name}", f"https://{host}/webhook_verification_key/get", content, load_jwk)
 
 
 class PlaidFamily(Family):

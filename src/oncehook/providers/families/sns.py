@@ -96,7 +96,7 @@ class SnsCheck:
                 return index, fields["Timestamp"].encode("utf-8", "surrogatepass")
         return None
 
-    def wanted(self, delivery: Delivery, body: Body) -> str | None:
+    def key_to_fetch(self, delivery: Delivery, body: Body) -> str | None:
         """Nothing is fetched for a stranger: what is not for a topic of this source needs no certificate."""
         fields = self._fields(body)
         return None if self.keys or signed_message(fields) is None else certificate_url(fields)
@@ -129,7 +129,7 @@ async def _confirm_subscription(exchange: Exchange) -> Answer:
     if url is None:
         raise Rejected("malformed", "SubscribeURL is not an address of SNS")
     try:
-        await exchange.host.certificates.visit(url)
+        await exchange.host.certificates.fetch_counted(url)
     except OSError as error:
         raise Unavailable(f"the subscription could not be confirmed: {error}", retry_after=20) from error
     return 200, b"confirmed", TEXT
