@@ -23,7 +23,7 @@ from oncehook.testing import advance, deliver, drain, post
 from tests.support.alerts import SECRET, configured, look, names
 from tests.support.events import Rows, stripe_body
 from tests.support.http_target import Receiver, receiving, said
-from tests.support.work import until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -131,9 +131,9 @@ async def test_a_hung_handler_is_seen_within_the_lag(make_inbox: Make, rows: Row
     async with inbox.lifespan():
         for number in range(12):
             await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
-        await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processing'") == [(12,)])
+        await eventually(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processing'") == [(12,)])
         assert (await inbox._runtime.store.stats.lags()) == {}  # nothing waits: the workers hold it all
-        await until(lambda: rows(INCIDENTS) == [("lag", "stripe", 0)])
+        await eventually(lambda: rows(INCIDENTS) == [("lag", "stripe", 0)])
         let_go.set()
     (value,) = rows("SELECT value FROM webhook_incidents")[0]
     assert value > 3

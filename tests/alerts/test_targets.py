@@ -24,7 +24,7 @@ from tests.support.alerts import SECRET, MailBox, configured, look, mail_server
 from tests.support.events import Rows, stripe_body
 from tests.support.http_target import receiving, said, stall_after
 from tests.support.tls_server import issue, pem
-from tests.support.work import until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -212,7 +212,7 @@ time.sleep(600)
     hangs = target(command=[sys.executable, "-c", script, str(tmp_path / "child")], timeout="1s")
     assert await failure(hangs) == f"{python} did not end within 1 s"
     child = int((tmp_path / "child").read_text())
-    await until(lambda: not is_running(child))
+    await eventually(lambda: not is_running(child))
 
 
 def is_running(process: int) -> bool:
@@ -333,7 +333,7 @@ async def test_telling_goes_on_beside_the_watch_and_ends_with_a_stop(make_inbox:
             await deliver(inbox, "stripe", stripe_body("evt_1"))
             await advance(inbox, "10m")
             inbox._runtime.alerts.start()
-            await until(lambda: bool(stuck.requests) and bool(well.requests))
+            await eventually(lambda: bool(stuck.requests) and bool(well.requests))
             async with asyncio.timeout(5):
                 await inbox._runtime.alerts.stop()
         assert len(well.requests) == 1

@@ -4,9 +4,9 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import Opened, Service
-from tests.browser.test_pages import until
 from tests.support.email_payloads import SG, sendgrid
 from tests.support.servers import ask
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("browser")
 PATHS = [
@@ -49,8 +49,8 @@ def filled(sqlite_service: Service) -> Service:
         sqlite_service.send(f"evt_look_dead_{n}", "charge.failed", data={"object": {"id": f"card_{n}"}})
     sqlite_service.send("evt_look_mail", "customer.created", data={"object": {"id": "cus_1", "mail": ["jane", "joe"]}})
     sqlite_service.mailed(sendgrid("delivered"), sendgrid("bounce", type="bounce", reason="550 nobody here"))
-    until(lambda: bool(sqlite_service.api("/api/email/suppressed")["suppressions"]))
-    until(lambda: sqlite_service.api("/api/effects")["counts"]["failed"] > 1)
+    wait_until(lambda: bool(sqlite_service.api("/api/email/suppressed")["suppressions"]))
+    wait_until(lambda: sqlite_service.api("/api/effects")["counts"]["failed"] > 1)
     ask(sqlite_service.database, "INSERT OR IGNORE INTO webhook_pauses (source, actor) VALUES ('calendly', 'jane')")
     return sqlite_service
 

@@ -11,9 +11,9 @@ from playwright.sync_api import Browser, expect
 
 from oncehook.web.auth import hash_password
 from tests.browser.conftest import PASSWORD
-from tests.browser.test_pages import until
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.servers import free_port
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("browser")
 SHOP = """
@@ -51,7 +51,7 @@ def shop(tmp_path: Path) -> Iterator[str]:
         except httpx.TransportError:
             return False
 
-    until(answers)
+    wait_until(answers)
     yield address
     process.terminate()
     try:

@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Callable
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -11,21 +10,15 @@ from tests.browser.conftest import Opened, Service
 from tests.support.email_payloads import JANE, SG, sendgrid
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.servers import ask
+from tests.support.waiting import wait_until
 
 NAVIGATION = ["Overview", "Events", "Dead letters", "Effects", "Email", "Sources", "Audit"]
 pytestmark = pytest.mark.xdist_group("browser")
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
-
-
 def until_settled(service: Service, *receipts: int) -> None:
     """Until a worker is done with these."""
-    until(lambda: all(service.api(f"/api/events/{one}")["status"] in ("processed", "failed") for one in receipts))
+    wait_until(lambda: all(service.api(f"/api/events/{one}")["status"] in ("processed", "failed") for one in receipts))
 
 
 def test_from_nothing_to_the_first_event_without_a_reload(service: Service, open_page: Opened) -> None:
@@ -119,7 +112,7 @@ def test_sources_and_the_audit_are_there(service: Service, open_page: Opened) ->
 
 def test_effects_are_looked_at_and_tried_again(service: Service, open_page: Opened) -> None:
     receipt = service.send("evt_mail", "customer.created", data={"object": {"id": "cus_1", "mail": ["jane", "joe"]}})
-    until(lambda: service.api(f"/api/effects?receipt={receipt}&status=failed")["effects"][1:] != [])
+    wait_until(lambda: service.api(f"/api/effects?receipt={receipt}&status=failed")["effects"][1:] != [])
     page = open_page(service, path="/effects?target=mail")
     expect(page.locator("tbody tr")).to_have_count(2)
     page.get_by_role("link", name="joe 1 evt_mail").click()
@@ -128,7 +121,7 @@ def test_effects_are_looked_at_and_tried_again(service: Service, open_page: Open
     expect(page.get_by_role("link", name="customer.created")).to_have_attribute("href", f"/events/{receipt}")
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status")).to_contain_text("It was replayed")
-    until(lambda: len(service.api(f"/api/effects?receipt={receipt}&status=failed")["effects"]) == 2)
+    wait_until(lambda: len(service.api(f"/api/effects?receipt={receipt}&status=failed")["effects"]) == 2)
     page.goto("/effects?target=mail")
     page.get_by_role("link", name="Replay the failed of these …").click()
     expect(page.get_by_role("heading", name="Replay 2 effects?")).to_be_visible()
@@ -141,7 +134,7 @@ def test_effects_are_looked_at_and_tried_again(service: Service, open_page: Open
 def test_a_message_is_looked_up_and_an_address_suppressed_and_allowed(service: Service, open_page: Opened) -> None:
     now = int(time.time())
     service.mailed(sendgrid("delivered", now), sendgrid("bounce", now + 1, type="bounce", reason="550 nobody here"))
-    until(lambda: service.api("/api/email/suppressed")["suppressions"] != [])
+    wait_until(lambda: service.api("/api/email/suppressed")["suppressions"] != [])
     page = open_page(service, path="/email")
     expect(page.get_by_role("img", name=re.compile("1 bounced in the last 30 days"))).to_be_visible()
     page.get_by_role("link", name="By domain").click()
@@ -172,7 +165,7 @@ def test_a_source_is_paused_and_resumed_and_the_doctor_speaks(service: Service, 
         service.client.post("/webhooks/stripe", content=body, headers=stripe_headers(body, "another"))
         return ask(service.database, "SELECT max(id) FROM webhook_rejections") != before
 
-    until(is_sampled)
+    wait_until(is_sampled)
     page = open_page(service, path="/sources")
     card = page.locator("#source-stripe")
 
@@ -181,7 +174,7 @@ def test_a_source_is_paused_and_resumed_and_the_doctor_speaks(service: Service, 
         page.reload()
         return "The signature is right with a secret of source calendly." in card.inner_text()
 
-    until(is_told)
+    wait_until(is_told)
     expect(page.locator("#source-calendly")).to_contain_text("is not confirmed from its own text")
     card.get_by_text("Pause its processing").click()
     card.get_by_role("button", name="Pause stripe").click()

@@ -7,8 +7,9 @@ import httpx
 import pytest
 
 from tests.browser.conftest import Opened, Service
-from tests.browser.test_pages import until, until_settled
+from tests.browser.test_pages import until_settled
 from tests.support.email_payloads import sendgrid
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -115,8 +116,8 @@ def mailed(service: Service) -> None:
         for n, payload in enumerate(PAYLOADS)
     ]  # fmt: skip
     service.mailed(*bounces)
-    until(lambda: service.api("/api/effects?limit=500")["counts"]["failed"] >= 60)
-    until(lambda: sum(row["events"] for row in service.api("/api/email/counts?by=type")["counts"]) >= 60)
+    wait_until(lambda: service.api("/api/effects?limit=500")["counts"]["failed"] >= 60)
+    wait_until(lambda: sum(row["events"] for row in service.api("/api/email/counts?by=type")["counts"]) >= 60)
 
 
 def test_no_payload_is_run_wherever_it_stands(sqlite_service: Service, open_page: Opened) -> None:

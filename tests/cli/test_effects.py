@@ -12,7 +12,7 @@ from oncehook import Effect, Event, Fail, Inbox
 from tests.support.command_line import Run
 from tests.support.events import Rows, make_claim
 from tests.support.serve import ONCEHOOK, write_config
-from tests.support.work import until
+from tests.support.waiting import eventually
 
 HOOKS = """
 from oncehook import Event, Inbox
@@ -63,9 +63,9 @@ def filled(in_folder: Path, database: str, make_inbox: Callable[..., Inbox], row
                 await inbox._runtime.store.claims.insert([make_claim(event_id)])
                 inbox._runtime.worker.wake()  # type: ignore[union-attr]
                 done = f"SELECT count(*) FROM webhook_receipts WHERE event_id = '{event_id}' AND status = 'processed'"
-                await until(lambda done=done: rows(done) == [(1,)])  # type: ignore[misc]
+                await eventually(lambda done=done: rows(done) == [(1,)])  # type: ignore[misc]
             finished = "SELECT count(*) FROM webhook_effects WHERE status IN ('done', 'failed')"
-            await until(lambda: rows(finished) == [(2,)])
+            await eventually(lambda: rows(finished) == [(2,)])
 
     asyncio.run(fill())
     (in_folder / "hooks.py").write_text(HOOKS)
@@ -175,7 +175,7 @@ def paid(event: Event) -> None:
 
 
 async def until_file(path: Path) -> None:
-    await until(path.exists, 60)
+    await eventually(path.exists, within=60)
 
 
 @pytest.mark.parametrize("command", ["serve", "worker"])

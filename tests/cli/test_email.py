@@ -9,12 +9,13 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.testing import post
-from tests.email.test_email import START, settled, until
+from tests.email.test_email import START, settled
 from tests.support.command_line import Run
 from tests.support.email_payloads import JANE, postmark_bounce, sendgrid
 from tests.support.events import Rows
 from tests.support.serve import ONCEHOOK, write_config
 from tests.support.servers import ask
+from tests.support.waiting import eventually
 
 MESSAGE = "QxOyqPXBTJCrtqDtuwUqBA"
 
@@ -205,7 +206,7 @@ def test_a_worker_without_an_app_folds_where_every_source_has_it(database: str, 
     asyncio.run(accept())
     running = subprocess.Popen([str(ONCEHOOK), "worker"], cwd=in_folder, stdout=subprocess.DEVNULL)
     try:
-        asyncio.run(until(lambda: rows("SELECT reason FROM webhook_suppressions") == [("hard_bounce",)]))
+        asyncio.run(eventually(lambda: rows("SELECT reason FROM webhook_suppressions") == [("hard_bounce",)]))
         running.terminate()
         assert running.wait(20) == 0
     finally:

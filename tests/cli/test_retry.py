@@ -1,6 +1,5 @@
 """`oncehook retry`, the button and the API: a waiting retry is due now, on both databases."""
 
-import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.support.command_line import Run
 from tests.support.dashboard import dashboard_of
 from tests.support.events import Rows, make_claim
 from tests.support.serve import write_config
+from tests.support.waiting import eventually
 
 WAITING: dict[str, Any] = {"status": State.RETRYING, "outcome": "retrying", "after": 3600.0, "error": "KeyError: 'x'"}
 DUE = "SELECT event_id FROM webhook_receipts WHERE status = 'retrying' AND next_attempt_at <= {now} ORDER BY id"
@@ -89,11 +89,6 @@ async def test_page_and_api_run_a_waiting_retry_now(make_inbox: Callable[..., In
         if len(attempts) < 3:
             raise RetryLater(3600)
 
-    async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                await asyncio.sleep(0.02)
-
     def is_retrying() -> bool:
         return rows("SELECT status FROM webhook_receipts") == [("retrying",)]
 
@@ -101,15 +96,15 @@ async def test_page_and_api_run_a_waiting_retry_now(make_inbox: Callable[..., In
         (claimed,) = await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         assert inbox._runtime.worker is not None
         inbox._runtime.worker.wake()
-        await until(is_retrying)
+        await eventually(is_retrying)
         page = f"/events/{claimed.receipt}"
         assert "Retry now" in (await browser.get(page)).text
         assert (await browser.submit(f"{page}/retry")).headers["location"] == f"{page}?done=retried"
-        await until(lambda: len(attempts) == 2)
-        await until(is_retrying)
+        await eventually(lambda: len(attempts) == 2)
+        await eventually(is_retrying)
         answer = await program.post(f"/api/events/{claimed.receipt}/retry")
         assert (answer.status_code, answer.json()) == (200, {"receipt": claimed.receipt, "retried": True})
-        await until(lambda: rows("SELECT status FROM webhook_receipts") == [("processed",)])
+        await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("processed",)])
         refused = await program.post(f"/api/events/{claimed.receipt}/retry")
         assert refused.status_code == 409 and refused.json()["error"]["code"] == "not_retrying"
         assert "Retry now" not in (await browser.get(page)).text

@@ -31,6 +31,7 @@ from tests.support.command_line import Run
 from tests.support.events import Rows, make_claim, stripe_body, stripe_headers
 from tests.support.serve import ONCEHOOK, Process, process, write_config
 from tests.support.servers import ask
+from tests.support.waiting import wait_until
 
 HOOKS = """
 from oncehook import Event, Inbox
@@ -91,13 +92,6 @@ def filled(hooks: Path, make_inbox: Callable[..., Inbox]) -> list[int]:
 def states(rows: Rows) -> dict[str, tuple[str, int]]:
     found = rows("SELECT event_id, status, replays FROM webhook_receipts ORDER BY id")
     return {event_id: (status, replays) for event_id, status, replays in found}
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 # -- replay ---------------------------------------------------------------------------------------------------------
@@ -351,7 +345,7 @@ def test_a_worker_works_off_what_a_store_claimed_and_stops_on_sigterm(
 ) -> None:
     on_store(make_inbox, *(make_claim(f"evt_{n:02d}") for n in range(30)))
     with worker(hooks.parent, "--concurrency", "4") as running:
-        until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(30,)])
+        wait_until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(30,)])
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0
     assert rows("SELECT count(*), count(DISTINCT event_id) FROM ledger") == [(30, 30)]
@@ -380,9 +374,9 @@ def test_on_sigterm_a_worker_finishes_what_runs_and_gives_back_what_waits(
         file.write(SLOW)
     on_store(make_inbox, *(make_claim(f"evt_{n}", type="slow") for n in range(4)))
     with worker(folder, "--concurrency", "1") as running:
-        until(lambda: any(folder.glob("evt_*")))
+        wait_until(lambda: any(folder.glob("evt_*")))
         running.send_signal(signal.SIGTERM)
-        until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'received'") == [(3,)])
+        wait_until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'received'") == [(3,)])
         (folder / "go").touch()
         assert running.wait(20) == 0
     found = rows("SELECT status, attempts, count(*) FROM webhook_receipts GROUP BY status, attempts ORDER BY status")
@@ -399,7 +393,7 @@ def test_a_worker_takes_up_what_is_replayed_beside_it(
     )
     with worker(hooks.parent) as running:
         assert run("replay", str(receipt)).code == 0
-        until(lambda: states(rows) == {"evt_1": ("processed", 1)})
+        wait_until(lambda: states(rows) == {"evt_1": ("processed", 1)})
         running.send_signal(signal.SIGINT)
         assert running.wait(20) == 0
     assert rows("SELECT event_id FROM ledger") == [("evt_1",)]
@@ -414,7 +408,7 @@ def test_a_worker_handles_what_a_door_in_another_process_accepts(hooks: Path, ro
             body = stripe_body(event_id)
             address = f"http://127.0.0.1:{door.port}/webhooks/stripe"
             assert httpx.post(address, content=body, headers=stripe_headers(body), verify=False).status_code == 202
-        until(lambda: rows("SELECT event_id FROM ledger ORDER BY event_id") == expected)
+        wait_until(lambda: rows("SELECT event_id FROM ledger ORDER BY event_id") == expected)
         running.send_signal(signal.SIGTERM)
         assert running.wait(20) == 0
         assert door.end() == 0

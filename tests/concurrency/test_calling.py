@@ -26,7 +26,8 @@ from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.rescue import keep_rescuing
 from tests.support.events import Rows
 from tests.support.serve import write_config
-from tests.support.work import QUICK, claim, until
+from tests.support.waiting import eventually
+from tests.support.work import QUICK, claim
 
 pytestmark = pytest.mark.anyio
 
@@ -108,7 +109,7 @@ async def test_whatever_a_handler_gives_to_await_is_awaited(
     inbox.on("stripe", "*", retry=Retry(attempts=1))(shape(handle))
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows(STATES)[0][1] in ("processed", "failed"))
+    await eventually(lambda: rows(STATES)[0][1] in ("processed", "failed"))
     assert rows(STATES) == [("evt_1", "processed", 1, None)]
     assert rows("SELECT note FROM ledger") == [("evt_1",)]
 
@@ -136,7 +137,7 @@ async def test_whatever_an_effect_or_a_fetcher_gives_to_await_is_awaited(
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: bool(rows(EFFECTS)) and rows(EFFECTS)[0][1] in ("done", "failed"))
+    await eventually(lambda: bool(rows(EFFECTS)) and rows(EFFECTS)[0][1] in ("done", "failed"))
     assert rows(EFFECTS) == [("send", "done", 1, None)] and sent == ["paid"]
 
 
@@ -154,7 +155,7 @@ async def test_a_synchronous_session_in_the_loop_fails_and_stops_nothing(
     async with inbox.lifespan():
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
-        await until(all_are(rows, "webhook_receipts", "failed", 1))
+        await eventually(all_are(rows, "webhook_receipts", "failed", 1))
     assert "a synchronous session was used in the event loop" in rows(STATES)[0][3]
 
 
@@ -279,8 +280,8 @@ async def test_an_exit_is_the_failure_of_its_event(inbox: Inbox, rows: Rows, kin
     await claim(inbox, "evt_1", type="exit")
     await claim(inbox, "evt_2", type="ask")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "webhook_effects", "failed", 1))
-    await until(all_are(rows, "webhook_receipts", "failed", 1))
+    await eventually(all_are(rows, "webhook_effects", "failed", 1))
+    await eventually(all_are(rows, "webhook_receipts", "failed", 1))
     assert rows(STATES)[0] == ("evt_1", "failed", 1, "Exited: SystemExit: bye")
     assert rows(EFFECTS) == [("send", "failed", 1, "Exited: SystemExit: bye")]
 
@@ -302,7 +303,7 @@ async def test_of_an_effects_error_only_the_first_line_is_kept(inbox: Inbox, row
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "webhook_effects", "failed", 2))
+    await eventually(all_are(rows, "webhook_effects", "failed", 2))
     assert rows(EFFECTS) == [("1", "failed", 1, "ValueError: refused"), ("2", "failed", 1, "Unspeakable: ")]
 
 
@@ -321,7 +322,7 @@ async def test_of_a_fetchers_error_only_the_first_line_is_kept(inbox: Inbox, row
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "webhook_receipts", "failed", 1))
+    await eventually(all_are(rows, "webhook_receipts", "failed", 1))
     assert "refused" in rows(STATES)[0][3] and "ada" not in rows(STATES)[0][3]
 
 
@@ -364,12 +365,12 @@ async def test_hanging_functions_take_no_ones_place(inbox: Inbox, rows: Rows) ->
         await claim(inbox, "hang1", "hang2", type="plain")
         await claim(inbox, "hang3", "hang4", type="ask")
         inbox._runtime.start_worker()
-        await until(all_are(rows, "webhook_receipts", "failed", 2))
-        await until(all_are(rows, "webhook_effects", "failed", 2))
+        await eventually(all_are(rows, "webhook_receipts", "failed", 2))
+        await eventually(all_are(rows, "webhook_effects", "failed", 2))
         await claim(inbox, "ok1", "ok2", "ok3", type="plain")
         await claim(inbox, "ok4", "ok5", "ok6", type="ask")
-        await until(all_are(rows, "webhook_receipts", "processed", 8))
-        await until(all_are(rows, "webhook_effects", "done", 3))
+        await eventually(all_are(rows, "webhook_receipts", "processed", 8))
+        await eventually(all_are(rows, "webhook_effects", "done", 3))
     finally:
         go.set()
     assert len(called) == len(set(called)) == 10
@@ -404,17 +405,17 @@ async def test_what_found_no_thread_goes_back_and_uses_no_attempt(
         inbox._runtime.processor.threads.patience = inbox._runtime.relay._threads.patience = 0.3
         await claim(inbox, *hanging, type="hang")
         await claim(inbox, *(f"{name}-asks" for name in hanging), type="ask")
-        await until(all_are(rows, "webhook_receipts", "failed", 8))
-        await until(all_are(rows, "webhook_effects", "failed", 8))
+        await eventually(all_are(rows, "webhook_receipts", "failed", 8))
+        await eventually(all_are(rows, "webhook_effects", "failed", 8))
         await claim(inbox, "ok", type="ok")
         await claim(inbox, "ok-asks", type="ask")
         put_back = "SELECT count(*) FROM {} WHERE attempts = 0 AND next_attempt_at IS NOT NULL"
-        await until(lambda: rows(put_back.format("webhook_receipts")) == [(1,)])
-        await until(lambda: rows(put_back.format("webhook_effects")) == [(1,)])
+        await eventually(lambda: rows(put_back.format("webhook_receipts")) == [(1,)])
+        await eventually(lambda: rows(put_back.format("webhook_effects")) == [(1,)])
     finally:
         go.set()
-    await until(all_are(rows, "webhook_receipts", "processed", 10))
-    await until(all_are(rows, "webhook_effects", "done", 1))
+    await eventually(all_are(rows, "webhook_receipts", "processed", 10))
+    await eventually(all_are(rows, "webhook_effects", "done", 1))
     assert ("ok", "processed", 1, None) in rows(STATES) and ("ok-asks", "done", 1, None) in rows(EFFECTS)
 
 
@@ -438,7 +439,7 @@ async def test_places_are_all_there_again_when_late_threads_have_ended() -> None
     threads.patience = 30.0
     for _ in range(6):
         await call("it", lambda: None, threads, 5.0)
-    await until(lambda: threads._late == 0)
+    await eventually(lambda: threads._late == 0)
     assert threads._free._value == 1
 
 
@@ -520,14 +521,14 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "webhook_effects", "done", 1))
+    await eventually(all_are(rows, "webhook_effects", "done", 1))
     told = [fields["loop"] for line, fields in emitted if line == "background_failed"]
     assert {"worker", "relay", "relay looking around", "listen"} <= set(told)
     rescuing = asyncio.create_task(
         keep_rescuing(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources, 0.05)
     )
     expired = inbox._runtime.store.leases.expired
-    await until(lambda: expired.times < 0)  # type: ignore[attr-defined]
+    await eventually(lambda: expired.times < 0)  # type: ignore[attr-defined]
     assert not rescuing.done()
     rescuing.cancel()
     assert {"loop": "rescue", "error": "LookupError"}.items() <= next(
@@ -549,10 +550,10 @@ async def test_an_effect_that_could_not_be_marked_for_a_bug_keeps_no_place(
 
     await claim(inbox, *"abcde")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT count(*) FROM webhook_effects WHERE status = 'done'")[0][0] >= 1)
+    await eventually(lambda: rows("SELECT count(*) FROM webhook_effects WHERE status = 'done'")[0][0] >= 1)
     assert inbox._runtime.relay is not None
     relay = inbox._runtime.relay
-    await until(lambda: not relay._running)
+    await eventually(lambda: not relay._running)
 
 
 def test_the_heartbeat_survives_whatever_its_store_raises(emitted: list[tuple[str, dict[str, Any]]]) -> None:
@@ -595,9 +596,9 @@ async def test_a_lease_outlives_a_goodbye_at_the_wrong_moment(
 
     @inbox.on("stripe", "*")
     async def slow(event: Event) -> None:
-        await until(lambda: calls > 4)
+        await eventually(lambda: calls > 4)
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "webhook_receipts", "processed", 1))
+    await eventually(all_are(rows, "webhook_receipts", "processed", 1))
     assert rows(STATES) == [("evt_1", "processed", 1, None)]

@@ -9,7 +9,8 @@ from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.wakeup_queue import SOON, STEP, Dues
 from oncehook.model.retry import Postpone
 from tests.support.events import Rows
-from tests.support.work import claim, until
+from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -69,5 +70,5 @@ async def test_a_retry_comes_when_it_is_due_although_nobody_wakes_the_worker(
     async with inbox.lifespan():
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
-        await until(lambda: rows("SELECT attempts FROM webhook_effects WHERE status = 'done'") == [(3,)])
+        await eventually(lambda: rows("SELECT attempts FROM webhook_effects WHERE status = 'done'") == [(3,)])
     assert handled == [1, 1, 2, 3]

@@ -13,7 +13,8 @@ from oncehook.model.effect import NoopCount
 from oncehook.store.transaction import TransactionClosed
 from oncehook.testing import post
 from tests.support.events import Rows, make_claim, stripe_body, stripe_headers
-from tests.support.work import QUICK, claim, until
+from tests.support.waiting import eventually
+from tests.support.work import QUICK, claim
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ async def test_an_effect_is_recorded_with_the_mark_and_performed_once(
     inbox.on("stripe", "invoice.paid", **options)(handler)
     await claim(inbox, "evt_1", "evt_2", "evt_3")
     inbox._runtime.start_worker()
-    await until(effects_are(rows, "done", 3))
+    await eventually(effects_are(rows, "done", 3))
     assert sorted(mail[:2] for mail in mails) == [(f"mail:evt_{n}", "jane") for n in (1, 2, 3)]
     assert len({mail[2] for mail in mails}) == 3
     assert all_are(rows, "processed", 3)()
@@ -138,7 +139,7 @@ async def test_inline_work_records_its_effects_before_the_ack(
         answer = await post(inbox, "stripe", body, stripe_headers(body))
         assert answer.outcome == (200, "processed")
         assert [row[0] for row in rows(EFFECTS)] == ["mail:in_1"]
-        await until(lambda: mails == ["jane"])
+        await eventually(lambda: mails == ["jane"])
 
 
 # -- together or not at all -----------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ async def test_a_handler_that_fails_leaves_no_effect_and_its_next_attempt_has_on
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: len(mails) == 1)
+    await eventually(lambda: len(mails) == 1)
     assert mails[0][1] == "attempt 2"
     assert seen == [(True, []), (True, [])]
     assert rows(NOOPS) == []
@@ -191,7 +192,7 @@ async def test_a_savepoint_that_is_undone_takes_its_effect_with_it(inbox: Inbox,
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: len(mails) == 1)
+    await eventually(lambda: len(mails) == 1)
     assert mails[0][1] == "kept"
 
 
@@ -204,7 +205,7 @@ async def test_nothing_can_be_asked_for_after_the_handler_has_ended(inbox: Inbox
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "processed", 1))
+    await eventually(all_are(rows, "processed", 1))
     for ask in (lambda e: e.effect("k", "send_mail", to="x"), lambda e: e.advance("invoice", "in_1", version=1)):
         with pytest.raises(TransactionClosed, match="after its handler had ended"):
             ask(events[0])
@@ -226,8 +227,8 @@ async def test_two_events_that_ask_for_one_key_have_one_effect_and_a_counted_con
     await claim(inbox, "evt_1", "evt_2", type="invoice.paid")
     await claim(inbox, "evt_3", type="invoice.payment_succeeded")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "processed", 3))
-    await until(effects_are(rows, "done", 1))
+    await eventually(all_are(rows, "processed", 3))
+    await eventually(effects_are(rows, "done", 1))
     assert sorted(answers) == [False, False, True]
     assert len(mails) == 1 and len(rows(EFFECTS)) == 1
     assert rows(NOOPS) == [("effect", "receipt-email:in_1")] * 2
@@ -258,8 +259,8 @@ async def test_eight_workers_that_ask_for_one_key_at_once_record_it_once(
         await asyncio.gather(
             *(worker._runtime.processor.work(one) for worker, one in zip(workers, leased, strict=True))
         )
-        await until(all_are(rows, "processed", 8))
-        await until(effects_are(rows, "done", 1))
+        await eventually(all_are(rows, "processed", 8))
+        await eventually(effects_are(rows, "done", 1))
     finally:
         for worker in workers:
             await worker.stop()
@@ -274,12 +275,12 @@ async def test_a_replay_does_not_repeat_an_effect(inbox: Inbox, rows: Rows, mail
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(effects_are(rows, "done", 1))
+    await eventually(effects_are(rows, "done", 1))
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
     assert await inbox._runtime.store.operations.replay([receipt], "the test", {}) == [receipt]
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
-    await until(lambda: rows("SELECT count(*) FROM webhook_noops") == [(1,)])
-    await until(all_are(rows, "processed", 1))
+    await eventually(lambda: rows("SELECT count(*) FROM webhook_noops") == [(1,)])
+    await eventually(all_are(rows, "processed", 1))
     assert await inbox._runtime.relay.drain() == []  # type: ignore[union-attr]
     assert len(mails) == 1
 
@@ -295,7 +296,7 @@ async def test_a_scope_has_keys_of_its_own(inbox: Inbox, rows: Rows, mails: list
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: len(mails) == 2)
+    await eventually(lambda: len(mails) == 2)
     assert answers == [True, True, False]
     assert mails[0][2] != mails[1][2]
 
@@ -310,7 +311,7 @@ async def test_a_key_of_any_length_and_content_is_a_key(inbox: Inbox, rows: Rows
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: len(mails) == len(keys))
+    await eventually(lambda: len(mails) == len(keys))
     assert answers == [True] * 5 + [False] * 5
 
 
@@ -381,7 +382,7 @@ async def test_what_cannot_be_performed_is_refused_at_the_call(inbox: Inbox, row
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows(STATES)[0][1] != "received" and rows(STATES)[0][1] != "processing")
+    await eventually(lambda: rows(STATES)[0][1] != "received" and rows(STATES)[0][1] != "processing")
     assert rows(STATES) == [("evt_1", "processed")]
     assert "put @inbox.effect over it" in said[0]
     assert "cannot be called with these arguments" in said[1] and "to" in said[2]
@@ -398,7 +399,7 @@ async def test_two_different_effects_of_one_key_in_one_call_are_refused(
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "failed", 1))
+    await eventually(all_are(rows, "failed", 1))
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
     assert "two different effects of the key 'mail:in_1'" in error
     assert rows(EFFECTS) == []
@@ -446,7 +447,7 @@ async def test_a_message_is_published_after_the_commit_once_per_key(inbox: Inbox
 
     await claim(inbox, "evt_1", "evt_2")
     inbox._runtime.start_worker()
-    await until(effects_are(rows, "done", 3))
+    await eventually(effects_are(rows, "done", 3))
     assert sorted(messages, key=str) == [
         ("invoices:evt_1", {"id": "in_1"}),
         ("invoices:evt_2", {"id": "in_1"}),
@@ -468,7 +469,7 @@ async def test_a_handler_that_is_once_per_object_handles_the_first_event_of_each
     await claim(inbox, "evt_3", object_id="in_2")
     await claim(inbox, "evt_4", object_id="in_1", type="invoice.voided")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "processed", 4))
+    await eventually(all_are(rows, "processed", 4))
     assert sorted(rows("SELECT note FROM ledger")) == [
         ("invoice.paid in_1",),
         ("invoice.paid in_2",),
@@ -486,14 +487,14 @@ async def test_a_handler_that_is_once_per_object_runs_again_for_its_own_replay_a
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "processed", 1))
+    await eventually(all_are(rows, "processed", 1))
     await claim(inbox, "evt_2")
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
-    await until(all_are(rows, "processed", 2))
+    await eventually(all_are(rows, "processed", 2))
     receipts = [row[0] for row in rows("SELECT id FROM webhook_receipts ORDER BY id")]
     await inbox._runtime.store.operations.replay(receipts, "the test", {})
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
-    await until(all_are(rows, "processed", 2))
+    await eventually(all_are(rows, "processed", 2))
     assert rows("SELECT note FROM ledger") == [("evt_1",), ("evt_1",)]
 
 
@@ -511,7 +512,7 @@ async def test_of_events_of_one_identity_at_once_the_work_of_one_is_kept(
 
     await claim(inbox, *(f"evt_{n}" for n in range(4)))
     inbox._runtime.start_worker()
-    await until(all_are(rows, "processed", 4))
+    await eventually(all_are(rows, "processed", 4))
     assert len(rows("SELECT note FROM ledger")) == 1
     assert len(rows(EFFECTS)) == 1
     assert len(rows(NOOPS)) == 3
@@ -537,7 +538,7 @@ async def test_whoever_loses_the_race_for_an_identity_is_processed_without_the_w
 
     await claim(inbox, "evt_1", "evt_2", object_id="in_1")
     inbox._runtime.start_worker()
-    await until(all_are(rows, "processed", 2))
+    await eventually(all_are(rows, "processed", 2))
     assert len(rows("SELECT note FROM ledger")) == 1
     assert rows("SELECT count(*) FROM webhook_effects WHERE kind = 'function'") == [(1,)]
     (noop,) = rows("SELECT reason, key FROM webhook_noops")
@@ -550,7 +551,7 @@ async def test_an_event_without_the_identity_is_a_dead_letter_with_a_sentence(in
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1", object_id=None)])
     inbox._runtime.start_worker()
-    await until(all_are(rows, "failed", 1))
+    await eventually(all_are(rows, "failed", 1))
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
     assert "once_per='object_id', and this event has none" in error
 

@@ -17,7 +17,8 @@ from oncehook.observability import signals
 from oncehook.testing import advance
 from tests.support.events import Rows
 from tests.support.http_target import Request, receiving, said
-from tests.support.work import claim, until
+from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -52,7 +53,7 @@ async def test_an_effect_is_posted_once_with_its_key_though_several_events_ask_f
         inbox = make(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1", "evt_2")
-            await until(lambda: rows(STATES) == [("done", 1, None)])
+            await eventually(lambda: rows(STATES) == [("done", 1, None)])
     (request,) = target.requests
     assert request.body == b'{"invoice":"in_1","amount":2900}'
     assert request.headers["content-type"] == "application/json"
@@ -72,7 +73,7 @@ async def test_arguments_of_any_name_and_any_text_are_posted_as_they_were_given(
 
         async with inbox.lifespan():
             await claim(inbox, "evt_1", type="invoice.voided")
-            await until(lambda: rows(STATES) == [("done", 1, None)])
+            await eventually(lambda: rows(STATES) == [("done", 1, None)])
     (request,) = target.requests
     assert json.loads(request.body) == args
 
@@ -85,11 +86,11 @@ async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
             for attempts in (1, 2):
-                await until(lambda count=attempts: len(target.requests) == count)  # type: ignore[misc]
-                await until(lambda: rows(STATES)[0][0] == "retrying")
+                await eventually(lambda count=attempts: len(target.requests) == count)  # type: ignore[misc]
+                await eventually(lambda: rows(STATES)[0][0] == "retrying")
                 await advance(inbox, "2h")
                 inbox._runtime.relay.wake()  # type: ignore[union-attr]
-            await until(lambda: rows(STATES)[0][:2] == ("done", 3))
+            await eventually(lambda: rows(STATES)[0][:2] == ("done", 3))
     assert len({request.headers["idempotency-key"] for request in target.requests}) == 1
 
 
@@ -98,7 +99,7 @@ async def test_410_gives_up(make: Callable[..., Inbox], rows: Rows, caplog: pyte
         inbox = make(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
-            await until(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
+            await eventually(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
     assert "410" in rows(STATES)[0][2] and "hidden-in-the-query" not in rows(STATES)[0][2]
     [line] = [record for record in caplog.records if record.msg.startswith("effect_failed")]
     assert vars(line)["target"] == f"http://127.0.0.1:{target.port}"  # a path may hold a secret
@@ -120,7 +121,7 @@ async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names
         inbox = make(canary.url)
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
-            await until(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
+            await eventually(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
     assert canary.connections == 0
     assert rows(STATES)[0][:2] == ("failed", 1)
 
@@ -154,13 +155,13 @@ async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_al
 
         async with inbox.lifespan():
             await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
-            await until(lambda: target.under_way == 8)
+            await eventually(lambda: target.under_way == 8)
             await claim(inbox, "mail")
-            await until(lambda: done == ["mail"])
+            await eventually(lambda: done == ["mail"])
             assert target.most_under_way == 8
             go_on.set()
             counted = "SELECT sum(attempts) FROM webhook_effects WHERE kind = 'http'"
-            await until(lambda: int(rows(counted)[0][0]) == len(target.requests) > 0)
+            await eventually(lambda: int(rows(counted)[0][0]) == len(target.requests) > 0)
             assert len(target.requests) < 40
 
 

@@ -18,7 +18,8 @@ from oncehook.model.states import State
 from oncehook.operations.prune import prune
 from oncehook.store.rows import EffectTarget
 from tests.support.events import Rows
-from tests.support.work import QUICK, claim, until
+from tests.support.waiting import eventually
+from tests.support.work import QUICK, claim
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ async def test_a_transient_failure_is_tried_again_with_the_same_key(inbox: Inbox
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(now(rows, "done"))
+    await eventually(now(rows, "done"))
     assert [attempt for attempt, _ in seen] == [1, 2, 3] and len({key for _, key in seen}) == 1
     assert rows(EFFECTS) == [("send:evt_1", "done", 3, None)]
 
@@ -87,12 +88,12 @@ async def test_after_its_attempts_it_is_given_up_and_replayed_by_hand(inbox: Inb
     inbox.effect(name="send", retry=QUICK)(plain if kind == "plain" else asynchronous)
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(now(rows, "failed"))
+    await eventually(now(rows, "failed"))
     assert rows(EFFECTS) == [("send:evt_1", "failed", 3, "ConnectionError: no route")]
     [(id,)] = rows("SELECT id FROM webhook_effects")
     mended.set()
     assert await inbox._runtime.store.effects.replay([id], "jane") == [id]
-    await until(now(rows, "done"))
+    await eventually(now(rows, "done"))
     assert await inbox._runtime.store.effects.replay([id], "jane") == []  # what is done is never repeated
     assert rows(EFFECTS) == [("send:evt_1", "done", 1, None)]
     assert rows("SELECT actor, action FROM webhook_audit") == [("jane", "replay effects")]
@@ -105,8 +106,8 @@ async def test_giving_up_is_at_once_and_asking_for_later_waits(inbox: Inbox, row
 
     await claim(inbox, "evt_1", "evt_2")
     inbox._runtime.start_worker()
-    await until(now(rows, "failed"))
-    await until(now(rows, "retrying"))
+    await eventually(now(rows, "failed"))
+    await eventually(now(rows, "retrying"))
     assert rows(EFFECTS) == [
         ("send:evt_1", "failed", 1, "Fail: no such mailbox"),
         ("send:evt_2", "retrying", 1, "RetryLater: full"),
@@ -121,7 +122,7 @@ async def test_a_call_that_hangs_is_ended_and_tried_again(inbox: Inbox, rows: Ro
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(now(rows, "done"))
+    await eventually(now(rows, "done"))
     assert rows(EFFECTS)[0][2] == 2
 
 
@@ -133,12 +134,12 @@ async def test_what_is_not_registered_here_is_left_and_told(
 
     await record(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: any(line["event"] == "effect_unregistered" for line in lines()))
+    await eventually(lambda: any(line["event"] == "effect_unregistered" for line in lines()))
     [told] = [line for line in lines() if line["event"] == "effect_unregistered"]
     assert (told["kind"], told["target"], told["effects"]) == ("function", "send", 1)
     assert rows(EFFECTS) == [("send:evt_1", "waiting", 0, None)]
     inbox.effect(name="send")(lambda effect, number: None)  # another process would have it
-    await until(now(rows, "done"))
+    await eventually(now(rows, "done"))
 
 
 async def test_one_whose_process_died_and_whose_function_is_gone_is_told_of_too(
@@ -185,9 +186,9 @@ async def test_an_effect_that_commits_late_is_not_passed_over(inbox: Inbox, rows
     early = inbox._runtime.outbox()
     await Event(second, early).effect("early", "send", number=1)
     assert await early.settle([make_settled(second)])
-    await until(now(rows, "done"))
+    await eventually(now(rows, "done"))
     assert await late.settle([make_settled(first)])
-    await until(now(rows, "done", 2))
+    await eventually(now(rows, "done", 2))
     assert calls == ["early", "late"]
 
 
@@ -240,7 +241,7 @@ async def test_an_effect_that_kills_its_process_is_given_up_after_its_attempts_a
     told = [(line["event"], line["key"], line["attempt"]) for line in lines() if line["event"].startswith("effect_")]
     assert told[-2:] == [("effect_lease_expired", "send:evt_1", 3), ("effect_failed", "send:evt_1", 3)]
     inbox._runtime.start_worker()
-    await until(now(rows, "done"))
+    await eventually(now(rows, "done"))
 
 
 async def rescue_all(relay_: relay.Relay, rows: Rows) -> None:
@@ -292,11 +293,11 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
     running.start()
     try:
         await asyncio.wait_for(began.wait(), 20)
-        await until(lambda: running._alone.leased is not None)
+        await eventually(lambda: running._alone.leased is not None)
         await record(inbox, "evt_2")
-        await until(now(rows, "done"))
+        await eventually(now(rows, "done"))
         go_on.set()
-        await until(now(rows, "done", 3))
+        await eventually(now(rows, "done", 3))
         assert beside == [1]
     finally:
         go_on.set()
@@ -319,7 +320,7 @@ async def test_between_two_crashed_ones_others_have_their_turn(inbox: Inbox, row
     await rescue_all(running, rows)
     running.start()
     try:
-        await until(now(rows, "done", 5))
+        await eventually(now(rows, "done", 5))
     finally:
         await running.stop()
     assert sorted(order[1:3]) == ["send:other_1", "send:other_2"]
@@ -388,10 +389,10 @@ async def test_handlers_and_effects_have_one_grace_at_the_same_time(
     await record(inbox, "evt_1")
     await claim(inbox, "evt_2")
     inbox._runtime.start_worker()
-    await until(lambda: started == {"effect", "handler"})
+    await eventually(lambda: started == {"effect", "handler"})
     server = make_server(inbox)
     serving = asyncio.create_task(server.serve(sockets=[listen("127.0.0.1", 0)]))
-    await until(lambda: server.started)
+    await eventually(lambda: server.started)
     began = time.monotonic()
     if ended_by == "server":
         server.should_exit = True
@@ -416,7 +417,7 @@ async def test_a_function_that_raises_cancelled_by_itself_fails_as_by_any_error(
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(now(rows, "failed"))
+    await eventually(now(rows, "failed"))
     assert rows(EFFECTS) == [("send:evt_1", "failed", 3, "CancelledError: ")]
 
 
@@ -432,7 +433,7 @@ async def test_what_is_not_to_be_had_now_goes_back_and_uses_no_attempt(inbox: In
     calls: list[int] = []
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(now(rows, "done"))
+    await eventually(now(rows, "done"))
     assert calls == [1, 2, 2, 2, 2] and rows(EFFECTS) == [("send:evt_1", "done", 2, None)]
 
 
@@ -442,7 +443,7 @@ async def test_arguments_that_were_erased_are_not_guessed(inbox: Inbox, rows: Ro
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
     assert await inbox._runtime.store.retention.erase([receipt], None, "jane", "{}") == 1
     inbox._runtime.start_worker()
-    await until(now(rows, "failed"))
+    await eventually(now(rows, "failed"))
     assert rows(EFFECTS) == [("send:evt_1", "failed", 1, "Fail: its arguments were erased")]
     [(id,)] = rows("SELECT id FROM webhook_effects")
     assert await inbox._runtime.store.effects.replay([id], "jane") == []
@@ -457,8 +458,8 @@ async def test_every_line_of_a_performed_effect_says_which_one(
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(now(rows, "failed"))
-    await until(lambda: any(line["event"] == "effect_failed" for line in lines()))
+    await eventually(now(rows, "failed"))
+    await eventually(lambda: any(line["event"] == "effect_failed" for line in lines()))
     told = [line for line in lines() if line["event"].startswith("effect_")]
     assert [line["event"] for line in told] == ["effect_retrying", "effect_failed"]
     for line in told:
@@ -496,7 +497,7 @@ async def test_a_mark_whose_answer_was_lost_is_written_again(
 
     inbox._runtime.store.effects.settle = lost  # type: ignore[method-assign]
     assert len(await relay.Relay(inbox._runtime.store, inbox._runtime.effects).drain()) == 2
-    await until(now(rows, "done", 2))
+    await eventually(now(rows, "done", 2))
     assert sorted(calls) == ["send:evt_1", "send:evt_2"]
     assert [line for line in lines() if line["event"] == "effect_lease_lost"] == []
 

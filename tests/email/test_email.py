@@ -20,6 +20,7 @@ from oncehook.testing import DeliveryResponse, advance, post
 from tests.support.email_payloads import JANE, postmark_bounce, sendgrid, ses_bounce, sns
 from tests.support.events import Rows
 from tests.support.servers import ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -27,13 +28,6 @@ SG_STATUS = "SELECT message_id, recipient, status, bounce FROM webhook_email_sta
 FACTS = "SELECT source, key, type, recipient FROM webhook_email_events ORDER BY source, key"
 QUICK = Retry(attempts=3, first=0.01, most=0.02)
 START = 1763200000
-
-
-async def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
 
 
 def make(make_inbox: Callable[..., Inbox], **settings: Any) -> Inbox:
@@ -59,7 +53,7 @@ async def send(inbox: Inbox, source: str, payload: Any) -> DeliveryResponse:
 async def settled(inbox: Inbox, database: str) -> None:
     """Until nothing waits any more."""
     waiting = "SELECT count(*) FROM webhook_receipts WHERE status IN ('received', 'processing', 'retrying')"
-    await until(lambda: ask(database, waiting) == [(0,)])
+    await eventually(lambda: ask(database, waiting) == [(0,)])
 
 
 # -- status ---------------------------------------------------------------------------------------------------------

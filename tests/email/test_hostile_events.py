@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox
-from tests.email.test_email import START, make, send, settled, until
+from tests.email.test_email import START, make, send, settled
 from tests.support.email_payloads import JANE, sendgrid, sns
 from tests.support.events import Rows
 from tests.support.servers import ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +97,7 @@ async def test_where_the_fold_of_one_fails_the_others_of_its_batch_are_folded_on
             ask(database, statement)
         events = [sendgrid("delivered", START + n, sg_event_id=f"e{n}", sg_message_id=f"m{n}") for n in range(20)]
         await send(inbox, "sendgrid", events)
-        await until(lambda: ask(database, waiting) == [(0,)])
+        await eventually(lambda: ask(database, waiting) == [(0,)])
         assert rows("SELECT event_id, status, attempts FROM webhook_receipts WHERE status <> 'processed'") == [
             ("e7", "retrying", 1)
         ]

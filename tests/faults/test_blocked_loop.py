@@ -3,9 +3,8 @@
 import asyncio
 import os
 import subprocess
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from oncehook.store import make_store
 from tests.support.events import STRIPE_SECRET, make_claim
 from tests.support.serve import ONCEHOOK
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import wait_until
 
 HOOKS = """
 import os
@@ -60,13 +60,6 @@ def worker(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def database(postgres: Postgres, tmp_path: Path) -> str:
     """Twelve events, more than a worker starts at once, and the ledger of their handler."""
@@ -88,9 +81,9 @@ def test_receipts_behind_a_handler_that_blocks_the_loop_are_handled_by_another_w
     tmp_path: Path, database: str
 ) -> None:
     with worker(tmp_path, BLOCK="600") as blocked:
-        until((tmp_path / "blocked").exists)
+        wait_until((tmp_path / "blocked").exists)
         with worker(tmp_path):
-            until(lambda: ask(database, FINISHED) == [(11,)])
+            wait_until(lambda: ask(database, FINISHED) == [(11,)])
         others = ask(database, "SELECT DISTINCT attempts, crashes FROM webhook_receipts WHERE event_id <> 'evt_0'")
         assert others == [(1, 0)], "a receipt that was not started has used no attempt, and none of it crashed"
         blocked.terminate()
@@ -101,9 +94,9 @@ def test_a_worker_whose_loop_was_blocked_for_a_while_starts_nothing_that_it_has_
     tmp_path: Path, database: str
 ) -> None:
     with worker(tmp_path, BLOCK="2.5") as blocked:
-        until((tmp_path / "blocked").exists)
+        wait_until((tmp_path / "blocked").exists)
         with worker(tmp_path):
-            until(lambda: ask(database, "SELECT count(*) FROM ledger") == [(12,)])
+            wait_until(lambda: ask(database, "SELECT count(*) FROM ledger") == [(12,)])
         blocked.terminate()
         assert blocked.wait(20) == 0
     starts = Counter((tmp_path / "starts").read_text().split())

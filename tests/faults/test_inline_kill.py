@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 from tests.support.events import STRIPE_SECRET, stripe_body, stripe_headers
 from tests.support.serve import Process, process
 from tests.support.servers import ask
+from tests.support.waiting import wait_until
 
 HOOKS = """
 import asyncio
@@ -70,7 +70,7 @@ class Place:
         answers: list[tuple[int, str]] = []
         sending = threading.Thread(target=lambda: answers.append(self.deliver(server)))
         sending.start()
-        until(lambda: (self.folder / "inside").exists())
+        wait_until(lambda: (self.folder / "inside").exists())
 
         def answer() -> tuple[int, str]:
             sending.join(30)
@@ -84,13 +84,6 @@ class Place:
 
     def waits_for_days(self) -> bool:
         return bool(ask(self.database, WAITS_FOR_DAYS[self.database.partition(":")[0]])[0][0])
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.02)
 
 
 def check_redelivery_is_processed(place: Place, server: Process, attempts: int) -> None:
@@ -113,7 +106,7 @@ def test_an_inline_event_of_a_killed_process_waits_for_its_redelivery(
         assert answer() == (0, "")
     assert place.state() == ("processing", 1)
     with place.serve() as server:
-        until(lambda: place.state()[0] != "processing")  # taken back when its lease expired
+        wait_until(lambda: place.state()[0] != "processing")  # taken back when its lease expired
         assert place.state() == ("retrying", 1)
         check_redelivery_is_processed(place, server, attempts=2)
 

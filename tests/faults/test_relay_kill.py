@@ -11,7 +11,7 @@ import pytest
 from oncehook import Inbox
 from tests.faults.relay_worker import HEIR
 from tests.support.events import Rows, make_claim
-from tests.support.work import until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -58,13 +58,17 @@ async def test_a_kill_at_any_step_repeats_the_call_with_the_same_key_or_not_at_a
         )  # both ask for the same key
         victim = RelayProcess(database, calls, point)
         try:
-            await until(victim.killed, 60)
+            await eventually(victim.killed, within=60)
         finally:
             assert victim.end() == -signal.SIGKILL
         heir = RelayProcess(database, calls, HEIR)
         try:
-            await until(lambda: rows("SELECT count(*) FROM webhook_effects WHERE status = 'done'") == [(1,)], 60)
-            await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(2,)], 60)
+            await eventually(
+                lambda: rows("SELECT count(*) FROM webhook_effects WHERE status = 'done'") == [(1,)], within=60
+            )
+            await eventually(
+                lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(2,)], within=60
+            )
         finally:
             assert heir.end() == 0
     made = calls.read_text().splitlines()

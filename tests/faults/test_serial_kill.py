@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from oncehook import Inbox
-from tests.faults.test_worker_kill import UNFINISHED, WorkerProcess, until
+from tests.faults.test_worker_kill import UNFINISHED, WorkerProcess, until_count
 from tests.store.test_serial import claims_of, interleaved
 from tests.support.serial_order import check_order
 from tests.support.servers import Postgres, ask
@@ -37,12 +37,12 @@ async def work_off(postgres: Postgres, kills: int, each: int) -> None:
             for _ in range(kills):
                 # A worker may have finished everything while the other one started.
                 enough = min(ask(database, "SELECT count(*) FROM spans")[0][0] + 10, 2 * each * len(KEYS) - 1)
-                await until(database, "SELECT count(*) FROM spans", lambda now, enough=enough: now > enough)  # type: ignore[misc]
+                await until_count(database, "SELECT count(*) FROM spans", lambda now, enough=enough: now > enough)  # type: ignore[misc]
                 await asyncio.sleep(chance.random() * 0.03)
                 victim = chance.randrange(2)
                 workers[victim].end()
                 workers[victim] = worker(database)
-            await until(database, UNFINISHED, lambda left: left == 0)
+            await until_count(database, UNFINISHED, lambda left: left == 0)
         finally:
             codes = [one.end(signal.SIGTERM) for one in workers]
     notes = [tuple(row) for row in ask(database, NOTES)]

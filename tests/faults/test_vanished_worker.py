@@ -8,7 +8,7 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.store.postgres.session import IDLE, session_limits, session_name
-from tests.faults.test_worker_kill import WorkerProcess, until
+from tests.faults.test_worker_kill import WorkerProcess, until_count
 from tests.support.events import make_claim
 from tests.support.proxy import proxied
 from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
@@ -55,13 +55,13 @@ async def _lose_worker(database: str, address: str, inbox: Inbox) -> None:
     """Let another worker vanish in the middle of its handlers, and this one finish its events."""
     async with proxied(address) as (proxy, through):
         lost = await asyncio.to_thread(WorkerProcess, through, "60")
-        await until(database, OPEN, lambda count: count == 3)
+        await until_count(database, OPEN, lambda count: count == 3)
         proxy.vanish()
         await asyncio.to_thread(lost.end)
         assert ask(database, OPEN) == [(3,)]
         inbox._runtime.start_worker()
         done = "SELECT count(*) FROM webhook_receipts WHERE status IN ('processed', 'failed')"
-        await until(database, done, lambda count: count == 3)
+        await until_count(database, done, lambda count: count == 3)
 
 
 async def test_sessions_of_a_worker_that_holds_a_live_lease_are_left_alone(
@@ -75,7 +75,7 @@ async def test_sessions_of_a_worker_that_holds_a_live_lease_are_left_alone(
         worker = await asyncio.to_thread(WorkerProcess, database, "60")
         try:
             idle = OPEN + " AND state_change < now() - interval '1.5 seconds'"
-            await until(database, idle, lambda count: count == 1)
+            await until_count(database, idle, lambda count: count == 1)
             name = ask(database, "SELECT worker FROM webhook_receipts")[0][0]
             assert await inbox._runtime.store.leases.end_sessions(name) == 0
             assert ask(database, OPEN) == [(1,)]
@@ -101,7 +101,9 @@ async def test_a_transaction_that_nobody_ends_is_ended_by_the_server(
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
-        await until(database, "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'", lambda n: n == 1)
+        await until_count(
+            database, "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'", lambda n: n == 1
+        )
     assert found == [17_000, "30"]
 
 

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -14,6 +13,7 @@ import pytest
 from oncehook import Inbox
 from tests.support.events import make_claim
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -60,11 +60,9 @@ async def filled(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterat
         yield claim
 
 
-async def until(database: str, statement: str, condition: Callable[[int], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition(ask(database, statement)[0][0]):
-        assert time.monotonic() < deadline, f"{statement}: it did not happen"
-        await asyncio.sleep(0.05)
+async def until_count(database: str, statement: str, condition: Callable[[int], bool]) -> None:
+    """Wait until the number that the statement returns fulfils the condition."""
+    await eventually(lambda: condition(ask(database, statement)[0][0]), statement, within=60)
 
 
 def check(database: str, seed: int) -> None:
@@ -86,12 +84,12 @@ async def kill_workers(make_inbox: Callable[..., Inbox], database: str, kills: i
             for _ in range(kills):
                 before = ask(database, DONE)[0][0]
                 await claim(chance.randrange(20, 80))  # type: ignore[misc]
-                await until(database, DONE, lambda done, before=before: done > before)  # type: ignore[misc]
+                await until_count(database, DONE, lambda done, before=before: done > before)  # type: ignore[misc]
                 await asyncio.sleep(chance.random() * 0.05)  # anywhere between two commits
                 victim = chance.randrange(2)
                 workers[victim].end()
                 workers[victim] = WorkerProcess(database)
-            await until(database, UNFINISHED, lambda left: left == 0)
+            await until_count(database, UNFINISHED, lambda left: left == 0)
         finally:
             codes = [worker.end(signal.SIGTERM) for worker in workers]
     check(database, seed)
@@ -119,10 +117,10 @@ async def test_a_worker_that_slept_past_its_lease_cannot_commit(postgres: Postgr
         other: WorkerProcess | None = None
         try:
             await claim(150)  # type: ignore[misc]
-            await until(database, DONE, lambda done: done > 0)
+            await until_count(database, DONE, lambda done: done > 0)
             zombie.send(signal.SIGSTOP)
             other = WorkerProcess(database)
-            await until(database, UNFINISHED, lambda left: left == 0)
+            await until_count(database, UNFINISHED, lambda left: left == 0)
         finally:
             zombie.send(signal.SIGCONT)
             codes = [worker.end(signal.SIGTERM) for worker in (zombie, other) if worker is not None]
@@ -137,7 +135,7 @@ async def test_two_workers_share_the_work(postgres: Postgres) -> None:
         workers = [WorkerProcess(database, "0.1"), WorkerProcess(database, "0.1")]
         try:
             await claim(400)  # type: ignore[misc]
-            await until(database, UNFINISHED, lambda left: left == 0)
+            await until_count(database, UNFINISHED, lambda left: left == 0)
         finally:
             codes = [worker.end(signal.SIGTERM) for worker in workers]
     check(database, 0)

@@ -18,7 +18,8 @@ from oncehook.store.postgres.handler import PostgresTransaction
 from oncehook.store.queries import load, numbered
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
-from tests.support.work import QUICK, claim, until
+from tests.support.waiting import eventually
+from tests.support.work import QUICK, claim
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +154,7 @@ async def test_a_late_update_after_the_end_changes_nothing(inbox: Inbox, rows: R
         type_ = f"customer.subscription.{what}"
         await claim(inbox, event_id, type=type_, object_id="sub_1", occurred_at=occurred)
         inbox._runtime.worker.wake()  # type: ignore[union-attr]
-        await until(lambda number=number: rows(done) == [(number,)])  # type: ignore[misc]
+        await eventually(lambda number=number: rows(done) == [(number,)])  # type: ignore[misc]
     assert answers == {"evt_2": (False, True), "evt_1": (True, False), "evt_3": (True, False)}
     assert rows(ENTITIES) == [("subscription", "sub_1", "customer.subscription.deleted", "evt_2")]
     assert rows("SELECT reason, key FROM webhook_noops") == [("stale", "subscription:sub_1")] * 2
@@ -188,7 +189,7 @@ async def test_a_handlers_writes_under_the_guard_follow_the_newest_however_many_
             ]
         )
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(60,)])
+    await eventually(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(60,)])
     newest = [("sub_0", "evt_57"), ("sub_1", "evt_58"), ("sub_2", "evt_59")]
     assert rows("SELECT id, status FROM subscriptions ORDER BY id") == newest
     assert rows("SELECT id, state FROM webhook_entities ORDER BY id") == newest
@@ -210,7 +211,7 @@ async def test_a_handler_that_fails_has_not_advanced_anything(inbox: Inbox, rows
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
+    await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert rows(ENTITIES) == []
 
 
@@ -221,7 +222,7 @@ async def test_an_answer_that_decides_must_be_awaited(inbox: Inbox, rows: Rows) 
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
+    await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
     assert "event.advance(…) was not awaited" in error
 
@@ -267,7 +268,7 @@ async def test_the_canonical_object_is_fetched_once_before_the_transaction(inbox
 
     await claim(inbox, "evt_1", object_id="sub_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT status FROM webhook_receipts") == [("processed",)])
+    await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("processed",)])
     assert (asked, found) == (["sub_1"], [{"id": "sub_1", "status": "active"}] * 2)
 
 
@@ -296,7 +297,7 @@ async def test_when_the_provider_is_down_the_event_is_tried_again(inbox: Inbox, 
     inbox.on("stripe", "*", retry=QUICK)(handler if kind == "async" else plain_handler)
     await claim(inbox, "evt_1", object_id="sub_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT status FROM webhook_receipts") == [("processed",)])
+    await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("processed",)])
     assert found == [{"id": "sub_1"}]
     errors = [row[0] for row in rows("SELECT error FROM webhook_attempts ORDER BY id")]
     assert errors[0] == "RetryLater: the canonical object could not be fetched: ConnectionError: no route"
@@ -315,7 +316,7 @@ async def test_a_provider_that_hangs_is_not_waited_for(inbox: Inbox, rows: Rows)
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
+    await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert rows("SELECT last_error FROM webhook_receipts") == [
         ("RetryLater: the provider did not answer within 0.05 s",)
     ]
@@ -331,7 +332,7 @@ async def test_no_transaction_is_open_while_a_provider_is_asked(inbox: Inbox, ro
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
+    await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
     assert "before the first use of tx" in error
 
@@ -343,7 +344,7 @@ async def test_a_source_without_a_fetcher_says_so_and_a_fetcher_may_give_up(inbo
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
+    await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert "inbox.canonical('stripe', fetch)" in rows("SELECT last_error FROM webhook_receipts")[0][0]
 
     def gone(event: Event) -> None:
@@ -353,4 +354,4 @@ async def test_a_source_without_a_fetcher_says_so_and_a_fetcher_may_give_up(inbo
     [(receipt,)] = rows("SELECT id FROM webhook_receipts")
     await inbox._runtime.store.operations.replay([receipt], "the test", {})
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
-    await until(lambda: rows("SELECT last_error FROM webhook_receipts") == [("Fail: the account is closed",)])
+    await eventually(lambda: rows("SELECT last_error FROM webhook_receipts") == [("Fail: the account is closed",)])

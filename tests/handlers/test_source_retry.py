@@ -10,7 +10,8 @@ from oncehook import ConfigurationError, Event, Inbox, Retry
 from oncehook.testing import advance, drain
 from tests.support.http_target import receiving, said
 from tests.support.servers import ask
-from tests.support.work import claim, until
+from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -96,7 +97,7 @@ async def test_a_forward_is_retried_as_its_source_says(tmp_path: Path, database:
         inbox = Inbox(config=write(tmp_path, database, *lines))
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
-            await until(lambda: ask(database, "SELECT status FROM webhook_receipts") == [("failed",)])
+            await eventually(lambda: ask(database, "SELECT status FROM webhook_receipts") == [("failed",)])
         assert len(receiver.requests) == 2
 
 

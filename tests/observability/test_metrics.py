@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,6 +25,7 @@ from oncehook.testing import deliver, drain, post
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import process, served, write_config
 from tests.support.servers import Postgres
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.anyio
 
@@ -247,17 +247,17 @@ def test_several_processes_are_counted_together_and_a_dead_one_still_counts(post
                 'oncehook_received_total{source="stripe"}', 0.0
             )
 
-        until(lambda: httpx.get(f"{address}/readyz", verify=False).status_code == 200)
+        wait_until(lambda: httpx.get(f"{address}/readyz", verify=False).status_code == 200, ignore=(httpx.HTTPError,))
         send(0, 40)
-        until(lambda: received() == 40)
-        until(lambda: written(tmp_path) == 40)
+        wait_until(lambda: received() == 40, ignore=(httpx.HTTPError,))
+        wait_until(lambda: written(tmp_path) == 40)
         parent = serving.process.pid
         children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
         os.kill(int(children[0]), signal.SIGKILL)
-        until(lambda: Path(f"/proc/{parent}/task/{parent}/children").read_text().split() != children)
-        until(lambda: httpx.get(f"{address}/readyz", verify=False).status_code == 200)
+        wait_until(lambda: Path(f"/proc/{parent}/task/{parent}/children").read_text().split() != children)
+        wait_until(lambda: httpx.get(f"{address}/readyz", verify=False).status_code == 200, ignore=(httpx.HTTPError,))
         send(40, 60)
-        until(lambda: received() == 60)
+        wait_until(lambda: received() == 60, ignore=(httpx.HTTPError,))
 
 
 def written(folder: Path) -> float:
@@ -265,15 +265,3 @@ def written(folder: Path) -> float:
     (files,) = folder.glob("oncehook-metrics-*")
     counted = [json.loads(file.read_bytes())["counters"] for file in files.glob("*.json")]
     return sum(value for counters in counted for key, value in counters if key[0] == "oncehook_received_total")
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if condition():
-                return
-        except httpx.HTTPError:
-            pass
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)

@@ -22,6 +22,7 @@ from tests.support.command_line import Run
 from tests.support.events import Rows, make_claim, stripe_body
 from tests.support.serve import write_config
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 LEDGER = "SELECT source, event_id, status, attempts FROM webhook_receipts ORDER BY id"
@@ -122,12 +123,6 @@ async def test_a_paused_backlog_is_not_passed_over_by_every_lease(postgres: Post
 # -- who works ------------------------------------------------------------------------------------------------------
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 async def test_what_runs_ends_and_what_is_held_goes_back_uncounted(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows
 ) -> None:
@@ -146,16 +141,16 @@ async def test_what_runs_ends_and_what_is_held_goes_back_uncounted(
         for n in range(4):
             assert (await deliver(inbox, "stripe", stripe_body(f"evt_{n}"))).status == 202
         await started.wait()
-        await until(lambda: len(rows("SELECT 1 FROM webhook_receipts WHERE status = 'processing'")) > 1)
+        await eventually(lambda: len(rows("SELECT 1 FROM webhook_receipts WHERE status = 'processing'")) > 1)
         await person.pauses.pause("stripe", "jane")
-        await until(lambda: len(rows("SELECT 1 FROM webhook_receipts WHERE status = 'processing'")) == 1)
+        await eventually(lambda: len(rows("SELECT 1 FROM webhook_receipts WHERE status = 'processing'")) == 1)
         go.set()
-        await until(lambda: ("processed",) in rows("SELECT status FROM webhook_receipts"))
+        await eventually(lambda: ("processed",) in rows("SELECT status FROM webhook_receipts"))
         assert (await deliver(inbox, "stripe", stripe_body("evt_4"))).status == 202
         assert len(seen) == 1
         assert sorted(row[2:] for row in rows(LEDGER)) == [("processed", 1), *[("received", 0)] * 4]
         await person.pauses.resume("stripe", "jane")
-        await until(lambda: len(seen) == 5)
+        await eventually(lambda: len(seen) == 5)
 
 
 async def test_an_inline_source_that_is_paused_answers_503_and_records_nothing(

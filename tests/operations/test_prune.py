@@ -29,6 +29,7 @@ from oncehook.store.store import Store
 from oncehook.testing import deliver
 from tests.support.events import Rows, make_claim, stripe_body
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -555,12 +556,6 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
     return said
 
 
-async def until(true: Callable[[], object]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.01)
-
-
 async def test_the_janitor_prunes_by_itself_and_says_so(
     store: Store, database: str, rows: Rows, lines: list[tuple[str, dict[str, Any]]]
 ) -> None:
@@ -568,10 +563,10 @@ async def test_the_janitor_prunes_by_itself_and_says_so(
     age(database, "evt_1", 40, "processed")
     janitor = Janitor(store, KEEP_30, first=0.0, every=0.02)
     janitor.start()
-    await until(lambda: lines)
+    await eventually(lambda: lines)
     assert ids(rows) == ["evt_2"]
     age(database, "evt_2", 40, "processed")
-    await until(lambda: len(lines) > 1)
+    await eventually(lambda: len(lines) > 1)
     await janitor.stop()
     assert ids(rows) == []
     assert [(line, facts["receipts"]) for line, facts in lines] == [("pruned", 1), ("pruned", 1)]
@@ -590,9 +585,9 @@ async def test_the_janitor_survives_a_database_that_is_away(
     monkeypatch.setattr(store.operations, "now", sometimes)
     janitor = Janitor(store, KEEP_30, first=0.0, every=0.01)
     janitor.start()
-    await until(lambda: len(lines) > 1)
+    await eventually(lambda: len(lines) > 1)
     away[0] = False
-    await until(lambda: janitor._turns > 1)
+    await eventually(lambda: janitor._turns > 1)
     await janitor.stop()
     assert {line for line, _ in lines} == {"prune_database_unavailable"}
 

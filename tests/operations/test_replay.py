@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -17,6 +16,7 @@ from oncehook.operations.rehearse import Rehearsal, counted, rehearse
 from oncehook.operations.replay import REPLAYABLE, Replayed, bounded, obstacle, pages, replay, survey, whoami
 from oncehook.store.rows import Selection
 from tests.support.events import Rows, make_claim
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -54,13 +54,6 @@ async def claim_in(inbox: Inbox, rows: Rows, *states: str) -> list[int]:
     return receipts
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
-
-
 def all_of(**filters: Any) -> Selection:
     return Selection(Filter(**filters))
 
@@ -92,12 +85,12 @@ async def test_a_dead_letter_is_replayed_by_hand_after_its_handler_was_mended(
 
     (receipt,) = await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await until(lambda: rows(STATES) == [("evt_1", "failed", 1, 0, "failed", "Fail: no such customer")])
+    await eventually(lambda: rows(STATES) == [("evt_1", "failed", 1, 0, "failed", "Fail: no such customer")])
     assert rows("SELECT * FROM ledger") == []
     broken = False
     done = await replay(inbox._runtime.store, Selection(receipts=(receipt,)), actor="ann@desk")
     assert done.as_json() == {"matched": 1, "replayed": 1, "from": {"failed": 1}, "left": {}}
-    await until(lambda: rows(STATES) == [("evt_1", "processed", 1, 1, "processed", None)])
+    await eventually(lambda: rows(STATES) == [("evt_1", "processed", 1, 1, "processed", None)])
     assert rows("SELECT * FROM ledger") == [("evt_1", "replay 1, attempt 1")]
     assert rows("SELECT number, outcome, version FROM webhook_attempts ORDER BY id") == [
         (1, "failed", "v2"),
@@ -119,9 +112,9 @@ async def test_each_replay_of_a_processed_event_is_handled_once(inbox: Inbox, ro
     (receipt,) = await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
     for number in range(3):
-        await until(lambda number=number: rows(STATES) == [("evt_1", "processed", 1, number, "processed", None)])
+        await eventually(lambda number=number: rows(STATES) == [("evt_1", "processed", 1, number, "processed", None)])
         await replay(inbox._runtime.store, Selection(receipts=(receipt,)))
-    await until(lambda: len(rows("SELECT note FROM ledger")) == 4)
+    await eventually(lambda: len(rows("SELECT note FROM ledger")) == 4)
     assert rows("SELECT note FROM ledger ORDER BY note") == [("0",), ("1",), ("2",), ("3",)]
 
 
@@ -218,7 +211,7 @@ async def test_what_a_version_has_handled_is_replayed_and_nothing_else(inbox: In
 
     await claim(inbox, "evt_1", "evt_2")
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(2,)])
+    await eventually(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(2,)])
     rows("UPDATE webhook_receipts SET version = 'v1' WHERE event_id = 'evt_1'")
     assert inbox._runtime.worker is not None
     await inbox._runtime.worker.stop()

@@ -15,11 +15,12 @@ from oncehook import Inbox
 from oncehook.model.states import State
 from oncehook.operations.replay import Outcomes, Pace, outcomes, replay
 from oncehook.store.rows import Selection
-from tests.cli.test_work import on_store, states, until, worker
+from tests.cli.test_work import on_store, states, worker
 from tests.support.command_line import Run
 from tests.support.dashboard import dashboard_of
 from tests.support.events import Rows, make_claim
 from tests.support.serve import ONCEHOOK, write_config
+from tests.support.waiting import wait_until
 
 HOOKS = """
 from oncehook import Event, Fail, Inbox, RetryLater
@@ -100,7 +101,7 @@ def test_interrupted_replay_says_how_to_go_on(
         command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
     )
     try:
-        until(lambda: list(states(rows).values()).count(("received", 1)) >= 4)
+        wait_until(lambda: list(states(rows).values()).count(("received", 1)) >= 4)
         running.send_signal(signal.SIGINT)
         _, error = running.communicate(timeout=20)
     finally:

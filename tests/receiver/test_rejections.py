@@ -17,6 +17,7 @@ from oncehook.store.rows import REJECTIONS_KEPT
 from oncehook.testing import deliver, post
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.providers import NOW, sender
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -24,16 +25,14 @@ SAMPLES = "SELECT source, reason, body, size FROM webhook_rejections ORDER BY id
 USES = "SELECT source, secret, verified FROM webhook_secrets ORDER BY source, secret"
 
 
-async def until(rows: Rows, sql: str, count: int) -> None:
-    async with asyncio.timeout(10):
-        while len(rows(sql)) < count:
-            await asyncio.sleep(0.02)
+async def until_there_are(rows: Rows, sql: str, count: int) -> None:
+    await eventually(lambda: len(rows(sql)) >= count, f"{sql} returns {count} rows")
 
 
 async def test_a_refused_delivery_is_kept_as_a_sample_and_never_as_a_receipt(inbox: Inbox, rows: Rows) -> None:
     body = stripe_body()
     assert (await deliver(inbox, "stripe", body, secret="whsec_other")).status == 401
-    await until(rows, SAMPLES, 1)
+    await until_there_are(rows, SAMPLES, 1)
     assert rows(SAMPLES) == [("stripe", "bad_signature", body, len(body))]
     assert rows("SELECT count(*) FROM webhook_receipts") == [(0,)]
     ((headers,),) = rows("SELECT headers FROM webhook_rejections")
@@ -44,7 +43,7 @@ async def test_a_flood_of_forgeries_writes_one_sample_a_second_and_sources_take_
     for number in range(300):
         assert (await deliver(inbox, "stripe", stripe_body(f"evt_{number}"), secret="whsec_other")).status == 401
     assert (await post(inbox, "github", b"{}", {"X-Hub-Signature-256": "sha256=00"})).status == 401
-    await until(rows, SAMPLES, 2)
+    await until_there_are(rows, SAMPLES, 2)
     assert [row[0] for row in rows(SAMPLES)][:2] == ["stripe", "github"]
     assert len(rows(SAMPLES)) <= 3
 
@@ -52,7 +51,7 @@ async def test_a_flood_of_forgeries_writes_one_sample_a_second_and_sources_take_
 async def test_a_long_body_is_cut_and_its_whole_size_is_kept(inbox: Inbox, rows: Rows) -> None:
     body = stripe_body(filler="x" * 200_000)
     assert (await deliver(inbox, "stripe", body, secret="whsec_other")).status == 401
-    await until(rows, SAMPLES, 1)
+    await until_there_are(rows, SAMPLES, 1)
     assert rows(SAMPLES) == [("stripe", "bad_signature", body[:65_536], len(body))]
 
 
@@ -86,7 +85,7 @@ async def test_credentials_of_other_providers_are_kept_neither_with_a_sample_nor
     secret = {name: "s3cret" for name in foreign if name.lower() != "stripe-signature"}
     assert (await post(inbox, "stripe", body, {**secret, "X-Kept": "1"})).status == 401
     assert (await post(inbox, "stripe", body, {**stripe_headers(body), **secret, "X-Kept": "1"})).status == 202
-    await until(rows, SAMPLES, 1)
+    await until_there_are(rows, SAMPLES, 1)
     (sample,), (event,) = rows("SELECT headers FROM webhook_rejections"), rows("SELECT headers FROM webhook_payloads")
     for (kept,) in (sample, event):
         assert "s3cret" not in kept and json.loads(kept)["x-kept"] == "1"
@@ -115,7 +114,7 @@ HEADS = {
 async def test_sample_of_a_large_head_is_small_and_has_the_signature(inbox: Inbox, rows: Rows, case: str) -> None:
     signed = {"Stripe-Signature": "t=1,v1=" + "0" * 64}
     assert (await post(inbox, "stripe", b"{}", {**HEADS[case], **signed})).status == 401
-    await until(rows, SAMPLES, 1)
+    await until_there_are(rows, SAMPLES, 1)
     ((headers,),) = rows("SELECT headers FROM webhook_rejections")
     kept = json.loads(headers)
     assert len(kept) <= 100 and sum(map(len, [*kept, *kept.values()])) <= 16_384 and len(headers) < 20_000

@@ -22,7 +22,7 @@ from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.settle import Settler
 from tests.support.events import Rows, make_claim
 from tests.support.servers import Postgres, ask, private_postgres
-from tests.support.work import until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -215,11 +215,11 @@ async def test_nothing_is_started_beside_a_receipt_whose_worker_died(
         (one,) = await leased(inbox._runtime.store)
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 31)])
         inbox._runtime.start_worker()
-        await until(lambda: bool(running))
+        await eventually(lambda: bool(running))
         crashed = Settled(one.receipt, one.lease, State.RETRYING, "crashed", after=0.0, crashed=True)
         await inbox._runtime.store.leases.settle([crashed])
         finished = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
-        await until(lambda: ask(database, finished) == [(31,)])
+        await eventually(lambda: ask(database, finished) == [(31,)])
     assert beside and set().union(*beside) == set()
 
 

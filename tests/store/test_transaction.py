@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from oncehook.model.states import State
 from oncehook.store.sqlite import handler as sqlite_handler
 from oncehook.store.transaction import Transaction, TransactionClosed
 from tests.support.events import Rows, make_claim
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -44,14 +44,6 @@ def insert(database: str) -> str:
 @pytest.fixture
 def is_sqlite(database: str) -> bool:
     return database.startswith("sqlite")
-
-
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for what the database or a handler shows; a condition, not a time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
 
 
 def shows(rows: Rows, status: str) -> Callable[[], bool]:
@@ -130,7 +122,7 @@ async def test_a_failing_handler_leaves_nothing_and_is_retried(inbox: Inbox, row
         raise ConnectionError("the bank is closed")
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "retrying"))
+    await eventually(shows(rows, "retrying"))
     assert (rows(RECEIPTS), rows(NOTES)) == ([("retrying", 1, "retrying")], [])
 
 
@@ -175,7 +167,7 @@ async def test_what_fails_only_at_the_commit_is_the_handlers_failure(inbox: Inbo
         await tx.execute("INSERT INTO child (note) VALUES ('an orphan')")
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "retrying"))
+    await eventually(shows(rows, "retrying"))
     assert rows("SELECT * FROM child") == []
 
 
@@ -194,7 +186,7 @@ async def test_an_error_that_the_handler_swallowed_is_not_marked_as_work(
             return
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "retrying"))
+    await eventually(shows(rows, "retrying"))
 
 
 async def test_a_handler_that_ends_its_transaction_itself_is_not_marked(inbox: Inbox, rows: Rows, insert: str) -> None:
@@ -204,7 +196,7 @@ async def test_a_handler_that_ends_its_transaction_itself_is_not_marked(inbox: I
         await tx.execute("ROLLBACK")
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "retrying"))
+    await eventually(shows(rows, "retrying"))
     assert "not its to send" in rows("SELECT last_error FROM webhook_receipts")[0][0]
 
 
@@ -249,7 +241,7 @@ async def test_a_savepoint_undoes_only_its_own_block(inbox: Inbox, rows: Rows, i
                 await tx.execute(insert, "kept deeper")
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "processed"))
+    await eventually(shows(rows, "processed"))
     assert rows(NOTES) == [("before",), ("kept",), ("kept deeper",)]
 
 
@@ -261,7 +253,7 @@ async def test_a_released_savepoint_is_undone_with_the_handler(inbox: Inbox, row
         raise ValueError("after it")
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "retrying"))
+    await eventually(shows(rows, "retrying"))
     assert rows(NOTES) == []
 
 
@@ -274,7 +266,7 @@ async def test_tx_is_dead_once_its_handler_has_ended(inbox: Inbox, rows: Rows, i
         kept.append(tx)
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "processed"))
+    await eventually(shows(rows, "processed"))
     with pytest.raises(TransactionClosed, match="after its handler had ended"):
         await kept[0].execute(insert, "too late")
     with pytest.raises(TransactionClosed, match="after its handler had ended"):
@@ -297,7 +289,7 @@ async def test_a_plain_handler_gets_a_synchronous_tx(inbox: Inbox, rows: Rows, i
             tx.execute(insert, f"{tx.fetchval('SELECT count(*) FROM ledger')} before")
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "processed"))
+    await eventually(shows(rows, "processed"))
     assert rows(NOTES) == [("1 before",), ("plain",)]
     assert threads != [threading.main_thread()]
 
@@ -316,9 +308,9 @@ async def test_a_handler_that_ran_out_of_time_leaves_nothing(inbox: Inbox, rows:
             refused.append(error)
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "retrying"))
+    await eventually(shows(rows, "retrying"))
     late.set()
-    await until(lambda: bool(refused))
+    await eventually(lambda: bool(refused))
     assert rows(NOTES) == []
 
 
@@ -371,7 +363,7 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
     await asyncio.wait_for(holding.wait(), 10)
     await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 5)
     claimed.set()
-    await until(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
+    await eventually(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(NOTES) == [("evt_1 2",), ("evt_2 1",)]
     told = rows("SELECT error FROM webhook_attempts WHERE outcome = 'retrying'")[0][0]
     assert "more than 0.2 s" in told and "another session of yours waits for this one" in told
@@ -389,5 +381,5 @@ async def test_a_statement_that_takes_too_long_is_interrupted(
             await tx.fetchval(endless)
 
     inbox._runtime.start_worker()
-    await until(shows(rows, "processed"))
+    await eventually(shows(rows, "processed"))
     assert rows(NOTES) == [("attempt 2",)]

@@ -11,27 +11,12 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
-import uvicorn.server
-
 from oncehook import Inbox
 from oncehook.cli.serve import listen, make_server
 from oncehook.testing import DeliveryResponse
 from tests.support.events import STRIPE_SECRET
 
 ONCEHOOK = Path(sys.executable).parent / "oncehook"
-
-
-class Brisk:
-    """asyncio as uvicorn sees it here: its ticks, and its moment at the end, are short ones."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(asyncio, name)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds / 20)
-
-
-uvicorn.server.asyncio = Brisk()  # type: ignore[assignment]
 
 
 # -- in this loop ---------------------------------------------------------------------------------------------------
@@ -42,12 +27,21 @@ async def served(inbox: Inbox, dashboard: Any = None) -> AsyncIterator[int]:
     """The port of a real server with the inbox behind it."""
     listener = listen("127.0.0.1", 0)
     server = make_server(inbox, dashboard)
+    stop = asyncio.Event()
+
+    async def wait_for_stop() -> None:
+        """uvicorn's own loop looks ten times a second whether it should exit."""
+        await server.on_tick(0)
+        await stop.wait()
+
+    server.main_loop = wait_for_stop  # type: ignore[method-assign]
     async with inbox.lifespan():
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             yield listener.getsockname()[1]
         finally:
             server.should_exit = True
+            stop.set()
             await serving
 
 

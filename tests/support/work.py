@@ -1,8 +1,5 @@
 """What tests of the work share: claims, and waiting for what the database or a handler shows."""
 
-import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 from oncehook import Inbox, Retry
@@ -13,11 +10,3 @@ QUICK = Retry(attempts=3, first=0.01, most=0.02)
 
 async def claim(inbox: Inbox, *ids: str, **changes: Any) -> None:
     await inbox._runtime.store.claims.insert([make_claim(event_id, **changes) for event_id in sorted(ids)])
-
-
-async def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
-    """Wait for a condition, not for a time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)

@@ -21,7 +21,7 @@ from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.http_target import receiving, said, stall_after
 from tests.support.serve import Process, write_config
 from tests.support.servers import ask
-from tests.support.work import until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
@@ -222,7 +222,7 @@ async def test_a_process_that_is_killed_while_it_tells_is_followed_by_another_wi
         process = Process(alerting(in_folder, database, receiver.url))
         try:
             await post_without_id(process.port)
-            await until(lambda: len(receiver.requests) == 1)  # leased and sent, and not marked
+            await eventually(lambda: len(receiver.requests) == 1)  # leased and sent, and not marked
         finally:
             process.kill()
         assert process.process.returncode == -signal.SIGKILL
@@ -246,10 +246,10 @@ async def test_two_services_on_one_database_tell_once(in_folder: Path, database:
         processes = [Process(config), Process(config)]
         try:
             await post_without_id(processes[0].port)
-            await until(lambda: rows(ALERTS) == [("ops", "opened", "told", 1)])
+            await eventually(lambda: rows(ALERTS) == [("ops", "opened", "told", 1)])
             turns = "SELECT number FROM webhook_turns"
             (before,) = rows(turns)
-            await until(lambda: rows(turns)[0][0] > before[0] + 5)  # both go on looking
+            await eventually(lambda: rows(turns)[0][0] > before[0] + 5)  # both go on looking
         finally:
             codes = [process.end() for process in processes]
         assert codes == [0, 0] and len(receiver.requests) == 1

@@ -1,7 +1,6 @@
 """Events without a handler: no process finishes them while another has one, and a new handler takes them up."""
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from oncehook.web.auth import hash_token
 from tests.cli.test_serve import run
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.serve import Process, process, write_config
+from tests.support.waiting import wait_until
 
 RELEASE = """
 from oncehook import Inbox
@@ -29,13 +29,6 @@ for pattern in {patterns}:
     inbox.on("stripe", pattern)(record)
 """
 STATES = "SELECT status, count(*) FROM webhook_receipts GROUP BY status ORDER BY status"
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.05)
 
 
 def deliver(port: int, *events: tuple[str, str], source: str = "stripe") -> None:
@@ -128,7 +121,7 @@ def test_a_process_without_an_app_leaves_the_events_to_the_one_that_has_it(
     events = [(f"evt_{number}", "invoice.paid") for number in range(400)]
     deliver(real.port, *events[:200])
     deliver(bystander.port, *events[200:])
-    until(lambda: rows(STATES) == [("processed", 400)])
+    wait_until(lambda: rows(STATES) == [("processed", 400)])
     assert rows("SELECT count(*), count(DISTINCT event_id) FROM ledger") == [(400, 400)]
     assert rows("SELECT DISTINCT outcome, attempts FROM webhook_receipts") == [("processed", 1)]
 
@@ -138,11 +131,11 @@ def test_an_event_without_a_handler_waits_and_is_handled_when_one_appears(
 ) -> None:
     served_first = served()
     deliver(served_first.port, ("evt_1", "invoice.paid"))
-    until(lambda: waiting_apart(rows) == 1)
+    wait_until(lambda: waiting_apart(rows) == 1)
     assert rows("SELECT status, attempts FROM webhook_receipts") == [("received", 0)]
     served(release("shop", "invoice.*"))
-    until(lambda: rows("SELECT event_id FROM ledger") == [("evt_1",)])
-    until(lambda: rows("SELECT status, attempts FROM webhook_receipts") == [("processed", 1)])
+    wait_until(lambda: rows("SELECT event_id FROM ledger") == [("evt_1",)])
+    wait_until(lambda: rows("SELECT status, attempts FROM webhook_receipts") == [("processed", 1)])
     assert waiting_apart(rows) == 0
 
 
@@ -151,14 +144,16 @@ def test_a_rolling_deploy_that_adds_a_handler_loses_nothing(
 ) -> None:
     old = served(release("old", "charge.*"))
     with steady(old.port, "charge.paid") as charges, steady(old.port, "invoice.paid") as invoices:
-        until(lambda: len(invoices) > 20)
+        wait_until(lambda: len(invoices) > 20)
         new = served(release("new", "charge.*", "invoice.*"))
-        until(lambda: rows("SELECT count(*) FROM ledger WHERE release = 'new' AND type = 'invoice.paid'")[0][0] > 20)
+        wait_until(
+            lambda: rows("SELECT count(*) FROM ledger WHERE release = 'new' AND type = 'invoice.paid'")[0][0] > 20
+        )
         so_far = len(invoices)
-        until(lambda: len(invoices) > so_far + 20)  # old and new beside each other
+        wait_until(lambda: len(invoices) > so_far + 20)  # old and new beside each other
     assert old.end() == 0
     sent = len(charges) + len(invoices)
-    until(lambda: rows(STATES) == [("processed", sent)])
+    wait_until(lambda: rows(STATES) == [("processed", sent)])
     assert rows("SELECT count(*), count(DISTINCT event_id) FROM ledger") == [(sent, sent)]
     assert rows("SELECT DISTINCT release FROM ledger WHERE type = 'invoice.paid'") == [("new",)]
     assert rows("SELECT count(*) FROM webhook_receipts WHERE attempts <> 1") == [(0,)]
@@ -171,15 +166,15 @@ def test_an_event_whose_only_handler_died_waits_and_is_no_case_for_an_alarm_at_o
     bystander = served()
     worker = served(release("shop", "invoice.*"))
     deliver(bystander.port, ("evt_1", "invoice.paid"))
-    until(lambda: rows(STATES) == [("processed", 1)])
+    wait_until(lambda: rows(STATES) == [("processed", 1)])
     worker.kill()
     deliver(bystander.port, ("evt_2", "invoice.paid"), ("evt_3", "customer.created"))
-    until(lambda: waiting_apart(rows) == 1)  # the look that set this one apart saw the other too
+    wait_until(lambda: waiting_apart(rows) == 1)  # the look that set this one apart saw the other too
     assert rows("SELECT type FROM webhook_receipts WHERE unhandled_at IS NOT NULL") == [("customer.created",)]
     forget_dead_processes(rows)
-    until(lambda: waiting_apart(rows) == 2)
+    wait_until(lambda: waiting_apart(rows) == 2)
     served("shop:inbox")
-    until(lambda: rows("SELECT event_id FROM ledger ORDER BY event_id") == [("evt_1",), ("evt_2",)])
+    wait_until(lambda: rows("SELECT event_id FROM ledger ORDER BY event_id") == [("evt_1",), ("evt_2",)])
 
 
 def test_a_receipt_whose_worker_died_is_left_to_a_process_with_its_handler(
@@ -189,14 +184,14 @@ def test_a_receipt_whose_worker_died_is_left_to_a_process_with_its_handler(
     bystander = served()
     worker = served(release("shop", "invoice.*"))
     deliver(bystander.port, ("evt_1", "invoice.paid"))
-    until(lambda: rows(STATES) == [("processed", 1)])
+    wait_until(lambda: rows(STATES) == [("processed", 1)])
     worker.kill()
     rows(
         "UPDATE webhook_receipts SET status = 'processing', attempts = 50, lease = 9, "
         "lease_until = '2026-01-01T00:00:00.000000Z', processed_at = NULL"
     )
     forget_dead_processes(rows)
-    until(lambda: rows("SELECT status FROM webhook_receipts") == [("retrying",)])
+    wait_until(lambda: rows("SELECT status FROM webhook_receipts") == [("retrying",)])
 
 
 def test_a_process_finds_what_nobody_handles_behind_many_that_wait_for_the_same_moment(
@@ -206,7 +201,7 @@ def test_a_process_finds_what_nobody_handles_behind_many_that_wait_for_the_same_
     service = served(release("shop", "invoice.*"))
     assert run("pause", "stripe", "--config", str(config)).returncode == 0
     deliver(service.port, ("evt_1", "invoice.paid"), ("evt_2", "customer.created"))
-    until(lambda: waiting_apart(rows) == 1)
+    wait_until(lambda: waiting_apart(rows) == 1)
     rows("UPDATE webhook_receipts SET unhandled_at = NULL, received_at = '2026-02-01T00:00:00.000000Z'")
     copied = "source, provider, 'copy_' || n, 'invoice.paid', '2026-01-01T00:00:00.000000Z', status, fingerprint"
     rows(
@@ -214,7 +209,7 @@ def test_a_process_finds_what_nobody_handles_behind_many_that_wait_for_the_same_
         f"WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < 5000) "
         f"SELECT 1000000 + n, {copied} FROM numbers, webhook_receipts WHERE event_id = 'evt_1'"
     )
-    until(lambda: waiting_apart(rows) == 1)
+    wait_until(lambda: waiting_apart(rows) == 1)
     assert rows("SELECT event_id FROM webhook_receipts WHERE unhandled_at IS NOT NULL") == [("evt_2",)]
 
 
@@ -228,8 +223,8 @@ def test_events_without_a_handler_are_shown_wherever_one_looks(
     config.write_text(config.read_text() + f'[dashboard.tokens.ops]\ntoken = "{token}"\nscopes = ["read"]\n')
     service = served(release("shop", "charge.*"))
     deliver(service.port, ("evt_1", "invoice.paid"), ("evt_2", "charge.paid"))
-    until(lambda: waiting_apart(rows) == 1)
-    until(lambda: rows("SELECT count(*) FROM ledger") == [(1,)])
+    wait_until(lambda: waiting_apart(rows) == 1)
+    wait_until(lambda: rows("SELECT count(*) FROM ledger") == [(1,)])
 
     def oncehook(*arguments: str) -> tuple[int, str]:
         ran = run(*arguments, "--config", str(config), cwd=config.parent)
@@ -244,7 +239,7 @@ def test_events_without_a_handler_are_shown_wherever_one_looks(
     code, out = oncehook("doctor", "--app", "shop:inbox")
     assert code == 1 and "source stripe: 1 event has no handler anywhere since" in out
     base = f"http://127.0.0.1:{service.port}"
-    until(lambda: 'oncehook_unhandled{source="stripe"} 1.0' in httpx.get(f"{base}/metrics", verify=False).text)
+    wait_until(lambda: 'oncehook_unhandled{source="stripe"} 1.0' in httpx.get(f"{base}/metrics", verify=False).text)
     with httpx.Client(base_url=base, verify=False, timeout=30) as client:
         client.headers["authorization"] = "Bearer a-token-of-the-test"
         found = client.get("/api/events?status=unhandled").json()["events"]
@@ -280,19 +275,19 @@ def test_a_source_that_ignores_what_nobody_handles_ignores_it_after_a_while_and_
     config.write_text(config.read_text() + 'unhandled = "ignore"\n')
     first = served(release("charges", "charge.*"))
     deliver(first.port, ("evt_1", "invoice.paid"))
-    until(lambda: waiting_apart(rows) == 1)
+    wait_until(lambda: waiting_apart(rows) == 1)
     assert rows(STATES) == [("received", 1)]
     doctor = run("doctor", "--config", str(config), "--app", "charges:inbox", cwd=config.parent)
     assert "note   source stripe: 1 event has no handler anywhere: ignored after 5m without one" in doctor.stdout
     assert doctor.returncode == 0, doctor.stdout
     rows("UPDATE webhook_receipts SET unhandled_at = '2026-01-01T00:00:00.000000Z'")
     rows("UPDATE webhook_workers SET registered_at = '2026-01-01T00:00:00.000000Z'")
-    until(lambda: rows(STATES) == [("ignored", 1)])
+    wait_until(lambda: rows(STATES) == [("ignored", 1)])
     reason = 'no process has a handler for invoice.paid, and sources.stripe.unhandled is "ignore"'
     assert rows("SELECT last_error, attempts, unhandled_at FROM webhook_receipts") == [(reason, 0, None)]
     served(release("shop", "invoice.*"))
     assert run("replay", "1", "--config", str(config), cwd=config.parent).returncode == 0
-    until(lambda: rows("SELECT event_id FROM ledger") == [("evt_1",)])
+    wait_until(lambda: rows("SELECT event_id FROM ledger") == [("evt_1",)])
 
 
 def test_nothing_is_ignored_within_a_minute_of_a_start(
@@ -301,11 +296,11 @@ def test_nothing_is_ignored_within_a_minute_of_a_start(
     config.write_text(config.read_text() + 'unhandled = "ignore"\n')
     first = served(release("charges", "charge.*"))
     deliver(first.port, ("evt_1", "invoice.paid"))
-    until(lambda: waiting_apart(rows) == 1)
+    wait_until(lambda: waiting_apart(rows) == 1)
     rows("UPDATE webhook_receipts SET unhandled_at = '2026-01-01T00:00:00.000000Z'")
     seen = "SELECT seen_at FROM webhook_workers"
     before = rows(seen)
-    until(lambda: rows(seen) != before)  # ten seconds, in which it looked many times
+    wait_until(lambda: rows(seen) != before)  # ten seconds, in which it looked many times
     assert rows(STATES) == [("received", 1)]
 
 
@@ -331,7 +326,7 @@ def test_a_process_whose_projection_takes_every_event_leaves_those_with_a_handle
         .replace('"stripe", pattern', '"postmark", "Bounce"')
     )
     with process(config, app="mail:inbox", cwd=config.parent):
-        until(
+        wait_until(
             lambda: bool(rows("SELECT 1 FROM webhook_live_handlers WHERE source = 'postmark' AND pattern = 'Bounce'"))
         )
         for number in range(40):
@@ -342,7 +337,7 @@ def test_a_process_whose_projection_takes_every_event_leaves_those_with_a_handle
                 f"http://127.0.0.1:{bystander.port}/webhooks/postmark", content=body, timeout=30, verify=False
             )
             assert answer.status_code == 202, answer.text
-        until(lambda: rows(STATES) == [("processed", 40)])
+        wait_until(lambda: rows(STATES) == [("processed", 40)])
     assert rows("SELECT count(*) FROM ledger") == [(20,)]
 
 
@@ -369,7 +364,7 @@ def test_an_inline_event_that_nobody_handles_is_ignored_where_the_source_says_so
 ) -> None:
     config.write_text(config.read_text() + 'mode = "inline"\nunhandled = "ignore"\n')
     bystander, _ = served(), served(release("shop", "invoice.*"))
-    until(lambda: bool(rows("SELECT 1 FROM webhook_live_handlers")))
+    wait_until(lambda: bool(rows("SELECT 1 FROM webhook_live_handlers")))
 
     def status(event_id: str, type_: str) -> tuple[int, str | None]:
         body = stripe_body(event_id, type_)
@@ -377,9 +372,9 @@ def test_an_inline_event_that_nobody_handles_is_ignored_where_the_source_says_so
         answer = httpx.post(address, content=body, headers=stripe_headers(body), timeout=30, verify=False)
         return answer.status_code, answer.json().get("status")
 
-    until(lambda: status("evt_1", "customer.created")[0] == 200)
+    wait_until(lambda: status("evt_1", "customer.created")[0] == 200)
     assert rows(STATES) == [("ignored", 1)]
-    until(lambda: status("evt_2", "invoice.paid") == (503, None))  # another process handles it
+    wait_until(lambda: status("evt_2", "invoice.paid") == (503, None))  # another process handles it
     assert rows("SELECT event_id FROM webhook_receipts WHERE event_id = 'evt_2' AND status <> 'ignored'") == []
 
 
@@ -390,7 +385,7 @@ def test_an_event_that_nobody_handles_does_not_block_its_serial_key(
     service = served(release("shop", "invoice.*"))
     deliver(service.port, ("evt_1", "customer.created"))
     deliver(service.port, ("evt_2", "invoice.paid"))
-    until(lambda: rows("SELECT event_id FROM ledger") == [("evt_2",)])
+    wait_until(lambda: rows("SELECT event_id FROM ledger") == [("evt_2",)])
     assert rows("SELECT event_id FROM webhook_receipts WHERE unhandled_at IS NOT NULL") == [("evt_1",)]
 
 
@@ -401,5 +396,5 @@ def test_an_event_of_a_forward_is_taken_by_any_process(
     config.write_text(config.read_text() + 'forward = "http://127.0.0.1:9/"\nmax_attempts = 1\n')
     service = served()
     deliver(service.port, ("evt_1", "invoice.paid"))
-    until(lambda: rows(STATES) == [("failed", 1)])
+    wait_until(lambda: rows(STATES) == [("failed", 1)])
     assert waiting_apart(rows) == 0

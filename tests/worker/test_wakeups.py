@@ -22,7 +22,8 @@ from oncehook.worker.wakeups import APART
 from tests.support.events import make_claim, stripe_body, stripe_headers
 from tests.support.serve import ONCEHOOK, Process, process, write_config
 from tests.support.servers import Postgres, ask
-from tests.worker.test_process import settled, until
+from tests.support.waiting import eventually
+from tests.worker.test_process import settled
 
 pytestmark = pytest.mark.anyio
 
@@ -80,23 +81,23 @@ async def test_a_worker_in_another_process_is_told_at_once_and_again_after_its_c
 ) -> None:
     config = write_config(tmp_path, database, f'poll = "{NEVER}"')
     with process(config, "--no-worker") as door, worker_process(tmp_path, config):
-        await until(lambda: len(ask(database, LISTENERS)) == 1)
+        await eventually(lambda: len(ask(database, LISTENERS)) == 1)
         for number in (1, 2, 3):  # the first may be found by the look at the start; the others by nothing else
             await post(door, f"evt_{number}")
-            await until(settled(database, "processed", number))
+            await eventually(settled(database, "processed", number))
         ((before,),) = ask(database, LISTENERS)
         ask(database, f"SELECT pg_terminate_backend({before})")
-        await until(lambda: [pid for (pid,) in ask(database, LISTENERS) if pid != before] != [])
+        await eventually(lambda: [pid for (pid,) in ask(database, LISTENERS) if pid != before] != [])
         for number in (4, 5, 6):
             await post(door, f"evt_{number}")
-            await until(settled(database, "processed", number))
+            await eventually(settled(database, "processed", number))
 
 
 async def test_with_notify_off_a_worker_finds_work_by_looking(tmp_path: Path, database: str) -> None:
     config = write_config(tmp_path, database, 'poll = "200ms"', "notify = false")
     with process(config, "--no-worker") as door, worker_process(tmp_path, config):
         await post(door, "evt_1")
-        await until(settled(database, "processed", 1))
+        await eventually(settled(database, "processed", 1))
         assert ask(database, LISTENERS) == []
 
 
@@ -124,10 +125,10 @@ async def inbox(database: str) -> AsyncIterator[Inbox]:
 async def test_an_accepted_event_is_announced_and_a_duplicate_is_not(inbox: Inbox, database: str) -> None:
     async with heard(database) as times:
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 202
-        await until(lambda: len(times) == 1)
+        await eventually(lambda: len(times) == 1)
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 200
         assert (await deliver(inbox, "stripe", stripe_body("evt_2"))).status == 202
-        await until(lambda: len(times) == 2)
+        await eventually(lambda: len(times) == 2)
 
 
 async def test_many_announcements_are_few_notifications_and_the_last_is_heard(inbox: Inbox, database: str) -> None:
@@ -138,20 +139,20 @@ async def test_many_announcements_are_few_notifications_and_the_last_is_heard(in
             for _ in range(20):
                 inbox._runtime.announcer.announce()
             await asyncio.sleep(0.005)
-        await until(lambda: bool(times) and times[-1] >= last)
+        await eventually(lambda: bool(times) and times[-1] >= last)
         assert len(times) <= (time.monotonic() - begun) / APART + 1
 
 
 async def test_a_worker_is_told_of_a_replay(inbox: Inbox, database: str) -> None:
     inbox.on("stripe", "*")(_ignore)
     inbox._runtime.start_worker()
-    await until(lambda: len(ask(database, LISTENERS)) == 1)
+    await eventually(lambda: len(ask(database, LISTENERS)) == 1)
     await deliver(inbox, "stripe", stripe_body("evt_1"))
-    await until(settled(database, "processed", 1))
+    await eventually(settled(database, "processed", 1))
     for times in (1, 2):
         assert (await replay(inbox._runtime.store, Selection(receipts=(1,)))).count == 1
         again = f"SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND replays = {times}"
-        await until(lambda again=again: ask(database, again) == [(1,)])  # type: ignore[misc]
+        await eventually(lambda again=again: ask(database, again) == [(1,)])  # type: ignore[misc]
 
 
 async def _ignore(event: Event) -> None: ...
@@ -173,14 +174,14 @@ async def test_a_retry_that_is_due_at_once_and_what_a_worker_gives_back_are_anno
     async with heard(database) as times:
         await inbox._runtime.store.claims.insert([make_claim("evt_0")])
         inbox._runtime.start_worker()
-        await until(lambda: len(times) == 1)
-        await until(settled(database, "processed", 1))
+        await eventually(lambda: len(times) == 1)
+        await eventually(settled(database, "processed", 1))
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(1, 60)])
         inbox._runtime.worker.wake()  # type: ignore[union-attr]
         await asyncio.wait_for(started.wait(), 20)
         assert len(times) == 1
         await inbox._runtime.worker.stop()  # type: ignore[union-attr]
-        await until(lambda: len(times) == 2)
+        await eventually(lambda: len(times) == 2)
 
 
 async def test_without_a_database_the_listener_tries_again_and_says_so_once(
@@ -188,18 +189,20 @@ async def test_without_a_database_the_listener_tries_again_and_says_so_once(
 ) -> None:
     name = database.rpartition("/")[2]
     inbox._runtime.start_worker()
-    await until(lambda: len(ask(database, LISTENERS)) == 1)
+    await eventually(lambda: len(ask(database, LISTENERS)) == 1)
     postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     try:
         postgres.sql(
             f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}' "
             f"AND application_name = 'oncehook listen'"
         )
-        await until(lambda: any(vars(record).get("event") == "wakeup_connection_lost" for record in caplog.records))
+        await eventually(
+            lambda: any(vars(record).get("event") == "wakeup_connection_lost" for record in caplog.records)
+        )
         await asyncio.sleep(0.5)  # several tries
     finally:
         postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-    await until(lambda: len(ask(database, LISTENERS)) == 1)
+    await eventually(lambda: len(ask(database, LISTENERS)) == 1)
     assert sum(vars(record).get("event") == "wakeup_connection_lost" for record in caplog.records) == 1
 
 
@@ -213,7 +216,7 @@ async def test_sqlite_has_nobody_to_tell_and_a_second_process_looks(tmp_path: Pa
     async with door.lifespan(), worker.lifespan():
         worker._runtime.start_worker()
         await deliver(door, "stripe", stripe_body("evt_1"))
-        await until(settled(database, "processed", 1))
+        await eventually(settled(database, "processed", 1))
 
 
 def test_the_settings_that_wake_are_read_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:

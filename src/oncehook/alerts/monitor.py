@@ -26,6 +26,7 @@ from oncehook.model.incident import Incident, IncidentChanges, LeasedAlert, Sett
 from oncehook.model.retry import Retry
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.providers.expressions import moment
 from oncehook.providers.source import Source
 from oncehook.store.store import Store
@@ -114,6 +115,7 @@ class Alerts:
                     task = asyncio.create_task(self._tell(alert))
                     self._telling.add(task)
                     task.add_done_callback(self._telling.discard)
+                reach(Checkpoint.ALERT_RULES_CHECKED)
             except Unavailable as error:
                 signals.emit("alerts_database_unavailable", detail=error.detail)
             except Exception as error:

@@ -22,6 +22,7 @@ from oncehook.model.effect import EffectState, LeasedEffect, SettledEffect
 from oncehook.model.errors import Unavailable
 from oncehook.model.retry import Crashed, Fail, Postpone, Retry
 from oncehook.observability import signals, tracing
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.protocols import EffectStore
 from oncehook.store.rows import EffectTarget
 from oncehook.store.store import Store
@@ -107,6 +108,7 @@ class Relay:
                 await asyncio.sleep(min(self.poll, 1.0))  # a stop waits for it
                 continue
             if not found:
+                reach(Checkpoint.RELAY_IDLE)
                 left = self._alone.left
                 try:
                     seconds = self._dues.left(self.poll) if left is None else max(left, 0)
@@ -257,6 +259,7 @@ class Marks:
                 for settled, waiter in batch:
                     if not waiter.done():
                         waiter.set_result(None if landed is None else settled.id in landed)
+                reach(Checkpoint.EFFECTS_SETTLED)
         finally:
             self._writing = None
 

@@ -22,6 +22,7 @@ from oncehook.config.settings import Default, Horizon, Settings, SourceSettings
 from oncehook.model.errors import ConfigurationError, Unavailable
 from oncehook.model.values import as_duration
 from oncehook.observability import signals
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.providers.definition import Provider
 from oncehook.store.operator_protocols import Pruning
 from oncehook.store.rows import Cursor, Cutoffs
@@ -249,6 +250,7 @@ class Janitor:
             try:
                 await self.turn()
                 await prune_email(self.email)
+                reach(Checkpoint.PRUNED)
             except Unavailable as error:
                 signals.emit("prune_database_unavailable", detail=error.detail)
             except Exception as error:

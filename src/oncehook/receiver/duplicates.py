@@ -6,6 +6,7 @@ from collections import deque
 from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import Unavailable
 from oncehook.observability import signals
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.protocols import ClaimStore
 
 MOST_WAITING = 10_000
@@ -55,6 +56,7 @@ class DuplicateLog:
                 self.dropped = 0
         finally:
             self._writing = None
+            reach(Checkpoint.DUPLICATES_RECORDED)
             if self._waiting:
                 self._timer = asyncio.get_running_loop().call_later(PAUSE, self._start)
 

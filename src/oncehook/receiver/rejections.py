@@ -14,6 +14,7 @@ import msgspec
 from oncehook.model.delivery import Delivery, Rejection
 from oncehook.model.errors import Rejected
 from oncehook.observability import signals
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.definition import Provider
 from oncehook.providers.proxied import ADDRESS
@@ -129,6 +130,7 @@ class RejectionLog:
         except Exception as error:  # a sample is worth nobody's trouble
             signals.emit("rejection_sample_lost", source=source, detail=type(error).__name__)
         del self._waiting[source]
+        reach(Checkpoint.REJECTIONS_RECORDED)
 
 
 class NowAndThen:

@@ -13,6 +13,7 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Held
 from oncehook.observability import signals
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.transaction import Heart
 
 STALLED = 5.0
@@ -85,6 +86,7 @@ class Heartbeat:
             if held:
                 try:
                     self.heart.beat(held, self.lease_seconds)
+                    reach(Checkpoint.LEASES_RENEWED)
                 except StoreUnavailable as error:
                     signals.emit("heartbeat_failed", held=len(held), detail=error.detail)
                 except Exception as error:  # the leases of every handler here hang on this thread

@@ -18,6 +18,7 @@ from oncehook.model.retry import Crashed, Retry, ScheduleRetry, decide
 from oncehook.model.rows import ExpiredReceipt
 from oncehook.model.states import State
 from oncehook.observability import signals
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.providers.source import HORIZON, Source
 from oncehook.store.store import Store
 
@@ -103,6 +104,7 @@ async def keep_rescuing(
         try:
             await rescue(store, handlers, sources, elsewhere)
             await abandon(store)
+            reach(Checkpoint.EXPIRED_LEASES_CHECKED)
         except Unavailable as error:
             signals.emit("worker_database_unavailable", detail=error.detail)
         except Exception as error:

@@ -8,6 +8,7 @@ from collections import deque
 
 from oncehook.model.errors import StoreUnavailable, Unavailable
 from oncehook.model.lease import Settled
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.protocols import LeaseStore
 
 MOST_IN_A_BATCH = 500
@@ -55,6 +56,7 @@ class Settler:
             for settled, waiter in batch:
                 if not waiter.done():
                     waiter.set_result(settled.receipt in landed)
+        reach(Checkpoint.RECEIPTS_SETTLED)
 
 
 def _fail(batch: list[tuple[Settled, "asyncio.Future[bool]"]], error: Unavailable) -> None:

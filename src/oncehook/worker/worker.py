@@ -16,6 +16,7 @@ from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Held, Leased
 from oncehook.model.patterns import Handled
 from oncehook.observability import signals
+from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.paused_sources import Paused
 from oncehook.store.store import Store
 from oncehook.worker.process import Processor, nobody
@@ -129,6 +130,7 @@ class Worker:
                     await asyncio.wait_for(self._stop_asked.wait(), self.poll)
                 continue
             if not found or self._ready:
+                reach(Checkpoint.WORKER_IDLE)
                 left = self._alone.left
                 try:
                     seconds = self.processor.dues.left(self.poll) if left is None else max(left, 0)

@@ -11,7 +11,8 @@ from sqlalchemy.orm import Session
 from oncehook import Event, Inbox, Retry
 from tests.integrations.sqlalchemy.test_transaction import Invoice, dispose, make_engine
 from tests.support.events import Rows, make_claim
-from tests.support.work import QUICK, until
+from tests.support.waiting import eventually
+from tests.support.work import QUICK
 
 pytestmark = pytest.mark.anyio
 
@@ -75,7 +76,7 @@ async def test_the_session_the_effect_and_the_entity_are_one_transaction(
     inbox.on("stripe", "*", retry=QUICK)(asynchronous if kind == "async" else plain)
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await until(lambda: sent == ["mail:evt_1"])
+    await eventually(lambda: sent == ["mail:evt_1"])
     assert rows(INVOICES) == [("evt_1", "paid")]
     assert rows("SELECT id FROM webhook_entities") == [("evt_1",)]
     assert rows("SELECT count(*) FROM webhook_noops") == [(1,)]
@@ -97,8 +98,8 @@ async def test_a_handler_without_tx_asks_on_any_engine(inbox: Inbox, rows: Rows,
         [make_claim(f"evt_{n:02d}") for n in range(40)]
     )  # more than there are threads to settle
     inbox._runtime.start_worker()
-    await until(processed(rows, 40))
-    await until(lambda: len(sent) == 40)
+    await eventually(processed(rows, 40))
+    await eventually(lambda: len(sent) == 40)
     assert len(rows(EFFECTS)) == 40
 
 
@@ -116,7 +117,7 @@ async def test_work_that_another_event_was_quicker_with_is_rolled_back(
     inbox.on("stripe", "*", once_per="object_id", retry=QUICK)(asynchronous if kind == "async" else plain)
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(6)])
     inbox._runtime.start_worker()
-    await until(processed(rows, 6))
+    await eventually(processed(rows, 6))
     assert len(rows(INVOICES)) == len(rows(EFFECTS)) == 1
     assert rows("SELECT count(*) FROM webhook_noops") == [(5,)]
 
@@ -136,5 +137,5 @@ async def test_a_failed_transaction_takes_the_effect_with_it(
     inbox.on("stripe", "*", retry=Retry(attempts=1))(asynchronous if kind == "async" else plain)
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await until(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
+    await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert (rows(EFFECTS), sent) == ([], [])

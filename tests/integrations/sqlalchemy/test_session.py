@@ -12,10 +12,11 @@ from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from oncehook import Fail, Inbox, Retry, SyncEvent
 from tests.store.postgres import test_session as on_postgres
-from tests.store.postgres.test_handler import states, until
+from tests.store.postgres.test_handler import states
 from tests.store.sqlite import test_session as on_sqlite
 from tests.support.events import make_claim
 from tests.support.servers import Postgres, ask, sqlite_file
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +69,7 @@ async def handle(inbox: Inbox, database: str, *types: str) -> None:
             inbox._runtime.start_worker()
         assert inbox._runtime.worker is not None
         inbox._runtime.worker.wake()
-        await until(lambda: set(states(database)) <= {"processed", "failed"})
+        await eventually(lambda: set(states(database)) <= {"processed", "failed"})
 
 
 def postgres_state(connection: Connection) -> dict[str, Any]:
@@ -233,7 +234,7 @@ async def test_nothing_of_a_batch_reaches_another_handler_or_the_app(
     register(inbox, "charge.paid", leave, batch=3)
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}", type="charge.paid") for number in range(3)])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["processed"] * 3)
+    await eventually(lambda: states(database) == ["processed"] * 3)
     assert sizes == [3]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
     assert await as_app(engine, state) == before

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from oncehook.store.transaction import TransactionClosed
 from oncehook.testing import deliver
 from tests.support.events import Rows, make_claim, stripe_body
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -110,17 +110,9 @@ def on_paid(inbox: Inbox, kind: str) -> Callable[..., None]:
     return register
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    """Wait for what the database or a handler shows; a condition, not a time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
-
-
 async def worked_off(inbox: Inbox, rows: Rows, status: str) -> None:
     inbox._runtime.start_worker()
-    await until(lambda: rows(RECEIPTS)[0][0] == status)
+    await eventually(lambda: rows(RECEIPTS)[0][0] == status)
 
 
 def last_error(rows: Rows) -> str:
@@ -192,7 +184,7 @@ async def test_many_handlers_at_once_each_have_a_session_of_their_own(inbox: Inb
     on_paid(lambda event, session: session.add(Invoice(id=event.id, status="paid")))
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:02d}") for number in range(40)])
     inbox._runtime.start_worker()
-    await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
+    await eventually(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     assert len(rows(INVOICES)) == 41
 
 
@@ -241,7 +233,7 @@ async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, rows: Ro
 
     on_paid(paid)
     inbox._runtime.start_worker()
-    await until(ended.is_set)
+    await eventually(ended.is_set)
     await inbox.stop()
     assert (rows(RECEIPTS)[0][0], rows(INVOICES)) == ("processing", [])
     await inbox.start()
@@ -261,7 +253,7 @@ async def test_a_batch_shares_one_session(inbox: Inbox, rows: Rows, kind: str) -
     inbox.on("stripe", "invoice.paid", batch=10)(asynchronous if kind == "async" else plain)
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(2, 9)])
     inbox._runtime.start_worker()
-    await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
+    await eventually(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     assert (sizes, len(rows(INVOICES))) == ([8], 8)
 
 
@@ -413,7 +405,7 @@ async def test_every_connection_is_given_back(inbox: Inbox, rows: Rows, engine: 
     on_paid(paid, retry=QUICK)
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:02d}") for number in range(40)])
     inbox._runtime.start_worker()
-    await until(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
+    await eventually(lambda: {row[0] for row in rows(RECEIPTS)} == {"processed"})
     await inbox.stop()
     assert engine.pool.checkedout() == 0
     await inbox.start()
@@ -443,7 +435,7 @@ async def test_a_handler_that_ran_out_of_time_leaves_nothing(inbox: Inbox, rows:
     inbox.on("stripe", "invoice.paid", retry=SLOW, timeout="0.3s")(asynchronous if kind == "async" else plain)
     await worked_off(inbox, rows, "retrying")
     late.set()
-    await until(lambda: bool(refused))
+    await eventually(lambda: bool(refused))
     assert (rows(INVOICES), engine.pool.checkedout()) == ([], 0)
 
 
@@ -482,7 +474,7 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
         await tx.run_sync(lambda session: started(event, session))
         if event.id == "evt_1" and event.attempt == 1:
             holding.set()
-            await until(claimed.is_set)
+            await eventually(claimed.is_set)
             if goes_on:
                 await tx.execute(select(Invoice))
 
@@ -496,10 +488,10 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
 
     inbox.on("stripe", "invoice.paid", retry=QUICK)(asynchronous if kind == "async" else plain)
     inbox._runtime.start_worker()
-    await until(holding.is_set)
+    await eventually(holding.is_set)
     await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 5)
     claimed.set()
-    await until(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
+    await eventually(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(INVOICES) == [("evt_1 2", "paid"), ("evt_2 1", "paid")]
     told = rows("SELECT error FROM webhook_attempts WHERE outcome = 'retrying'")[0][0]
     assert "more than 0.2 s" in told and "another session of yours waits for this one" in told

@@ -1,7 +1,6 @@
 """What only PostgreSQL has of a handler's transaction: a session that outlives it, and that nobody may find changed."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from oncehook.store.postgres.handler import FRESH, HandlerConnections
 from tests.support.events import make_claim
 from tests.support.proxy import proxied
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -51,13 +51,6 @@ async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterato
         yield inbox
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
-        await asyncio.sleep(0.02)
-
-
 def states(database: str) -> list[str]:
     return [row[0] for row in ask(database, "SELECT status FROM webhook_receipts ORDER BY event_id")]
 
@@ -79,7 +72,7 @@ async def test_what_a_handler_leaves_in_its_session_reaches_no_other(inbox: Inbo
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["processed" if ends == "well" else "failed", "processed"])
+    await eventually(lambda: states(database) == ["processed" if ends == "well" else "failed", "processed"])
     assert found == [CLEAN]
     assert len(set(backends)) == 1
 
@@ -103,7 +96,7 @@ async def test_nothing_is_left_where_handlers_follow_each_other_and_some_fail(
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(120)])
         inbox._runtime.start_worker()
-        await until(lambda: sorted(set(states(database))) == ["failed", "processed"])
+        await eventually(lambda: sorted(set(states(database))) == ["failed", "processed"])
     assert states(database).count("failed") == 40
     assert set(found) <= {""}
     assert len(found) == 120
@@ -130,7 +123,7 @@ async def test_the_kind_of_transaction_that_a_handler_made_the_sessions_own_is_o
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 6)])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["processed"] * 5)
+    await eventually(lambda: states(database) == ["processed"] * 5)
     assert set(found) == {(found[0][0], "read committed", "off")}
 
 
@@ -146,7 +139,7 @@ async def test_a_statement_that_a_handler_prepared_through_the_driver_ends_with_
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3")])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["processed"] * 3)
+    await eventually(lambda: states(database) == ["processed"] * 3)
     first, second, third = backends
     assert first != second == third  # its connection is cut, and no other
     with pytest.raises(Exception, match=r"closed|released"):
@@ -175,7 +168,7 @@ async def test_a_batch_that_lost_one_of_its_leases_keeps_nothing(
         ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 4)])
         inbox._runtime.start_worker()
-        await until(lambda: len(ran) == 4 and states(database).count("processed") == 2)
+        await eventually(lambda: len(ran) == 4 and states(database).count("processed") == 2)
         assert inbox._runtime.worker is not None
         await inbox._runtime.worker.stop()
     assert states(database) == ["processed", "processing", "processed"]
@@ -192,7 +185,7 @@ async def test_a_handler_that_is_cancelled_while_its_transaction_begins_leaves_r
         for is_connected in (False, True):
             proxy.stall()
             taking = asyncio.create_task(store.database.handling.take())
-            await until(lambda task=taking: store.database.handling._free.locked())  # type: ignore[misc, union-attr]
+            await eventually(lambda task=taking: store.database.handling._free.locked())  # type: ignore[misc, union-attr]
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
             assert taking.cancelled(), is_connected
@@ -214,7 +207,7 @@ async def test_a_connection_whose_driver_a_handler_changed_is_not_used_again(inb
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["processed", "processed"])
+    await eventually(lambda: states(database) == ["processed", "processed"])
     (first, loud), (second, quiet) = seen
     assert (loud, quiet) == ("QUIET", "quiet")
     assert first != second
@@ -243,11 +236,11 @@ async def test_no_transaction_stays_open_when_the_work_is_done(make_inbox: Calla
         inbox._runtime.store.database.handling.give_back = watched  # type: ignore[method-assign]
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(100)])
         inbox._runtime.start_worker()
-        await until(lambda: set(states(database)) == {"processed"})
+        await eventually(lambda: set(states(database)) == {"processed"})
         idle = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
         )
-        await until(lambda: ask(database, idle) == [(0,)])
+        await eventually(lambda: ask(database, idle) == [(0,)])
     assert any(ahead) is inbox._runtime.settings.fast_paths
 
 
@@ -287,7 +280,7 @@ async def test_a_division_by_zero_of_the_users_own_at_the_commit_is_the_handlers
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["retrying"])
+    await eventually(lambda: states(database) == ["retrying"])
     assert ask(database, "SELECT last_error FROM webhook_receipts") == [("DivisionByZeroError: division by zero",)]
     assert ask(database, "SELECT * FROM ledger") == []
 
@@ -307,7 +300,7 @@ async def test_the_mark_is_written_whatever_the_session_takes_for_a_string(
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
-        await until(lambda: states(database) == ["processed"])
+        await eventually(lambda: states(database) == ["processed"])
     assert ask(database, "SELECT version FROM webhook_attempts") == [(version,)]
 
 
@@ -331,4 +324,4 @@ async def test_handlers_leave_the_door_its_connections(make_inbox: Callable[...,
                 await inside.acquire()
         await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_999")]), 2)
         go_on.set()
-        await until(lambda: set(states(database)) == {"processed"})
+        await eventually(lambda: set(states(database)) == {"processed"})

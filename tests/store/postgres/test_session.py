@@ -12,9 +12,10 @@ from oncehook.model.states import State
 from oncehook.store.postgres.database import PostgresDatabase
 from oncehook.store.postgres.handler import HandlerConnections
 from oncehook.store.store import Store
-from tests.store.postgres.test_handler import states, until
+from tests.store.postgres.test_handler import states
 from tests.support.events import make_claim
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -138,7 +139,7 @@ async def test_nothing_in_a_session_reaches_the_next_handler(inbox: Inbox, datab
         [make_claim(f"evt_{number}", type=type) for number, type in enumerate(types)]
     )
     inbox._runtime.start_worker()
-    await until(lambda: states(database).count("processed") == 7 and states(database).count("failed") == 2)
+    await eventually(lambda: states(database).count("processed") == 7 and states(database).count("failed") == 2)
     assert found == [found[0]] * 5
     assert (
         found[0] | {"customer": "of everybody", "settings": 0, "locks": 0, "tables": 0, "last_number": "none"}
@@ -182,7 +183,7 @@ async def test_the_event_is_processed_in_whatever_session_the_handler_leaves(
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
     inbox._runtime.start_worker()
-    await until(lambda: set(states(database)) <= {"processed", "failed"})
+    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
     assert ask(database, "SELECT status, last_error FROM webhook_receipts") == [("processed", None)] * 3
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
     assert attempts == ([3] if batch else [1, 1, 1])
@@ -221,7 +222,7 @@ async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
         ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
         await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
         inbox._runtime.start_worker()
-        await until(lambda: set(states(database)) <= {"processed", "failed"})
+        await eventually(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "failed"]
     [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
     assert "the handler ended its transaction itself" in error
@@ -235,7 +236,7 @@ async def test_a_read_only_transaction_cannot_hold_the_processed_status(inbox: I
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["failed"])
+    await eventually(lambda: states(database) == ["failed"])
     assert "read-only transaction" in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
 
 
@@ -262,7 +263,7 @@ async def test_a_deferred_trigger_runs_with_the_settings_and_the_role_of_its_han
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["processed"])
+    await eventually(lambda: states(database) == ["processed"])
     assert ask(database, "SELECT * FROM audit") == [("the handler", "somebody")]
 
 
@@ -283,7 +284,7 @@ async def test_a_session_without_the_drivers_prepared_statements_is_closed(inbox
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
     inbox._runtime.start_worker()
-    await until(lambda: set(states(database)) <= {"processed", "failed"})
+    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",), ("evt_4",)]
     if inbox._runtime.settings.fast_paths:  # else the driver keeps no statement, and misses none
@@ -312,7 +313,7 @@ async def test_a_missing_prepared_statement_before_the_commit_fails_the_attempt(
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["failed"])
+    await eventually(lambda: states(database) == ["failed"])
     assert '"missing" does not exist' in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
     assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
 
@@ -332,7 +333,7 @@ async def test_a_session_is_closed_if_a_deferred_trigger_changed_its_user(inbox:
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
     inbox._runtime.start_worker()
-    await until(lambda: set(states(database)) <= {"processed", "failed"})
+    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["processed"] * 3
     users, backends = zip(*found, strict=True)
     assert len(set(users)) == 1
@@ -356,7 +357,7 @@ async def test_a_session_can_be_left_as_it_is(make_inbox: Callable[..., Inbox], 
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(4)])
         inbox._runtime.start_worker()
-        await until(lambda: set(states(database)) <= {"processed", "failed"})
+        await eventually(lambda: set(states(database)) <= {"processed", "failed"})
     assert found == ["", "evt_0", "", "evt_2"]
 
 
@@ -380,7 +381,7 @@ async def test_a_connection_whose_commit_was_cancelled_is_not_used_again(inbox: 
     settled = [Settled(1, 1, State.PROCESSED, "processed")]
     committing = asyncio.create_task(connections.commit(connection, settled, and_begin=False))
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-    await until(lambda: ask(database, sleeping) == [(1,)])
+    await eventually(lambda: ask(database, sleeping) == [(1,)])
     committing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await committing

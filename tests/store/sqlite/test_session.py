@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
-from tests.store.postgres.test_handler import states, until
+from tests.store.postgres.test_handler import states
 from tests.support.events import make_claim
 from tests.support.servers import ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +79,7 @@ async def test_nothing_in_a_connection_reaches_the_next_handler(inbox: Inbox, da
             inbox._runtime.start_worker()
         assert inbox._runtime.worker is not None
         inbox._runtime.worker.wake()
-        await until(lambda: set(states(database)) <= {"processed", "failed"})
+        await eventually(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
     assert found == [found[0]] * 3
     assert found[0]["customer"] == "of everybody" and found[0]["temporary"] == found[0]["last_number"] == 0
@@ -95,7 +96,7 @@ async def test_a_handler_that_makes_its_connection_read_only_fails_and_no_other(
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
     inbox._runtime.start_worker()
-    await until(lambda: set(states(database)) <= {"processed", "failed"})
+    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "processed", "processed"]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_2",)]
 
@@ -110,7 +111,7 @@ async def test_the_event_is_processed_although_the_handler_has_a_table_of_the_sa
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["processed"])
+    await eventually(lambda: states(database) == ["processed"])
     assert ask(database, "SELECT note FROM ledger") == [("evt_1",)]
 
 
@@ -138,7 +139,7 @@ async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
-    await until(lambda: set(states(database)) <= {"processed", "failed"})
+    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
     assert states(database) == ["failed", "failed"]
     [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
     assert "the handler ended its transaction itself" in error
@@ -160,5 +161,5 @@ async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str)
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
     inbox._runtime.start_worker()
-    await until(lambda: states(database) == ["processed"] * 5)
+    await eventually(lambda: states(database) == ["processed"] * 5)
     assert len(connections) == 1
