@@ -68,7 +68,7 @@ def _members(variable: str, cls: type[Any]) -> Iterator[str]:
 
 
 def _member(variable: str, function: Function) -> str:
-    text = " ".join(_plain(ast.get_docstring(function) or "").split())
+    text = _description(ast.get_docstring(function) or "")
     if _is(function, "property"):
         return f"- **`{variable}.{function.name}`** (`{_returns(function)}`). {text}".rstrip()
     is_awaited = isinstance(function, ast.AsyncFunctionDef) and "AsyncIterator" not in _returns(function)
@@ -115,6 +115,18 @@ def _signature(name: str, function: Function) -> str:
     if result.startswith("Coroutine"):
         result = result.removeprefix("Coroutine[Any, Any, ").removesuffix("]")
     return f"{name}({arguments})" + ("" if result in ("None", "Any", "") else f" -> {result}")
+
+
+def _description(docstring: str) -> str:
+    """A docstring as the text of a list item: paragraphs joined, and each indented example as a code block."""
+    parts = [""]
+    for paragraph in docstring.split("\n\n"):
+        if paragraph.startswith("    "):
+            parts[-1] += "\n\n" + textwrap.indent(paragraph, "  ") + "\n"
+            parts.append("  ")
+        else:
+            parts[-1] += ("" if parts[-1].strip() == "" else " ") + " ".join(_plain(paragraph).split())
+    return "\n".join(parts).rstrip()
 
 
 def _summary(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Inbox: the public face of the library. What is behind it is in `runtime`."""
+"""Inbox: the public entry point of the library. The `runtime` package builds and runs its parts."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -37,11 +37,21 @@ if TYPE_CHECKING:
 
 
 class Inbox(Registration):
-    """A webhook inbox: an ASGI app that takes `POST /<source>`.
+    """A webhook inbox: an ASGI app that accepts deliveries at `POST /<source>` and runs their handlers.
 
-    Without arguments it takes database, sources and settings from `oncehook.toml` and the environment, and code adds to
-    them. With a database given here and no `config`, the sources are those given here too. Mount it with
-    `app.mount("/webhooks", inbox)` and `lifespan=inbox.lifespan`.
+    Without arguments, the inbox reads its database, sources and settings from `oncehook.toml` and the environment.
+    Keyword arguments override those settings, and `inbox.source` adds sources. With `database` and no `config`, the
+    inbox has only the sources that the code adds.
+
+        inbox = Inbox("postgresql://shop@localhost/shop")
+        inbox.source("stripe", secrets=["env:STRIPE_WEBHOOK_SECRET"])
+
+        @inbox.on("stripe", "invoice.paid")
+        async def invoice_paid(event: Event, tx: AsyncTransaction) -> None:
+            await tx.execute("UPDATE invoices SET paid = true WHERE id = $1", event.object_id)
+
+        app = FastAPI(lifespan=inbox.lifespan)
+        app.mount("/webhooks", inbox)
     """
 
     def __init__(
@@ -56,10 +66,10 @@ class Inbox(Registration):
         **settings: Unpack[InboxOptions],
     ) -> None:
         configuration = config if isinstance(config, Configuration) else load(config)
-        given = {**settings} if database is None else {**settings, "database": database}
+        overrides = {**settings} if database is None else {**settings, "database": database}
         self._runtime = Runtime(
             configuration,
-            replace(configuration.settings, **read_table(Settings, given, "Inbox: ")),
+            replace(configuration.settings, **read_table(Settings, overrides, "Inbox: ")),
             worker=worker,
             clock=clock,
             certificates=certificates or Certificates(),
@@ -73,23 +83,30 @@ class Inbox(Registration):
                 self._runtime.add_source(name, source, in_file=True)
 
     def source(self, name: str, *, secrets: Sequence[str] = (), **settings: Unpack[SourceOptions]) -> Source:
-        """Add a source: deliveries to `/<name>`. The keys are those of `[sources.NAME]` in the file.
+        """Add a source, which accepts deliveries at `/<name>`.
 
-        Returns the source; its attributes are internal.
+        A secret is `env:NAME`, `file:PATH` or the value itself. The inbox tries all of them, so that you can rotate
+        secrets. The other keyword arguments are the keys of `[sources.NAME]` in `oncehook.toml`. Returns the source,
+        whose attributes are internal.
+
+            inbox.source("stripe", secrets=["env:STRIPE_WEBHOOK_SECRET"], types=["invoice.*"])
         """
-        given = secrets if isinstance(secrets, str) else list(secrets)  # a text is refused
-        return self._runtime.add_source(name, read_source(name, {"secrets": given, **settings}))
+        values = secrets if isinstance(secrets, str) else list(secrets)  # read_source rejects a plain string
+        return self._runtime.add_source(name, read_source(name, {"secrets": values, **settings}))
 
     @property
     def email(self) -> "Email":
-        """The status of messages, the suppressed addresses and the counts that follow from email events."""
+        """Queries on the email projection: the status of messages, suppressed addresses and counts."""
         return self._runtime.email
 
     @property
     def dashboard(self) -> "MountedDashboard":
-        """The dashboard and the JSON API, as an ASGI app to mount: `app.mount("/hooks-admin", inbox.dashboard)`."""
+        """The dashboard and the JSON API, as an ASGI app that you mount in yours.
+
+        app.mount("/hooks-admin", inbox.dashboard)
+        """
         if self._dashboard is None:
-            from oncehook.web.mounted import MountedDashboard  # what it needs is for nobody else to import
+            from oncehook.web.mounted import MountedDashboard  # only a dashboard needs its dependencies
 
             self._dashboard = MountedDashboard(self)
             self._runtime.attach(self._dashboard)
@@ -97,14 +114,16 @@ class Inbox(Registration):
 
     # -- operations -----------------------------------------------------------------------------------------------
 
-    async def events(self, *, limit: int | None = None, **wanted: Unpack[EventFilter]) -> AsyncIterator[Receipt]:
-        """The receipts of events, newest first, as `oncehook events` lists them; at most `limit`, all unless given.
+    async def events(self, *, limit: int | None = None, **filters: Unpack[EventFilter]) -> AsyncIterator[Receipt]:
+        """Yield the receipts of the events that match, newest first, as `oncehook events` lists them.
 
-        `async for receipt in inbox.events(source="stripe", status="failed", since="2h")`. This and the other operations
-        work on a running inbox and on one that is not started.
+        Without `limit` it yields all of them. This and the other operations also work on an inbox that is not running.
+
+            async for receipt in inbox.events(source="stripe", status="failed", since="2h"):
+                print(receipt.event_id, receipt.last_error)
         """
         async with self._runtime.opened_store() as store:
-            async for receipt in find_events(store, make_filter(**wanted), limit):
+            async for receipt in find_events(store, make_filter(**filters), limit):
                 yield receipt
 
     async def replay(
@@ -115,17 +134,20 @@ class Inbox(Registration):
         rate: str | None = None,
         actor: str | None = None,
         progress: Callable[[Replayed], None] | None = None,
-        **wanted: Unpack[EventFilter],
+        **filters: Unpack[EventFilter],
     ) -> Replayed:
-        """Have finished events handled again, as `oncehook replay` does: those with these receipt numbers or event ids,
-        or all that a filter picks. Returns how many matched and moved, and why others did not.
+        """Queue finished events to be handled again, as `oncehook replay` does.
 
-        With `dry_run` nothing is written. `handled_by` is a version of your code that has attempted them. `rate`, such
-        as "50/s", is how fast they go back to the queue. `actor` is recorded as who did it.
+        Name events by receipt number or event id, or select them with filters. `handled_by` selects the events that a
+        version of your code attempted. `rate`, such as "50/s", limits how fast the events are queued. `actor` is
+        recorded in the audit log. With `dry_run` nothing is written. Returns how many events matched and were queued,
+        and why the others were not.
+
+            replayed = await inbox.replay(source="stripe", status="failed", since="2h")
         """
         pace = None if rate is None else parse_rate(rate)
         async with self._runtime.opened_store() as store:
-            selection = await _select(store, receipts, wanted, handled_by)
+            selection = await _select(store, receipts, filters, handled_by)
             if dry_run:
                 return await survey(store, await bounded(store, selection))
             done = await replay(store, selection, actor=actor, rate=pace, progress=progress)
@@ -133,15 +155,15 @@ class Inbox(Registration):
         return done
 
     async def rehearse(
-        self, *receipts: int | str, handled_by: str | None = None, **wanted: Unpack[EventFilter]
+        self, *receipts: int | str, handled_by: str | None = None, **filters: Unpack[EventFilter]
     ) -> list[Rehearsal]:
-        """Run the handlers of finished events in transactions that are rolled back: `oncehook replay --rehearse`.
+        """Run the handlers of finished events in transactions that are rolled back, as `replay --rehearse` does.
 
-        Returns what each handler would do. Calls that a handler makes itself are really made.
+        Returns what each handler would do. Network calls that a handler makes itself are real: they are not undone.
         """
         async with self._runtime.opened_store() as store:
             rehearse = await rehearsing(self._runtime, store)
-            selection = await bounded(store, await _select(store, receipts, wanted, handled_by))
+            selection = await bounded(store, await _select(store, receipts, filters, handled_by))
             return [
                 await rehearse(receipt)
                 async for page in pages(store, selection)
@@ -152,9 +174,10 @@ class Inbox(Registration):
     async def pause(
         self, source: str, *, duration: Duration | None = None, reason: str | None = None, actor: str | None = None
     ) -> bool:
-        """Let the events of a source wait, in every process and after a restart, until it is resumed or for `duration`.
+        """Pause a source: its events are accepted, and no process runs their handlers until the source is resumed.
 
-        Returns False if it was paused before.
+        The pause survives restarts. With `duration`, such as "30m", it ends by itself. Returns False if the source was
+        already paused.
         """
         try:
             seconds = None if duration is None else positive_duration(duration)
@@ -165,16 +188,16 @@ class Inbox(Registration):
             return await pause(store, source, known=known, actor=actor, reason=reason, seconds=seconds)
 
     async def resume(self, source: str, *, actor: str | None = None) -> bool:
-        """Have the events of a paused source handled again. Returns False if it was not paused."""
+        """End the pause of a source, so that workers handle its events. Returns False if it was not paused."""
         async with self._runtime.opened_store() as store:
             changed = await resume(store, source, known=self._runtime.sources, actor=actor)
         self._runtime.wake_worker()
         return changed
 
     async def prune(self, *, dry_run: bool = False) -> Pruned | None:
-        """Remove receipts and payloads that are past their retention, as a worker does once an hour.
+        """Delete receipts and payloads that are past their retention, as every worker does once an hour.
 
-        Returns how many, by source; None if another process is pruning. With `dry_run` it counts, and removes nothing.
+        Returns the counts by source, or None if another process is pruning. With `dry_run` it only counts.
         """
         runtime = self._runtime
         async with runtime.opened_store() as store:
@@ -183,23 +206,34 @@ class Inbox(Registration):
     # -- running --------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the store. From here on deliveries are taken, and handlers run unless `worker=False`."""
+        """Open the store and accept deliveries. Unless `worker=False`, also start the worker, which runs handlers."""
         await self._runtime.start()
 
     async def stop(self) -> None:
-        """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
+        """Finish running requests and handlers, write buffered results, and close the store.
+
+        The store is closed even if this call is cancelled.
+        """
         await self._runtime.stop()
 
     def lifespan(self, app: object = None) -> AbstractAsyncContextManager[None]:
-        """For `FastAPI(lifespan=inbox.lifespan)`, or inside a lifespan of your own."""
+        """Return a context manager that starts the inbox and stops it at the end.
+
+        Pass it to your app as `FastAPI(lifespan=inbox.lifespan)`, or enter it in your app's own lifespan:
+
+            @asynccontextmanager
+            async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+                async with inbox.lifespan():
+                    yield
+        """
         return self._runtime.lifespan()
 
     async def ready(self) -> None:
-        """Return if an event could be committed now, else raise Unavailable, within 2 seconds whatever happens."""
+        """Check that the inbox can commit an event now. Raises `Unavailable` if not, within 2 seconds at most."""
         await self._runtime.readiness.check()
 
     async def metrics(self) -> bytes:
-        """The metrics of this process and of the database, in Prometheus' text format: for an app's own `/metrics`."""
+        """Return the metrics of this process and of the database in Prometheus' text format, for your `/metrics`."""
         return await self._runtime.metrics_exporter.text()
 
     # -- ASGI -----------------------------------------------------------------------------------------------------
@@ -213,7 +247,7 @@ class Inbox(Registration):
             await send({"type": "websocket.close", "code": 1008})
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
-        """Lifespan for servers that run the inbox itself; a mounted app is not sent these messages."""
+        """Handle the lifespan messages of a server that runs the inbox as its app. Mounted apps never get them."""
         await receive()
         try:
             await self.start()
@@ -227,26 +261,26 @@ class Inbox(Registration):
 
 
 async def _select(
-    store: Store, receipts: Sequence[int | str], wanted: EventFilter, handled_by: str | None
+    store: Store, receipts: Sequence[int | str], filters: EventFilter, handled_by: str | None
 ) -> Selection:
-    """The events that are named, or that a filter picks: one of the two."""
-    condition = make_filter(**wanted)
+    """Return the selection by receipts or by filter. Raises ValueError unless exactly one of them is used."""
+    condition = make_filter(**filters)
     is_filtered = condition != Filter() or handled_by is not None
     if bool(receipts) == is_filtered:
-        raise ValueError('name receipts, or pick some with a filter such as status="failed" (not both, not neither)')
+        raise ValueError('give either receipts or a filter, such as status="failed"')
     numbers = await find_receipts(store, receipts) if receipts else None
     return Selection(condition, receipts=numbers, handled_by=handled_by)
 
 
 def source_name(scope: Mapping[str, Any]) -> str:
-    """The source in the path. A trailing slash is accepted, never redirected."""
+    """Return the source named in the path. A trailing slash is accepted, never redirected."""
     return path_below(scope).strip("/")
 
 
 def path_below(scope: Mapping[str, Any]) -> str:
-    """The path below where this app is mounted.
+    """Return the path relative to the mount point of this app.
 
-    An app that was told of a proxy's prefix has it in the root, and the proxy may have taken it from the path.
+    An app behind a proxy may have the proxy's prefix in `root_path` although the proxy removed it from the path.
     """
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")

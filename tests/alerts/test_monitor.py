@@ -52,13 +52,13 @@ async def test_events_that_no_process_handles_fire_after_ten_minutes_and_end_wit
     inbox = make(make_inbox)
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox._runtime.roster.look()
+        await inbox._runtime.roster.refresh()
         await advance(inbox, "9m")
         assert names((await look(inbox)).opened) == []  # and the event is no lag: no worker is to blame
         await advance(inbox, "2m")
         assert names((await look(inbox)).opened) == [("unhandled", "stripe")]
         inbox.on("stripe", "invoice.*")(lambda event: None)
-        await inbox._runtime.roster.look()
+        await inbox._runtime.roster.refresh()
         (receipt,) = await drain(inbox)
         assert receipt.status is State.PROCESSED
         assert await recovered(inbox) == [("unhandled", "stripe")]

@@ -377,7 +377,7 @@ async def test_what_cannot_be_performed_is_refused_at_the_call(inbox: Inbox, row
             with pytest.raises(EffectRefused, match="the topic is"):
                 await event.publish(what, {})
         for key in ("", None, 7):
-            with pytest.raises(EffectRefused, match="give a text that names it"):
+            with pytest.raises(EffectRefused, match="pass a non-empty string"):
                 await event.effect(key, "send_mail", to="jane")  # type: ignore[arg-type]
 
     await claim(inbox, "evt_1")
@@ -401,7 +401,7 @@ async def test_two_different_effects_of_one_key_in_one_call_are_refused(
     inbox._runtime.start_worker()
     await eventually(all_are(rows, "failed", 1))
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
-    assert "two different effects of the key 'mail:in_1'" in error
+    assert "two different effects with the key 'mail:in_1'" in error
     assert rows(EFFECTS) == []
 
 
@@ -427,7 +427,7 @@ def test_a_subscriber_that_could_take_no_message_is_refused_where_it_is_written(
     for wrong in (lambda payload: None, lambda effect, message: None, lambda effect, payload, more: None):
         with pytest.raises(ConfigurationError, match=r"def f\(effect, payload\)"):
             inbox.subscribe("invoices")(wrong)
-    with pytest.raises(ConfigurationError, match="takes a topic"):
+    with pytest.raises(ConfigurationError, match="needs a topic"):
         inbox.subscribe(lambda effect, payload: None)  # type: ignore[arg-type]  # without the brackets
     inbox.subscribe("invoices")(lambda effect, payload, more=None: None)
     inbox.subscribe("others")(lambda *args, **named: None)
@@ -553,7 +553,7 @@ async def test_an_event_without_the_identity_is_a_dead_letter_with_a_sentence(in
     inbox._runtime.start_worker()
     await eventually(all_are(rows, "failed", 1))
     [(error,)] = rows("SELECT last_error FROM webhook_receipts")
-    assert "once_per='object_id', and this event has none" in error
+    assert "once_per='object_id', but the event has no such value" in error
 
 
 @pytest.mark.parametrize("nothing", [5, "", (), ("object_id", 7)], ids=repr)

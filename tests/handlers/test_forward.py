@@ -19,7 +19,7 @@ from oncehook.cli.serve import announce, listen
 from oncehook.concurrency.clock import Clock
 from oncehook.handlers import forward
 from oncehook.handlers.event import make_key
-from oncehook.handlers.forward import plain
+from oncehook.handlers.forward import header_text
 from oncehook.http_client import circuit_breaker as target
 from oncehook.http_client.exchange import Response
 from oncehook.http_client.outcome import LONGEST_WAIT, retry_after
@@ -169,7 +169,7 @@ def test_a_key_is_safe_in_a_header_and_two_events_never_share_one() -> None:
     assert all(key.startswith("a:sha256-") and len(key) == 73 for key in keys)
     everything = [make_key(source, one) for source in ("a", "b", "a-b") for one in (*KEYS, *odd)]
     assert len(set(everything)) == len(everything)
-    assert plain("é %\r\n") == "%C3%A9 %25%0D%0A"
+    assert header_text("é %\r\n") == "%C3%A9 %25%0D%0A"
 
 
 async def test_hostile_ids_types_and_headers_stay_one_line(file: Callable[..., Path], database: str) -> None:
@@ -544,7 +544,7 @@ def test_exactly_one_handler_in_whatever_order_they_are_given(tmp_path: Path) ->
     def handle(event: Event) -> None: ...
 
     for pattern in ("push", "*"):
-        sentence = r"handle would never be called: sources\.github\.forward takes every event"
+        sentence = r"handle would never be called: sources\.github\.forward handles every event"
         first = Inbox(f"sqlite:///{tmp_path}/a.db")
         first.source("github", secrets=["x"], forward="https://example.com/")
         with pytest.raises(ConfigurationError, match=sentence):
@@ -566,8 +566,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"forward_secret": 7}, "sources.github.forward_secret is not usable"),
     ({"forward_concurrency": 0}, "sources.github.forward_concurrency is 0"),
     ({"forward_timeout": "soon"}, "expected a duration"),
-    ({"forward_headers": ["X-A", "Authorization"]}, "names Authorization, which is never passed on"),
-    ({"forward_headers": ["webhook-id"]}, "names webhook-id, which is never passed on"),
+    ({"forward_headers": ["X-A", "Authorization"]}, "lists Authorization, which is never passed on"),
+    ({"forward_headers": ["webhook-id"]}, "lists webhook-id, which is never passed on"),
 ]
 
 

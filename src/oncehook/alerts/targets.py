@@ -16,7 +16,7 @@ from oncehook.alerts.message import Message
 from oncehook.alerts.settings import AlertSettings, TargetSettings
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.secret import resolve
-from oncehook.handlers.forward import signed, usable
+from oncehook.handlers.forward import resolve_secrets, signature_headers
 from oncehook.http_client.client import HttpClient, parse_url
 from oncehook.http_client.exchange import Response
 from oncehook.http_client.outcome import raise_for_status, retry_after
@@ -50,7 +50,7 @@ class Http:
             self.where = parse_url(self.url).origin
         except ValueError as error:
             raise ConfigurationError(f"{where}.{self.kind} is not usable: {error}") from None
-        self.secrets = usable(settings.secret, f"{where}.secret", "target")
+        self.secrets = resolve_secrets(settings.secret, f"{where}.secret", "target")
 
     async def tell(self, message: Message) -> str:
         body, headers = self._request(message)
@@ -66,7 +66,7 @@ class Http:
         if self.kind == "slack":
             return json.dumps({"text": _escaped(message.text)}, ensure_ascii=False).encode(), headers
         body = message.as_json()
-        return body, headers | signed(message.id, body, self.secrets, self.clock.now())
+        return body, headers | signature_headers(message.id, body, self.secrets, self.clock.now())
 
 
 def _escaped(text: str) -> str:

@@ -1,7 +1,7 @@
-"""The object as it is now, asked of its provider: for events that come before their local row, or tell too little.
+"""CanonicalFetchers objects: fetch an object's current state from its provider, for events that carry too little of it.
 
-It is fetched outside of any transaction, with a time limit. When the provider does not answer, the event is tried
-again later.
+The object is fetched outside of any transaction and with a timeout. If the provider does not respond, the event is
+retried later.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ Fetch = Callable[[Any], Any]
 
 FETCH_TIMEOUT = 10.0
 FETCHING_THREADS = 32
-"""For plain functions; apart from those that handlers run in, which may all be waiting for one."""
+"""Threads for plain functions. They are not those of handlers, which may all be waiting for a fetch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """A user's function that asks a source's provider: `fetch(event)` gives the object, or None if it is gone."""
+    """A user's function for a source: `fetch(event)` returns the object, or None if it no longer exists."""
 
     fetch: Fetch
     timeout: float
@@ -32,17 +32,17 @@ class Fetcher:
         calling.check(self.fetch, calling.name_of(self.fetch), timeout=self.timeout)
 
 
-class Canonical:
+class CanonicalFetchers:
     """The fetchers of an inbox, by source."""
 
     def __init__(self) -> None:
         self._of_source: dict[str, Fetcher] = {}
-        self._threads: tuple[asyncio.AbstractEventLoop, Threads] | None = None  # of the loop that the inbox runs in
+        self._threads: tuple[asyncio.AbstractEventLoop, Threads] | None = None  # of the inbox's event loop
 
     def add(self, source: str, fetcher: Fetcher) -> None:
         if source in self._of_source:
             raise ConfigurationError(
-                f"source {source!r} has two canonical fetchers: keep one, and let it look at event.type"
+                f"source {source!r} has two canonical fetchers: keep one, and branch on event.type in it"
             )
         self._of_source[source] = fetcher
 
@@ -50,22 +50,25 @@ class Canonical:
         return iter(self._of_source.items())
 
     async def fetch(self, source: str, event: Any) -> Any:
-        """The object now. Raises RetryLater when it cannot be told, and lets `Fail` and `RetryLater` through."""
+        """Fetch the object of an event.
+
+        Raises RetryLater if the fetcher fails. A `Fail` or `RetryLater` that the fetcher raises is not changed.
+        """
         fetcher = self._of_source.get(source)
         if fetcher is None:
             raise Fail(
                 f"source {source!r} has no canonical fetcher: register one with inbox.canonical({source!r}, fetch)"
             )
         try:
-            return await calling.call("the provider", fetcher.fetch, self._room(), fetcher.timeout, event)
+            return await calling.call("the provider", fetcher.fetch, self._thread_pool(), fetcher.timeout, event)
         except (Fail, RetryLater, Postpone):
             raise
         except TimeoutError:
-            raise RetryLater(f"the provider did not answer within {fetcher.timeout:g} s") from None
+            raise RetryLater(f"the provider did not respond within {fetcher.timeout:g} s") from None
         except Exception as error:
             raise RetryLater(f"the canonical object could not be fetched: {said(error)}") from error
 
-    def _room(self) -> Threads:
+    def _thread_pool(self) -> Threads:
         loop = asyncio.get_running_loop()
         if self._threads is None or self._threads[0] is not loop:
             self._threads = loop, Threads(FETCHING_THREADS, "oncehook-canonical")

@@ -1,7 +1,7 @@
-"""What a handler gets: one event, with its facts at hand and its body as plain data when asked.
+"""The event that a handler gets: its facts as properties, and its body as plain data on first use.
 
-An `async def` handler gets an `Event`, whose verbs are awaited. A plain handler, which runs in a thread, gets a
-`SyncEvent`, whose verbs return their answers.
+An `async def` handler gets an `Event`, whose methods are awaited. A plain `def` handler runs in a thread and gets a
+`SyncEvent`, whose methods block and return their results.
 """
 
 import hashlib
@@ -25,8 +25,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_:@/+=~-]{1,191}")
 FORM = "application/x-www-form-urlencoded"
 
 
-class Position(TypedDict, total=False):
-    """Where an event stands among the events of an entity, where its own time and id do not say it."""
+class OrderOptions(TypedDict, total=False):
+    """How to order an event among the events of an entity, if the event's own time and id do not."""
 
     at: datetime | Occurred | None
     version: int | None
@@ -35,7 +35,7 @@ class Position(TypedDict, total=False):
 
 
 class BaseEvent:
-    """One event, leased to a handler. `event["data.object.id"]` looks into its payload."""
+    """The facts and the payload of one event: what `Event` and `SyncEvent` share."""
 
     __slots__ = ("_headers", "_leased", "_payload", "_transaction")
 
@@ -47,80 +47,83 @@ class BaseEvent:
 
     @property
     def id(self) -> str:
-        """The sender's id, stable across its retries."""
+        """The sender's id of the event. It stays the same when the sender retries."""
         return self._leased.event_id
 
     @property
     def receipt(self) -> int:
-        """The number of its receipt."""
+        """The number of the event's receipt."""
         return self._leased.receipt
 
     @property
     def source(self) -> str:
-        """The name of its source."""
+        """The name of the source that received it."""
         return self._leased.source
 
     @property
     def provider(self) -> str:
-        """The name of the provider of its source."""
+        """The name of the source's provider, such as `stripe`."""
         return self._leased.provider
 
     @property
     def type(self) -> str:
-        """Its type, as its provider names it."""
+        """The provider's name for the kind of event, such as `invoice.paid`."""
         return self._leased.type
 
     @property
     def object_id(self) -> str | None:
-        """The id of the object that it is about, where its provider gives one."""
+        """The id of the object that the event is about, or None if the provider sends none."""
         return self._leased.object_id
 
     @property
     def occurred_at(self) -> datetime | None:
-        """When it happened, by the sender's clock."""
+        """When the event happened, by the sender's clock, or None if the provider does not say."""
         return self._leased.occurred_at
 
     @property
     def received_at(self) -> datetime:
-        """When it was committed here, by the database's clock."""
+        """When the event was committed to the inbox, by the database's clock."""
         return self._leased.received_at
 
     @property
     def attempt(self) -> int:
-        """1 for the first attempt."""
+        """The number of this attempt, starting at 1."""
         return self._leased.attempt
 
     @property
     def replays(self) -> int:
-        """How often it was replayed."""
+        """How many times the event was replayed."""
         return self._leased.replays
 
     @property
     def correlation_id(self) -> str:
-        """What joins it to other work: from the payload or the trace context, else the receipt's number."""
+        """An id that links the event to other work, for logs and traces.
+
+        It comes from the payload (the source's `correlation`) or the trace context, else it is the receipt number.
+        """
         return self._leased.correlation_id or str(self._leased.receipt)
 
     @property
     def raw(self) -> bytes:
-        """The exact bytes as received."""
+        """The exact bytes of the body, as received."""
         return self._leased.body or b""
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that were kept, with lower-case names; credentials are not among them."""
+        """The stored headers of the delivery, with lower-case names. Credentials are never stored."""
         if self._headers is None:
             self._headers = msgspec.json.decode(self._leased.headers or "{}", type=dict[str, str])
-            self._headers.pop(tracing.CONTEXT_HEADER, None)  # ours, and not of the delivery
+            self._headers.pop(tracing.CONTEXT_HEADER, None)  # set by Oncehook, not by the sender
         return self._headers
 
     @property
     def _is_form(self) -> bool:
-        """Whether the delivery was a form, by its content type."""
+        """Whether the content type of the delivery is a form."""
         return self.headers.get("content-type", "").lower().startswith(FORM)
 
     @property
     def payload(self) -> Any:
-        """The body as plain data; None if it cannot be read as such (`raw` has it)."""
+        """The body decoded from JSON or a form, or None if it is neither. `raw` always has the bytes."""
         if self._payload is msgspec.UNSET:
             try:
                 self._payload = parse(self.raw, form=self._is_form)
@@ -129,24 +132,30 @@ class BaseEvent:
         return self._payload
 
     def __getitem__(self, path: str) -> Any:
-        found = look_up(self.payload, path.split("."))
-        if found is None:
+        value = look_up(self.payload, path.split("."))
+        if value is None:
             raise KeyError(path)
-        return found
+        return value
 
     def get(self, path: str, default: Any = None) -> Any:
-        """What stands at a path of the payload, or `default`."""
-        found = look_up(self.payload, path.split("."))
-        return default if found is None else found
+        """Return the value at a dotted path of the payload, or `default` if it is missing or null.
+
+        amount = event.get("data.object.amount_paid", 0)
+        """
+        value = look_up(self.payload, path.split("."))
+        return default if value is None else value
 
     def idempotency_key(self, purpose: str = "") -> str:
-        """A key for a call that the handler makes itself: the same in every attempt and replay, another per purpose."""
+        """Return an idempotency key for a network call that the handler makes itself.
+
+        The key is the same in every attempt and replay of the event. Each `purpose` has its own key.
+        """
         return idempotency_key("event", self.source, self.id, purpose)
 
     @property
     def _outbox(self) -> Outbox:
         if not isinstance(self._transaction, Outbox):
-            raise TransactionClosed("only an event that an inbox has given to a handler can ask for effects")
+            raise TransactionClosed("this event was not passed to a handler by an inbox: it cannot request effects")
         return self._transaction
 
     def __repr__(self) -> str:
@@ -156,77 +165,103 @@ class BaseEvent:
 
 
 class Event(BaseEvent):
-    """One event, leased to an `async def` handler. `event["data.object.id"]` looks into its payload."""
+    """The event that an `async def` handler gets.
+
+    `event["data.object.id"]` reads a value of its payload, and raises KeyError if it is missing or null.
+
+        @inbox.on("stripe", "invoice.paid")
+        async def invoice_paid(event: Event, tx: AsyncTransaction) -> None:
+            if await event.advance("invoice", event.object_id, state="paid"):
+                await tx.execute("UPDATE invoices SET paid = true WHERE id = $1", event.object_id)
+                await event.effect(f"receipt:{event.object_id}", send_receipt, invoice=event.object_id)
+    """
 
     __slots__ = ()
 
     def effect(
         self, key: str, what: Function | str, /, *, scope: str | None = None, **args: Any
     ) -> Coroutine[Any, Any, bool]:
-        """Have `what`, a function under `@inbox.effect`, called with `args` after the commit, once per key.
+        """Request an effect: the relay calls `what` with `args` after the handler's transaction commits, once per key.
 
-        It is recorded in this event's transaction. True if it is new, False if the key was recorded before, by any
-        event of the scope (this source unless given).
+        `what` is a function registered with `@inbox.effect`, its name, or an http(s) address. The request is recorded
+        in the handler's transaction. Returns True if the key is new, and False if an event of the same scope already
+        recorded it. The scope is the event's source unless `scope` names another.
+
+            await event.effect(f"receipt:{event.object_id}", send_receipt, invoice=event.object_id)
         """
         return self._outbox.effect(self._leased, key, what, args, scope)
 
     def publish(
         self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None
     ) -> Coroutine[Any, Any, bool]:
-        """Have a message given to the subscriber of a topic after the commit, once per key (the event's id unless
-        given). As for `effect`, True if it is new."""
+        """Publish a message: the relay passes it to the topic's subscriber after the commit, once per key.
+
+        The key is the topic and the event's id unless `key` is set. Returns True if the key is new, as `effect` does.
+        """
         return self._outbox.publish(self._leased, topic, payload, key, scope)
 
     def advance(
-        self, kind: str, id: str | None, *, state: str | None = None, **position: Unpack[Position]
+        self, kind: str, id: str | None, *, state: str | None = None, **order: Unpack[OrderOptions]
     ) -> Coroutine[Any, Any, bool]:
-        """Whether this event is the newest of an entity, which it then is; False if it is stale: do nothing then.
+        """Record this event as the newest of an entity, unless a newer event was already recorded.
 
-        Newest is the maximum by (terminal, at, version, event id). Until the transaction ends, whoever advances the
-        same entity waits.
+        Returns False if the event is stale: the handler should then do nothing. Events are compared by (terminal, at,
+        version, event id), and `at` is the event's own time unless it is set. The entity stays locked until the
+        transaction ends, so two handlers never advance it at the same time.
+
+            if not await event.advance("invoice", event.object_id, state="paid"):
+                return
         """
-        return self._outbox.advance(self._leased, advance_of(self._leased, kind, id, state=state, **position))
+        return self._outbox.advance(self._leased, advance_of(self._leased, kind, id, state=state, **order))
 
-    def is_stale(self, kind: str, id: str | None, **position: Unpack[Position]) -> Coroutine[Any, Any, bool]:
-        """Whether `advance` would say that this event is stale. A look only: nothing is held, and it may change."""
-        return self._outbox.is_stale(advance_of(self._leased, kind, id, **position))
+    def is_stale(self, kind: str, id: str | None, **order: Unpack[OrderOptions]) -> Coroutine[Any, Any, bool]:
+        """Return whether `advance` would find this event stale. It takes no lock, so the result may change."""
+        return self._outbox.is_stale(advance_of(self._leased, kind, id, **order))
 
     def canonical(self) -> Coroutine[Any, Any, Any]:
-        """The object as its provider has it now, by `inbox.canonical`; fetched once, before the transaction opens."""
+        """Fetch the object's current state from the provider, with the function registered by `inbox.canonical`.
+
+        It is fetched once per attempt. Call it before the first use of `tx`, `effect` or `advance`, so that no
+        transaction is open during the request.
+        """
         return self._outbox.canonical(self._leased, self)
 
 
 class SyncEvent(BaseEvent):
-    """One event, leased to a plain `def` handler, which runs in a thread: as `Event`, without `await`."""
+    """The event that a plain `def` handler gets: like `Event`, with methods that block instead of being awaited.
+
+    The handler runs in a thread, so these methods never block the event loop.
+    """
 
     __slots__ = ()
 
     def effect(self, key: str, what: Function | str, /, *, scope: str | None = None, **args: Any) -> bool:
-        """As `Event.effect`: True if the effect is new, False if its key was recorded before."""
+        """Request an effect, as `Event.effect` does. Returns True if its key is new."""
         return self._outbox.wait_for(self._outbox.effect(self._leased, key, what, args, scope))
 
     def publish(self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None) -> bool:
-        """As `Event.publish`: True if the message is new, False if its key was recorded before."""
+        """Publish a message, as `Event.publish` does. Returns True if its key is new."""
         return self._outbox.wait_for(self._outbox.publish(self._leased, topic, payload, key, scope))
 
-    def advance(self, kind: str, id: str | None, *, state: str | None = None, **position: Unpack[Position]) -> bool:
-        """As `Event.advance`: whether this event is the newest of an entity; do nothing if it is not."""
-        advance = advance_of(self._leased, kind, id, state=state, **position)
+    def advance(self, kind: str, id: str | None, *, state: str | None = None, **order: Unpack[OrderOptions]) -> bool:
+        """Record this event as the newest of an entity, as `Event.advance` does. Returns False if it is stale."""
+        advance = advance_of(self._leased, kind, id, state=state, **order)
         return self._outbox.wait_for(self._outbox.advance(self._leased, advance))
 
-    def is_stale(self, kind: str, id: str | None, **position: Unpack[Position]) -> bool:
-        """As `Event.is_stale`: whether a newer event of the entity was handled."""
-        return self._outbox.wait_for(self._outbox.is_stale(advance_of(self._leased, kind, id, **position)))
+    def is_stale(self, kind: str, id: str | None, **order: Unpack[OrderOptions]) -> bool:
+        """Return whether a newer event of the entity was recorded, as `Event.is_stale` does."""
+        return self._outbox.wait_for(self._outbox.is_stale(advance_of(self._leased, kind, id, **order)))
 
     def canonical(self) -> Any:
-        """As `Event.canonical`: the object as its provider has it now."""
+        """Fetch the object's current state from the provider, as `Event.canonical` does."""
         return self._outbox.wait_for(self._outbox.canonical(self._leased, self))
 
 
 def make_key(source: str, event_id: str) -> str:
-    """`source:id`, at most 255 characters. An id that is long, or has other than plain characters, goes in by its hash.
+    """Return `source:id` in at most 255 characters. A long id, or one with special characters, is replaced by its hash.
 
-    A dot is not plain: Standard Webhooks joins id, time and body with dots, and must not be read in two ways.
+    A dot counts as special. Standard Webhooks signs id, time and body joined by dots, so a dot in the id would make the
+    signed text ambiguous.
     """
     if _PLAIN.fullmatch(event_id):
         return f"{source}:{event_id}"

@@ -1,7 +1,8 @@
-"""A source's `forward`: the handler of its receipts is an HTTP address, and 2xx from there is `processed`.
+"""A source's `forward`: its events are handled by an HTTP address, and a 2xx response settles them as processed.
 
-The body goes out as it was received, with an id and an Idempotency-Key that are the same at every attempt and replay,
-signed by Standard Webhooks if there is a `forward_secret`. The target is called outside any transaction, at least once.
+The body is sent as it was received, with an id and an Idempotency-Key that stay the same at every attempt and replay.
+With a `forward_secret` the request is signed as in Standard Webhooks. The address is called at least once per event,
+outside of any transaction.
 """
 
 import re
@@ -24,20 +25,20 @@ from oncehook.providers.sign import sign
 from oncehook.providers.source import Source
 
 POLICY = Retry(attempts=20)
-"""A target may be down for a night. Waiting while it is paused uses none of them."""
+"""Enough attempts for an address that is down for a night. An open circuit breaker uses no attempt."""
 
 TIMEOUT = 15.0
-"""Seconds that one request may take, where the source does not say."""
+"""Seconds that one request may take, unless the source has a timeout."""
 
 NEVER = re.compile(
     "authorization|cookie|set-cookie|host|connection|keep-alive|content-length|transfer-encoding|te|trailer|upgrade|"
     "expect|forwarded|x-forwarded-.*|x-real-ip|proxy-.*|x-api-key|idempotency-key|user-agent|webhook-.*|oncehook-.*"
 )
-"""Headers that are never passed on: those of one connection, credentials, and those that are set here."""
+"""Headers that are never passed on: connection headers, credentials, and headers that Oncehook sets."""
 
 
 class Forward:
-    """Sends the events of one source to its target."""
+    """Sends the events of one source to its `forward` address."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Forward:
         except ValueError as error:
             raise ConfigurationError(f"{where}.forward is not usable: {error}") from None
         if settings.forward_concurrency < 1:
-            raise ConfigurationError(f"{where}.forward_concurrency is 0: nothing would ever be sent")
+            raise ConfigurationError(f"{where}.forward_concurrency is 0: no event would ever be sent; use 1 or more")
         self.source = source.name
         self.http_client = http_client
         self.trusted = trusted
@@ -71,12 +72,12 @@ class Forward:
             self.load_secrets()
 
     def load_secrets(self) -> None:
-        """Resolve what signs; the inbox calls it at every start. Raises ConfigurationError, which names the place."""
-        self.secrets = usable(self.forward_secret, f"sources.{self.source}.forward_secret")
+        """Read the signing secrets; the inbox calls this at every start. Raises ConfigurationError with the setting."""
+        self.secrets = resolve_secrets(self.forward_secret, f"sources.{self.source}.forward_secret")
 
     @property
     def handler(self) -> Handler:
-        """It in the registry: for every event of the source, with no other handler beside it."""
+        """The handler that the registry uses for every event of the source, as its only handler."""
         return Handler(
             source=self.source,
             pattern="*",
@@ -87,7 +88,7 @@ class Forward:
         )
 
     async def send(self, event: Event) -> None:
-        """One attempt. Returns on 2xx; for anything else it raises what tells the policy what to do."""
+        """Make one attempt. Returns on a 2xx response, else raises the exception that fits the retry policy."""
         async with self.breaker.call() as call:
             sending = self.http_client.send(
                 self.url, event.raw, self.headers(event), trusted=self.trusted, timeout=self.timeout
@@ -96,41 +97,41 @@ class Forward:
         raise_for_status(self.origin, response.status, wait)
 
     def headers(self, event: Event) -> dict[str, str]:
-        """What goes with the body: its content type, the chosen headers of the delivery, the event's facts, signed."""
-        kept = {name: value for name, value in event.headers.items() if is_sendable(name, value)}
+        """Return the request headers: content type, passed-on headers, the event's facts and the signature."""
+        stored = {name: value for name, value in event.headers.items() if is_sendable(name, value)}
         key = make_key(event.source, event.id)
-        passed_on = {n: v for n, v in kept.items() if self.chosen.fullmatch(n) and not NEVER.fullmatch(n)}
+        passed_on = {n: v for n, v in stored.items() if self.chosen.fullmatch(n) and not NEVER.fullmatch(n)}
         return {
             "User-Agent": "oncehook",
             **passed_on,
-            "content-type": kept.get("content-type") or "application/octet-stream",
+            "content-type": stored.get("content-type") or "application/octet-stream",
             "Oncehook-Source": event.source,
-            "Oncehook-Event-Id": plain(event.id),
-            "Oncehook-Event-Type": plain(event.type),
+            "Oncehook-Event-Id": header_text(event.id),
+            "Oncehook-Event-Type": header_text(event.type),
             "Oncehook-Receipt": str(event.receipt),
             "Oncehook-Attempt": str(event.attempt),
             "Oncehook-Replays": str(event.replays),
             "Idempotency-Key": key,
-            **signed(key, event.raw, self.secrets, self.clock.now()),
+            **signature_headers(key, event.raw, self.secrets, self.clock.now()),
         }
 
 
-# -- what is sent ---------------------------------------------------------------------------------------------------
+# -- headers and secrets -----------------------------------------------------------------------------------------------
 
 
-def signed(event_id: str, body: bytes, secrets: Sequence[str], now: float) -> dict[str, str]:
-    """The headers of Standard Webhooks: a signature by each secret, none without one."""
+def signature_headers(event_id: str, body: bytes, secrets: Sequence[str], now: float) -> dict[str, str]:
+    """Return the Standard Webhooks headers, with one signature per secret. Without secrets there is no signature."""
     headers = {"webhook-id": event_id, "webhook-timestamp": str(int(now))}
     scheme = built_in("standard-webhooks")
-    by_each = [sign(scheme, body, secret, headers=headers, now=now)[0]["webhook-signature"] for secret in secrets]
-    return {**headers, "webhook-signature": " ".join(by_each)} if by_each else headers
+    signatures = [sign(scheme, body, secret, headers=headers, now=now)[0]["webhook-signature"] for secret in secrets]
+    return {**headers, "webhook-signature": " ".join(signatures)} if signatures else headers
 
 
-def usable(secrets: Sequence[str], where: str, what: str = "source") -> list[str]:
-    """The values of secrets that can sign. Errors name the place, never the value."""
+def resolve_secrets(secrets: Sequence[str], where: str, what: str = "source") -> list[str]:
+    """Return the values of secrets, checked to be able to sign. Errors name the setting, never the value."""
     values = [resolve(secret, where, what) for secret in secrets]
     try:
-        signed("id", b"", values, 0)
+        signature_headers("id", b"", values, 0)
     except ValueError as error:
         raise ConfigurationError(
             f"{where} cannot sign: {error}. Expected whsec_… (24 to 64 random bytes in base64) or a private key whsk_…"
@@ -139,18 +140,18 @@ def usable(secrets: Sequence[str], where: str, what: str = "source") -> list[str
 
 
 def chosen_headers(source: Source, where: str) -> re.Pattern[str]:
-    """Which headers of the delivery go on: `forward_headers`, else those that the provider's facts are in."""
+    """Return a pattern of the headers to pass on: `forward_headers`, else the headers that hold the event's facts."""
     patterns = source.settings.forward_headers
     if patterns is None:
         facts = source.provider.event
-        named = source.reader.naming | headers_of(facts.object or ()) | headers_of(facts.delivery_id or ())
-        patterns = ("traceparent", "tracestate", *sorted(name.decode() for name in named))
+        names = source.reader.naming | headers_of(facts.object or ()) | headers_of(facts.delivery_id or ())
+        patterns = ("traceparent", "tracestate", *sorted(name.decode() for name in names))
     for pattern in patterns:
         if NEVER.fullmatch(pattern.lower()):
-            raise ConfigurationError(f"{where} names {pattern}, which is never passed on")
+            raise ConfigurationError(f"{where} lists {pattern}, which is never passed on")
     return re.compile("|".join(translate(pattern.lower()) for pattern in patterns) or r"(?!)")
 
 
-def plain(text: str) -> str:
-    """A sender's text as a header can carry it: what is not printable ASCII is percent-encoded, and so is %."""
+def header_text(text: str) -> str:
+    """Return a sender's text as a header value: `%` and all but printable ASCII characters are percent-encoded."""
     return quote(text, safe=" !\"#$&'()*+,/:;<=>?@[\\]^`{|}~")

@@ -1,6 +1,6 @@
-"""The sentence for a payload that does not fit: where, what was expected, and what was found.
+"""Error messages for payloads that do not fit a type: the path, the expected type and the actual value.
 
-It stands where the errors of attempts stand, so it shows one value at most, and of that only the beginning.
+The message is stored as the error of an attempt, so it shows at most one value, and only the beginning of it.
 """
 
 import inspect
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 MOST_VALUE = 40
-"""Characters of a value that are shown."""
+"""How many characters of a value are shown."""
 
 MOST_REASON = 200
 
 MOST_PATH = 120
-"""Characters of a path that are shown: its beginning and its end."""
+"""How many characters of a path are shown: its beginning and its end."""
 
 _MESSAGE = re.compile(r"(.*?)(?: - at `([^`]*)`(?: in `([^`]*)`)?)?", re.DOTALL)
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -32,26 +32,26 @@ def missing(hint: Any, steps: Sequence[Any]) -> str:
 
 
 def describe_mismatch(error: Exception, hint: Any, steps: Sequence[str], value: Any) -> str:
-    """Describe why `value`, found at `steps`, cannot be decoded to `hint`."""
+    """Return the message for a `value` at the path `steps` that cannot be decoded to `hint`."""
     match = _MESSAGE.fullmatch(str(error))
-    assert match is not None  # everything is optional in it
+    assert match is not None  # every part of the expression is optional
     reason, inner = match[1], _steps(match[3] or match[2] or "")
-    found = _descend(value, inner) if match[3] is None else ...  # of a key, msgspec does not say which
+    actual = _descend(value, inner) if match[3] is None else ...  # msgspec does not say which key is wrong
     validation = getattr(error.__cause__, "errors", None)
-    if validation is not None:  # pydantic's, of which msgspec has only the text
+    if validation is not None:  # pydantic's error, of which msgspec has only the text
         first = validation(include_url=False, include_context=False)[0]
-        inner, found, reason = [*inner, *first["loc"]], first["input"], first["msg"]
+        inner, actual, reason = [*inner, *first["loc"]], first["input"], first["msg"]
         if first["type"] == "missing":
             return missing(hint, [*steps, *inner])
     lacking = _MISSING.fullmatch(reason)
     if lacking is not None:
         return missing(hint, [*steps, *inner, lacking[1]])
     path = _join([*steps, *inner])
-    return f"payload does not fit {type_name(hint)}{path and f' at {path}'}: {_explain(reason, found)}"
+    return f"payload does not fit {type_name(hint)}{path and f' at {path}'}: {_explain(reason, actual)}"
 
 
 def _steps(path: str) -> list[str]:
-    """The keys and positions of a path such as `$.lines[0].amount`; `*` is a key that msgspec does not name."""
+    """Return the keys and indexes of a path such as `$.lines[0].amount`. `*` stands for a key that is not named."""
     return [(key or position).replace("...", "*") for key, position in _STEP.findall(path)]
 
 
@@ -62,7 +62,7 @@ def _join(steps: Sequence[Any]) -> str:
 
 
 def _descend(value: Any, steps: Sequence[str]) -> Any:
-    """Return the value at a path, or Ellipsis where the path does not lead to one."""
+    """Return the value at a path, or Ellipsis if there is none."""
     for step in steps:
         try:
             value = value[int(step)] if isinstance(value, list) else value[step]
@@ -71,12 +71,12 @@ def _descend(value: Any, steps: Sequence[str]) -> Any:
     return value
 
 
-def _explain(reason: str, found: Any) -> str:
+def _explain(reason: str, actual: Any) -> str:
     if reason.startswith("Invalid enum value"):
         reason = "Invalid enum value"  # the rest is the value
     reason = _printable(re.sub(r", got `.*`$", "", reason).replace("`", "")[:MOST_REASON])
     reason = reason[:1].lower() + reason[1:]
-    return reason if found is ... else f"{reason}, found {_show(found)}"
+    return reason if actual is ... else f"{reason}, found {_show(actual)}"
 
 
 def _show(value: Any) -> str:
@@ -88,5 +88,5 @@ def _show(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Escape what a database or a terminal may not take: a sender chooses values and the names of unknown fields."""
+    """Escape characters that a database or terminal may not accept: senders choose values and field names."""
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)

@@ -1,9 +1,9 @@
-"""Order: of an entity, the newest that is known counts, whatever the order of arrival.
+"""Order: an entity has the state of its newest event, whatever the order in which the events arrive.
 
-Each entity holds the maximum by (terminal, at, version, event id): newer wins, a terminal state is only left for a
-newer terminal one, and ties are decided. Since a maximum does not depend on the order of its parts, neither does the
-state. The database compares and locks the entity's row in one statement, in the handler's transaction: whoever
-advances the same entity at the same time waits for its end.
+Each entity stores the maximum of its events by (terminal, at, version, event id). A newer event wins, a terminal state
+is replaced only by a newer terminal one, and the event id breaks ties. A maximum does not depend on the order of
+arrival, so the state does not either. The database compares and locks the entity's row in one statement, in the
+handler's transaction. Another transaction that advances the same entity waits until this one ends.
 """
 
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ from oncehook.store.store import Store
 
 
 class Occurred:
-    """In place of a time: the event's own."""
+    """The type of `OCCURRED`, the default of `at`: use the event's own time."""
 
     def __repr__(self) -> str:
         return "event.occurred_at"
@@ -31,13 +31,13 @@ _NEVER = datetime.min.replace(tzinfo=UTC)
 _LEAST = -(2**63)
 
 
-class OrderRefused(OncehookError):
-    """An entity was advanced with something that cannot be ordered; the message says what to change."""
+class InvalidOrder(OncehookError):
+    """A handler advanced an entity with values that cannot be ordered. The message says what to change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advance:
-    """What an event says of an entity, as the store compares it."""
+    """The state that an event gives to an entity, in the form that the store compares and writes."""
 
     scope: str
     kind: str
@@ -50,9 +50,9 @@ class Advance:
     receipt: int
 
     @property
-    def place(self) -> "Place":
+    def order_key(self) -> "OrderKey":
         moment = None if self.at is None else datetime.fromisoformat(self.at)
-        return place(self.is_terminal, moment, self.version, self.event_id)
+        return make_order_key(self.is_terminal, moment, self.version, self.event_id)
 
     @property
     def key(self) -> str:
@@ -62,11 +62,11 @@ class Advance:
         return asdict(self)
 
 
-Place = tuple[bool, datetime, int, str]
-"""Where an event stands among those of its entity: the greater one counts."""
+OrderKey = tuple[bool, datetime, int, str]
+"""Orders the events of an entity: the event with the greatest key is the newest."""
 
 
-def place(is_terminal: bool, at: datetime | None, version: int | None, event_id: str) -> Place:
+def make_order_key(is_terminal: bool, at: datetime | None, version: int | None, event_id: str) -> OrderKey:
     return bool(is_terminal), at or _NEVER, _LEAST if version is None else version, event_id
 
 
@@ -81,28 +81,26 @@ def advance_of(
     terminal: bool = False,
     scope: str | None = None,
 ) -> Advance:
-    """What the event says, checked."""
+    """Return the checked values of `event.advance(…)`. Raises InvalidOrder if they cannot be ordered."""
     moment = leased.occurred_at if isinstance(at, Occurred) else at
     if moment is None and version is None:
-        raise OrderRefused(
-            f"there is nothing to order {kind} {id} by: the event has no time of its own; give at=… or version=…"
-        )
+        raise InvalidOrder(f"{kind} {id} cannot be ordered: the event has no time; pass at=… or version=…")
     if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
-        raise OrderRefused(f"at= is {moment!r}: give a datetime with a time zone")
+        raise InvalidOrder(f"at= is {moment!r}: pass a datetime with a time zone")
     if version is not None and (type(version) is not int or not _LEAST <= version < 2**63):
-        raise OrderRefused(f"version= is {version!r}: give a whole number of 64 bits")
+        raise InvalidOrder(f"version= is {version!r}: pass an integer of at most 64 bits")
     if state is not None and (not isinstance(state, str) or not is_storable(state)):
-        raise OrderRefused("state= is not a text, or has NULs or lone surrogates in it")
+        raise InvalidOrder("state= must be a string without NUL characters and lone surrogates")
     try:
-        told = rfc3339(moment)
+        at_text = rfc3339(moment)
     except OverflowError:
-        raise OrderRefused(f"at= is {moment!r}, which no calendar has in UTC") from None
+        raise InvalidOrder(f"at= is {moment!r}, which is out of range in UTC") from None
     return Advance(
         scope=_text(scope or leased.source, "scope"),
         kind=_text(kind, "kind"),
         id=_text(id, "id"),
         state=state,
-        at=told,
+        at=at_text,
         version=version,
         is_terminal=bool(terminal),
         event_id=leased.event_id,
@@ -111,14 +109,14 @@ def advance_of(
 
 
 async def entities_of(store: Store, receipt: Receipt) -> list[StoredEntity]:
-    """What is known of the object of an event, in the scope of its source, and which event said so."""
+    """Return the entities with the object id of an event, in the scope of its source."""
     if receipt.object_id is None:
         return []
-    given = {"scope": receipt.source, "id": receipt.object_id}
-    return await store.email.query("entities_of", given, StoredEntity)
+    parameters = {"scope": receipt.source, "id": receipt.object_id}
+    return await store.email.query("entities_of", parameters, StoredEntity)
 
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
-        raise OrderRefused(f"the entity's {name} is {value!r}: give a text")
+        raise InvalidOrder(f"the entity's {name} is {value!r}: pass a non-empty string")
     return indexed(value) or ""

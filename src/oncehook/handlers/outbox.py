@@ -1,7 +1,8 @@
-"""The outbox of one call of a handler: its transaction, with what it asks for written in it.
+"""The outbox of one handler call: the handler's transaction, with the effects and entities that it records.
 
-Effects, entities and the handler's work are one transaction with the mark, whether or not the handler takes `tx`.
-Each verb gives an `Answer`: an `async def` handler awaits it, and `wait_for` blocks for it in a handler's thread.
+Effects, entities, the handler's writes and the processed status commit in one transaction, whether or not the handler
+takes `tx`. Each method of an event returns a `DeferredCall`: an `async def` handler awaits it, and `wait_for` blocks
+for it in the thread of a plain handler.
 """
 
 import asyncio
@@ -12,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 from oncehook.concurrency.calling import Function, in_its_way
 from oncehook.effects.effect import TOPIC, EffectRefused, Effects, encode
-from oncehook.handlers.canonical import Canonical
-from oncehook.handlers.order import Advance, Place, place
+from oncehook.handlers.canonical import CanonicalFetchers
+from oncehook.handlers.order import Advance, OrderKey, make_order_key
 from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Leased, Settled
 from oncehook.providers.expressions import indexed, is_storable, moment
@@ -21,29 +22,29 @@ from oncehook.store.protocols import EffectStore
 from oncehook.store.transaction import Pick, Transaction, TransactionClosed
 
 ONCE = "once"
-"""The kind of a row that stands for a handler's work: it is recorded, and there is nothing to perform."""
+"""The kind of a row that records a `once_per` identity: the relay has nothing to call for it."""
 
-ENDED = "the event was asked for something after its handler had ended: await everything inside the handler"
+ENDED = "a method of the event was called after its handler had ended: await every call inside the handler"
 
 
 T = TypeVar("T")
 
 
 class NotAwaited(OncehookError):
-    """A handler ended without having awaited what decides over its work."""
+    """A handler did not await a call whose result decides what the handler has to do."""
 
 
-class Repeated(Exception):
-    """Another event has done what this handler does once."""
+class AlreadyHandled(Exception):
+    """Another event of the same `once_per` identity was handled first."""
 
-    def __init__(self, ask: "Ask") -> None:
-        super().__init__(ask.key)
-        self.ask = ask
+    def __init__(self, request: "EffectRequest") -> None:
+        super().__init__(request.key)
+        self.request = request
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
-class Ask:
-    """One effect that a handler asks for, and what became of it."""
+class EffectRequest:
+    """One effect that a handler requests, and whether its key is new."""
 
     leased: Leased
     scope: str
@@ -52,10 +53,10 @@ class Ask:
     target: str
     args: str
     new: bool | None = None  # None: not written yet
-    status: str | None = None  # of the one that was recorded before
+    status: str | None = None  # of the effect that already has the key
 
     @property
-    def at(self) -> tuple[str, str]:
+    def scoped_key(self) -> tuple[str, str]:
         return self.scope, self.key
 
     @property
@@ -70,7 +71,7 @@ class Ask:
 
 @dataclass(slots=True)
 class Noop:
-    """What an event asked for and did not get: `reason` is "effect" or "stale"."""
+    """A request that changed nothing: its effect key was already recorded ("effect"), or it was stale ("stale")."""
 
     leased: Leased
     reason: str
@@ -82,53 +83,56 @@ class Noop:
         return {**facts, "source": self.leased.source, "receipt": self.leased.receipt}
 
 
-class Answer(Coroutine[Any, Any, T], Generic[T]):
-    """The answer to a verb, once it is awaited: at most once, in any loop. It cannot be tested as true or false."""
+class DeferredCall(Coroutine[Any, Any, T], Generic[T]):
+    """A call of an event's method, which runs when it is awaited: at most once, in any event loop.
 
-    def __init__(self, outbox: "Outbox", verb: str, run: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    Using it as a boolean raises NotAwaited, because an `if` without `await` would always be true.
+    """
+
+    def __init__(self, outbox: "Outbox", method: str, run: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._outbox = outbox
         self._run = run
         self._steps: Generator[Any, Any, T] | None = None
-        self.verb = verb
+        self.method = method
 
     def __await__(self) -> Generator[Any, Any, T]:
-        self._outbox.unanswered.discard(self)
+        self._outbox.not_awaited.discard(self)
         running = asyncio.get_running_loop()
         if running is self._outbox.loop:
             return self._run().__await__()
-        elsewhere = asyncio.run_coroutine_threadsafe(self._run(), self._outbox.loop)
-        return asyncio.wrap_future(elsewhere, loop=running).__await__()
+        result = asyncio.run_coroutine_threadsafe(self._run(), self._outbox.loop)
+        return asyncio.wrap_future(result, loop=running).__await__()
 
     def __bool__(self) -> bool:
-        raise NotAwaited(f"event.{self.verb}(…) was not awaited: write `await event.{self.verb}(…)`")
+        raise NotAwaited(f"event.{self.method}(…) was not awaited: write `await event.{self.method}(…)`")
 
-    # For asyncio.gather, create_task and others that run a coroutine themselves
+    # asyncio.gather, create_task and similar functions run a coroutine with these methods.
 
     def send(self, value: Any, /) -> Any:
-        return self._started().send(value)
+        return self._start().send(value)
 
     def throw(self, *error: Any) -> Any:
-        return self._started().throw(*error)
+        return self._start().throw(*error)
 
     def close(self) -> None:
         if self._steps is not None:
             self._steps.close()
 
-    def _started(self) -> Generator[Any, Any, T]:
+    def _start(self) -> Generator[Any, Any, T]:
         if self._steps is None:
             self._steps = self.__await__()
         return self._steps
 
 
 class Outbox:
-    """A handler's Transaction. What it asks for and nobody awaited is written before the mark."""
+    """A handler's Transaction. Effects that the handler did not await are written before the processed status."""
 
     def __init__(
         self,
         begin: Callable[[], Transaction],
         store: EffectStore,
         effects: Effects,
-        canonical: Canonical,
+        canonical: CanonicalFetchers,
         committed: Callable[["Outbox"], None],
     ) -> None:
         self._begin = begin
@@ -139,21 +143,21 @@ class Outbox:
         self._committed = committed
         self.loop = asyncio.get_running_loop()
         self._writing = asyncio.Lock()
-        self._pending: list[Ask] = []
-        self._once: Ask | None = None  # written last: another event that has it ends this one's work, not its handler
-        self._skipped: list[Noop] = []  # to be noted with the mark
+        self._pending: list[EffectRequest] = []
+        self._once: EffectRequest | None = None  # written last, so that a conflict cannot interrupt the handler
+        self._skipped: list[Noop] = []  # written with the processed status
         self._fetched: dict[int, Any] = {}
         self._ended = False
-        self.project_again: Callable[[], Awaitable[None]] | None = None  # even if the handler's work is not kept
-        self.unanswered: set[Answer[Any]] = set()
-        self.asks: list[Ask] = []
+        self.project_again: Callable[[], Awaitable[None]] | None = None  # for a transaction that begins again
+        self.not_awaited: set[DeferredCall[Any]] = set()
+        self.requests: list[EffectRequest] = []
         self.noops: list[Noop] = []
 
     # -- a transaction --------------------------------------------------------------------------------------------
 
     @property
     def used(self) -> bool:
-        return self._transaction.used or bool(self._pending or self._once or self._skipped or self.unanswered)
+        return self._transaction.used or bool(self._pending or self._once or self._skipped or self.not_awaited)
 
     async def connection(self) -> Any:
         return await self._transaction.connection()
@@ -173,14 +177,15 @@ class Outbox:
         await self._transaction.rollback()
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
-        """The marks with all that was asked for. Where another event was first, the mark, and that it was so.
+        """Write all requests and the processed status, and commit. Returns False if the lease was lost.
 
-        A projection is kept in either case.
+        If another event of the same `once_per` identity was first, the handler's work is rolled back, and only the
+        status, the noop and the projection are written.
         """
         try:
             await self.flush()
-        except Repeated as repeated:
-            await self._begin_again(repeated.ask)
+        except AlreadyHandled as error:
+            await self._begin_again(error.request)
         except BaseException:
             await asyncio.shield(self.rollback())
             raise
@@ -189,23 +194,23 @@ class Outbox:
             self._committed(self)
         return landed
 
-    async def _begin_again(self, ask: Ask) -> None:
+    async def _begin_again(self, request: EffectRequest) -> None:
         await self._transaction.rollback()
         self._transaction = self._begin()
-        self.asks, self.noops = [], []
+        self.requests, self.noops = [], []
         try:
             if self.project_again is not None:
                 await self.project_again()
-            await self._note([Noop(ask.leased, "effect", *ask.at)])
+            await self._record_noops([Noop(request.leased, "effect", *request.scoped_key)])
         except BaseException:
             await asyncio.shield(self.rollback())
             raise
 
     async def flush(self) -> None:
-        """Write what nobody awaited. An effect may be left so; what decides over the work may not."""
-        if self.unanswered:
-            verb = next(iter(self.unanswered)).verb
-            raise NotAwaited(f"event.{verb}(…) was not awaited: its answer says what the handler is to do")
+        """Write the effects that the handler did not await. Raises NotAwaited for a call whose result it needs."""
+        if self.not_awaited:
+            method = next(iter(self.not_awaited)).method
+            raise NotAwaited(f"event.{method}(…) was not awaited: its result decides what the handler has to do")
         if self._pending:
             await self._write()
         if self._once is not None:
@@ -214,31 +219,33 @@ class Outbox:
             await self._write()
         skipped, self._skipped = self._skipped, []
         if skipped:
-            await self._note(skipped)
+            await self._record_noops(skipped)
 
     # -- effects --------------------------------------------------------------------------------------------------
 
     def effect(
         self, leased: Leased, key: str, what: Function | str, args: dict[str, Any], scope: str | None
-    ) -> Answer[bool]:
+    ) -> DeferredCall[bool]:
         kind, target = self._effects.resolve(what, args)
         return self._request(leased, key, kind=kind, target=target, args=encode(args), scope=scope)
 
-    def publish(self, leased: Leased, topic: str, payload: Any, key: str | None, scope: str | None) -> Answer[bool]:
+    def publish(
+        self, leased: Leased, topic: str, payload: Any, key: str | None, scope: str | None
+    ) -> DeferredCall[bool]:
         if not isinstance(topic, str) or not topic or not is_storable(topic):
-            raise EffectRefused(f"the topic is {topic!r}: give a text")
+            raise EffectRefused(f"the topic is {topic!r}: pass a non-empty string")
         args = encode({"payload": payload}, "message")
         key = key or f"{topic}:{leased.event_id}"
         return self._request(leased, key, kind=TOPIC, target=topic, args=args, scope=scope)
 
     def _request(
         self, leased: Leased, key: str, *, kind: str, target: str, args: str, scope: str | None
-    ) -> Answer[bool]:
+    ) -> DeferredCall[bool]:
         self._check_open()
         for name, value in (("key", key), ("scope", scope or leased.source)):
             if not isinstance(value, str) or not value:
-                raise EffectRefused(f"the effect's {name} is {value!r}: give a text that names it, such as mail:in_123")
-        ask = Ask(
+                raise EffectRefused(f"the effect's {name} is {value!r}: pass a non-empty string, such as mail:in_123")
+        request = EffectRequest(
             leased=leased,
             scope=indexed(scope or leased.source) or "",
             key=indexed(key) or "",
@@ -246,128 +253,137 @@ class Outbox:
             target=target,
             args=args,
         )
-        self._pending.append(ask)
-        return Answer(self, "publish" if kind == TOPIC else "effect", lambda: self._ask_and_tell(ask))
+        self._pending.append(request)
+        return DeferredCall(self, "publish" if kind == TOPIC else "effect", lambda: self._write_request(request))
 
-    async def _ask_and_tell(self, ask: Ask) -> bool:
+    async def _write_request(self, request: EffectRequest) -> bool:
         await self._write()
-        return bool(ask.new)
+        return bool(request.new)
 
     async def _write(self) -> None:
         async with self._writing:
-            asks = list(self._pending)
-            if not asks:
+            requests = list(self._pending)
+            if not requests:
                 return
-            given = json.dumps([ask.row() for ask in asks])
-            fresh = {(scope, key) for scope, key in await self.ask(lambda sql: sql["record_effects"], given)}
-            for ask in asks:
-                ask.new = ask.at in fresh
-                fresh.discard(ask.at)
-            known = [ask for ask in asks if not ask.new]
-            if known:
-                await self._was_before(known)
-            del self._pending[: len(asks)]
-            self.asks += asks
+            parameters = json.dumps([request.row() for request in requests])
+            new_keys = {(scope, key) for scope, key in await self.ask(lambda sql: sql["record_effects"], parameters)}
+            for request in requests:
+                request.new = request.scoped_key in new_keys
+                new_keys.discard(request.scoped_key)
+            repeated = [request for request in requests if not request.new]
+            if repeated:
+                await self._handle_repeated(repeated)
+            del self._pending[: len(requests)]
+            self.requests += requests
 
-    async def _was_before(self, known: list[Ask]) -> None:
-        given = json.dumps([{"scope": ask.scope, "key": ask.key} for ask in known])
-        rows = await self.ask(lambda sql: sql["recorded_effects"], given)
-        before = {(scope, key): (status, receipt) for scope, key, status, receipt in rows}
+    async def _handle_repeated(self, repeated: list[EffectRequest]) -> None:
+        """Record a noop for each request whose key was already recorded. Raises AlreadyHandled for `once_per`."""
+        parameters = json.dumps([{"scope": request.scope, "key": request.key} for request in repeated])
+        rows = await self.ask(lambda sql: sql["recorded_effects"], parameters)
+        recorded = {(scope, key): (status, receipt) for scope, key, status, receipt in rows}
         conflicts = []
-        for ask in known:
-            ask.status, receipt = before.get(ask.at, (None, None))
-            self._refuse_two_in_one(ask)
-            if ask.kind != ONCE:
-                conflicts.append(Noop(ask.leased, "effect", *ask.at))
-            elif receipt != ask.leased.receipt:
-                raise Repeated(ask)
+        for request in repeated:
+            request.status, receipt = recorded.get(request.scoped_key, (None, None))
+            self._check_unique(request)
+            if request.kind != ONCE:
+                conflicts.append(Noop(request.leased, "effect", *request.scoped_key))
+            elif receipt != request.leased.receipt:
+                raise AlreadyHandled(request)
         if conflicts:
-            await self._note(conflicts)
+            await self._record_noops(conflicts)
 
-    def _refuse_two_in_one(self, ask: Ask) -> None:
-        """Two different effects of one key in one call: the second would be lost in silence."""
-        for other in (*self.asks, *self._pending):
-            if other.new and other.at == ask.at and other.call != ask.call:
+    def _check_unique(self, request: EffectRequest) -> None:
+        """Raise EffectRefused if one handler call requests two different effects with the same key.
+
+        Otherwise the second one would be lost without an error.
+        """
+        for other in (*self.requests, *self._pending):
+            if other.new and other.scoped_key == request.scoped_key and other.call != request.call:
                 raise EffectRefused(
-                    f"the handler asked for two different effects of the key {ask.key!r}: give each a key of its own"
+                    f"the handler requested two different effects with the key {request.key!r}: use a different key "
+                    "for each"
                 )
 
-    async def _note(self, noops: list[Noop]) -> None:
+    async def _record_noops(self, noops: list[Noop]) -> None:
         await self.ask(lambda sql: sql["note_noops"], json.dumps([noop.row() for noop in noops]))
         self.noops += noops
 
     # -- once per identity ----------------------------------------------------------------------------------------
 
     async def is_repeated(self, leased: Leased, key: str) -> bool:
-        """Whether another event has done this handler's work; if not, this one will have, unless somebody is quicker.
+        """Return whether another event of the same `once_per` identity was already handled.
 
-        It is only looked at here, so that a handler that first asks the network holds no lock; the row is written with
-        the mark, and if another event was quicker, nothing of this one is kept.
+        This only reads, so that a handler that first waits on the network holds no lock. The row is written with the
+        processed status. If another event is recorded in between, the work of this handler is rolled back.
         """
-        found = await self._store.recorded_by(leased.source, key)
-        if found is not None and found != leased.receipt:
+        receipt = await self._store.recorded_by(leased.source, key)
+        if receipt is not None and receipt != leased.receipt:
             self._skipped.append(Noop(leased, "effect", leased.source, key))
             return True
-        self._once = Ask(leased=leased, scope=leased.source, key=key, kind=ONCE, target=ONCE, args="{}")
+        self._once = EffectRequest(leased=leased, scope=leased.source, key=key, kind=ONCE, target=ONCE, args="{}")
         return False
 
     # -- entities -------------------------------------------------------------------------------------------------
 
-    def advance(self, leased: Leased, advance: Advance) -> Answer[bool]:
-        return self._decides("advance", lambda: self._advance(leased, advance))
+    def advance(self, leased: Leased, advance: Advance) -> DeferredCall[bool]:
+        return self._defer("advance", lambda: self._advance(leased, advance))
 
     async def _advance(self, leased: Leased, advance: Advance) -> bool:
         moved = await self.ask(lambda sql: sql["advance"], json.dumps(advance.as_json()))
         if not moved:
-            await self._note([Noop(leased, "stale", advance.scope, advance.key)])
+            await self._record_noops([Noop(leased, "stale", advance.scope, advance.key)])
         return bool(moved)
 
-    def is_stale(self, advance: Advance) -> Answer[bool]:
-        return self._decides("is_stale", lambda: self._is_stale(advance))
+    def is_stale(self, advance: Advance) -> DeferredCall[bool]:
+        return self._defer("is_stale", lambda: self._is_stale(advance))
 
     async def _is_stale(self, advance: Advance) -> bool:
         if self._transaction.used:
             rows = await self.ask(lambda sql: sql["entity"], json.dumps(advance.as_json()))
-            known = _place_of(rows[0]) if rows else None
+            newest = _order_key_of(rows[0]) if rows else None
         else:
             row = await self._store.entity(advance.scope, advance.kind, advance.id)
-            known = place(row.is_terminal, row.at, row.version, row.event_id) if row else None
-        return known is not None and advance.place < known
+            newest = make_order_key(row.is_terminal, row.at, row.version, row.event_id) if row else None
+        return newest is not None and advance.order_key < newest
 
-    # -- the object now -------------------------------------------------------------------------------------------
+    # -- canonical objects ----------------------------------------------------------------------------------------
 
-    def canonical(self, leased: Leased, event: Any) -> Answer[Any]:
-        return self._decides("canonical", lambda: self._fetch(leased, event))
+    def canonical(self, leased: Leased, event: Any) -> DeferredCall[Any]:
+        return self._defer("canonical", lambda: self._fetch(leased, event))
 
     async def _fetch(self, leased: Leased, event: Any) -> Any:
         if leased.receipt not in self._fetched:
             if self._transaction.used:
                 raise TransactionClosed(
-                    "ask for the canonical object before the first use of tx, effects or entities: no transaction may "
-                    "be open while a provider is asked"
+                    "call event.canonical() before the first use of tx, effects or entities: no transaction may be "
+                    "open during a request to the provider"
                 )
             self._fetched[leased.receipt] = await self._canonical.fetch(leased.source, event)
         return self._fetched[leased.receipt]
 
-    # -- in a loop or in a thread ---------------------------------------------------------------------------------
+    # -- calls in a loop or in a thread ---------------------------------------------------------------------------
 
-    def _decides(self, verb: str, run: Callable[[], Coroutine[Any, Any, T]]) -> Answer[T]:
+    def _defer(self, method: str, run: Callable[[], Coroutine[Any, Any, T]]) -> DeferredCall[T]:
+        """Return a call that the handler must await."""
         self._check_open()
-        answer = Answer(self, verb, run)
-        self.unanswered.add(answer)
-        return answer
+        call = DeferredCall(self, method, run)
+        self.not_awaited.add(call)
+        return call
 
-    def wait_for(self, answer: Answer[T]) -> T:
-        """Block a handler's thread for the answer. Called in a loop, where it must not block, it returns an awaitable:
-        then a plain function has returned the coroutine of an `async def` that it hides."""
-        given: T = in_its_way(answer, self.loop)
-        return given
+    def wait_for(self, call: DeferredCall[T]) -> T:
+        """Block a handler's thread until the call has a result.
+
+        In an event loop, where it must not block, it returns an awaitable instead. That happens if a plain function
+        returns the coroutine of an `async def` that it wraps.
+        """
+        result: T = in_its_way(call, self.loop)
+        return result
 
     def _check_open(self) -> None:
         if self._ended:
             raise TransactionClosed(ENDED)
 
 
-def _place_of(row: Sequence[Any]) -> Place:
+def _order_key_of(row: Sequence[Any]) -> OrderKey:
     is_terminal, at, version, event_id, *_ = row
-    return place(is_terminal, moment(at) if isinstance(at, str) else at, version, event_id)
+    return make_order_key(is_terminal, moment(at) if isinstance(at, str) else at, version, event_id)

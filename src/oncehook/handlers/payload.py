@@ -1,9 +1,9 @@
-"""Typed payloads: a handler's parameter that is annotated with `Payload` gets that part of the event, decoded.
+"""Typed payloads: a parameter of a handler that is annotated with `Payload` gets that part of the event, decoded.
 
     async def paid(event: Event, invoice: Annotated[Invoice, Payload("data.object")], tx: AsyncSession) -> None: ...
 
-Annotations are resolved when the handler is registered. An event is decoded before the handler's transaction opens, so
-an event that does not fit takes no connection.
+Annotations are resolved when the handler is registered. The payload is decoded before the handler's transaction opens,
+so an event that does not fit the type takes no connection.
 """
 
 import functools
@@ -30,14 +30,22 @@ OPTIONAL = 'Annotated[Invoice | None, Payload("data.object")] = None'
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """Marks a handler's parameter in `Annotated`: it gets the value at `path`, or the whole payload without a path."""
+    """Annotates a parameter of a handler that gets a part of the payload, decoded to the annotated type.
+
+    `path` is dotted, such as "data.object". Without it, the parameter gets the whole payload. The type may be a
+    dataclass, a `TypedDict`, a `msgspec.Struct`, a pydantic model or a built-in type. An event whose payload does not
+    fit becomes a dead letter at once, with an error that names the field. A default is used if the path is missing.
+
+        @inbox.on("stripe", "invoice.paid")
+        async def invoice_paid(event: Event, invoice: Annotated[Invoice, Payload("data.object")]) -> None: ...
+    """
 
     path: str | None = None
 
     def __post_init__(self) -> None:
         if self.path is not None and not (isinstance(self.path, str) and all(self.path.split("."))):
             raise ConfigurationError(
-                f'Payload({self.path!r}) is not a path: name keys with dots between them, such as "data.object", or '
+                f'Payload({self.path!r}) is not a path: write keys separated by dots, such as "data.object", or '
                 "write Payload() for the whole payload"
             )
 
@@ -48,16 +56,16 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A parameter that gets a payload. Without a default, `default` is UNSET."""
+    """A parameter that gets a payload. `default` is UNSET if the parameter has no default."""
 
     name: str
     steps: tuple[str, ...]
     type: Any
-    is_container: bool  # the type is made of an object or an array, never of a text
+    is_container: bool  # the type is decoded from a JSON object or array, never from a string
     default: Any
 
     def decode(self, event: BaseEvent) -> Any:
-        """Return the decoded value. Raises Fail: another attempt would find the same payload."""
+        """Return the decoded value. Raises Fail if it does not fit: a retry would decode the same payload."""
         payload = event.payload
         if payload is None and event.raw.strip() != b"null":
             raise Fail(f"payload does not fit {type_name(self.type)}: the body cannot be read as JSON or a form")
@@ -71,13 +79,13 @@ class Parameter:
         try:
             return msgspec.convert(
                 value, self.type, strict=not event._is_form, str_keys=True, dec_hook=decode_model
-            )  # the fields of a form are all texts
+            )  # all fields of a form are strings
         except (msgspec.ValidationError, UnicodeError, RecursionError) as error:
             raise Fail(describe_mismatch(error, self.type, self.steps, value)) from None
 
 
 def _read_text(text: str) -> Any:
-    """Read a text as JSON, as a path that goes on into it would. Returns the text itself if it is not JSON."""
+    """Parse a string that contains JSON, as a longer path would do. Returns the string if it is not JSON."""
     try:
         return parse(text.encode("utf-8", "surrogatepass"))
     except (NotReadable, TooDeep):
@@ -85,65 +93,67 @@ def _read_text(text: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedPayloads:
     """The decoded payloads of one event, by parameter name."""
 
     values: dict[str, Any]
     positional: Sequence[str]
 
-    def place(self, others: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return all arguments by position and by keyword. `others` are the event and `tx`."""
-        rest, named = iter(others), dict(self.values)
-        arguments = [named.pop(name) if name in named else next(rest) for name in self.positional]
-        return arguments, named
+    def bind(self, others: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional and the keyword arguments of the call. `others` are the event and `tx`."""
+        rest, keywords = iter(others), dict(self.values)
+        arguments = [keywords.pop(name) if name in keywords else next(rest) for name in self.positional]
+        return arguments, keywords
 
 
 @dataclass(frozen=True, slots=True)
-class Payloads:
+class PayloadParameters:
     """The payload parameters of a handler."""
 
     parameters: tuple[Parameter, ...]
-    positional: tuple[str, ...]  # all parameters that are given by position, in their order
+    positional: tuple[str, ...]  # all parameters that are passed by position, in order
 
     @property
     def names(self) -> frozenset[str]:
         return frozenset(parameter.name for parameter in self.parameters)
 
-    def decode(self, event: BaseEvent) -> Decoded:
-        return Decoded({one.name: one.decode(event) for one in self.parameters}, self.positional)
+    def decode(self, event: BaseEvent) -> DecodedPayloads:
+        return DecodedPayloads(
+            {parameter.name: parameter.decode(event) for parameter in self.parameters}, self.positional
+        )
 
 
 # -- registration ---------------------------------------------------------------------------------------------------
 
 
-def find_payloads(function: Function, handler: str) -> Payloads | None:
+def find_payloads(function: Function, handler: str) -> PayloadParameters | None:
     """Return the payload parameters of a handler's function, or None if it has none."""
     bound = _bound_names(function)
     signature = [p for p in calling.signature_of(function, handler).values() if p.name not in bound]
     namespace = _namespace(function)
-    found = [_read_parameter(parameter, namespace, handler) for parameter in signature]
-    parameters = tuple(parameter for parameter in found if parameter is not None)
+    candidates = [_read_parameter(parameter, namespace, handler) for parameter in signature]
+    parameters = tuple(parameter for parameter in candidates if parameter is not None)
     if not parameters:
         return None
     positional = tuple(p.name for p in signature if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
-    return Payloads(parameters, positional)
+    return PayloadParameters(parameters, positional)
 
 
 def check_transaction(function: Function, handler: str, payloads: frozenset[str]) -> None:
-    """Refuse a parameter in the place of `tx` that is annotated as data: it was meant for a payload."""
+    """Raise ConfigurationError if the parameter that would get `tx` is annotated as data: it lacks a `Payload`."""
     parameters = [p for p in calling.signature_of(function, handler).values() if p.name not in payloads]
     for parameter in parameters[1:2]:
         where = f"{handler}: the parameter {parameter.name!r}"
         hint = _resolve(parameter.annotation, _namespace(function), where)
         if parameter.kind is not parameter.KEYWORD_ONLY and is_data(hint):
             raise ConfigurationError(
-                f"{where} would get the transaction and is annotated as {type_name(hint)}: annotate a payload as "
-                f"{NOTATION}, and put a parameter of your own with its default behind `*`"
+                f"{where} would get the transaction, but is annotated as {type_name(hint)}: annotate a payload as "
+                f"{NOTATION}, and move a parameter with its own default behind `*`"
             )
 
 
 def _layers(function: Function) -> Iterator[Function]:
-    """Yield the function and what is called in it, by a partial, a wrapper or an object, down to the innermost."""
+    """Yield the function, then each callable that it wraps (by partial, decorator or object), innermost last."""
     while True:
         yield function
         if isinstance(function, functools.partial):
@@ -157,14 +167,14 @@ def _layers(function: Function) -> Iterator[Function]:
 
 
 def _namespace(function: Function) -> dict[str, Any]:
-    """Return the names that the function's annotations may use."""
+    """Return the globals in which the function's annotations are resolved."""
     *_, innermost = _layers(function)
     names: dict[str, Any] = getattr(innermost, "__globals__", {})
     return names
 
 
 def _bound_names(function: Function) -> set[str]:
-    """Return the parameters that have their value by `functools.partial`."""
+    """Return the parameters whose values `functools.partial` already supplies."""
     return {name for layer in _layers(function) if isinstance(layer, functools.partial) for name in layer.keywords}
 
 
@@ -172,40 +182,41 @@ def _read_parameter(parameter: inspect.Parameter, namespace: dict[str, Any], han
     where = f"{handler}: the parameter {parameter.name!r}"
     hint = _resolve(parameter.annotation, namespace, where)
     arguments = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    marks = [one for one in (*arguments, parameter.default) if _is_mark(one)]
-    if has_nested(arguments[0], _is_mark):
+    markers = [value for value in (*arguments, parameter.default) if _is_marker(value)]
+    if has_nested(arguments[0], _is_marker):
         raise ConfigurationError(
-            f"{where} has Payload inside another type: annotate the whole parameter, as {NOTATION}, or, if the payload "
-            f"is optional, as {OPTIONAL}"
+            f"{where} has Payload inside another type: annotate the whole parameter as {NOTATION}. If the payload is "
+            f"optional, write {OPTIONAL}"
         )
-    if not marks:
+    if not markers:
         return None
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
         raise ConfigurationError(
-            f"{where} collects arguments, and a payload is one argument: remove the `*` before its name"
+            f"{where} collects several arguments, but a payload is one argument: remove the `*` before its name"
         )
-    mark, metadata = marks[0], [one for one in arguments[1:] if one is not marks[0]]
-    if len(marks) > 1 or not isinstance(mark, Payload) or len(metadata) == len(arguments) - 1:
+    marker, metadata = markers[0], [value for value in arguments[1:] if value is not markers[0]]
+    if len(markers) > 1 or not isinstance(marker, Payload) or len(metadata) == len(arguments) - 1:
         raise ConfigurationError(f"{where} does not say which payload it gets: annotate it as {NOTATION}")
     expected = Annotated[(arguments[0], *metadata)] if metadata else arguments[0]
     default = msgspec.UNSET if parameter.default is parameter.empty else parameter.default
     try:
-        return Parameter(parameter.name, mark.steps, expected, inspect_type(expected), default)
-    except Exception as error:  # whatever the model's own annotations raise
+        return Parameter(parameter.name, marker.steps, expected, inspect_type(expected), default)
+    except Exception as error:  # the model's own annotations may raise anything
         detail = calling.said(error)
         raise ConfigurationError(
-            f"{where} is a {type_name(expected)}, which no payload can be decoded to: {detail}"
+            f"{where} is a {type_name(expected)}, and no payload can be decoded to that type: {detail}"
         ) from None
 
 
-def _is_mark(one: Any) -> bool:
-    return one is Payload or isinstance(one, Payload)
+def _is_marker(value: Any) -> bool:
+    return value is Payload or isinstance(value, Payload)
 
 
 def _resolve(annotation: Any, namespace: dict[str, Any], where: str) -> Any:
-    """Return the annotation with its names resolved. One that cannot be resolved is an error only if it names Payload.
+    """Return the annotation with its names resolved, or None if that fails.
 
-    The event and `tx` may have types that are imported for type checkers alone.
+    A failure is an error only if the annotation mentions Payload: the types of the event and `tx` may be imported under
+    TYPE_CHECKING.
     """
     try:
         holder = SimpleNamespace(__annotations__={"it": annotation})
@@ -215,7 +226,7 @@ def _resolve(annotation: Any, namespace: dict[str, Any], where: str) -> Any:
         text = annotation if isinstance(annotation, str) else repr(annotation)
         if "Payload" in text or "Annotated" in text:
             raise ConfigurationError(
-                f"{where} has the annotation {text}, which cannot be resolved ({error}): define or import what it "
-                "names in the handler's module, above the handler and not under TYPE_CHECKING"
+                f"{where} has the annotation {text}, which cannot be resolved ({error}): define or import its names in "
+                "the handler's module, above the handler and not under TYPE_CHECKING"
             ) from None
         return None

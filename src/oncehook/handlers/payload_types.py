@@ -1,6 +1,6 @@
-"""The types that a payload can be decoded to: those that msgspec knows, and pydantic models.
+"""The types that a payload can be decoded to: the types that msgspec supports, and pydantic models.
 
-Pydantic is never imported here. A class that looks like a pydantic model validates the value itself.
+This module never imports pydantic. A class that looks like a pydantic model validates the value itself.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,12 +25,12 @@ _CONTAINERS = (
 
 
 def decode_model(type_: Any, value: Any) -> Any:
-    """Decode to a type that msgspec does not know itself."""
+    """Decode to a type that msgspec does not support: the hook that msgspec calls."""
     return value if type_ is object else type_.model_validate(value)
 
 
 def is_data(hint: Any) -> bool:
-    """Return whether a value of this type can only be data, such as a model or a text, and never a transaction."""
+    """Return whether a type is data, such as a model or a string, and cannot be a transaction."""
     if get_origin(hint) is Annotated:
         return is_data(get_args(hint)[0])
     if get_origin(hint) in (Union, UnionType):
@@ -41,13 +41,13 @@ def is_data(hint: Any) -> bool:
     )
 
 
-def has_nested(hint: Any, found: Callable[[Any], bool]) -> bool:
-    """Return whether `found` is true of anything inside an annotation, such as an item of a list or of a union."""
+def has_nested(hint: Any, matches: Callable[[Any], bool]) -> bool:
+    """Return whether `matches` is true for any part of an annotation, such as an item of a list or of a union."""
     seen: dict[int, Any] = {}
     waiting = _parts(hint)
     while waiting:
         part = waiting.pop()
-        if found(part):
+        if matches(part):
             return True
         if id(part) not in seen:  # an alias may contain itself
             seen[id(part)] = part
@@ -60,13 +60,16 @@ def _parts(hint: Any) -> list[Any]:
         return list(hint)
     try:
         aliased = getattr(get_origin(hint) or hint, "__value__", None)  # `type Paid = Annotated[…]`
-    except Exception:  # whatever an alias of names for type checkers alone raises
+    except Exception:  # an alias may use names that exist only for type checkers
         aliased = None
     return [*get_args(hint), aliased]
 
 
 def inspect_type(hint: Any) -> bool:
-    """Return whether the type is an object or an array in JSON, never a text. Raises if no payload can be decoded."""
+    """Return whether the type is decoded from a JSON object or array, never from a string.
+
+    Raises TypeError if no payload can be decoded to the type.
+    """
     info = inspect.type_info(hint)
     for node in _walk(info):
         _check(node)
@@ -74,7 +77,7 @@ def inspect_type(hint: Any) -> bool:
 
 
 def _walk(info: Any) -> Iterator[Any]:
-    """Yield every type inside a type, each once: models may contain themselves."""
+    """Yield every type inside a type, each once, because models may contain themselves."""
     seen: set[int] = set()
     waiting = [info]
     while waiting:

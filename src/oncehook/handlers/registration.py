@@ -1,31 +1,31 @@
-"""What code registers with an inbox: handlers, effects, subscribers and how a canonical object is asked for."""
+"""The decorators of an inbox: they register handlers, effects, subscribers and canonical fetchers."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, TypeVar, overload
 
 from oncehook.concurrency.calling import name_of
 from oncehook.effects.effect import EFFECT_TIMEOUT, FUNCTION, TOPIC, Effect, Effects, Target
-from oncehook.handlers.canonical import FETCH_TIMEOUT, Canonical, Fetcher
+from oncehook.handlers.canonical import FETCH_TIMEOUT, CanonicalFetchers, Fetcher
 from oncehook.handlers.event import Event, SyncEvent
 from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handler, Handlers
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.retry import Retry
 from oncehook.model.values import Duration, duration
 
-Handling = Callable[Concatenate[Event, ...], Awaitable[object]] | Callable[Concatenate[SyncEvent, ...], None]
-BatchHandling = (
+HandlerFunction = Callable[Concatenate[Event, ...], Awaitable[object]] | Callable[Concatenate[SyncEvent, ...], None]
+BatchFunction = (
     Callable[Concatenate[list[Event], ...], Awaitable[object]] | Callable[Concatenate[list[SyncEvent], ...], None]
 )
-H = TypeVar("H", bound=Handling)
-B = TypeVar("B", bound=BatchHandling)
+H = TypeVar("H", bound=HandlerFunction)
+B = TypeVar("B", bound=BatchFunction)
 E = TypeVar("E", bound=Callable[Concatenate[Effect, ...], object])
 F = TypeVar("F", bound=Callable[..., object])
 
 
 class Registration:
-    """The decorators of an inbox."""
+    """The decorators that `Inbox` inherits."""
 
-    def __init__(self, handlers: Handlers, effects: Effects, canonicals: Canonical) -> None:
+    def __init__(self, handlers: Handlers, effects: Effects, canonicals: CanonicalFetchers) -> None:
         self._handlers = handlers
         self._effects = effects
         self._canonicals = canonicals
@@ -65,19 +65,27 @@ class Registration:
         batch: int | None = None,
         once_per: str | Sequence[str] | None = None,
     ) -> Any:
-        """Register the handler of a source's events of a type (a pattern with `*` and `?`; also a dotted prefix).
+        """Register the handler of a source's events whose type matches a pattern.
 
-        It is called once per event and replay: `async def h(event)` or `async def h(event, tx)`, or a plain function,
-        which runs in a thread with a synchronous `tx`. Parameters annotated with `Annotated[Model, Payload("path")]`
-        get that part of the payload, decoded. What it writes through `tx` and the mark that the event is
-        processed commit together or not at all. With `batch=N` it gets a list of up to N events and one transaction for
-        all of them; if it fails, they are tried one by one. With `once_per`, such as "object_id" or a path in the
-        payload, or several, only the first event of that identity is handled; the others are processed without it.
-        Without `retry` and `timeout`, those of the source's settings hold.
+        In a pattern, `*` matches any text and `?` one character. A pattern also matches as a dotted prefix: `invoice`
+        matches `invoice.paid`. Exactly one handler runs per event: the one with the most specific pattern.
+
+            @inbox.on("stripe", "invoice.paid")
+            async def invoice_paid(event: Event, tx: AsyncTransaction) -> None:
+                await tx.execute("UPDATE invoices SET paid = true WHERE id = $1", event.object_id)
+
+        The function takes `(event)` or `(event, tx)`. A plain `def` runs in a thread and gets a synchronous `tx`. A
+        parameter annotated with `Annotated[Model, Payload("path")]` gets that part of the payload, decoded. All writes
+        through `tx` commit together with the processed status, or not at all.
+
+        `retry` and `timeout` override the source's settings. With `batch=N` the handler gets a list of up to N events
+        and one transaction for all of them; if it fails, each event is retried alone. With `once_per`, the handler
+        runs only for the first event of an identity, and later events are settled as processed without it. The
+        identity is one or more names: `type`, `object_id`, `correlation_id` or paths of the payload.
         """
         identity = identity_of(once_per)
         policy, limit = Retry() if retry is None else retry, seconds(timeout, DEFAULT_TIMEOUT)
-        defaulted = frozenset(name for name, given in (("retry", retry), ("timeout", timeout)) if given is None)
+        defaulted = frozenset(name for name, value in (("retry", retry), ("timeout", timeout)) if value is None)
 
         def register(function: F) -> F:
             handler = Handler(
@@ -113,33 +121,44 @@ class Registration:
         retry: Retry | None = None,
         timeout: Duration | None = None,
     ) -> Any:
-        """Register a function for `event.effect`: `def f(effect, …)`, plain or async, by its name unless one is given.
+        """Register a function that handlers can request with `event.effect`.
 
-        It is called after the commit with the arguments that the handler gave, at least once per key; pass
-        `effect.idempotency_key` on to whoever is called. It may raise `RetryLater` and `Fail`.
+        The relay calls it after the handler's commit, with an `Effect` and the arguments of the request. It is called
+        at least once per key, so pass `effect.idempotency_key` to the API that it calls. It may raise `RetryLater` and
+        `Fail`. It may be `async def` or a plain `def`, and is known by its own name unless `name` is set.
+
+            @inbox.effect
+            async def send_receipt(effect: Effect, invoice: str) -> None:
+                await mailer.send(invoice, idempotency_key=effect.idempotency_key)
         """
 
         def register(function: E) -> E:
-            called = name or getattr(function, "__name__", None)
-            if called is None:
-                raise ConfigurationError(f"{name_of(function)} has no name of its own: give @inbox.effect a name=…")
-            self._perform(FUNCTION, called, function, retry, timeout)
+            effect_name = name or getattr(function, "__name__", None)
+            if effect_name is None:
+                raise ConfigurationError(f"{name_of(function)} has no __name__: pass name=… to @inbox.effect")
+            self._add_effect(FUNCTION, effect_name, function, retry, timeout)
             return function
 
         return register if function is None else register(function)
 
     def subscribe(self, topic: str, *, retry: Retry | None = None, timeout: Duration | None = None) -> Callable[[E], E]:
-        """Register the function that takes a topic's messages (`event.publish`): `def f(effect, payload)`."""
+        """Register the function that receives a topic's messages, which handlers send with `event.publish`.
+
+        @inbox.subscribe("invoices")
+        async def index_invoice(effect: Effect, payload: dict[str, Any]) -> None: ...
+        """
         if not isinstance(topic, str) or not topic:
-            raise ConfigurationError('@inbox.subscribe takes a topic: write @inbox.subscribe("…") over the function')
+            raise ConfigurationError(
+                '@inbox.subscribe needs a topic: write @inbox.subscribe("topic") above the function'
+            )
 
         def register(function: E) -> E:
-            self._perform(TOPIC, topic, function, retry, timeout)
+            self._add_effect(TOPIC, topic, function, retry, timeout)
             return function
 
         return register
 
-    def _perform(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Duration | None) -> None:
+    def _add_effect(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Duration | None) -> None:
         policy = Retry() if retry is None else retry
         self._effects.add(Target(kind, name, function, policy, seconds(timeout, EFFECT_TIMEOUT)))
 
@@ -150,7 +169,14 @@ class Registration:
     def canonical(self, source: str, *, timeout: Duration | None = None) -> Callable[[F], F]: ...
 
     def canonical(self, source: str, fetch: Any = None, *, timeout: Duration | None = None) -> Any:
-        """Register how a source's object is asked of its provider, for `event.canonical()`: `fetch(event)`."""
+        """Register the function that `event.canonical()` calls to fetch an object from the source's provider.
+
+        `fetch(event)` returns the object, or None if it no longer exists. It may be `async def` or a plain `def`. If
+        it raises or exceeds `timeout` (10 s by default), the event is retried later.
+
+            @inbox.canonical("stripe")
+            async def fetch_invoice(event: Event) -> dict[str, Any] | None: ...
+        """
 
         def register(fetch: F) -> F:
             self._canonicals.add(source, Fetcher(fetch, seconds(timeout, FETCH_TIMEOUT)))
@@ -160,19 +186,19 @@ class Registration:
 
 
 def identity_of(once_per: Any) -> tuple[str, ...]:
-    """What `once_per` names: texts, at least one unless it is left out."""
+    """Return the names in `once_per` as a tuple, which is empty if it is None."""
     names = (once_per,) if isinstance(once_per, str) else once_per
     if names is None:
         return ()
     if not isinstance(names, (tuple, list)) or not names:
         raise ConfigurationError(
-            f'once_per={once_per!r} names nothing: leave it out, or name facts of the event, such as "object_id"'
+            f'once_per={once_per!r} names no fact of the event: remove it, or write a name such as "object_id"'
         )
     return tuple(names)
 
 
 def seconds(timeout: Duration | None, default: float) -> float:
-    """A timeout as it is given in code."""
+    """Parse a timeout that code passes. Returns seconds, or `default` if it is None."""
     try:
         return default if timeout is None else duration(timeout)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Who handles an event: the registry of handlers, and the choice of exactly one.
+"""The registry of handlers, which chooses exactly one handler for each event.
 
-The most specific pattern wins. Two equally specific ones that could meet on one type are an error at start-up, and so
-is a handler that no event can reach: neither is found out by an event in the night.
+The most specific pattern wins. Two errors are detected at start-up: two equally specific patterns that can match the
+same type, and a handler that no event can reach.
 """
 
 import json
@@ -13,7 +13,7 @@ from oncehook.concurrency import calling
 from oncehook.concurrency.calling import Function, Threads
 from oncehook.handlers.event import BaseEvent, Event, SyncEvent
 from oncehook.handlers.outbox import Outbox
-from oncehook.handlers.payload import NOTATION, Decoded, Payloads, check_transaction, find_payloads
+from oncehook.handlers.payload import NOTATION, DecodedPayloads, PayloadParameters, check_transaction, find_payloads
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.patterns import Handled, compile_pattern, overlap
 from oncehook.model.retry import Fail, Retry
@@ -25,7 +25,7 @@ DEFAULT_TIMEOUT = 300.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handler:
-    """A user's function for (source, type pattern)."""
+    """A user's function for the events of a source whose type matches a pattern."""
 
     source: str
     pattern: str
@@ -33,14 +33,14 @@ class Handler:
     retry: Retry
     timeout: float
     batch: int | None = None
-    forwards_to: str | None = None  # the target, if this is a source's `forward`
+    forwards_to: str | None = None  # the origin, if this handler is a source's `forward`
     once_per: tuple[str, ...] = ()
-    defaulted: frozenset[str] = frozenset()  # of `retry` and `timeout`: what the source's settings decide
+    defaulted: frozenset[str] = frozenset()  # those of `retry` and `timeout` that come from the source's settings
     name: str = field(init=False)
     is_async: bool = field(init=False)
     event_class: type[Event] | type[SyncEvent] = field(init=False)
     takes_tx: bool = field(init=False)
-    payloads: Payloads | None = field(init=False)
+    payloads: PayloadParameters | None = field(init=False)
 
     def __post_init__(self) -> None:
         name = calling.name_of(self.function) if self.forwards_to is None else f"forward to {self.forwards_to}"
@@ -54,54 +54,67 @@ class Handler:
         object.__setattr__(self, "takes_tx", arguments > 1)
         if not 1 <= arguments <= 2:
             raise ConfigurationError(
-                f"{self.name} must take (event) or (event, tx), not {arguments} arguments; a parameter for a payload "
-                f"is annotated as {NOTATION}"
+                f"{self.name} must take (event) or (event, tx), not {arguments} arguments; annotate a parameter for a "
+                f"payload as {NOTATION}"
             )
         check_transaction(self.function, self.name, payloads.names if payloads else frozenset())
         if self.batch is not None and (type(self.batch) is not int or self.batch < 1):
-            raise ConfigurationError(f"{self.name} has batch={self.batch!r}: give a whole number, 1 or more")
+            raise ConfigurationError(f"{self.name} has batch={self.batch!r}: batch must be a whole number, 1 or more")
         if self.batch and payloads:
             raise ConfigurationError(
                 f"{self.name} has batch={self.batch} and the payload {payloads.parameters[0].name!r}: a batch handler "
-                "gets a list of events, and reads `event.payload` of each"
+                "gets a list of events; read `event.payload` of each"
             )
-        if not all(isinstance(one, str) and one for one in self.once_per):
-            raise ConfigurationError(f"{self.name} has once_per={self.once_per!r}: name facts, or paths of the payload")
+        if not all(isinstance(name, str) and name for name in self.once_per):
+            raise ConfigurationError(
+                f"{self.name} has once_per={self.once_per!r}: write names of facts or payload paths"
+            )
         if self.once_per and self.batch:
-            raise ConfigurationError(f"{self.name} has once_per and batch: an identity is of one event at a time")
+            raise ConfigurationError(
+                f"{self.name} has once_per and batch: once_per needs one event per call; remove one of them"
+            )
 
     async def call(
-        self, given: Any, transaction: Transaction, threads: Threads, payloads: Decoded | None = None
+        self,
+        event_or_batch: BaseEvent | Sequence[BaseEvent],
+        transaction: Transaction,
+        threads: Threads,
+        payloads: DecodedPayloads | None = None,
     ) -> None:
-        """Call the function, for no longer than its timeout; a plain one in one of `threads`. Then its `tx` is dead."""
-        arguments: Sequence[Any] = (given, transaction.offer(is_async=self.is_async)) if self.takes_tx else (given,)
-        named: dict[str, Any] = {}
+        """Call the function with its timeout, and close its `tx` afterwards. A plain function runs in `threads`."""
+        arguments: Sequence[Any] = (event_or_batch,)
+        if self.takes_tx:
+            arguments = (event_or_batch, transaction.offer(is_async=self.is_async))
+        keywords: dict[str, Any] = {}
         if payloads is not None:
-            arguments, named = payloads.place(arguments)
+            arguments, keywords = payloads.bind(arguments)
         try:
-            await calling.call("the handler", self.function, threads, self.timeout, *arguments, **named)
+            await calling.call("the handler", self.function, threads, self.timeout, *arguments, **keywords)
         finally:
             transaction.withdraw()
 
     def longest(self, threads: Threads) -> float:
-        """The most seconds that a call may take, with the wait for a thread where it needs one."""
+        """Return the most seconds that a call may take, including the wait for a free thread."""
         return self.timeout + (0.0 if calling.runs_in_loop(self.function) else threads.patience)
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """How specific the pattern is: one without wildcards first, then by its literal characters."""
+        """How specific the pattern is: without wildcards first, then by the number of literal characters."""
         literals = sum(character not in "*?" for character in self.pattern)
         return literals == len(self.pattern), literals
 
 
 async def is_repeated(handler: Handler, event: BaseEvent, transaction: Transaction) -> bool:
-    """Whether another event of the same identity (`once_per`) was handled by this handler. A replay is not another."""
+    """Return whether this handler already handled another event of the same `once_per` identity.
+
+    A replay of the same event does not count as another event.
+    """
     if not handler.once_per:
         return False
     values = [_identity(event, name) for name in handler.once_per]
     if None in values:
         missing = handler.once_per[values.index(None)]
-        raise Fail(f"{handler.name} is once_per={missing!r}, and this event has none")
+        raise Fail(f"{handler.name} has once_per={missing!r}, but the event has no such value")
     if not isinstance(transaction, Outbox):
         raise ConfigurationError("once_per needs an inbox")
     key = indexed(f"once:{handler.name}:{json.dumps(values)}") or ""
@@ -109,7 +122,7 @@ async def is_repeated(handler: Handler, event: BaseEvent, transaction: Transacti
 
 
 def _identity(event: BaseEvent, name: str) -> Any:
-    """A fact of the event, or what stands at a path of its payload."""
+    """Return a fact of the event, or the value at a path of its payload."""
     if name in ("type", "object_id", "correlation_id"):
         return getattr(event, name)
     return event.get(name)
@@ -118,15 +131,15 @@ def _identity(event: BaseEvent, name: str) -> Any:
 class Projection(Protocol):
     """Keeps tables that are derived from the events of some sources, such as the email tables.
 
-    It runs after the handler, in the same transaction, right before the processed status is written. So it holds no
-    lock while a handler runs, whatever the handler takes. If either fails, nothing of both is kept.
+    It runs after the handler, in the same transaction, right before the processed status is written, so it holds no
+    lock while the handler runs. If either fails, both are rolled back.
     """
 
     def __contains__(self, source: str) -> bool:
-        """Whether it derives anything from the events of a source."""
+        """Return whether the projection uses the events of a source."""
 
     async def project(self, events: Sequence[BaseEvent], transaction: Transaction) -> None:
-        """Derive the tables from these events too. Projecting an event again changes nothing."""
+        """Update the tables from these events. Projecting the same event again changes nothing."""
 
 
 class Handlers:
@@ -136,12 +149,12 @@ class Handlers:
         self._of_source: dict[str, list[Handler]] = {}
         self._chosen: dict[tuple[str, str], Handler | None] = {}
         self.projection: Projection | None = None
-        self.projecting: dict[str, Handler] = {}  # by source: for events that no handler of the user's takes
+        self.projecting: dict[str, Handler] = {}  # by source: for events that no user handler matches
         self._defaults: dict[str, dict[str, Any]] = {}
         self._handled: Handled | None = None
 
     def set_defaults(self, source: str, *, retry: Retry, timeout: float) -> None:
-        """What holds for the handlers of a source that do not say otherwise, whether or not they are here already."""
+        """Set the defaults of a source's handlers, for handlers that were added before or are added later."""
         self._defaults[source] = {"retry": retry, "timeout": timeout}
         of_source = self._of_source.get(source, [])
         of_source[:] = map(self._with_defaults, of_source)
@@ -158,8 +171,8 @@ class Handlers:
             if other.forwards_to or handler.forwards_to:
                 own = handler if other.forwards_to else other
                 raise ConfigurationError(
-                    f"{own.name} would never be called: sources.{handler.source}.forward takes every event of that "
-                    "source. Remove the handler, or the forward"
+                    f"{own.name} would never be called: sources.{handler.source}.forward handles every event of that "
+                    "source. Remove the handler or the forward"
                 )
             if other.rank == handler.rank and overlap(other.pattern, handler.pattern):
                 raise ConfigurationError(
@@ -172,7 +185,7 @@ class Handlers:
         self._chosen.clear()
 
     def add_projection(self, source: str, function: Function, *, batch: int) -> None:
-        """Call `function` for the events of a source that no handler of the user's takes, before their projection."""
+        """Register `function` for the events of a source that no user handler matches."""
         defaults = {"retry": Retry(), "timeout": DEFAULT_TIMEOUT, **self._defaults.get(source, {})}
         self.projecting[source] = Handler(source=source, pattern="*", function=function, batch=batch, **defaults)
         self._handled = None
@@ -180,7 +193,7 @@ class Handlers:
 
     @property
     def handled(self) -> Handled:
-        """What this process handles."""
+        """The sources and type patterns that this process handles."""
         if self._handled is None:
             patterns = tuple(sorted((handler.source, handler.pattern) for handler in self))
             self._handled = Handled(patterns, frozenset(self.projecting))
@@ -188,16 +201,16 @@ class Handlers:
 
     @property
     def longest(self) -> float:
-        """How many seconds a handler may take, at most."""
+        """The longest timeout of all handlers, in seconds."""
         return max((handler.timeout for handler in [*self, *self.projecting.values()]), default=DEFAULT_TIMEOUT)
 
     @property
     def largest_batch(self) -> int:
-        """The most events that one call of a handler takes beyond the first."""
+        """The most events that one call of a handler takes, not counting the first."""
         return max((handler.batch or 1 for handler in [*self, *self.projecting.values()]), default=1) - 1
 
     def find(self, source: str, type_: str) -> Handler | None:
-        """The one handler of an event, or None."""
+        """Return the handler of an event, or None if there is none."""
         key = source, type_
         if key not in self._chosen:
             if len(self._chosen) > 10_000:  # types come from senders
@@ -211,7 +224,8 @@ class Handlers:
     async def project(self, events: Sequence[BaseEvent], transaction: Transaction) -> None:
         """Run the projection of these events, after their handler.
 
-        Where `once_per` shows at the end that another event was first, the handler's work is undone and this is kept.
+        If another event of the same `once_per` identity commits first, the handler's work is rolled back and the
+        outbox runs the projection again, so that it is kept.
         """
         projection = self.projection
         if projection is not None and events[0].source in projection:
@@ -220,7 +234,7 @@ class Handlers:
                 transaction.project_again = lambda: projection.project(events, transaction)
 
     def check(self, types_of: Mapping[str, Sequence[str] | None]) -> None:
-        """Refuse a handler that no event can reach. `types_of` has every source with its allow-list."""
+        """Raise ConfigurationError for a handler that no event can reach. `types_of` maps sources to allow-lists."""
         for handler in self:
             if handler.source not in types_of:
                 known = ", ".join(sorted(types_of)) or "none"
@@ -230,7 +244,7 @@ class Handlers:
             types = types_of[handler.source]
             if types is not None and not any(overlap(handler.pattern, allowed) for allowed in types):
                 raise ConfigurationError(
-                    f"{handler.name} is for {handler.pattern!r}, which sources.{handler.source}.types never lets in"
+                    f"{handler.name} is for {handler.pattern!r}, which sources.{handler.source}.types never accepts"
                 )
 
     def __iter__(self) -> Iterator[Handler]:

@@ -1,7 +1,7 @@
-"""The types of a handler's `tx`, for annotations: what both databases have.
+"""Types that annotate a handler's `tx`: the methods that `tx` has on both databases.
 
-On PostgreSQL the native `tx` is the asyncpg connection and has the rest of its methods too; with a SQLAlchemy engine,
-`tx` is an `AsyncSession` or a `Session`. Placeholders are the database's own: `?` on SQLite, `$1` on PostgreSQL.
+On PostgreSQL the native `tx` is the asyncpg connection and also has its other methods. With a SQLAlchemy engine, `tx`
+is an `AsyncSession` or a `Session`. Placeholders are those of the database: `?` on SQLite, `$1` on PostgreSQL.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,10 @@ from typing import Any, Protocol
 
 
 class Row(Protocol):
-    """A row of a query: its values by column name, in the order of the columns."""
+    """A row of a query result. It maps column names to values, in the order of the columns.
+
+    name = row["name"]
+    """
 
     def __getitem__(self, name: str, /) -> Any: ...
 
@@ -24,7 +27,14 @@ class Row(Protocol):
 
 
 class AsyncTransaction(Protocol):
-    """The `tx` of an `async def` handler."""
+    """The `tx` of an `async def` handler: a database transaction that commits together with the processed status.
+
+    Everything that the handler writes through `tx` commits with the status, or not at all. If the handler raises, it is
+    rolled back. Placeholders are those of the database: `?` on SQLite, `$1` on PostgreSQL.
+
+        async def invoice_paid(event: Event, tx: AsyncTransaction) -> None:
+            await tx.execute("UPDATE invoices SET paid = true WHERE id = $1", event.object_id)
+    """
 
     async def execute(self, sql: str, /, *args: Any) -> int | str:
         """Run a statement. Returns the number of changed rows on SQLite, and the command tag on PostgreSQL."""
@@ -35,24 +45,28 @@ class AsyncTransaction(Protocol):
         ...
 
     async def fetch(self, sql: str, /, *args: Any) -> Sequence[Row]:
-        """Run a query. Returns all of its rows."""
+        """Run a query and return all of its rows."""
         ...
 
     async def fetchrow(self, sql: str, /, *args: Any) -> Row | None:
-        """Run a query. Returns its first row, or None."""
+        """Run a query and return its first row, or None if there is none."""
         ...
 
     async def fetchval(self, sql: str, /, *args: Any) -> Any:
-        """Run a query. Returns the first value of its first row, or None."""
+        """Run a query and return the first value of its first row, or None if there is no row."""
         ...
 
     def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A savepoint: `async with tx.transaction():` undoes only its own block when that fails."""
+        """Return a savepoint: `async with tx.transaction():` rolls back only its own block if the block raises."""
         ...
 
 
 class SyncTransaction(Protocol):
-    """The `tx` of a plain `def` handler, which runs in a thread."""
+    """The `tx` of a plain `def` handler, which runs in a thread: like `AsyncTransaction`, without `await`.
+
+    def invoice_paid(event: SyncEvent, tx: SyncTransaction) -> None:
+        tx.execute("UPDATE invoices SET paid = true WHERE id = $1", event.object_id)
+    """
 
     def execute(self, sql: str, /, *args: Any) -> int | str:
         """Run a statement. Returns the number of changed rows on SQLite, and the command tag on PostgreSQL."""
@@ -63,17 +77,17 @@ class SyncTransaction(Protocol):
         ...
 
     def fetch(self, sql: str, /, *args: Any) -> Sequence[Row]:
-        """Run a query. Returns all of its rows."""
+        """Run a query and return all of its rows."""
         ...
 
     def fetchrow(self, sql: str, /, *args: Any) -> Row | None:
-        """Run a query. Returns its first row, or None."""
+        """Run a query and return its first row, or None if there is none."""
         ...
 
     def fetchval(self, sql: str, /, *args: Any) -> Any:
-        """Run a query. Returns the first value of its first row, or None."""
+        """Run a query and return the first value of its first row, or None if there is no row."""
         ...
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """A savepoint: `with tx.transaction():` undoes only its own block when that fails."""
+        """Return a savepoint: `with tx.transaction():` rolls back only its own block if the block raises."""
         ...

@@ -15,7 +15,7 @@ import msgspec
 
 from oncehook.concurrency.calling import Threads, said
 from oncehook.effects.effect import Effects
-from oncehook.handlers.canonical import Canonical
+from oncehook.handlers.canonical import CanonicalFetchers
 from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.outbox import ONCE, Outbox
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
@@ -76,7 +76,7 @@ async def rehearse(
     receipt: Receipt,
     transaction: Callable[[], Any] | None = None,
     effects: Effects | None = None,
-    canonical: Canonical | None = None,
+    canonical: CanonicalFetchers | None = None,
 ) -> Rehearsal:
     """Run the receipt's handler and roll back. A handler that fails is no error here: that is what it is for.
 
@@ -94,7 +94,7 @@ async def rehearse(
             lambda: recording,
             store.effects,
             effects or Effects(),
-            canonical or Canonical(),
+            canonical or CanonicalFetchers(),
             lambda outbox: None,  # nothing is ever committed here
         )
         try:
@@ -121,15 +121,15 @@ async def _handle(handlers: Handlers, handler: Handler, event: BaseEvent, outbox
     payloads = None if handler.payloads is None else handler.payloads.decode(event)
     rehearsal.repeated = await is_repeated(handler, event, outbox)
     threads = Threads(1, "oncehook-rehearsal")
-    given = [event] if handler.batch else event
     if not rehearsal.repeated:
-        await handler.call(given, outbox, threads, payloads)
+        await handler.call([event] if handler.batch else event, outbox, threads, payloads)
     await handlers.project([event], outbox)
     await outbox.flush()
-    for ask in outbox.asks:
-        if ask.kind != ONCE:
-            facts = {"key": ask.key, "kind": ask.kind, "target": ask.target, "args": msgspec.json.decode(ask.args)}
-            rehearsal.effects.append({**facts, "new": ask.new, "status": ask.status})
+    for request in outbox.requests:
+        if request.kind != ONCE:
+            facts = {name: getattr(request, name) for name in ("key", "kind", "target")}
+            arguments = msgspec.json.decode(request.args)
+            rehearsal.effects.append({**facts, "args": arguments, "new": request.new, "status": request.status})
     rehearsal.stale += [noop.key for noop in outbox.noops if noop.reason == "stale"]
 
 

@@ -19,7 +19,7 @@ from oncehook.config.settings import Horizon, Settings, SourceSettings
 from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, Effects, Target
 from oncehook.effects.http import Posting
 from oncehook.effects.relay import Relay
-from oncehook.handlers.canonical import Canonical
+from oncehook.handlers.canonical import CanonicalFetchers
 from oncehook.handlers.forward import POLICY, Forward
 from oncehook.handlers.outbox import Outbox
 from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handlers
@@ -86,7 +86,7 @@ class Runtime:
         self.is_mounted = True  # in another app; not where Oncehook's own command is the process
         self.sources: dict[str, Source] = {}
         self.horizons: dict[str, Horizon] = {}
-        self.handlers, self.effects, self.canonicals = Handlers(), Effects(), Canonical()
+        self.handlers, self.effects, self.canonicals = Handlers(), Effects(), CanonicalFetchers()
         self.store: Store = make_store(settings)
         self.store.process.longest_handler = lambda: self.handlers.longest
         self.sessions = None if engine is None else make_sessions(engine, self.store)
@@ -203,7 +203,7 @@ class Runtime:
     def _asked(self, outbox: Outbox) -> None:
         for noop in outbox.noops:
             signals.record_noop(noop.leased, noop.reason, noop.scope, noop.key)
-        if self.relay is not None and any(ask.new for ask in outbox.asks):
+        if self.relay is not None and any(request.new for request in outbox.requests):
             self.relay.wake()
 
     async def rehearse(self, receipt: Receipt) -> Rehearsal:

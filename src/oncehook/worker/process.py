@@ -12,7 +12,7 @@ from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.concurrency.stopping import is_stopping
 from oncehook.concurrency.wakeup_queue import Dues
 from oncehook.handlers.event import BaseEvent
-from oncehook.handlers.payload import Decoded
+from oncehook.handlers.payload import DecodedPayloads
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
 from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Leased, Settled
@@ -206,7 +206,7 @@ class Processor:
         events: Sequence[BaseEvent],
         transaction: Transaction,
         held: Sequence[Leased],
-        payloads: Decoded | None,
+        payloads: DecodedPayloads | None,
     ) -> None:
         seconds = handler.longest(self.threads)
         if not all(self.heartbeat.keep(leased.held, seconds) for leased in held):
