@@ -95,7 +95,7 @@ def test_a_number_of_the_runbook_is_the_one_in_the_source() -> None:
     for told in (
         f"`lease` ({settings.lease:.0f} s)",
         f"`poll` ({settings.poll:.0f} s)",
-        f"`claim_timeout`, {settings.claim_timeout:.0f} s",
+        f"`claim_timeout` ({settings.claim_timeout:.0f} s)",
         f"`intake_bytes` ({settings.intake_bytes // 2**20} MiB)",
     ):
         assert told in text, told
