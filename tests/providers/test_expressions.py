@@ -17,10 +17,10 @@ from oncehook.providers.expressions import (
     compile_key,
     fingerprint,
     headers_of,
-    indexed,
+    index_text,
     look_up,
-    moment,
     parse,
+    parse_time,
     split,
 )
 
@@ -194,16 +194,16 @@ def test_a_body_that_is_no_object_has_no_facts(body: object) -> None:
 
 @pytest.mark.parametrize("text", ["a", "a" * 255, "ü" * 127, "a b ", "\n", "é", "e\u0301", "A"])
 def test_a_short_text_is_indexed_as_it_is(text: str) -> None:
-    assert indexed(text) == text
+    assert index_text(text) == text
 
 
 @pytest.mark.parametrize("text", ["a" * 256, "ü" * 128, "\x00", "a\x00b", "\ud800", "a" * 300 + "\udfff", "🎉" * 64])
 def test_a_text_that_an_index_cannot_hold_is_kept_by_its_hash(text: str) -> None:
-    assert indexed(text) == "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    assert index_text(text) == "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def test_nothing_is_indexed_as_nothing() -> None:
-    assert indexed(None) is None
+    assert index_text(None) is None
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_nothing_is_indexed_as_nothing() -> None:
     ],
 )  # fmt: skip
 def test_a_moment_is_read_out_of_what_senders_write(text: str, expected: str) -> None:
-    assert moment(text) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
+    assert parse_time(text) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_a_moment_is_read_out_of_what_senders_write(text: str, expected: str) ->
      "0001-01-01T00:00:00+01:00", "2022-07-28T21:23:58.Z", "٢٠٢٢-07-28T21:23:58Z", "1" * 100_000],
 )  # fmt: skip
 def test_what_is_no_moment_is_none(text: str | None) -> None:
-    assert moment(text) is None
+    assert parse_time(text) is None
 
 
 # -- fingerprints ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.definition import Handshake, Provider, built_in, built_in_names, read_provider
-from oncehook.providers.handshake import Host, answer
+from oncehook.providers.handshake import HandshakeHost, answer
 from oncehook.providers.source import Source
 from oncehook.providers.template import Body
 from tests.support.events import Rows
@@ -53,10 +53,10 @@ def challenge(handshake: Handshake, word: str) -> Delivery:
 def is_answered(source: Source, word: str) -> bool:
     handshake = keyed_of(source.provider)
     delivery = challenge(handshake, word)
-    host = source.host(lambda secret: None)
+    host = source.handshake_host(lambda secret: None)
     body = Body(delivery, source.provider.sends_form)
     try:
-        asyncio.run(answer(handshake, delivery, body, Host(Certificates(), host.keys)))
+        asyncio.run(answer(handshake, delivery, body, HandshakeHost(Certificates(), host.keys)))
     except Rejected:
         return False
     return True

@@ -17,7 +17,7 @@ from oncehook.config.configuration import read_source
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.expressions import look_up, moment
+from oncehook.providers.expressions import look_up, parse_time
 from oncehook.providers.source import Source
 from tests.providers.test_certificates import serving
 
@@ -158,7 +158,7 @@ class Case:
         else:
             parsed = source.parse(self.delivery)
             stamp = next(filter(None, (look_up(parsed, path.split(".")) for path in (where.body or "").split("|"))), "")
-        read = moment(str(stamp))
+        read = parse_time(str(stamp))
         return read.timestamp() if read else 0.0
 
 

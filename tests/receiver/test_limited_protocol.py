@@ -15,7 +15,7 @@ from oncehook.cli.serve import listen
 from oncehook.config.settings import SourceSettings
 from oncehook.providers import sign
 from oncehook.providers.definition import built_in
-from oncehook.providers.kept_headers import _as_json
+from oncehook.providers.stored_headers import _as_json
 from oncehook.receiver.request import MOST_HEAD, MOST_HEADERS
 from oncehook.testing import DeliveryResponse
 from tests.support.events import Rows, stripe_body, stripe_headers

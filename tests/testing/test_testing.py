@@ -19,7 +19,7 @@ import oncehook.testing
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry, RetryLater, State
 from oncehook.model.effect import EffectState
 from oncehook.providers.definition import built_in, built_in_names
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.store.rows import EffectTarget
 from oncehook.testing import (
     Bench,
@@ -439,7 +439,7 @@ def columns_of(rows: Rows, inbox: Inbox, table: str) -> list[str]:
 
 
 def as_time(value: Any) -> Any:
-    return moment(value) if isinstance(value, str) and value[4:5] == "-" and value.endswith("Z") else value
+    return parse_time(value) if isinstance(value, str) and value[4:5] == "-" and value.endswith("Z") else value
 
 
 async def test_a_column_that_holds_a_time_is_named_so_that_sqlite_knows_it(inbox: Inbox, rows: Rows) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from oncehook.alerts.rules import BY_NAME, facts_of, lasted, told
 from oncehook.model.incident import LeasedAlert
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.providers.source import Source
 
 TITLES = {"opened": "Alert", "reminder": "Still open", "recovered": "Recovered", "test": "Test"}
@@ -102,6 +102,6 @@ def trial(id: str, at: str) -> Message:
 
 
 def time_of(text: str) -> datetime:
-    found = moment(text)
+    found = parse_time(text)
     assert found is not None
     return found

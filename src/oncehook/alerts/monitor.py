@@ -27,7 +27,7 @@ from oncehook.model.retry import Retry
 from oncehook.model.timestamps import rfc3339
 from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.providers.source import Source
 from oncehook.store.store import Store
 
@@ -206,7 +206,7 @@ class Alerts:
             return known | {"now": f"{incident.value:g}", "at_worst": f"{incident.worst:g}", "limit": ""}
         worst = max(incident.worst, incident.value, now)
         facts = facts_of(rule, name, now, incident.threshold, self.sources.get(name))
-        below = None if now > incident.threshold else moment(incident.below_at or "")
+        below = None if now > incident.threshold else parse_time(incident.below_at or "")
         return {
             "value": round(now, 3),
             "worst": round(worst, 3),

@@ -4,7 +4,7 @@ import re
 from collections.abc import Container
 
 from oncehook.providers.definition import Provider
-from oncehook.providers.sample import a_type
+from oncehook.providers.sample import sample_type
 
 CONFIGURATION = """\
 # Oncehook: every webhook, exactly once. Start with `oncehook serve`.
@@ -128,7 +128,7 @@ def variable(provider: Provider, what: str = "WEBHOOK_SECRET") -> str:
 
 def example_type(provider: Provider) -> str:
     """A type that newcomers of this provider know."""
-    return "invoice.paid" if provider.name == "stripe" else a_type(provider)
+    return "invoice.paid" if provider.name == "stripe" else sample_type(provider)
 
 
 def _is_sent(provider: Provider, type_: str) -> bool:

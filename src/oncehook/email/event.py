@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from oncehook.model.timestamps import rfc3339
-from oncehook.providers.expressions import indexed
+from oncehook.providers.expressions import index_text
 
 
 class EmailType(StrEnum):
@@ -112,7 +112,7 @@ def address(given: Any) -> str | None:
         bare = match[1].strip()
     local, _, domain = bare.rpartition("@")
     domain = _ascii_domain(domain)
-    return indexed(f"{local}@{domain}") if domain and _is_local(local) else None
+    return index_text(f"{local}@{domain}") if domain and _is_local(local) else None
 
 
 def _is_local(local: str) -> bool:
@@ -144,10 +144,10 @@ def message(given: Any) -> str | None:
         given = str(given) if given else None
     if not isinstance(given, str):
         return None
-    return indexed(given.strip().removeprefix("<").removesuffix(">")) or None
+    return index_text(given.strip().removeprefix("<").removesuffix(">")) or None
 
 
 def compose(*parts: Any) -> str:
     """A key of several facts, of which two different sets never give the same."""
     texts = ["" if part is None else str(part) for part in parts]
-    return indexed("|".join(text.replace("%", "%25").replace("|", "%7C") for text in texts)) or ""
+    return index_text("|".join(text.replace("%", "%25").replace("|", "%7C") for text in texts)) or ""

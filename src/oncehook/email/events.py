@@ -13,7 +13,7 @@ from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, com
 from oncehook.email.mailgun import mailgun
 from oncehook.email.reading import Words, at, headers, inner, metadata, tags, text, when, why
 from oncehook.email.senders import brevo, mailjet, mandrill, resend, sparkpost
-from oncehook.providers.expressions import indexed
+from oncehook.providers.expressions import index_text
 
 T = EmailType
 
@@ -37,7 +37,7 @@ def _keyed(event: EmailEvent, event_id: str, several: bool) -> EmailEvent:
     if event.key:
         return event
     return msgspec.structs.replace(
-        event, key=compose(event_id, event.recipient) if several else indexed(event_id) or ""
+        event, key=compose(event_id, event.recipient) if several else index_text(event_id) or ""
     )
 
 
@@ -79,7 +79,7 @@ def sendgrid(payload: dict[str, Any]) -> list[EmailEvent]:
     own = text(payload.get("sg_event_id"))
     return [
         EmailEvent(
-            key=indexed(own) or compose(sent, word, payload.get("timestamp"), recipient, payload.get("url")),
+            key=index_text(own) or compose(sent, word, payload.get("timestamp"), recipient, payload.get("url")),
             type=kind,
             message_id=sent,
             recipient=recipient,

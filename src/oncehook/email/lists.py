@@ -10,7 +10,7 @@ from oncehook.email.event import address, clean
 from oncehook.email.suppress import FORGOTTEN, MANUAL, Change
 from oncehook.model.errors import OncehookError
 from oncehook.model.timestamps import rfc3339
-from oncehook.providers.expressions import indexed, moment
+from oncehook.providers.expressions import index_text, parse_time
 
 COLUMNS = ("address", "reason", "since", "source", "event", "note")
 ADDRESS = ("address", "email", "recipient")
@@ -72,9 +72,9 @@ def _change(row: dict[str, str], to: str, since: str | None, line: int) -> Chang
     given, when = row.get(to, "").strip(), (row.get(since, "") if since else "").strip()
     if address(given) is None and not FORGOTTEN.fullmatch(given):
         raise NotImportable(f"line {line}: {given[:80]!r} is not an email address")
-    time = moment(when) if when else None
+    time = parse_time(when) if when else None
     if when and time is None:
         raise NotImportable(f"line {line}: {when[:80]!r} is not a time, such as 2026-11-15T03:00:00Z")
-    reason = indexed(clean(_as_it_was(row.get("reason", "").strip()))) or MANUAL
+    reason = index_text(clean(_as_it_was(row.get("reason", "").strip()))) or MANUAL
     note = clean(_as_it_was(row.get("note", "").strip())) or None
     return Change(given, note, reason=reason, since=rfc3339(time))

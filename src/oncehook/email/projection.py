@@ -13,7 +13,7 @@ from oncehook.email.reading import form_fields
 from oncehook.email.suppress import Policy
 from oncehook.handlers.event import BaseEvent
 from oncehook.model.errors import ConfigurationError
-from oncehook.providers.expressions import NotReadable, TooDeep, indexed, parse
+from oncehook.providers.expressions import NotReadable, TooDeep, index_text, parse
 from oncehook.store.transaction import Transaction
 
 BATCH = 200
@@ -56,7 +56,7 @@ class EmailProjection:
             fact = status.fact_of(one, event.source, event.provider, event.receipt, told)
             if natural:
                 own = event.id if len(found) == 1 else f"{event.id}|{fact.recipient}"
-                fact = status.renamed(fact, indexed(own) or event.id)
+                fact = status.renamed(fact, index_text(own) or event.id)
             facts.append(fact)
         return facts
 

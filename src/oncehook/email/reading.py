@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from oncehook.email.event import MOST_METADATA, MOST_REASON, MOST_TAGS, EmailType, clean
-from oncehook.providers.expressions import NotReadable, TooDeep, indexed, look_up, moment, parse
+from oncehook.providers.expressions import NotReadable, TooDeep, index_text, look_up, parse, parse_time
 
 MOST_FIELDS = 1000
 
@@ -30,7 +30,7 @@ def when(*values: Any) -> datetime | None:
     for value in values:
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             continue
-        found = moment(value if isinstance(value, str) else repr(value))
+        found = parse_time(value if isinstance(value, str) else repr(value))
         if found is not None:
             return found
     return None
@@ -44,7 +44,7 @@ def why(*values: Any) -> str | None:
 def tags(*values: Any) -> tuple[str, ...]:
     """Tags out of a text or a list of texts, each once, in their order."""
     given = [one for value in values for one in (value if isinstance(value, list) else [value])]
-    found = dict.fromkeys(indexed(clean(one)) or "" for one in given if isinstance(one, str) and one)
+    found = dict.fromkeys(index_text(clean(one)) or "" for one in given if isinstance(one, str) and one)
     return tuple(found)[:MOST_TAGS]
 
 

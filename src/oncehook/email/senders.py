@@ -4,7 +4,7 @@ from typing import Any
 
 from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, compose, message
 from oncehook.email.reading import Words, at, headers, metadata, read_list, tags, text, when, why
-from oncehook.providers.expressions import indexed
+from oncehook.providers.expressions import index_text
 
 T = EmailType
 
@@ -109,7 +109,7 @@ def sparkpost(payload: dict[str, Any]) -> list[EmailEvent]:
     recipient = address(data.get("raw_rcpt_to")) or address(data.get("rcpt_to"))
     return [
         EmailEvent(
-            key=indexed(text(data.get("event_id"))) or "",
+            key=index_text(text(data.get("event_id"))) or "",
             type=kind,
             message_id=message(data.get("transmission_id")) or message(data.get("message_id")),
             recipient=recipient,

@@ -18,7 +18,7 @@ import msgspec
 from oncehook.email.event import AHEAD, HARD, SOFT, EmailType, address, clean
 from oncehook.email.status import Difference, Fact, ask
 from oncehook.model.timestamps import rfc3339
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.store.store import Store
 from oncehook.store.transaction import Transaction
 
@@ -141,7 +141,7 @@ def _soft(facts: Iterable[Fact], policy: Policy) -> list[Entry]:
 
 
 def _time(text: str) -> datetime:
-    found = moment(text)
+    found = parse_time(text)
     assert found is not None
     return found
 
@@ -340,7 +340,7 @@ async def can_send(store: Store, given: str, policy: Policy) -> Allowed | Blocke
         return Blocked(None, "not an address", None)
     for row in await store.email.query("email_suppressed", [to, hashed(to)], Suppression):
         if row.since is not None:
-            return Blocked(row.event_key or None, row.reason or "", moment(row.since), row.source or None)
+            return Blocked(row.event_key or None, row.reason or "", parse_time(row.since), row.source or None)
     return Allowed()
 
 

@@ -15,7 +15,7 @@ from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Receipt
 from oncehook.model.timestamps import rfc3339
-from oncehook.providers.expressions import indexed, is_storable
+from oncehook.providers.expressions import index_text, is_storable
 from oncehook.store.store import Store
 
 
@@ -56,7 +56,7 @@ class Advance:
 
     @property
     def key(self) -> str:
-        return indexed(f"{self.kind}:{self.id}") or ""
+        return index_text(f"{self.kind}:{self.id}") or ""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -119,4 +119,4 @@ async def entities_of(store: Store, receipt: Receipt) -> list[StoredEntity]:
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str) or not value:
         raise InvalidOrder(f"the entity's {name} is {value!r}: pass a non-empty string")
-    return indexed(value) or ""
+    return index_text(value) or ""

@@ -17,7 +17,7 @@ from oncehook.handlers.canonical import CanonicalFetchers
 from oncehook.handlers.order import Advance, OrderKey, make_order_key
 from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Leased, Settled
-from oncehook.providers.expressions import indexed, is_storable, moment
+from oncehook.providers.expressions import index_text, is_storable, parse_time
 from oncehook.store.protocols import EffectStore
 from oncehook.store.transaction import Pick, Transaction, TransactionClosed
 
@@ -247,8 +247,8 @@ class Outbox:
                 raise EffectRefused(f"the effect's {name} is {value!r}: pass a non-empty string, such as mail:in_123")
         request = EffectRequest(
             leased=leased,
-            scope=indexed(scope or leased.source) or "",
-            key=indexed(key) or "",
+            scope=index_text(scope or leased.source) or "",
+            key=index_text(key) or "",
             kind=kind,
             target=target,
             args=args,
@@ -386,4 +386,4 @@ class Outbox:
 
 def _order_key_of(row: Sequence[Any]) -> OrderKey:
     is_terminal, at, version, event_id, *_ = row
-    return make_order_key(is_terminal, moment(at) if isinstance(at, str) else at, version, event_id)
+    return make_order_key(is_terminal, parse_time(at) if isinstance(at, str) else at, version, event_id)

@@ -17,7 +17,7 @@ from oncehook.handlers.payload import NOTATION, DecodedPayloads, PayloadParamete
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.patterns import Handled, compile_pattern, overlap
 from oncehook.model.retry import Fail, Retry
-from oncehook.providers.expressions import indexed
+from oncehook.providers.expressions import index_text
 from oncehook.store.transaction import Transaction
 
 DEFAULT_TIMEOUT = 300.0
@@ -117,7 +117,7 @@ async def is_repeated(handler: Handler, event: BaseEvent, transaction: Transacti
         raise Fail(f"{handler.name} has once_per={missing!r}, but the event has no such value")
     if not isinstance(transaction, Outbox):
         raise ConfigurationError("once_per needs an inbox")
-    key = indexed(f"once:{handler.name}:{json.dumps(values)}") or ""
+    key = index_text(f"once:{handler.name}:{json.dumps(values)}") or ""
     return await transaction.is_repeated(event._leased, key)
 
 

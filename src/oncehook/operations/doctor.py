@@ -21,10 +21,10 @@ from oncehook.model.rows import StoredRejection
 from oncehook.model.values import as_duration
 from oncehook.operations.rotation import Removed, removed_secret
 from oncehook.providers.definition import Provider
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.providers.family import Match
+from oncehook.providers.forwarded_address import ADDRESS, USUAL_PORTS, split_url
 from oncehook.providers.handshake import IN_HANDSHAKE
-from oncehook.providers.proxied import ADDRESS, USUAL_PORTS, take_apart
 from oncehook.providers.source import Source
 from oncehook.providers.template import Body
 from oncehook.providers.verify import Verifier, seconds_of, window_of
@@ -114,7 +114,7 @@ def diagnose(
     missing = _missing_header(source.provider, delivery)
     if missing:
         return [_found("no signature", missing)]
-    if source.verifier.asks_address and not delivery.address:
+    if source.verifier.needs_address and not delivery.address:
         return [_found("no address", "The provider signs the address, and no listed proxy said which it was.")]
     if all(signature.family.sends_secret(signature) for signature in source.provider.signatures):
         wrong = _found("token", "The password or token in the request is not one of the source's secrets.")
@@ -208,7 +208,7 @@ def _of_the_time(match: Match, source: Source, rejection: StoredRejection) -> Fi
     """The signature is right: then it was the time, or it is right only since the configuration was changed."""
     window = window_of(source.provider, source.settings.tolerance)
     stamp = seconds_of(match[1], window[0]) if window is not None else None
-    arrived = moment(rejection.rejected_at)
+    arrived = parse_time(rejection.rejected_at)
     if window is None or stamp is None or arrived is None:
         return _found("would be accepted", "The signature is right with the secrets of now.")
     late = arrived.timestamp() - stamp
@@ -328,7 +328,7 @@ def _addresses(source: Source, delivery: Delivery) -> Iterator[Change]:
 
 def _spellings(url: str) -> Iterator[tuple[str, list[str]]]:
     """An address without its query, in each way in which it may have been meant; and in words, what is changed."""
-    parts = take_apart(url)
+    parts = split_url(url)
     if parts is None:
         yield url, []
         return

@@ -7,7 +7,7 @@ from typing import Any
 
 from oncehook.model.rows import SecretUse
 from oncehook.model.values import as_duration
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.providers.source import CERTIFICATE, Source
 
 QUIET = 3 * 86400.0
@@ -105,7 +105,7 @@ def _seconds_between(earlier: str, later: str) -> float:
 
 
 def _read(text: str) -> datetime:
-    found = moment(text)
+    found = parse_time(text)
     assert found is not None
     return found
 

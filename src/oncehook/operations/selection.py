@@ -10,7 +10,7 @@ from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.store.store import Store
 
 PAGE = 500
@@ -49,7 +49,7 @@ def parse_moment(value: When) -> datetime:
     try:
         return SYSTEM.datetime() - timedelta(seconds=duration(value))
     except (ValueError, OverflowError):
-        found = moment(value if "T" in value or " " in value else f"{value}T00:00:00Z")
+        found = parse_time(value if "T" in value or " " in value else f"{value}T00:00:00Z")
         if found is None or value.isdigit():
             raise ValueError(
                 f"{value!r} is not a time: use how long ago (2h, 7d) or when (2026-11-15T03:00:00Z)"

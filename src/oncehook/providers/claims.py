@@ -28,14 +28,14 @@ from oncehook.providers.expressions import (
     compile_key,
     fingerprint,
     headers_of,
-    indexed,
+    index_text,
     made_for,
-    moment,
     parse,
+    parse_time,
     split,
 )
 from oncehook.providers.handshake import kind_of
-from oncehook.providers.kept_headers import KeptNames, as_json
+from oncehook.providers.stored_headers import StoredNames, headers_json
 from oncehook.providers.template import Body
 from oncehook.providers.xml import read_xml
 
@@ -81,13 +81,13 @@ class ClaimReader:
         self.kept_names = self._kept_names(set().union(*needed))
         self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
 
-    def _kept_names(self, needed: set[bytes]) -> KeptNames:
+    def _kept_names(self, needed: set[bytes]) -> StoredNames:
         """Which headers are stored with an event: never the signature."""
         alternatives = [(signature.family, signature) for signature in self.provider.signatures]
         headers = (family.signature_header(signature) for family, signature in alternatives)
         dropped = {header.lower().encode() for header in headers if header}
         signed = set().union(*(family.signed_headers(signature) for family, signature in alternatives))
-        return KeptNames(dropped=dropped, needed=needed | (signed - dropped))
+        return StoredNames(dropped=dropped, needed=needed | (signed - dropped))
 
     def _serial(self, settings: SourceSettings, where: str) -> Find | None:
         """Where the key is by which events take turns, or None if they do not."""
@@ -204,9 +204,9 @@ class ClaimReader:
         content = self._content(body, delivery)
         digest = fingerprint(content, parsed, self.volatile)
         named = delivery.headers if not self.made else self._with_made(delivery.headers, digest)
-        event_id = indexed(self.find_id(parsed, named))
+        event_id = index_text(self.find_id(parsed, named))
         kind = self._kind(parsed, delivery.headers) if self.kinds else None
-        type_ = indexed(kind or self.find_type(parsed, delivery.headers))
+        type_ = index_text(kind or self.find_type(parsed, delivery.headers))
         keys = self._unique(parsed, delivery.headers) if self.find_unique else ()
         if event_id is None or type_ is None:
             missing = "id" if event_id is None else "type"
@@ -217,22 +217,22 @@ class ClaimReader:
             provider=self.provider_name,
             event_id=event_id,
             type=type_,
-            object_id=indexed(self.find_object(parsed, delivery.headers)) if self.find_object else None,
-            occurred_at=moment(self.find_occurred(parsed, delivery.headers)) if self.find_occurred else None,
-            delivery_id=indexed(self.find_delivery(parsed, delivery.headers)) if self.find_delivery else None,
+            object_id=index_text(self.find_object(parsed, delivery.headers)) if self.find_object else None,
+            occurred_at=parse_time(self.find_occurred(parsed, delivery.headers)) if self.find_occurred else None,
+            delivery_id=index_text(self.find_delivery(parsed, delivery.headers)) if self.find_delivery else None,
             correlation_id=self._correlation(parsed, delivery),
             status=self.first_state if self.types is None or self.takes(type_) else State.IGNORED,
             fingerprint=digest,
             body=body,
             headers=headers,
-            serial_key=indexed(self.find_serial(parsed, delivery.headers)) if self.find_serial else None,
+            serial_key=index_text(self.find_serial(parsed, delivery.headers)) if self.find_serial else None,
             keys=keys,
         )
 
     def _unique(self, parsed: Any, headers: Headers) -> tuple[str, ...]:
         """The event's `unique` facts that are there, each told from the others by its number."""
         found = [(number, find(parsed, headers)) for number, find in enumerate(self.find_unique)]
-        return tuple(indexed(f"{number}:{value}") or "" for number, value in found if value)
+        return tuple(index_text(f"{number}:{value}") or "" for number, value in found if value)
 
     def _with_made(self, headers: Headers, digest: bytes) -> Headers:
         return {**headers, CONTENT: digest.hex().encode(), NEW: secrets.token_hex(16).encode()}
@@ -283,14 +283,14 @@ class ClaimReader:
         found = self.find_correlation(parsed, delivery.headers) if self.find_correlation else None
         if found is None and b"traceparent" in delivery.headers:
             found = delivery.headers[b"traceparent"].decode("latin-1")
-        return indexed(found)
+        return index_text(found)
 
     def _kept_headers(self, delivery: Delivery, *, content_type: bytes | None = None) -> str:
         is_kept = self.kept_names
         kept = [pair for pair in delivery.headers.items() if is_kept[pair[0]]]
         if content_type is not None:
             kept = [(name, content_type if name == b"content-type" else value) for name, value in kept]
-        return as_json(tuple(kept))
+        return headers_json(tuple(kept))
 
     def takes(self, type_: str) -> bool:
         """Whether the allow-list has this type."""

@@ -88,7 +88,7 @@ class Timestamp(Definition, frozen=True, kw_only=True):
     stamps: Literal["attempt", "event", "unknown"] = "attempt"  # unless "attempt", the past side is the retry horizon
 
 
-class EventFacts(Definition, frozen=True, kw_only=True):
+class EventExpressions(Definition, frozen=True, kw_only=True):
     """Where an event's facts are: expressions, see `oncehook.providers.expressions`."""
 
     id: Expression
@@ -128,7 +128,7 @@ class Handshake(Definition, frozen=True, kw_only=True):
         return handshake.kind_of(self.kind).signs is not None
 
 
-class Answer(Definition, frozen=True, kw_only=True):
+class AckOverride(Definition, frozen=True, kw_only=True):
     """What this provider needs to hear in place of the usual 202 or 200."""
 
     status: Annotated[int, msgspec.Meta(ge=200, le=299)] | None = None
@@ -170,9 +170,9 @@ class Provider(Definition, frozen=True, kw_only=True):
     options: list[str] = []  # settings of a source that this provider cannot do without
     signatures: list[Signature]
     timestamp: Timestamp | None = None
-    event: EventFacts
+    event: EventExpressions
     handshakes: list[Handshake] = []
-    answer: Answer = Answer()
+    answer: AckOverride = AckOverride()
     retries: Retries = Retries()
     examples: list[Example] = []
 

@@ -19,7 +19,7 @@ def with_id(
     if len(where) != 1 or where[0].startswith(("literal:", "content:", "new:", "key:")):
         raise ValueError(f"{provider.name} composes its ids of several facts: write those into the payload")
     if where[0].startswith("header:"):
-        return Sample(merged(draft.headers, {where[0].removeprefix("header:").strip(): id}), draft.body)
+        return Sample(merge_headers(draft.headers, {where[0].removeprefix("header:").strip(): id}), draft.body)
     try:
         parsed = inner = _decoded(provider, draft)
         for step in [*_path_to_event(split), *where[0].split(".")[:-1]]:
@@ -27,7 +27,7 @@ def with_id(
         inner[where[0].rpartition(".")[2]] = id
     except (msgspec.DecodeError, LookupError, TypeError):
         raise ValueError(f"there is no place for an id at {where[0]!r}: write it into the payload") from None
-    return Sample(draft.headers, encoded(provider, draft.headers, parsed))
+    return Sample(draft.headers, encode_payload(provider, draft.headers, parsed))
 
 
 def with_field(provider: Provider, draft: Sample, path: str, value: Any, *, split: str | None) -> Sample:
@@ -46,10 +46,10 @@ def with_field(provider: Provider, draft: Sample, path: str, value: Any, *, spli
         inner[int(last) if isinstance(inner, list) else last] = value
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError, ValueError):
         raise ValueError(f"there is no place for {path!r} in the payload") from None
-    return Sample(draft.headers, encoded(provider, draft.headers, parsed))
+    return Sample(draft.headers, encode_payload(provider, draft.headers, parsed))
 
 
-def encoded(provider: Provider, headers: Mapping[str, str], payload: Any) -> bytes:
+def encode_payload(provider: Provider, headers: Mapping[str, str], payload: Any) -> bytes:
     """Plain data as this provider sends it: JSON, a form, or JSON in a field of a form."""
     if provider.form_holds == "xml":
         raise ValueError(f"the events of {provider.name} are XML: give the exact bytes as the payload")
@@ -60,7 +60,7 @@ def encoded(provider: Provider, headers: Mapping[str, str], payload: Any) -> byt
     return urlencode(payload).encode()
 
 
-def merged(headers: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
+def merge_headers(headers: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
     """Headers, with those of `over` in place of the same names."""
     given = {name.lower() for name in over}
     return {**{name: value for name, value in headers.items() if name.lower() not in given}, **over}

@@ -304,7 +304,7 @@ def is_storable(text: str) -> bool:
     return "\x00" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
-def indexed(text: str | None) -> str | None:
+def index_text(text: str | None) -> str | None:
     """A text as it may stand in an index: at most 255 bytes, no NUL, no lone surrogate; else its hash."""
     if text is None or (text.isascii() and len(text) <= MOST_BYTES and "\x00" not in text):
         return text
@@ -321,7 +321,7 @@ _MOMENT = re.compile(
 _NUMBER = re.compile(r"\d{1,14}(?:\.\d{1,9})?", re.ASCII)
 
 
-def moment(text: str | None) -> datetime | None:
+def parse_time(text: str | None) -> datetime | None:
     """A moment out of what senders write: Unix seconds or milliseconds, ISO 8601 with any fraction and offset.
 
     None for what is none of these; a time that cannot be read is not worth an event.

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 Keys = Sequence[tuple[int, Key]]  # (index of the secret, its key)
 Match = tuple[int, bytes | None]  # (index of the secret that verifies, the timestamp that it covers)
 NamedBy = Literal["algorithm", "tokens", ""]
-Signed = tuple[dict[str, str], bytes]  # headers and body
+SignedDelivery = tuple[dict[str, str], bytes]  # headers and body
 
 
-class OtherKind(ValueError):
+class WrongKeyKind(ValueError):
     """A secret that signs, but with another kind of key than this alternative has."""
 
 
@@ -57,7 +57,7 @@ class FetchingCheck(Protocol):
 
 
 @dataclass(frozen=True)
-class Context:
+class CheckContext:
     """What a check may use of its source: its settings, and the keys that it fetched."""
 
     settings: SourceSettings = field(default_factory=SourceSettings)
@@ -65,7 +65,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Unsigned:
+class UnsignedDelivery:
     """A delivery before it is signed."""
 
     provider: "Provider"
@@ -109,13 +109,13 @@ class Family(ABC):
         """A secret, which is not blank, as a key. Raises ValueError that says what is wrong, without the value."""
 
     @abstractmethod
-    def make_check(self, signature: "Signature", provider: "Provider", keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: "Signature", provider: "Provider", keys: Keys, context: CheckContext) -> Check:
         """The check of one alternative, made once at start-up; it has `FetchingCheck`'s methods if it fetches keys."""
 
     # -- signing -------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def sign(self, signature: "Signature", unsigned: Unsigned, secret: str) -> Signed:
+    def sign(self, signature: "Signature", unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
         """The headers and body as the sender sends them. Raises ValueError if it cannot be signed so."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Family(ABC):
         """A new secret: what signs, and what a source verifies with."""
 
     def check_signing_key(self, signature: "Signature", secret: str) -> None:  # noqa: B027  # optional
-        """Raises ValueError for a secret that cannot sign; OtherKind if it is for another kind of key."""
+        """Raises ValueError for a secret that cannot sign; WrongKeyKind if it is for another kind of key."""
 
     def shares_secret(self, signature: "Signature") -> bool:
         """Whether sender and source have the same secret. False: the source has a public key, or none."""

@@ -28,7 +28,7 @@ from oncehook.providers.template import Body, compile_paths
 if TYPE_CHECKING:
     from oncehook.providers.definition import Handshake
 
-Answer = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # status, body, headers
+HandshakeResponse = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # status, body, headers
 
 IN_HANDSHAKE = "handshake: "
 """How the detail begins by which a refused handshake is told from a refused event."""
@@ -44,7 +44,7 @@ _FEW_FIELDS, _LONGEST_QUERY = 50, 8192
 
 
 @dataclass(frozen=True)
-class Host:
+class HandshakeHost:
     """The source, as far as an answer may need it."""
 
     certificates: Certificates
@@ -58,7 +58,7 @@ class HandshakeKind:
     """One kind of handshake, and what is sent back."""
 
     summary: str  # for people
-    answer: "Callable[[Exchange], Awaitable[Answer]]"
+    answer: "Callable[[HandshakeRequest], Awaitable[HandshakeResponse]]"
     needs_echo: bool = True  # its challenge stands where `echo` says
     signs: re.Pattern[str] | None = None  # the challenges that it signs with the source's key
     read_event: Callable[[str], Any] = lambda text: parse(text.encode())  # no challenge that this can read is signed
@@ -80,13 +80,13 @@ class HandshakeKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class HandshakeRequest:
     """A request that is a handshake, and the source that answers it."""
 
     handshake: "Handshake"
     delivery: Delivery
     body: Body
-    host: Host
+    host: HandshakeHost
 
     def challenge(self) -> str:
         """The value to send back. Raises Rejected for one that is not answered."""
@@ -146,46 +146,46 @@ def is_handshake(handshake: "Handshake", delivery: Delivery, body: Body) -> bool
     return True
 
 
-async def answer(handshake: "Handshake", delivery: Delivery, body: Body, host: Host) -> Answer:
+async def answer(handshake: "Handshake", delivery: Delivery, body: Body, host: HandshakeHost) -> HandshakeResponse:
     """What to send back. Raises Rejected, or Unavailable when the other side does not answer."""
-    return await kind_of(handshake.kind).answer(Exchange(handshake, delivery, body, host))
+    return await kind_of(handshake.kind).answer(HandshakeRequest(handshake, delivery, body, host))
 
 
 # -- the kinds ------------------------------------------------------------------------------------------------------
 
 
-async def _ack(exchange: Exchange) -> Answer:
+async def _ack(exchange: HandshakeRequest) -> HandshakeResponse:
     handshake = exchange.handshake
     return handshake.status, handshake.body.encode(), JSON if handshake.body else ()
 
 
-async def _echo(exchange: Exchange) -> Answer:
+async def _echo(exchange: HandshakeRequest) -> HandshakeResponse:
     handshake, challenge = exchange.handshake, exchange.challenge()
     if handshake.json:
         return handshake.status, msgspec.json.encode({handshake.json: challenge}), JSON
     return handshake.status, challenge.encode(), TEXT
 
 
-async def _token(exchange: Exchange) -> Answer:
+async def _token(exchange: HandshakeRequest) -> HandshakeResponse:
     given, expected = _parameter(exchange.delivery.query, "hub.verify_token"), exchange.host.verify_token
     if given is None or not expected or not hmac.compare_digest(given.encode(), expected):
         raise Rejected("bad_signature", "the handshake does not repeat the source's verify_token")
     return await _echo(exchange)
 
 
-async def _zoom(exchange: Exchange) -> Answer:
+async def _zoom(exchange: HandshakeRequest) -> HandshakeResponse:
     challenge = exchange.challenge()
     token = hmac.digest(exchange.key(), challenge.encode(), "sha256").hex()
     return 200, msgspec.json.encode({"plainToken": challenge, "encryptedToken": token}), JSON
 
 
-async def _crc(exchange: Exchange) -> Answer:
+async def _crc(exchange: HandshakeRequest) -> HandshakeResponse:
     challenge = exchange.challenge()
     digest = hmac.digest(exchange.key(), challenge.encode(), "sha256")
     return 200, msgspec.json.encode({"response_token": "sha256=" + base64.b64encode(digest).decode()}), JSON
 
 
-async def _secret(exchange: Exchange) -> Answer:
+async def _secret(exchange: HandshakeRequest) -> HandshakeResponse:
     """The offered secret is shown, and, where the provider wants that, sent back in the header that it came in."""
     challenge = exchange.challenge()
     exchange.host.offer(challenge)
@@ -193,7 +193,7 @@ async def _secret(exchange: Exchange) -> Answer:
     return 200, b"", ((name.strip().lower().encode(), challenge.encode()),) if kind == "header" else ()
 
 
-async def _allow_origin(exchange: Exchange) -> Answer:
+async def _allow_origin(exchange: HandshakeRequest) -> HandshakeResponse:
     """The permission of the CloudEvents webhook specification: this origin may deliver, as often as it asked to."""
     headers = exchange.delivery.headers
     origin = headers.get(b"webhook-request-origin", b"")

@@ -13,7 +13,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     return parsed
 
 
-def place(inner: dict[str, Any], path: str, value: str) -> None:
+def set_at(inner: dict[str, Any], path: str, value: str) -> None:
     """Sets the value at a dotted path; missing objects on the way are created. Raises ValueError for other values."""
     *steps, last = path.split(".")
     for step in steps:

@@ -40,13 +40,13 @@ def compose(
     `settings` are those of the source that it is for. Without a secret it is not signed. Raises ValueError if the
     secret cannot sign it.
     """
-    draft = edit(unsigned(provider, type_, now=now, settings=settings))
+    draft = edit(make_draft(provider, type_, now=now, settings=settings))
     if secret is None:
         return draft
     return Sample(*sign(provider, draft.body, secret, headers=draft.headers, now=now, settings=settings))
 
 
-def unsigned(provider: Provider, type_: str, *, now: float, settings: SourceSettings | None = None) -> Sample:
+def make_draft(provider: Provider, type_: str, *, now: float, settings: SourceSettings | None = None) -> Sample:
     """The same before it is signed."""
     example = next((e for e in provider.examples if fnmatchcase(type_, glob(e.type))), None) or _bare(provider)
     event, _, action = type_.partition(".")
@@ -122,7 +122,7 @@ def _place(locator: str, value: str, body: dict[str, Any], headers: dict[str, st
     inner.setdefault(last, value)
 
 
-def a_type(provider: Provider) -> str:
+def sample_type(provider: Provider) -> str:
     """A type that the provider's examples have."""
     types = [example.type for example in provider.examples]
     return next((type_ for type_ in types if "*" not in type_), types[0] if types else "*").replace("*", "created")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from oncehook.config.settings import SourceSettings
 from oncehook.providers.definition import Provider, Signature
-from oncehook.providers.family import OtherKind, Signed, Unsigned
+from oncehook.providers.family import SignedDelivery, UnsignedDelivery, WrongKeyKind
 
 
 def sign(
@@ -19,7 +19,7 @@ def sign(
     headers: Mapping[str, str] | None = None,
     now: float,
     settings: SourceSettings | None = None,
-) -> Signed:
+) -> SignedDelivery:
     """The headers and body of a delivery as `provider` would send it, signed with `secret`.
 
     `headers` are those that the signature covers or the event needs (`webhook-id`, say); they are in the
@@ -27,7 +27,7 @@ def sign(
     schemes `secret` is the private key. `settings` are those of the source that it is for: some providers sign its
     `public_url` or `webhook_id`.
     """
-    unsigned = Unsigned(provider, body, dict(headers or {}), now, settings or SourceSettings())
+    unsigned = UnsignedDelivery(provider, body, dict(headers or {}), now, settings or SourceSettings())
     signature = _signing(provider, secret)
     return signature.family.sign(signature, unsigned, secret)
 
@@ -40,7 +40,7 @@ def _signing(provider: Provider, secret: str) -> Signature:
             continue
         try:
             signature.family.check_signing_key(signature, secret)
-        except OtherKind:
+        except WrongKeyKind:
             continue
         except ValueError:
             of_its_kind = of_its_kind or signature

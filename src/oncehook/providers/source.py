@@ -19,8 +19,8 @@ from oncehook.providers import definition as providers
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.claims import ClaimReader
 from oncehook.providers.definition import Handshake, Provider
-from oncehook.providers.handshake import Host, is_handshake, kind_of
-from oncehook.providers.proxied import Proxies
+from oncehook.providers.forwarded_address import Proxies
+from oncehook.providers.handshake import HandshakeHost, is_handshake, kind_of
 from oncehook.providers.template import Body
 from oncehook.providers.verify import Verifier
 
@@ -103,7 +103,7 @@ class Source:
         self.verifier, self.marks, self.uses = verifier, marks, [0] * len(marks)
         self.waits_for_secret = verifier is not None and not verifier.checks
         self.fetches_certificates = verifier is not None and verifier.fetches
-        self.proxies = self._trusted_proxies if verifier is not None and verifier.asks_address else None
+        self.proxies = self._trusted_proxies if verifier is not None and verifier.needs_address else None
         more = self.inline, self.fetches_certificates, self.proxies, self.handshakes, self.unsigned_handshakes
         self.is_plain = not any(more)
 
@@ -140,10 +140,10 @@ class Source:
         body = self.body_of(delivery)
         return next((one for one in among if is_handshake(one, delivery, body)), None)
 
-    def host(self, offer: Callable[[str], None], verified_by: int = 0) -> Host:
+    def handshake_host(self, offer: Callable[[str], None], verified_by: int = 0) -> HandshakeHost:
         """What an answer to a handshake may need of this source."""
         keys = sorted(self._keys(), key=lambda pair: (pair[0] != verified_by, pair[0]))
-        return Host(self.certificates, [key for _, key in keys], self.verify_token, self._limited(offer))
+        return HandshakeHost(self.certificates, [key for _, key in keys], self.verify_token, self._limited(offer))
 
     def _keys(self) -> Sequence[tuple[int, Any]]:
         return self.verifier.keys[0] if self.verifier is not None else ()

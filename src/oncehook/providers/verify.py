@@ -11,8 +11,8 @@ from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.values import duration
 from oncehook.providers.certificates import Certificates, KeyRequest
 from oncehook.providers.definition import Provider, Signature
-from oncehook.providers.expressions import moment
-from oncehook.providers.family import Check, Context, FetchingCheck
+from oncehook.providers.expressions import parse_time
+from oncehook.providers.family import Check, CheckContext, FetchingCheck
 from oncehook.providers.signatures import Key
 from oncehook.providers.template import Body
 
@@ -35,7 +35,7 @@ class Verifier:
         certificates: Certificates | None = None,
     ) -> None:
         self.provider = provider
-        context = Context(settings or SourceSettings(), certificates or Certificates())
+        context = CheckContext(settings or SourceSettings(), certificates or Certificates())
         self.certificates = context.certificates
         self.window = window_of(provider, context.settings.tolerance)
         if not secrets and not provider.starts_without_secret:
@@ -54,7 +54,7 @@ class Verifier:
         ]
         self.fetching = [check for check in self.checks if isinstance(check, FetchingCheck)]
         self.fetches = any(check.fetches for check in self.fetching)
-        self.asks_address = not context.settings.public_url and any(signature.covers_address for signature, _ in used)
+        self.needs_address = not context.settings.public_url and any(signature.covers_address for signature, _ in used)
 
     def verify(self, delivery: Delivery, now: float) -> int:
         """The index of the secret that verified the delivery. Raises Rejected for every other one."""
@@ -66,7 +66,7 @@ class Verifier:
                 if self.window is not None and check.stamped:
                     _check_window(stamp, self.window, now)
                 return index
-        if self.asks_address and not delivery.address:
+        if self.needs_address and not delivery.address:
             raise Rejected("bad_signature", NO_ADDRESS)
         raise Rejected("bad_signature", "no signature in the request matches a secret of the source")
 
@@ -143,7 +143,7 @@ def seconds_of(stamp: bytes | None, unit: str) -> float | None:
     if stamp is None:
         return None
     if unit == "iso":
-        read = moment(stamp.decode("latin-1")) if b"-" in stamp else None
+        read = parse_time(stamp.decode("latin-1")) if b"-" in stamp else None
         return None if read is None else read.timestamp()
     if len(stamp) > 15 or not stamp.isdigit():  # of bytes, ASCII digits and nothing else
         return None

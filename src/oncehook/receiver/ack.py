@@ -12,7 +12,7 @@ import msgspec
 
 from oncehook.model.claim import Claim, Claimed
 from oncehook.model.states import State
-from oncehook.providers.definition import Answer
+from oncehook.providers.definition import AckOverride
 
 JSON = (b"content-type", b"application/json")
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
@@ -48,7 +48,7 @@ def unavailable(retry_after: int, message: str | None = None) -> Response:
     return refused("unavailable", (b"retry-after", str(retry_after).encode()), message=message)
 
 
-def accepted(claims: Sequence[Claim], claimed: Sequence[Claimed], answer: Answer, *, batch: bool) -> Response:
+def accepted(claims: Sequence[Claim], claimed: Sequence[Claimed], answer: AckOverride, *, batch: bool) -> Response:
     """The answer to a delivery whose events are all committed."""
     if answer.body is not None:
         return answer.status or 200, answer.body.encode(), (TEXT,)
@@ -62,7 +62,7 @@ def inline_failed() -> Response:
 
 
 def inline_processed(
-    claims: Sequence[Claim], claimed: Sequence[Claimed], words: Sequence[str], answer: Answer, *, batch: bool
+    claims: Sequence[Claim], claimed: Sequence[Claimed], words: Sequence[str], answer: AckOverride, *, batch: bool
 ) -> Response:
     """The answer to an inline delivery that is done with: processed, here before, ignored, or a dead letter."""
     if answer.body is not None:

@@ -32,7 +32,9 @@ async def shake_hands(source: Source, handshake: Handshake, delivery: Delivery, 
         signals.emit("secret_offered", source=source.name, secret=secret)
 
     try:
-        response = await answer(handshake, delivery, source.body_of(delivery), source.host(offer, verified_by))
+        response = await answer(
+            handshake, delivery, source.body_of(delivery), source.handshake_host(offer, verified_by)
+        )
     except Rejected as error:
         if handshake.kind == "secret":
             delivery.body = b""  # a rejected sample must not keep the secret that the sender offers

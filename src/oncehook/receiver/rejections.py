@@ -17,7 +17,7 @@ from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.definition import Provider
-from oncehook.providers.proxied import ADDRESS
+from oncehook.providers.forwarded_address import ADDRESS
 from oncehook.providers.source import Source
 from oncehook.store.operator_protocols import AlertStore, RejectionStore
 

@@ -35,7 +35,7 @@ from oncehook.operations.metrics_exporter import MetricsExporter
 from oncehook.operations.prune import Janitor, effect_horizon, horizon
 from oncehook.operations.rehearse import Rehearsal
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.proxied import Proxies
+from oncehook.providers.forwarded_address import Proxies
 from oncehook.providers.source import Source
 from oncehook.receiver.inline import Inline
 from oncehook.receiver.reception import Reception

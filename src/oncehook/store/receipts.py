@@ -7,7 +7,7 @@ import msgspec
 from oncehook.model.receipt import Filter, Receipt, StoredPayload
 from oncehook.model.rows import StoredAttempt, StoredDuplicate, WindowEnd
 from oncehook.model.states import UNHANDLED
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.store.decode import decode
 from oncehook.store.dialect import Dialect
 from oncehook.store.executor import Executor
@@ -60,9 +60,9 @@ class Receipts:
     def _between(self, before: Place | None, down_to: Place | None = None) -> dict[str, Any]:
         given: dict[str, Any] = {}
         if before is not None:
-            given |= {"before_time": self._dialect.time(moment(before[0])), "before_receipt": before[1]}
+            given |= {"before_time": self._dialect.time(parse_time(before[0])), "before_receipt": before[1]}
         if down_to is not None:
-            given |= {"from_time": self._dialect.time(moment(down_to[0])), "from_receipt": down_to[1]}
+            given |= {"from_time": self._dialect.time(parse_time(down_to[0])), "from_receipt": down_to[1]}
         return given
 
 

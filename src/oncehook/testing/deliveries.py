@@ -12,8 +12,8 @@ from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.providers import sign as signing
 from oncehook.providers.definition import Provider, find
-from oncehook.providers.draft import encoded, merged, with_id
-from oncehook.providers.sample import Sample, a_type, unsigned
+from oncehook.providers.draft import encode_payload, merge_headers, with_id
+from oncehook.providers.sample import Sample, make_draft, sample_type
 from oncehook.providers.source import Source
 from oncehook.testing.keys import shared_secret
 
@@ -181,10 +181,10 @@ def _draft(
     source: Source, payload: Any, *, type_: str | None, id: str | None, headers: Mapping[str, str], now: float
 ) -> Sample:
     """The delivery before it is signed."""
-    made = unsigned(source.provider, type_ or a_type(source.provider), now=now, settings=source.settings)
-    whole, body = merged(made.headers, headers), made.body
+    made = make_draft(source.provider, type_ or sample_type(source.provider), now=now, settings=source.settings)
+    whole, body = merge_headers(made.headers, headers), made.body
     if payload is not None:
-        body = payload if isinstance(payload, bytes) else encoded(source.provider, whole, payload)
+        body = payload if isinstance(payload, bytes) else encode_payload(source.provider, whole, payload)
     draft = Sample(whole, body)
     if id is None:
         return draft
@@ -199,7 +199,7 @@ def _signed(
     key = secret or _signing_secret(inbox, source)
     settings = replace(source.settings, public_url=source.settings.public_url or _public_url(source))
     signed, body = signing.sign(source.provider, draft.body, key, headers=draft.headers, now=now, settings=settings)
-    return Sample(merged(signed, headers), body)
+    return Sample(merge_headers(signed, headers), body)
 
 
 def _public_url(source: Source) -> str:
@@ -212,7 +212,7 @@ def _through_proxy(source: Source, headers: Mapping[str, str]) -> tuple[Mapping[
     if source.proxies is None:
         return headers, None
     said = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": PUBLIC_HOST}
-    return merged(said, headers), str(source.proxies.networks[0].network_address)
+    return merge_headers(said, headers), str(source.proxies.networks[0].network_address)
 
 
 def _signing_secret(inbox: Inbox, source: Source) -> str:

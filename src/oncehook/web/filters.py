@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.timestamps import rfc3339
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.web.charts import HEIGHT, WIDTH
 from oncehook.web.show import visible
 
@@ -27,7 +27,7 @@ def shown(value: Any) -> Any:
 
 def when(value: datetime | str | None) -> Markup:
     """A time, as a `time` element: UTC to the second, the whole of it for machines and on hover."""
-    at = moment(value) if isinstance(value, str) else value
+    at = parse_time(value) if isinstance(value, str) else value
     if at is None:
         return Markup("–")
     whole = rfc3339(at) or ""
@@ -37,7 +37,7 @@ def when(value: datetime | str | None) -> Markup:
 
 def ago(value: datetime | str | None) -> Markup:
     """How long ago, which a script keeps current."""
-    at = moment(value) if isinstance(value, str) else value
+    at = parse_time(value) if isinstance(value, str) else value
     if at is None:
         return Markup("–")
     seconds = max(0.0, (SYSTEM.datetime() - at).total_seconds())

@@ -18,7 +18,7 @@ from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.store.operator_protocols import ReceiptStore
 from oncehook.store.rows import Place
 from oncehook.web.page import Problem, check_texts
@@ -97,7 +97,7 @@ def read_cursor(text: str | None) -> Place | None:
         return None
     try:
         time, number = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii").split(" ")
-        if moment(time) is None or not (number.isdigit() and len(number) < 19):
+        if parse_time(time) is None or not (number.isdigit() and len(number) < 19):
             raise ValueError
     except ValueError:
         raise Problem(400, "bad_cursor", "The cursor is not one of ours: start at the first page.") from None
@@ -153,7 +153,7 @@ def read_moment(text: str, name: str) -> datetime | None:
         pass
     whole = text if "T" in text else f"{text}T00:00:00"
     whole = whole if whole.count(":") > 1 else f"{whole}:00"
-    found = None if text.isdigit() else moment(whole) or moment(f"{whole}Z")
+    found = None if text.isdigit() else parse_time(whole) or parse_time(f"{whole}Z")
     if found is None:
         told = f"{name} is not a time: use how long ago (2h, 7d) or when (2026-11-15T03:00:00Z)."
         raise Problem(422, "bad_filter", told)

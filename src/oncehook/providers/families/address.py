@@ -14,8 +14,8 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers.definition import Provider, Signature, Timestamp
 from oncehook.providers.families.template import TemplateCheck, TemplateFamily
-from oncehook.providers.family import Check, Context, Keys, Match
-from oncehook.providers.proxied import USUAL_PORTS, take_apart
+from oncehook.providers.family import Check, CheckContext, Keys, Match
+from oncehook.providers.forwarded_address import USUAL_PORTS, split_url
 from oncehook.providers.template import Body, Fill, Template
 
 LONGEST_QUERY = 8192
@@ -85,7 +85,7 @@ class AddressFamily(TemplateFamily):
 
     options: Mapping[str, object] = {"public_url": "https://example.com/webhooks/here"}
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         return AddressCheck(signature, provider.timestamp, keys, context.settings.public_url or "")
 
 
@@ -104,7 +104,7 @@ def parameters(query: bytes) -> list[tuple[str, str]]:
 
 def with_and_without_port(url: str) -> list[str]:
     """The address as it is, and with its port left out, or its usual port put in."""
-    parts = take_apart(url)
+    parts = split_url(url)
     if parts is None:
         return [url]
     scheme, host, port, rest = parts

@@ -9,7 +9,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers import key_pairs
 from oncehook.providers.definition import Provider, Signature
-from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
+from oncehook.providers.family import Check, CheckContext, Family, Keys, Match, SignedDelivery, UnsignedDelivery
 from oncehook.providers.key_pairs import Pair
 from oncehook.providers.signatures import Key, to_bytes
 from oncehook.providers.template import Body
@@ -45,10 +45,10 @@ class BasicFamily(Family):
             raise ValueError("it is not user:password")
         return to_bytes(secret)
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         return BasicCheck(keys)
 
-    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+    def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
         password = "Basic " + base64.b64encode(secret.encode()).decode()
         return {**unsigned.headers, "Authorization": password}, unsigned.body
 

@@ -14,9 +14,9 @@ from urllib.parse import parse_qs, urlencode
 from oncehook.model.delivery import Delivery
 from oncehook.providers import key_pairs
 from oncehook.providers.definition import Provider, Signature
-from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
+from oncehook.providers.family import Check, CheckContext, Family, Keys, Match, SignedDelivery, UnsignedDelivery
 from oncehook.providers.form import CONTENT_TYPE
-from oncehook.providers.handshake import TEXT, Answer, Exchange, HandshakeKind
+from oncehook.providers.handshake import TEXT, HandshakeKind, HandshakeRequest, HandshakeResponse
 from oncehook.providers.key_pairs import Pair
 from oncehook.providers.template import Body
 from oncehook.providers.xml import read_xml
@@ -71,7 +71,7 @@ class BraintreeCheck:
         return None
 
 
-async def _answer_challenge(exchange: Exchange) -> Answer:
+async def _answer_challenge(exchange: HandshakeRequest) -> HandshakeResponse:
     challenge = exchange.challenge()
     public, key = exchange.key()
     return 200, public + b"|" + sign(key, challenge.encode()), TEXT
@@ -90,10 +90,10 @@ class BraintreeFamily(Family):
     def load_key(self, signature: Signature, secret: str) -> tuple[bytes, bytes]:
         return load_key(secret)
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         return BraintreeCheck(keys)
 
-    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+    def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
         """The body may be the XML, or the form that holds it."""
         public, key = load_key(secret)
         fields = parse_qs(unsigned.body.decode("utf-8", "replace"))

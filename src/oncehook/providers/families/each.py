@@ -14,8 +14,8 @@ from msgspec.structs import astuple
 from oncehook.model.delivery import Delivery
 from oncehook.providers.definition import Provider, Signature
 from oncehook.providers.families.template import TemplateFamily, encoded_signature
-from oncehook.providers.family import Check, Context, Keys, Match, Signed, Unsigned
-from oncehook.providers.placement import json_object, place
+from oncehook.providers.family import Check, CheckContext, Keys, Match, SignedDelivery, UnsignedDelivery
+from oncehook.providers.placement import json_object, set_at
 from oncehook.providers.signatures import Key, algorithm
 from oncehook.providers.template import Body, Template, compile_paths
 
@@ -88,10 +88,10 @@ class EachCheck:
 class EachFamily(TemplateFamily):
     """A template of each element of an array."""
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         return EachCheck(signature, keys)
 
-    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+    def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
         parsed = json_object(unsigned.body)
         elements: Any = parsed
         for step in (signature.each or "").split("."):
@@ -103,7 +103,7 @@ class EachFamily(TemplateFamily):
             message = Template(signature.template).fill(one, Body(one, lambda headers: False), None)
             if message is None:
                 raise ValueError(f"an element lacks a part that {signature.template!r} names")
-            place(element, signature.body or "", encoded_signature(signature, message, secret))
+            set_at(element, signature.body or "", encoded_signature(signature, message, secret))
         return unsigned.headers, msgspec.json.encode(parsed)
 
 

@@ -16,7 +16,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.providers.certificates import KeyRequest
 from oncehook.providers.definition import Provider, Signature
 from oncehook.providers.families.each import EachCheck, EachFamily, read_elements
-from oncehook.providers.family import Check, Context, Keys, Match, NamedBy
+from oncehook.providers.family import Check, CheckContext, Keys, Match, NamedBy
 from oncehook.providers.jwt import NOT_A_KEY, UNREADABLE, Token, Tokens, load_rsa_key
 from oncehook.providers.signatures import Key
 from oncehook.providers.template import Body, read_field
@@ -55,7 +55,7 @@ class MicrosoftCheck(EachCheck):
 
     fetches = True
 
-    def __init__(self, signature: Signature, keys: Keys, context: Context) -> None:
+    def __init__(self, signature: Signature, keys: Keys, context: CheckContext) -> None:
         super().__init__(signature, keys)
         self.app_id = context.settings.app_id or ""
         self.certificates = context.certificates
@@ -122,7 +122,7 @@ class MicrosoftFamily(EachFamily):
 
     named_by: NamedBy = "tokens"
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         if not context.settings.app_id:
             return EachCheck(signature, keys)
         return MicrosoftCheck(signature, keys, context)

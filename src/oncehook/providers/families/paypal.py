@@ -12,8 +12,8 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers import key_pairs
 from oncehook.providers.definition import Provider, Signature
-from oncehook.providers.expressions import Headers, iso_time, moment
-from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
+from oncehook.providers.expressions import Headers, iso_time, parse_time
+from oncehook.providers.family import Check, CheckContext, Family, Keys, Match, SignedDelivery, UnsignedDelivery
 from oncehook.providers.key_pairs import Pair
 from oncehook.providers.signatures import Key, algorithm, encode, signing_key
 from oncehook.providers.template import Body
@@ -47,7 +47,7 @@ class PayPalCheck:
     stamped = True
     guarded = SIGNED
 
-    def __init__(self, keys: Keys, context: Context) -> None:
+    def __init__(self, keys: Keys, context: CheckContext) -> None:
         self.keys = keys
         self.fetches = not keys
         self.webhook_id = context.settings.webhook_id or ""
@@ -84,7 +84,7 @@ class PayPalCheck:
     def _fetched(self, delivery: Delivery) -> Keys:
         url = certificate_url(delivery.headers, sandbox=self.sandbox)
         certificate = self.certificates.get(url) if url else None
-        signed = moment(delivery.headers[TIME].decode("latin-1"))
+        signed = parse_time(delivery.headers[TIME].decode("latin-1"))
         if certificate is None or signed is None:
             return ()
         if not certificate.not_valid_before_utc <= signed <= certificate.not_valid_after_utc:
@@ -101,10 +101,10 @@ class PayPalFamily(Family):
     def load_key(self, signature: Signature, secret: str) -> Key:
         return algorithm("rsa-sha256").load(secret, "public")
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         return PayPalCheck(keys, context)
 
-    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+    def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
         names = {"PAYPAL-CERT-URL": EXAMPLE_CERTIFICATE, "PAYPAL-AUTH-ALGO": "SHA256withRSA"}
         headers = {name.upper(): value for name, value in unsigned.headers.items()}
         headers = {**names, **headers, "PAYPAL-TRANSMISSION-TIME": iso_time(unsigned.now)}

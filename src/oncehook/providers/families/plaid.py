@@ -15,7 +15,7 @@ from oncehook.model.errors import Rejected
 from oncehook.providers import key_pairs
 from oncehook.providers.certificates import KeyRequest
 from oncehook.providers.definition import Provider, Signature
-from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
+from oncehook.providers.family import Check, CheckContext, Family, Keys, Match, SignedDelivery, UnsignedDelivery
 from oncehook.providers.jwt import NOT_A_KEY, Token, Tokens, load_p256_key
 from oncehook.providers.key_pairs import Pair
 from oncehook.providers.signatures import Key, algorithm
@@ -54,7 +54,7 @@ class PlaidCheck:
     stamped = True
     guarded = frozenset({HEADER})
 
-    def __init__(self, keys: Keys, context: Context) -> None:
+    def __init__(self, keys: Keys, context: CheckContext) -> None:
         self.pinned: list[tuple[int, Pinned]] = [(index, key) for index, key in keys if isinstance(key, Pinned)]
         self.credentials = [(index, key) for index, key in keys if isinstance(key, Credentials)]
         self.fetches = bool(self.credentials)
@@ -156,10 +156,10 @@ class PlaidFamily(Family):
             return Credentials(text)
         return Pinned(None, algorithm(TOKENS.algorithm).load(secret, "public"))
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         return PlaidCheck(keys, context)
 
-    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+    def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
         digest = hashlib.sha256(unsigned.body).hexdigest()
         token = TOKENS.sign(secret, EXAMPLE_KEY, {"iat": int(unsigned.now), "request_body_sha256": digest})
         return {**unsigned.headers, "Plaid-Verification": token.decode()}, unsigned.body

@@ -17,9 +17,9 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.providers import key_pairs
 from oncehook.providers.definition import Provider, Signature
-from oncehook.providers.expressions import moment
-from oncehook.providers.family import Check, Context, Family, Keys, Match, Signed, Unsigned
-from oncehook.providers.handshake import TEXT, Answer, Exchange, HandshakeKind
+from oncehook.providers.expressions import parse_time
+from oncehook.providers.family import Check, CheckContext, Family, Keys, Match, SignedDelivery, UnsignedDelivery
+from oncehook.providers.handshake import TEXT, HandshakeKind, HandshakeRequest, HandshakeResponse
 from oncehook.providers.key_pairs import Pair
 from oncehook.providers.placement import json_object
 from oncehook.providers.signatures import Key, algorithm, encode, signing_key
@@ -78,7 +78,7 @@ class SnsCheck:
 
     stamped = True
 
-    def __init__(self, keys: Keys, context: Context) -> None:
+    def __init__(self, keys: Keys, context: CheckContext) -> None:
         self.keys = keys
         self.fetches = not keys
         self.certificates = context.certificates
@@ -116,7 +116,7 @@ class SnsCheck:
     def _fetched(self, fields: Mapping[str, str]) -> Keys:
         url = certificate_url(fields)
         certificate = self.certificates.get(url) if url else None
-        signed = moment(fields["Timestamp"])
+        signed = parse_time(fields["Timestamp"])
         if certificate is None or signed is None:
             return ()
         if not certificate.not_valid_before_utc <= signed <= certificate.not_valid_after_utc:
@@ -124,7 +124,7 @@ class SnsCheck:
         return ((0, certificate.public_key()),)
 
 
-async def _confirm_subscription(exchange: Exchange) -> Answer:
+async def _confirm_subscription(exchange: HandshakeRequest) -> HandshakeResponse:
     url = subscribe_url(exchange.body.texts(("SubscribeURL",)) or {})
     if url is None:
         raise Rejected("malformed", "SubscribeURL is not an address of SNS")
@@ -151,10 +151,10 @@ class SnsFamily(Family):
     def load_key(self, signature: Signature, secret: str) -> Key:
         return algorithm("rsa-sha256").load(secret, "public")
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         return SnsCheck(keys, context)
 
-    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+    def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
         fields = {"SignatureVersion": "2", **json_object(unsigned.body)}
         message = signed_message({name: value for name, value in fields.items() if isinstance(value, str)})
         if message is None:

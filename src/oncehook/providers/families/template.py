@@ -11,9 +11,19 @@ from oncehook.model.errors import Rejected
 from oncehook.providers import key_pairs
 from oncehook.providers.definition import Provider, Signature, Timestamp
 from oncehook.providers.expressions import iso_time
-from oncehook.providers.family import Check, Context, Family, Keys, Match, NamedBy, OtherKind, Signed, Unsigned
+from oncehook.providers.family import (
+    Check,
+    CheckContext,
+    Family,
+    Keys,
+    Match,
+    NamedBy,
+    SignedDelivery,
+    UnsignedDelivery,
+    WrongKeyKind,
+)
 from oncehook.providers.key_pairs import Pair
-from oncehook.providers.placement import json_object, place
+from oncehook.providers.placement import json_object, set_at
 from oncehook.providers.signatures import Key, algorithm, encode, signing_key
 from oncehook.providers.template import Body, Template, compile_paths
 
@@ -132,15 +142,15 @@ class TemplateFamily(Family):
             raise ValueError("it is a key for another kind of signature")
         return algorithm(signature.algorithm).load(secret, signature.key)
 
-    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: Context) -> Check:
+    def make_check(self, signature: Signature, provider: Provider, keys: Keys, context: CheckContext) -> Check:
         return TemplateCheck(signature, provider.timestamp, keys)
 
     def check_signing_key(self, signature: Signature, secret: str) -> None:
         if (signature.key in PUBLIC_KEYS) != secret.startswith(("whsk_", "-----BEGIN")):
-            raise OtherKind("it is a key for another kind of signature")
+            raise WrongKeyKind("it is a key for another kind of signature")
         signing_key(signature.algorithm, secret, signature.key)
 
-    def sign(self, signature: Signature, unsigned: Unsigned, secret: str) -> Signed:
+    def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
         provider, headers = unsigned.provider, unsigned.headers
         timestamp = provider.timestamp if signature.timestamp else None
         stamp = _stamp_for(timestamp, unsigned.now)
@@ -154,7 +164,7 @@ class TemplateFamily(Family):
         value = encoded_signature(signature, message, secret)
         if signature.header is None:
             parsed = json_object(unsigned.body)
-            place(parsed, signature.body or "", value)
+            set_at(parsed, signature.body or "", value)
             return headers, msgspec.json.encode(parsed)
         if signature.fields and signature.field:
             parts = [f"{signature.field}={value}"]

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.lease import Leased, Settled
-from oncehook.providers.expressions import moment
+from oncehook.providers.expressions import parse_time
 from oncehook.store.executor import Executor, Run, Work
 from oncehook.store.leases import Leases, by_name
 from oncehook.store.pauses import Pauses
@@ -47,5 +47,5 @@ class SqliteLeases(Leases):
 
 
 def _leased(row: dict[str, Any]) -> Leased:
-    row["occurred_at"], row["received_at"] = moment(row["occurred_at"]), moment(row["received_at"])
+    row["occurred_at"], row["received_at"] = parse_time(row["occurred_at"]), parse_time(row["received_at"])
     return Leased(**row)

@@ -18,7 +18,7 @@ from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.values import networks
 from oncehook.operations.doctor import diagnose
 from oncehook.providers.definition import built_in
-from oncehook.providers.proxied import Proxies
+from oncehook.providers.forwarded_address import Proxies
 from oncehook.providers.sample import Sample, compose
 from oncehook.providers.source import Source
 from oncehook.testing import deliver

@@ -28,7 +28,7 @@ _encode = msgspec.json.Encoder().encode
 _as_json: dict[tuple[Pair, ...], str] = {}
 
 
-class KeptNames(dict[bytes, bool]):
+class StoredNames(dict[bytes, bool]):
     """Whether the header of a name is kept. Verdicts are cached, but for names longer than any sender's."""
 
     def __init__(self, *, dropped: Iterable[bytes] = (), needed: Iterable[bytes] = ()) -> None:
@@ -45,7 +45,7 @@ class KeptNames(dict[bytes, bool]):
         return is_kept
 
 
-def as_json(headers: tuple[Pair, ...]) -> str:
+def headers_json(headers: tuple[Pair, ...]) -> str:
     """The headers as a JSON object. Small ones are cached: most senders repeat themselves in every header."""
     found = _as_json.get(headers)
     if found is None:

@@ -150,7 +150,7 @@ def _path(scope: Scope) -> str:
     return str(path.partition("?")[0])  # some servers leave the query at it
 
 
-def take_apart(url: str) -> tuple[str, str, str, str] | None:
+def split_url(url: str) -> tuple[str, str, str, str] | None:
     """Scheme, host, port and the rest, each as it is written, or None for what is no such address."""
     match = _ADDRESS.fullmatch(url)
     return None if match is None else (match[1], match[2], match[3] or "", match[4] or "")
