@@ -11,7 +11,7 @@ import pytest
 
 from oncehook import Effect, Event, Fail, Inbox, RetryLater, StoreUnavailable
 from oncehook.alerts import monitor
-from oncehook.alerts.rules import RULES, lasted
+from oncehook.alerts.rules import RULES, format_duration
 from oncehook.model.effect import EffectFilter
 from oncehook.model.incident import SettledAlert, TargetLease
 from oncehook.model.receipt import Filter
@@ -84,7 +84,7 @@ async def test_dead_letters_above_the_threshold_fire_and_a_replay_that_works_rec
         assert (opened.rule, opened.source, opened.value, opened.threshold) == (
             "dead_letters", "stripe", 2, 1
         )  # fmt: skip
-        assert opened.summary == "Dead letters of stripe: 2 (limit 1)."
+        assert opened.summary == "stripe has dead letters: 2 (limit 1)."
         assert (await look(inbox)).opened == []
         broken = False
         assert (
@@ -231,7 +231,7 @@ async def test_a_spike_of_refusals_in_all_processes_together_fires_and_passes(ma
         assert (await look(inbox)).opened == []
         await refuse(other, 1)
         (opened,) = (await look(inbox)).opened
-        assert opened.summary == "Rejected deliveries to stripe within 5 minutes: 5 (limit 4)."
+        assert opened.summary == "Rejected deliveries to stripe in the last 5 minutes: 5 (limit 4)."
         assert await recovered_after(inbox, "5m") == [("rejections", "stripe")]
         await refuse(inbox, 1)
         (reason,) = {row[0] for row in rows("SELECT reason FROM webhook_refusals")}
@@ -295,7 +295,7 @@ async def test_failed_effects_fire_and_those_that_are_replayed_recover(make_inbo
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await drain(inbox)
         (opened,) = (await look(inbox)).opened
-        assert names([opened]) == [("effects", "stripe")] and "Failed effects of stripe's events: 1" in opened.summary
+        assert names([opened]) == [("effects", "stripe")] and "stripe has failed effects: 1" in opened.summary
         broken = False
         (failed,) = await inbox._runtime.store.effects.find(EffectFilter(status="failed"), limit=10)
         await inbox._runtime.store.effects.replay([failed.id], "the test")
@@ -400,7 +400,7 @@ def test_every_rule_has_a_sentence_and_a_remedy_that_names_commands_that_exist()
     [(0, "0s"), (45, "45s"), (330, "5m 30s"), (3600, "1h"), (90000, "1d 1h"), (86400 * 3, "3d"), (3601, "1h")],
 )
 def test_a_duration_for_people(seconds: float, said: str) -> None:
-    assert lasted(seconds) == said
+    assert format_duration(seconds) == said
 
 
 # -- once -----------------------------------------------------------------------------------------------------------
@@ -436,21 +436,21 @@ async def test_an_incident_is_told_once_and_so_is_its_end_by_however_many_proces
         await lagging(inboxes[0])
         for after in ("30s", "30s", "30s"):
             await advance(inboxes[0], after)
-            turns = await asyncio.gather(*(one._runtime.alerts.turn() for one in inboxes))
+            turns = await asyncio.gather(*(one._runtime.alerts.evaluate_rules() for one in inboxes))
             assert sum(turn is not None for turn in turns) == 1
-            await asyncio.gather(*(one._runtime.alerts.tell() for one in inboxes))
+            await asyncio.gather(*(one._runtime.alerts.send_due() for one in inboxes))
         assert said_to(receiver) == [("alert.opened", "lag")]
         await drain(inboxes[0])
         for after in ("30s", "6m", "6m"):
             await advance(inboxes[0], after)
-            await asyncio.gather(*(one._runtime.alerts.turn() for one in inboxes))
-            await asyncio.gather(*(one._runtime.alerts.tell() for one in inboxes))
+            await asyncio.gather(*(one._runtime.alerts.evaluate_rules() for one in inboxes))
+            await asyncio.gather(*(one._runtime.alerts.send_due() for one in inboxes))
         assert said_to(receiver) == [("alert.opened", "lag"), ("alert.recovered", "lag")]
         assert rows(ALERTS) == [("ops", "opened", "told", 1), ("ops", "recovered", "told", 1)]
     told = [line for line in lines() if line["event"].startswith("alert")]
     assert [line["event"] for line in told] == ["alert_opened", "alert_sent", "alert_recovered", "alert_sent"]
     assert {line["incident"] for line in told} == {told[0]["incident"]}
-    assert (told[1]["target"], told[1]["word"], told[1]["answer"]) == ("ops", "opened", "answered 200")
+    assert (told[1]["target"], told[1]["word"], told[1]["answer"]) == ("ops", "opened", "responded 200")
 
 
 async def test_two_that_measured_at_once_open_one_incident_and_a_turn_that_is_over_writes_nothing(
@@ -510,10 +510,10 @@ async def test_a_mark_that_is_lost_repeats_the_alert_with_the_same_id(
                 raise StoreUnavailable("gone")
 
             patch.setattr(inbox._runtime.store.alerts, "settle", lost)
-            assert await inbox._runtime.alerts.tell() == 1
-        assert await inbox._runtime.alerts.tell() == 0  # its lease holds
+            assert await inbox._runtime.alerts.send_due() == 1
+        assert await inbox._runtime.alerts.send_due() == 0  # its lease holds
         await advance(inbox, 20 + monitor.MARGIN + 1)
-        assert await inbox._runtime.alerts.tell() == 1
+        assert await inbox._runtime.alerts.send_due() == 1
         ids = [request.headers["webhook-id"] for request in receiver.requests]
         assert len(ids) == 2 and len(set(ids)) == 1
         assert [request.headers["idempotency-key"] for request in receiver.requests] == ids
@@ -528,15 +528,15 @@ async def test_a_target_that_was_down_is_told_later_in_order_and_another_only_on
         async with inbox.lifespan():
             await lagging(inbox)
             await look(inbox)
-            assert await inbox._runtime.alerts.tell() == 2
+            assert await inbox._runtime.alerts.send_due() == 2
             await drain(inbox)
             await look(inbox)
             await look(inbox, "6m")  # it is over before the one that is down was ever told
-            assert await inbox._runtime.alerts.tell() == 2
+            assert await inbox._runtime.alerts.send_due() == 2
             assert said_to(well) == [("alert.opened", "lag"), ("alert.recovered", "lag")]
             assert said_to(down) == [("alert.opened", "lag")] * 2
             await advance(inbox, "1h")
-            assert await inbox._runtime.alerts.tell() == 2
+            assert await inbox._runtime.alerts.send_due() == 2
             assert said_to(down) == [("alert.opened", "lag")] * 3 + [("alert.recovered", "lag")]
             assert len({request.headers["webhook-id"] for request in down.requests}) == 2
             assert {status for _, _, status, _ in rows(ALERTS)} == {"told"}
@@ -551,11 +551,11 @@ async def test_a_target_that_stays_down_is_given_up_and_not_told_of_the_end(make
         async with inbox.lifespan():
             await lagging(inbox)
             await look(inbox)
-            await inbox._runtime.alerts.tell()
+            await inbox._runtime.alerts.send_due()
             await drain(inbox)
             await look(inbox)
             await look(inbox, "6m")
-            assert await inbox._runtime.alerts.tell() == 0
+            assert await inbox._runtime.alerts.send_due() == 0
             assert rows(ALERTS) == [("ops", "opened", "failed", 1)]
 
 
@@ -567,7 +567,7 @@ async def test_who_wants_to_be_reminded_is_once_in_so_long_while_it_is_open(
         await lagging(inbox)
         for after in ("30s", "50m", "20m", "10m", "70m"):
             await look(inbox, after)
-            await inbox._runtime.alerts.tell()
+            await inbox._runtime.alerts.send_due()
         types = [kind for kind, _ in said_to(receiver)]
         assert types == ["alert.opened", "alert.reminder", "alert.reminder"]
         assert len({request.headers["webhook-id"] for request in receiver.requests}) == 3
@@ -576,7 +576,7 @@ async def test_who_wants_to_be_reminded_is_once_in_so_long_while_it_is_open(
         await drain(inbox)
         await look(inbox)
         await look(inbox, "6m")  # over before the third reminder was sent
-        assert await inbox._runtime.alerts.tell() == 1
+        assert await inbox._runtime.alerts.send_due() == 1
         assert said_to(receiver)[-1] == ("alert.recovered", "lag")
 
 
@@ -590,10 +590,10 @@ async def test_what_is_long_over_is_pruned(make_inbox: Make, receiver: Receiver,
         await look(inbox)
         await look(inbox, "6m")
         await advance(inbox, "40d")
-        await inbox._runtime.store.alerts.prune(monitor.KEPT, monitor.DAY, monitor.ACKS_KEPT)
+        await inbox._runtime.store.alerts.prune(monitor.INCIDENT_RETENTION, monitor.DAY, monitor.ACK_RETENTION)
         assert len(rows(INCIDENTS)) == 1 and rows("SELECT * FROM webhook_refusals") == []
         await advance(inbox, "60d")
-        await inbox._runtime.store.alerts.prune(monitor.KEPT, monitor.DAY, monitor.ACKS_KEPT)
+        await inbox._runtime.store.alerts.prune(monitor.INCIDENT_RETENTION, monitor.DAY, monitor.ACK_RETENTION)
         assert rows(INCIDENTS) == [] and rows(ALERTS) == []
 
 

@@ -15,8 +15,8 @@ from standardwebhooks import Webhook
 
 from oncehook import Inbox
 from oncehook.alerts import read_alerts
-from oncehook.alerts.message import Message, trial
-from oncehook.alerts.targets import Target, make_targets
+from oncehook.alerts.message import Message, make_test_message
+from oncehook.alerts.targets import AlertTarget, make_targets
 from oncehook.http_client.client import HttpClient
 from oncehook.model.errors import ConfigurationError
 from oncehook.testing import advance, deliver
@@ -45,13 +45,13 @@ OPENED = Message(
 )
 
 
-def target(**settings: Any) -> Target:
+def target(**settings: Any) -> AlertTarget:
     return make_targets(read_alerts({"targets": {"ops": settings}}), HttpClient())["ops"]
 
 
-async def failure(one: Target, message: Message = OPENED) -> str:
+async def failure(one: AlertTarget, message: Message = OPENED) -> str:
     with pytest.raises(Exception) as raised:
-        await one.tell(message)
+        await one.send(message)
     return str(raised.value)
 
 
@@ -60,7 +60,7 @@ async def failure(one: Target, message: Message = OPENED) -> str:
 
 async def test_a_webhook_gets_the_alert_as_json_which_the_standards_own_library_verifies() -> None:
     async with receiving() as receiver:
-        assert await target(webhook=receiver.url, secret=SECRET).tell(OPENED) == "answered 200"
+        assert await target(webhook=receiver.url, secret=SECRET).send(OPENED) == "responded 200"
     (request,) = receiver.requests
     assert request.line.startswith("POST /hooks?token=")
     body: dict[str, Any] = Webhook(SECRET).verify(request.body, request.headers)
@@ -76,7 +76,7 @@ async def test_a_webhook_gets_the_alert_as_json_which_the_standards_own_library_
 async def test_both_secrets_of_a_rotation_sign() -> None:
     other = "whsec_bm90IHRoZSBzYW1lIGFzIHRoZSBvdGhlciBvbmU="
     async with receiving() as receiver:
-        await target(webhook=receiver.url, secret=[SECRET, other]).tell(OPENED)
+        await target(webhook=receiver.url, secret=[SECRET, other]).send(OPENED)
     (request,) = receiver.requests
     for secret in (SECRET, other):
         Webhook(secret).verify(request.body, request.headers)
@@ -85,11 +85,11 @@ async def test_both_secrets_of_a_rotation_sign() -> None:
 async def test_slack_gets_a_text_in_which_nothing_is_markup(monkeypatch: pytest.MonkeyPatch) -> None:
     async with receiving() as receiver:
         monkeypatch.setenv("SLACK_URL", receiver.url)
-        assert await target(slack="env:SLACK_URL").tell(OPENED) == "answered 200"
+        assert await target(slack="env:SLACK_URL").send(OPENED) == "responded 200"
     (request,) = receiver.requests
     assert request.headers["content-type"] == "application/json" and "webhook-signature" not in request.headers
     assert json.loads(request.body) == {
-        "text": "Alert: dead_letters of stripe. Dead letters of stripe: 2, more than &lt;0&gt;.\n"
+        "text": "Alert: dead_letters (stripe). Dead letters of stripe: 2, more than &lt;0&gt;.\n"
         "See `oncehook dead`.\nhttps://hooks.example.com/dead"
     }
 
@@ -110,7 +110,7 @@ async def test_an_address_that_fails_is_named_by_its_host_alone(kind: str) -> No
 # -- mail -----------------------------------------------------------------------------------------------------------
 
 
-def mail(port: int, **more: Any) -> Target:
+def mail(port: int, **more: Any) -> AlertTarget:
     return target(
         smtp=f"localhost:{port}", sender="oncehook@example.com", to=["ops@example.com", "eva@example.com"], **more
     )
@@ -120,13 +120,13 @@ async def test_a_mail_goes_to_everybody_with_an_id_that_stays() -> None:
     box = MailBox(refuses="eva@example.com")
     async with mail_server(box) as port:
         one = mail(port, tls="none")
-        assert await one.tell(OPENED) == "took it for 1 of 2"
+        assert await one.send(OPENED) == "accepted it for 1 of 2"
         box.refuses = ""
-        assert await one.tell(OPENED) == "took it for 2 of 2"
+        assert await one.send(OPENED) == "accepted it for 2 of 2"
     first, second = box.mails
     assert (first.mail_from, second.rcpt_tos) == ("oncehook@example.com", ["ops@example.com", "eva@example.com"])
     mails = [message_from_bytes(bytes(one.content or b""), policy=default) for one in box.mails]
-    assert mails[0]["Subject"] == "[oncehook] Alert: dead_letters of stripe"
+    assert mails[0]["Subject"] == "[oncehook] Alert: dead_letters (stripe)"
     assert mails[0]["Message-ID"] == mails[1]["Message-ID"] == "<0af1-opened@oncehook.invalid>"
     assert (mails[0]["To"], mails[0]["Auto-Submitted"]) == ("ops@example.com, eva@example.com", "auto-generated")
     paragraphs = mails[0].get_content().replace("\r\n", "\n").rstrip().split("\n\n")
@@ -154,11 +154,11 @@ async def test_with_starttls_one_signs_in_and_the_secret_is_never_said(
     options = {"tls_context": authority, "auth_required": True, "authenticator": box.authenticate}
     async with mail_server(box, **options) as port:
         one = mail(port, user="env:MAIL_USER", password="env:MAIL_PASSWORD")
-        assert await one.tell(OPENED) == "took it for 2 of 2"
+        assert await one.send(OPENED) == "accepted it for 2 of 2"
         assert set(box.logins) == {(b"the-user", b"right-password")}
         monkeypatch.setenv("MAIL_PASSWORD", "wrong-password")
         told = await failure(mail(port, user="env:MAIL_USER", password="env:MAIL_PASSWORD"))
-        assert told == f"localhost:{port} refused the user name or the password (535)"
+        assert told == f"localhost:{port} rejected the user name or password (535)"
 
 
 async def test_a_mail_server_that_is_not_who_it_says_gets_no_password(
@@ -172,17 +172,17 @@ async def test_a_mail_server_that_is_not_who_it_says_gets_no_password(
         assert box.logins == []
     async with mail_server(MailBox()) as port:
         told = await failure(mail(port))
-        assert told.startswith(f"localhost:{port} offers no STARTTLS")
+        assert told.startswith(f"localhost:{port} supports no STARTTLS")
 
 
 async def test_what_a_mail_server_refuses_is_said_in_its_number() -> None:
     async with mail_server(MailBox(refuses="ops@example.com")) as port:
         one = target(smtp=f"127.0.0.1:{port}", sender="a@example.com", to="ops@example.com", tls="none")
-        assert await failure(one) == f"127.0.0.1:{port} refused every recipient (550)"
+        assert await failure(one) == f"127.0.0.1:{port} rejected every recipient (550)"
     assert (await failure(one)).startswith(f"127.0.0.1:{port} cannot be reached")
     async with receiving(stall_after()) as silent:
         one = target(smtp=f"127.0.0.1:{silent.port}", sender="a@b.c", to="d@e.f", tls="none", timeout="300ms")
-        assert await failure(one) == f"127.0.0.1:{silent.port} did not take it within 0.3 s"
+        assert await failure(one) == f"127.0.0.1:{silent.port} did not accept it within 0.3 s"
 
 
 # -- command --------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ async def test_what_a_mail_server_refuses_is_said_in_its_number() -> None:
 async def test_a_command_gets_the_alert_on_its_standard_input_and_no_shell_is_between(tmp_path: Path) -> None:
     script = "import sys; open(sys.argv[1], 'w').write(sys.argv[2] + '\\n' + sys.stdin.read())"
     command = [sys.executable, "-c", script, str(tmp_path / "got"), "$HOME; `id`"]
-    assert await target(command=command).tell(OPENED) == "exited with 0"
+    assert await target(command=command).send(OPENED) == "exited with 0"
     first, _, body = (tmp_path / "got").read_text().partition("\n")
     assert first == "$HOME; `id`"
     assert json.loads(body)["data"]["summary"] == OPENED.summary
@@ -210,7 +210,7 @@ with open(sys.argv[1], "w") as file:
 time.sleep(600)
 """
     hangs = target(command=[sys.executable, "-c", script, str(tmp_path / "child")], timeout="1s")
-    assert await failure(hangs) == f"{python} did not end within 1 s"
+    assert await failure(hangs) == f"{python} did not finish within 1 s"
     child = int((tmp_path / "child").read_text())
     await eventually(lambda: not is_running(child))
 
@@ -223,7 +223,7 @@ def is_running(process: int) -> bool:
 
 
 async def test_a_command_that_reads_nothing_and_ends_well_was_told() -> None:
-    assert await target(command=["true"]).tell(trial("x-test", OPENED.at)) == "exited with 0"
+    assert await target(command=["true"]).send(make_test_message("x-test", OPENED.at)) == "exited with 0"
 
 
 # -- settings -------------------------------------------------------------------------------------------------------
@@ -253,17 +253,17 @@ def test_a_wrong_setting_is_told_by_its_name(alerts: dict[str, Any], sentence: s
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "alerts.targets.ops says not how to tell it: give one of webhook, slack, smtp, command"),
-        ({"slack": "https://x", "smtp": "y"}, "alerts.targets.ops slack and smtp stand together"),
-        ({"webhook": "https://x"}, "alerts.targets.ops.secret is missing: a webhook is always signed"),
-        ({"slack": "https://x", "to": "y"}, "alerts.targets.ops.to belongs to smtp, and this is a slack"),
+        ({}, "alerts.targets.ops does not say how to send alerts: set exactly one of webhook, slack, smtp, command"),
+        ({"slack": "https://x", "smtp": "y"}, "alerts.targets.ops has both slack and smtp"),
+        ({"webhook": "https://x"}, "alerts.targets.ops.secret is missing: webhook targets must be signed"),
+        ({"slack": "https://x", "to": "y"}, "alerts.targets.ops.to is for smtp targets, but this is a slack target"),
         ({"command": []}, "alerts.targets.ops.command is empty: name a program"),
         ({"command": "page ops"}, "alerts.targets.ops.command is not usable: expected a list of texts"),
         ({"smtp": "mail.example.com", "to": "x@y.z"}, "alerts.targets.ops.sender is missing"),
-        (MAIL | {"to": "nobody"}, "sender and to are addresses"),
-        (MAIL | {"to": "a@b\r\nBcc: c@d"}, "sender and to are addresses"),
-        (MAIL | {"user": "x"}, "user and password stand together"),
-        (MAIL | {"user": "x", "password": "p-secret", "tls": "none"}, "would be sent in the clear"),
+        (MAIL | {"to": "nobody"}, "sender and to must be email addresses"),
+        (MAIL | {"to": "a@b\r\nBcc: c@d"}, "sender and to must be email addresses"),
+        (MAIL | {"user": "x"}, "set both user and password"),
+        (MAIL | {"user": "x", "password": "p-secret", "tls": "none"}, "would be sent unencrypted"),
         (MAIL | {"smtp": "mail.example.com:smtp"}, "expected a mail server, such as"),
         (MAIL | {"timeout": "0s"}, "alerts.targets.ops.timeout is '0s': expected more than 0"),
         ({"slack": "env:NOT_SET_ANYWHERE"}, "set NOT_SET_ANYWHERE in the environment or in .env, or remove the target"),
@@ -283,7 +283,7 @@ def test_a_target_that_could_not_be_told_is_refused_and_its_secrets_are_not_show
 async def test_thresholds_for_a_source_that_is_not_there_are_refused_at_start(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox(config=configured(sources={"strip": {"silent": "1h"}}))
     inbox.source("stripe", secrets=["whsec_test"])
-    with pytest.raises(ConfigurationError, match=r"alerts\.sources\.strip is for a source that is not there.*stripe"):
+    with pytest.raises(ConfigurationError, match=r"alerts\.sources\.strip: there is no such source; known are stripe"):
         await inbox.start()
 
 
@@ -316,7 +316,7 @@ async def test_no_secret_is_in_any_line_or_row_when_every_target_fails(
             await deliver(inbox, "stripe", stripe_body("evt_1"))
             await advance(inbox, "10m")
             await look(inbox)
-            assert await inbox._runtime.alerts.tell() == 4
+            assert await inbox._runtime.alerts.send_due() == 4
     untold = [record for record in caplog.records if vars(record).get("event") == "alert_retrying"]
     assert len(untold) == 4
     told = " ".join(str(record.__dict__) for record in caplog.records)

@@ -20,7 +20,7 @@ from opentelemetry import trace
 
 from docs import generate
 from oncehook import Inbox, testing
-from oncehook.alerts.monitor import KEPT
+from oncehook.alerts.monitor import INCIDENT_RETENTION
 from oncehook.alerts.rules import NEWEST, RULES
 from oncehook.alerts.settings import AlertSettings, TargetSettings
 from oncehook.cli import COMMANDS, starter_files
@@ -297,7 +297,7 @@ def test_the_event_in_json_is_documented_key_by_key() -> None:
         ("docs/effects.md", f"{EFFECT_TIMEOUT:.0f} seconds unless you set `timeout`"),
         ("docs/effects.md", f"lease is {MARGIN:.0f} seconds longer than the time limit"),
         ("docs/order.md", f"{FETCH_TIMEOUT:.0f} seconds unless you set `timeout`"),
-        ("docs/alerts.md", f"for {KEPT / 86400:.0f} days"),
+        ("docs/alerts.md", f"for {INCIDENT_RETENTION / 86400:.0f} days"),
         ("docs/alerts.md", f"within {AlertSettings().every:.0f} seconds"),
         ("docs/alerts.md", f"at {AlertSettings().retries} percent (`retries`)"),
         ("docs/alerts.md", f"the newest {NEWEST:,} receipts"),

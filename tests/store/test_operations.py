@@ -232,7 +232,7 @@ async def test_no_question_of_a_page_goes_through_the_whole_ledger(large: Store,
 
 
 async def test_no_rule_of_alerts_goes_through_the_whole_ledger(large: Store, database: str) -> None:
-    questions = {rule.measure: {**rule.given} for rule in RULES} | {"abandon_inline": {"reason": "gone"}}
+    questions = {rule.measure: {**rule.parameters} for rule in RULES} | {"abandon_inline": {"reason": "gone"}}
     for name, given in questions.items():
         given |= {"most": 1000} if "most" in given else {}
         plan = "\n".join(await explained(large, database, large.sql[name], given))  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ def configured(**alerts: Any) -> Configuration:
 async def look(inbox: Inbox, after: Any = "30s") -> IncidentChanges:
     """Let time pass, and have a turn."""
     await advance(inbox, after)
-    done = await inbox._runtime.alerts.turn()
+    done = await inbox._runtime.alerts.evaluate_rules()
     assert done is not None, "it was another's turn"
     return done
 

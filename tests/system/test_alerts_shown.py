@@ -47,7 +47,7 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
             assert (await look(inbox)).opened == []
             await with_a_dead_letter(inbox)
             await look(inbox)
-            await inbox._runtime.alerts.tell()
+            await inbox._runtime.alerts.send_due()
 
     asyncio.run(fill())
     ran = run("alerts")
@@ -83,9 +83,9 @@ def test_what_fires_and_is_no_incident_yet_is_not_called_well(
     asyncio.run(fill())
     first, remedy, *_ = run("alerts").out.splitlines()
     assert first == (
-        "Dead letters of stripe: 1 (limit 0). A running `oncehook serve` or worker opens an incident within 15s."
+        "stripe has dead letters: 1 (limit 0). A running `oncehook serve` or worker opens an incident within 15s."
     )
-    assert remedy.startswith("→ See what went wrong")
+    assert remedy.startswith("→ Run `oncehook dead` to see the errors")
 
 
 @sqlite
@@ -184,7 +184,7 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
         before = await inbox._runtime.store.stats.pulse()
         await with_a_dead_letter(inbox)
         await look(inbox)
-        await inbox._runtime.alerts.tell()
+        await inbox._runtime.alerts.send_due()
         assert await inbox._runtime.store.stats.pulse() != before
         page = (await browser.get("/")).text
         assert "Open incidents" in page
@@ -231,9 +231,9 @@ async def test_a_process_that_is_killed_while_it_tells_is_followed_by_another_wi
         inbox = make_inbox(config=configured(targets=targets, recover_after="0s"))
         inbox.source("stripe", secrets=["whsec_test"])
         async with inbox.lifespan():
-            assert await inbox._runtime.alerts.tell() == 0  # the dead one's lease holds
+            assert await inbox._runtime.alerts.send_due() == 0  # the dead one's lease holds
             await advance(inbox, 10 + monitor.MARGIN + 1)
-            assert await inbox._runtime.alerts.tell() == 1
+            assert await inbox._runtime.alerts.send_due() == 1
             assert (await look(inbox)).opened == []
         ids = [request.headers["webhook-id"] for request in receiver.requests]
         assert len(ids) == 2 and len(set(ids)) == 1

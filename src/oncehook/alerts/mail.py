@@ -1,4 +1,4 @@
-"""The mail target of alerts. It is imported only where one is configured."""
+"""The mail target of alerts. It is imported only if one is configured."""
 
 import smtplib
 import ssl
@@ -12,8 +12,8 @@ from oncehook.config.secret import resolve
 from oncehook.model.errors import ConfigurationError, SendFailed
 
 
-class Mail:
-    """A mail server: one message to all of `to`, in a thread, because the standard library's client waits."""
+class MailTarget:
+    """Sends one message to all of `to`, in a thread because the standard library's SMTP client blocks."""
 
     kind = "smtp"
 
@@ -27,12 +27,12 @@ class Mail:
         self.user = settings.user and resolve(settings.user, f"{where}.user", "target")
         self.password = settings.password and resolve(settings.password, f"{where}.password", "target")
 
-    async def tell(self, message: Message) -> str:
-        thread = Threads(1, "oncehook-mail")  # of its own, and left behind if the server never comes to an end
+    async def send(self, message: Message) -> str:
+        thread = Threads(1, "oncehook-mail")  # a dedicated thread: it is abandoned if the server never finishes
         try:
             return str(await call(self.where, self._send, thread, self.timeout, message))
         except (smtplib.SMTPException, OSError, UnicodeError) as error:
-            raise SendFailed(f"{self.where} {_said(error, self.timeout)}") from None
+            raise SendFailed(f"{self.where} {_error_summary(error, self.timeout)}") from None
 
     def _send(self, message: Message) -> str:
         mail = compose_mail(message, self.settings.sender or "", self.settings.to)
@@ -41,9 +41,9 @@ class Mail:
                 server.starttls(context=ssl.create_default_context())
             if self.user and self.password:
                 server.login(self.user, self.password)
-            refused = server.send_message(mail)
-        taken = len(self.settings.to) - len(refused)
-        return f"took it for {taken} of {len(self.settings.to)}"
+            rejected = server.send_message(mail)
+        accepted = len(self.settings.to) - len(rejected)
+        return f"accepted it for {accepted} of {len(self.settings.to)}"
 
     def _connect(self) -> smtplib.SMTP:
         if self.settings.tls == "implicit":
@@ -59,26 +59,26 @@ def _host_and_port(text: str, where: str, tls: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _said(error: Exception, timeout: float) -> str:
-    """What a mail server's refusal means; of its own words only the number, for they may quote what was sent."""
+def _error_summary(error: Exception, timeout: float) -> str:
+    """Describe an error of a mail server. Only its code is shown, because its text may quote the message."""
     if isinstance(error, UnicodeError):
-        return "was not asked: a user name, password or address is not ASCII"
+        return "was not contacted: the user name, password or an address is not ASCII"
     if isinstance(error, TimeoutError):
-        return f"did not take it within {timeout:g} s"
+        return f"did not accept it within {timeout:g} s"
     if isinstance(error, smtplib.SMTPAuthenticationError):
-        return f"refused the user name or the password ({error.smtp_code})"
+        return f"rejected the user name or password ({error.smtp_code})"
     if isinstance(error, smtplib.SMTPRecipientsRefused):
-        return f"refused every recipient ({', '.join(sorted({str(code) for code, _ in error.recipients.values()}))})"
+        return f"rejected every recipient ({', '.join(sorted({str(code) for code, _ in error.recipients.values()}))})"
     if isinstance(error, smtplib.SMTPSenderRefused):
-        return f"refused the sender ({error.smtp_code})"
+        return f"rejected the sender ({error.smtp_code})"
     if isinstance(error, smtplib.SMTPNotSupportedError):
-        return "offers no STARTTLS, or no way to sign in that is known here: see tls and user"
+        return "supports no STARTTLS, or no login method that Oncehook supports: check tls and user"
     if isinstance(error, smtplib.SMTPResponseException):
-        return f"refused it ({error.smtp_code})"
+        return f"rejected it ({error.smtp_code})"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"has no valid certificate ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
-        return f"cannot speak TLS ({error.reason or type(error).__name__}): see tls"
+        return f"does not speak TLS ({error.reason or type(error).__name__}): check tls"
     if isinstance(error, smtplib.SMTPServerDisconnected):
         return "closed the connection"
     return f"cannot be reached: {getattr(error, 'strerror', None) or type(error).__name__}"

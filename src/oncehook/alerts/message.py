@@ -1,4 +1,4 @@
-"""The message that a target gets: the same facts as JSON and as text."""
+"""The message of a notification, as JSON and as text."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from oncehook.alerts.rules import BY_NAME, facts_of, lasted, told
+from oncehook.alerts.rules import BY_NAME, format_duration, format_value, sentence_facts
 from oncehook.model.incident import LeasedAlert
 from oncehook.providers.expressions import parse_time
 from oncehook.providers.source import Source
@@ -16,10 +16,10 @@ TITLES = {"opened": "Alert", "reminder": "Still open", "recovered": "Recovered",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One alert. `id` is the same at every attempt, and of no other alert, so that who gets it twice can tell."""
+    """One notification. Its `id` is unique and the same at every attempt, so a target can recognise duplicates."""
 
     id: str
-    word: str
+    word: str  # opened, reminder, recovered or test
     rule: str
     source: str
     summary: str
@@ -34,15 +34,15 @@ class Message:
 
     @property
     def title(self) -> str:
-        about = f"{self.rule} of {self.source}" if self.source else self.rule
-        return f"{TITLES[self.word]}: {about}"
+        subject = f"{self.rule} ({self.source})" if self.source else self.rule
+        return f"{TITLES[self.word]}: {subject}"
 
     @property
     def text(self) -> str:
         return "\n".join(part for part in (f"{self.title}. {self.summary}", self.remedy, self.link) if part)
 
     def as_json(self) -> bytes:
-        """In the shape that Standard Webhooks recommends."""
+        """Encode the message in the shape that Standard Webhooks recommends."""
         names = (
             "word",
             "incident",
@@ -61,14 +61,14 @@ class Message:
 
 
 def compose(alert: LeasedAlert, source: Source | None, base: str | None) -> Message:
-    """The message of an alert. `base` is where people reach the dashboard, if that is known."""
+    """Compose the message of a notification. `base` is the dashboard's URL, if it is known."""
     rule = BY_NAME.get(alert.rule)
-    facts = {} if rule is None else facts_of(rule, alert.source, alert.value, alert.threshold, source)
-    summary, over = alert.summary, alert.word == "recovered"
-    if over and alert.recovered_at is not None:
+    facts = {} if rule is None else sentence_facts(rule, alert.source, alert.value, alert.threshold, source)
+    summary, is_over = alert.summary, alert.word == "recovered"
+    if is_over and alert.recovered_at is not None:
         seconds = (time_of(alert.recovered_at) - time_of(alert.opened_at)).total_seconds()
-        worst = "" if rule is None else f" At worst: {told(rule, max(alert.worst, alert.value))}."
-        summary = f"It is over, after {lasted(seconds)}.{worst} It was: {alert.summary}"
+        worst = "" if rule is None else f" Worst value: {format_value(rule, max(alert.worst, alert.value))}."
+        summary = f"Recovered after {format_duration(seconds)}.{worst} The alert was: {alert.summary}"
     elif alert.word == "reminder" and rule is not None:
         summary = rule.sentence.format_map(facts)
     return Message(
@@ -77,31 +77,31 @@ def compose(alert: LeasedAlert, source: Source | None, base: str | None) -> Mess
         rule=alert.rule,
         source=alert.source,
         summary=summary,
-        remedy="" if over or rule is None else rule.remedy.format_map(facts),
-        at=(alert.recovered_at if over else None) or alert.opened_at,
+        remedy="" if is_over or rule is None else rule.remedy.format_map(facts),
+        at=(alert.recovered_at if is_over else None) or alert.opened_at,
         value=alert.value,
         threshold=alert.threshold,
         incident=alert.incident,
         opened_at=alert.opened_at,
-        recovered_at=alert.recovered_at if over else None,
+        recovered_at=alert.recovered_at if is_over else None,
         link=f"{base}{rule.page.format_map(facts)}" if base and rule is not None else None,
     )
 
 
-def trial(id: str, at: str) -> Message:
-    """What `oncehook alerts test` sends."""
+def make_test_message(id: str, at: str) -> Message:
+    """Make the message that `oncehook alerts test` sends."""
     return Message(
         id=id,
         word="test",
         rule="test",
         source="",
-        summary="This is a test: alerts of this inbox arrive here.",
+        summary="This is a test. Alerts of this inbox arrive here.",
         remedy="",
         at=at,
     )
 
 
 def time_of(text: str) -> datetime:
-    found = parse_time(text)
-    assert found is not None
-    return found
+    time = parse_time(text)
+    assert time is not None
+    return time

@@ -1,6 +1,6 @@
-"""The rules: what each measures, when that is too much, and what to tell people. Data, and pure.
+"""The alert rules as data: what each one measures, its threshold, and the texts of its alerts. No side effects.
 
-All of it is what the database knows, so every process comes to the same result, and so does `oncehook alerts`.
+Rules measure only values in the database, so every process and `oncehook alerts` get the same result.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,32 +13,32 @@ from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
 
 MOST_COUNTED = 100_000
-"""Up to how many dead letters are counted, the newest first."""
+"""The rule counts up to this many dead letters, the newest first."""
 
 NEWEST = 10_000
-"""Among how many receipts a source that verifies nothing is looked for, the newest first."""
+"""How many of the newest receipts are searched for the last one of an unverified source."""
 
 UNHANDLED_SECONDS = 600.0
-"""How long events may have no handler: a deploy takes minutes, and `unhandled = "ignore"` acts after five."""
+"""Seconds without a handler before events count. A deploy takes minutes; `unhandled = "ignore"` acts after five."""
 
-LEAST_REFUSED = 3
-"""One stranger at the door is no provider that retries: fewer refusals say nothing about its horizon."""
+MIN_REJECTIONS = 3
+"""Fewer rejections may be from a stranger, and do not show that the provider is retrying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One thing that is watched."""
+    """One alert rule."""
 
     name: str
-    setting: str  # whose threshold holds
-    measure: str  # the statement
+    setting: str  # the setting with its threshold
+    measure: str  # the SQL statement
     sentence: str
     remedy: str
-    page: str  # of the dashboard
+    page: str  # the page of the dashboard
     unit: str = "number"  # or seconds
-    title: str = ""  # what is measured, without a number
-    column: str = "value"  # where the statement has it
-    given: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""  # the measured quantity, without a value
+    column: str = "value"  # the column with the value
+    parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 RULES = (
@@ -46,20 +46,21 @@ RULES = (
         name="dead_letters",
         setting="dead_letters",
         measure="dead_letters",
-        sentence="Dead letters of {source}: {value} (limit {threshold}).",
-        remedy="See what went wrong with `oncehook dead`, fix it, then `oncehook replay --failed --source {source}`.",
+        sentence="{source} has dead letters: {value} (limit {threshold}).",
+        remedy="Run `oncehook dead` to see the errors. Fix the cause, then run `oncehook replay --failed --source "
+        "{source}`.",
         page="/dead",
         title="Dead letters of {source}",
         column="number",
-        given={"most": MOST_COUNTED},
+        parameters={"most": MOST_COUNTED},
     ),
     Rule(
         name="lag",
         setting="lag",
         measure="unfinished",
         sentence="The oldest unfinished event of {source} is {value} old (limit {threshold}).",
-        remedy="See `oncehook stats`: is a worker running, and does a handler hang or fail? `oncehook events --source "
-        "{source} --status processing` lists what workers hold, `--status retrying` what failed.",
+        remedy="Run `oncehook stats` to check that a worker is running. Then list the events of slow handlers with "
+        "`oncehook events --source {source} --status processing`, and failed attempts with `--status retrying`.",
         page="/events?source={source}",
         unit="seconds",
         title="Oldest unfinished event of {source}",
@@ -69,18 +70,18 @@ RULES = (
         setting="unhandled",
         measure="unhandled_for",
         sentence="Events of {source} without a handler in any process: {value} (limit {threshold}).",
-        remedy="See `oncehook events --unhandled --source {source}`. Start the process that handles them, leave their "
-        'types out with `types`, or set `unhandled = "ignore"` on the source.',
+        remedy="List them with `oncehook events --unhandled --source {source}`. Start the process that handles them, "
+        'exclude their types with `types`, or set `unhandled = "ignore"` on the source.',
         page="/events?status=unhandled&source={source}",
         title="Events of {source} without a handler anywhere",
-        given={"seconds": UNHANDLED_SECONDS},
+        parameters={"seconds": UNHANDLED_SECONDS},
     ),
     Rule(
         name="paused",
         setting="paused",
         measure="paused_for",
-        sentence="{source} has been paused for {value} (limit {threshold}): its events are accepted and wait.",
-        remedy="`oncehook resume {source}` continues it.",
+        sentence="{source} has been paused for {value} (limit {threshold}). Its events are accepted and wait.",
+        remedy="Run `oncehook resume {source}` to process them.",
         page="/sources",
         unit="seconds",
         title="{source} is paused",
@@ -89,41 +90,41 @@ RULES = (
         name="rejections",
         setting="rejections",
         measure="refused",
-        sentence="Rejected deliveries to {source} within 5 minutes: {value} (limit {threshold}).",
-        remedy="See why with `oncehook doctor signature {source}`.",
+        sentence="Rejected deliveries to {source} in the last 5 minutes: {value} (limit {threshold}).",
+        remedy="Run `oncehook doctor signature {source}` to see why.",
         page="/sources",
-        title="Rejected deliveries to {source} within 5 minutes",
-        given={"seconds": WINDOW},
+        title="Rejected deliveries to {source} in the last 5 minutes",
+        parameters={"seconds": WINDOW},
     ),
     Rule(
         name="silent",
         setting="silent",
         measure="silences",
         sentence="{source} has received no authentic delivery for {value} (limit {threshold}).",
-        remedy="See whether {provider} still has the webhook and shows failed deliveries, and whether its address "
-        "leads here: `oncehook doctor`.",
+        remedy="Check at {provider} that the webhook still exists and has no failed deliveries. Run `oncehook doctor` "
+        "to check that its address leads here.",
         page="/sources",
         unit="seconds",
         title="No authentic delivery to {source}",
-        given={"most": NEWEST},
+        parameters={"most": NEWEST},
     ),
     Rule(
         name="effects",
         setting="effects",
         measure="sources_of_failed_effects",
-        sentence="Failed effects of {source}'s events: {value} (limit {threshold}).",
-        remedy="See `oncehook effects --status failed --source {source}`, fix it, then `oncehook effects "
-        "replay --failed`.",
+        sentence="{source} has failed effects: {value} (limit {threshold}).",
+        remedy="List them with `oncehook effects --status failed --source {source}`. Fix the cause, then run "
+        "`oncehook effects replay --failed`.",
         page="/effects?status=failed&source={source}",
-        title="Failed effects of {source}'s events",
+        title="Failed effects of {source}",
     ),
     Rule(
         name="refusing",
         setting="retries",
         measure="refusing",
-        sentence="Every delivery to {source} has been rejected for {value}. {provider} stops retrying after {horizon}, "
-        "and the events that it gives up are lost.",
-        remedy="See why with `oncehook doctor signature {source}`, and fix it before then.",
+        sentence="Every delivery to {source} has been rejected for {value}. {provider} stops retrying after {horizon}. "
+        "The rejected events are then lost.",
+        remedy="Run `oncehook doctor signature {source}` to see why, and fix the cause before then.",
         page="/sources",
         unit="seconds",
         title="Every delivery to {source} is rejected",
@@ -133,21 +134,21 @@ RULES = (
         setting="retries",
         measure="inline_failing",
         sentence="An inline event of {source} has failed at every delivery for {value}. {provider} stops retrying "
-        "after {horizon}, and then it is a dead letter.",
-        remedy="See `oncehook events --source {source} --status retrying`, and fix its handler before then.",
+        "after {horizon}. The event then becomes a dead letter.",
+        remedy="Find it with `oncehook events --source {source} --status retrying`, and fix its handler before then.",
         page="/events?status=retrying&source={source}",
         unit="seconds",
         title="An inline event of {source} keeps failing",
     ),
 )
-"""docs/alerts.md is made of this table."""
+"""docs/alerts.md is generated from this table."""
 
 BY_NAME = {rule.name: rule for rule in RULES}
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a rule has measured of a source, and from where on it is too much."""
+    """The value that a rule measured for a source, and the threshold of that source."""
 
     rule: Rule
     source: str
@@ -168,76 +169,76 @@ class Reading:
         return self.rule.remedy.format_map(self.facts)
 
 
-def wanted(settings: AlertSettings) -> list[Rule]:
-    """The rules that watch at least one source."""
-    every = [settings.of(name) for name in ("", *settings.sources)]
-    return [rule for rule in RULES if any(getattr(one, rule.setting) is not None for one in every)]
+def enabled_rules(settings: AlertSettings) -> list[Rule]:
+    """Return the rules that are on for at least one source."""
+    thresholds = [settings.of(name) for name in ("", *settings.sources)]
+    return [rule for rule in RULES if any(getattr(each, rule.setting) is not None for each in thresholds)]
 
 
-def judge(
+def evaluate(
     measured: Mapping[str, Iterable[RuleMeasurement]], settings: AlertSettings, sources: Mapping[str, Source]
 ) -> list[Reading]:
-    """What was measured, by rule, against what holds for each source; a source that nobody watches is left out."""
-    found = []
+    """Compare the measured values with the thresholds of their sources. Sources without a threshold are left out."""
+    readings = []
     for rule in RULES:
         for row in measured.get(rule.name, ()):
             threshold = _threshold(rule, row, settings, sources.get(row.source))
             if threshold is not None:
                 value = max(0.0, float(getattr(row, rule.column)))
-                facts = facts_of(rule, row.source, value, threshold, sources.get(row.source))
-                found.append(Reading(rule, row.source, value, threshold, facts))
-    return found
+                facts = sentence_facts(rule, row.source, value, threshold, sources.get(row.source))
+                readings.append(Reading(rule, row.source, value, threshold, facts))
+    return readings
 
 
 def _threshold(rule: Rule, row: RuleMeasurement, settings: AlertSettings, source: Source | None) -> float | None:
     threshold: float | None = getattr(settings.of(row.source), rule.setting)
-    if rule.name in ("silent", "rejections") and source is None:  # it is not expected to speak, or never was there
+    if rule.name in ("silent", "rejections") and source is None:  # the source is no longer configured, or never was
         return None
-    if row.is_paused:  # its events wait because a person wants them to; the rule `paused` watches that
+    if row.is_paused:  # a person wants its events to wait; the rule `paused` covers that
         return None
     if rule.setting != "retries" or threshold is None:
         return None if threshold is None else float(threshold)
-    if source is None or source.provider.horizon is None:  # nobody knows when it stops
+    if source is None or source.provider.horizon is None:  # the provider does not document when it stops retrying
         return None
-    if rule.name == "refusing" and not _is_refusing(row, source):
+    if rule.name == "refusing" and not _looks_like_retries(row, source):
         return None
     return source.provider.horizon * threshold / 100
 
 
-def _is_refusing(row: RuleMeasurement, source: Source) -> bool:
-    """Whether it looks like the provider's own deliveries: several, and still coming."""
+def _looks_like_retries(row: RuleMeasurement, source: Source) -> bool:
+    """Return whether the rejections look like a retrying provider: several of them, and still arriving."""
     horizon = source.provider.horizon or 0.0
-    return source.is_verified and row.number >= LEAST_REFUSED and row.last <= horizon / 4
+    return source.is_verified and row.number >= MIN_REJECTIONS and row.last <= horizon / 4
 
 
-def facts_of(rule: Rule, name: str, value: float, threshold: float, source: Source | None) -> dict[str, str]:
-    """What a sentence is filled with."""
-    provider, horizon = ("its provider", None) if source is None else (_title(source), source.provider.horizon)
+def sentence_facts(rule: Rule, name: str, value: float, threshold: float, source: Source | None) -> dict[str, str]:
+    """Return the values for the placeholders of a rule's texts."""
+    provider, horizon = ("its provider", None) if source is None else (_provider_title(source), source.provider.horizon)
     return {
         "source": name,
-        "value": told(rule, value),
-        "threshold": told(rule, threshold),
+        "value": format_value(rule, value),
+        "threshold": format_value(rule, threshold),
         "provider": provider,
         "horizon": "?" if horizon is None else as_duration(horizon),
     }
 
 
 def title_of(rule: Rule, source: str) -> str:
-    """What a rule measures of a source, without a number."""
-    return rule.title.format_map({"source": source}) if rule.title else f"{rule.name} of {source}"
+    """Return what a rule measures for a source, without the value."""
+    return rule.title.format_map({"source": source}) if rule.title else f"{rule.name} ({source})"
 
 
-def _title(source: Source) -> str:
+def _provider_title(source: Source) -> str:
     return source.provider.title or source.provider_name
 
 
-def told(rule: Rule, value: float) -> str:
-    """A number, or a duration in its two largest units."""
-    return lasted(value) if rule.unit == "seconds" else f"{value:,.0f}"
+def format_value(rule: Rule, value: float) -> str:
+    """Format a value as a number, or as a duration in its two largest units."""
+    return format_duration(value) if rule.unit == "seconds" else f"{value:,.0f}"
 
 
-def lasted(seconds: float) -> str:
-    """A duration for people: 45s, 12m, 3h 20m, 2d 4h."""
+def format_duration(seconds: float) -> str:
+    """Format a duration: 45s, 12m, 3h 20m, 2d 4h."""
     whole = max(0, round(seconds))
     parts = [(whole // 86400, "d"), (whole % 86400 // 3600, "h"), (whole % 3600 // 60, "m"), (whole % 60, "s")]
     first = next((number for number, (size, _) in enumerate(parts) if size), 3)

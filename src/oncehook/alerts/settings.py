@@ -1,4 +1,4 @@
-"""The keys under `[alerts]`: what is too much, for which source, and who is told."""
+"""The settings under `[alerts]`: thresholds for all sources and for single ones, and the targets."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -11,11 +11,11 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.model.values import Parse, duration, locators, one_of, positive, text, texts, whole_number
 
 WINDOW = 300.0
-"""Seconds over which refused deliveries are counted together."""
+"""Seconds over which the rule `rejections` counts."""
 
 
 def or_off(parse: Parse) -> Parse:
-    """As `parse`, or `false` or "off": this is not watched."""
+    """Like `parse`, but `false` and "off" turn the rule off."""
 
     @wraps(parse)
     def read(value: Any) -> Any:
@@ -36,69 +36,70 @@ def percent(value: Any) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Thresholds:
-    """What is too much: the keys under `[alerts]` for every source, under `[alerts.sources.NAME]` for one."""
+    """The thresholds: under `[alerts]` for every source, under `[alerts.sources.NAME]` for one."""
 
-    dead_letters: int | None = setting(0, or_off(whole_number), "More dead letters of a source than this.")
+    dead_letters: int | None = setting(0, or_off(whole_number), "Alert if a source has more dead letters.")
     lag: float | None = setting(
         300.0,
         or_off(positive(duration)),
-        "The oldest unfinished event of a source, waiting or held by a worker, is older. Paused sources do not count.",
+        "Alert if the oldest unfinished event of a source, waiting or leased, is older. Paused sources do not count.",
     )
     unhandled: int | None = setting(
-        0, or_off(whole_number), "More events of a source had no handler in any process for 10 minutes."
+        0, or_off(whole_number), "Alert if more events of a source have had no handler in any process for 10 minutes."
     )
-    paused: float | None = setting(
-        86400.0, or_off(positive(duration)), "A source has been paused for longer, without an end."
-    )
+    paused: float | None = setting(86400.0, or_off(positive(duration)), "Alert if a source has been paused for longer.")
     rejections: int | None = setting(
         100,
         or_off(whole_number),
-        "More deliveries to a source were refused within 5 minutes, in all processes together.",
+        "Alert if all processes together reject more deliveries to a source within 5 minutes.",
     )
     silent: float | None = setting(
         None,
         or_off(positive(duration)),
-        "A source that has received before gets nothing authentic for longer. Unset: not watched; how often events "
-        "come is a source's own.",
+        "Alert if a source that has received events gets no authentic delivery for longer. Off unless set, because "
+        "sources differ in how often they deliver.",
     )
-    effects: int | None = setting(0, or_off(whole_number), "More failed effects of a source's events than this.")
+    effects: int | None = setting(0, or_off(whole_number), "Alert if events of a source have more failed effects.")
     retries: int | None = setting(
         75,
         or_off(percent),
-        "So many percent of the provider's retry horizon have passed while everything is refused, or an inline event "
-        "fails: then its provider will soon stop trying.",
+        "Alert if every delivery is rejected, or an inline event fails, for this percentage of the time for which the "
+        "provider retries: it will soon stop.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TargetSettings:
-    """Who is told: the keys under `[alerts.targets.NAME]`. One of `webhook`, `slack`, `smtp` and `command`."""
+    """An alert target under `[alerts.targets.NAME]`: exactly one of `webhook`, `slack`, `smtp` and `command`."""
 
     webhook: str | None = setting(
-        None, text, "An address that gets the alert as JSON, signed. `env:NAME`, `file:PATH` or the value."
+        None, text, "A URL that gets the alert as signed JSON. `env:NAME`, `file:PATH` or the value."
     )
     secret: tuple[str, ...] = setting(
-        (), locators, "Webhook: signs it (Standard Webhooks). `env:NAME`, `file:PATH` or the value; or several."
+        (),
+        locators,
+        "Webhook: signs the alert (Standard Webhooks). `env:NAME`, `file:PATH` or the value, or a list of them.",
     )
     slack: str | None = setting(
         None,
         text,
-        'An incoming webhook of Slack, or of who takes the same (`{"text": …}`). `env:NAME`, `file:PATH` or the value.',
+        'The URL of a Slack incoming webhook, or of a service that accepts `{"text": …}`. `env:NAME`, `file:PATH` or '
+        "the value.",
     )
     smtp: str | None = setting(None, text, "A mail server, as `host` or `host:port`.")
-    sender: str | None = setting(None, text, "Mail: whom it is from.")
-    to: tuple[str, ...] = setting((), locators, "Mail: whom it goes to.")
+    sender: str | None = setting(None, text, "Mail: the sender's address.")
+    to: tuple[str, ...] = setting((), locators, "Mail: the recipients' addresses.")
     tls: str = setting(
         "starttls",
         one_of("starttls", "implicit", "none"),
-        "Mail: `implicit` is TLS from the first byte, as port 465 has it; `none` only without a password.",
+        "Mail: `implicit` is TLS from the first byte, as on port 465. `none` is allowed only without a password.",
     )
     user: str | None = setting(None, text, "Mail: the user name. `env:NAME`, `file:PATH` or the value.")
     password: str | None = setting(None, text, "Mail: the password. `env:NAME`, `file:PATH` or the value.")
     command: tuple[str, ...] = setting(
-        (), texts, "A program and its arguments, run without a shell; the alert is JSON on its standard input."
+        (), texts, "A program and its arguments, run without a shell. It gets the alert as JSON on standard input."
     )
-    timeout: float = setting(10.0, positive(duration), "How long telling may take, as a whole.")
+    timeout: float = setting(10.0, positive(duration), "The time limit for sending one notification.")
 
     @property
     def kind(self) -> str:
@@ -111,33 +112,38 @@ KINDS: Mapping[str, tuple[str, ...]] = {
     "smtp": ("sender", "to", "tls", "user", "password"),
     "command": (),
 }
-"""What a target may be, and the keys that belong to it alone."""
+"""Kind of target → the keys that only this kind has."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlertSettings(Thresholds):
-    """The keys under `[alerts]` itself."""
+    """All settings under `[alerts]`."""
 
     recover_after: float = setting(
-        300.0, duration, "An incident is over once it was below its threshold for so long: one that flaps is told once."
+        300.0,
+        duration,
+        "An incident recovers after its value has been below the threshold for this long. A value that "
+        "flaps alerts once.",
     )
     remind: float | None = setting(
-        None, or_off(positive(duration)), "An incident that stays open is told again, every so often. Unset: once."
+        None,
+        or_off(positive(duration)),
+        "Send a reminder at this interval while an incident stays open. Off unless set.",
     )
-    every: float = setting(15.0, positive(duration), "How often the rules are looked at, by one process for all.")
+    every: float = setting(15.0, positive(duration), "How often one process evaluates the rules for all.")
     sources: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     targets: Mapping[str, TargetSettings] = field(default_factory=dict)
 
     def of(self, source: str) -> Thresholds:
-        """What holds for one source."""
+        """Return the thresholds of one source."""
         return replace(self, **self.sources.get(source, {}))
 
 
-def read_alerts(given: Mapping[str, Any]) -> AlertSettings:
-    """The table, checked. Raises ConfigurationError that names the wrong key, and shows no secret."""
-    rest = {name: value for name, value in given.items() if name not in ("sources", "targets")}
-    sources = named_tables(given.get("sources", {}), "alerts.sources")
-    targets = named_tables(given.get("targets", {}), "alerts.targets")
+def read_alerts(table: Mapping[str, Any]) -> AlertSettings:
+    """Parse the `[alerts]` table. Raises ConfigurationError, which names the wrong key and shows no secret."""
+    rest = {name: value for name, value in table.items() if name not in ("sources", "targets")}
+    sources = named_tables(table.get("sources", {}), "alerts.sources")
+    targets = named_tables(table.get("targets", {}), "alerts.targets")
     return AlertSettings(
         **read_table(AlertSettings, rest, "alerts."),
         sources={name: read_table(Thresholds, values, f"alerts.sources.{name}.") for name, values in sources.items()},
@@ -152,35 +158,35 @@ def _target(name: str, values: Mapping[str, Any]) -> TargetSettings:
     target = TargetSettings(**read_table(TargetSettings, values, f"{where}."))
     kinds = [kind for kind in KINDS if kind in values]
     if len(kinds) != 1:
-        found = f"{' and '.join(kinds)} stand together" if kinds else "says not how to tell it"
-        raise ConfigurationError(f"{where} {found}: give one of {', '.join(KINDS)}")
+        problem = f"has both {' and '.join(kinds)}" if kinds else "does not say how to send alerts"
+        raise ConfigurationError(f"{where} {problem}: set exactly one of {', '.join(KINDS)}")
     for kind, keys in KINDS.items():
         foreign = [key for key in keys if key in values and kind != kinds[0]]
         if foreign:
-            raise ConfigurationError(f"{where}.{foreign[0]} belongs to {kind}, and this is a {kinds[0]}")
-    problem = _problem(where, kinds[0], target)
-    if problem:
-        raise ConfigurationError(problem)
+            raise ConfigurationError(f"{where}.{foreign[0]} is for {kind} targets, but this is a {kinds[0]} target")
+    error = _target_error(where, kinds[0], target)
+    if error:
+        raise ConfigurationError(error)
     return target
 
 
-def _problem(where: str, kind: str, target: TargetSettings) -> str | None:
-    """Why it could never be told, or only unsafely."""
+def _target_error(where: str, kind: str, target: TargetSettings) -> str | None:
+    """Return why a target can never work, or only unsafely."""
     if kind == "webhook" and not target.secret:
-        return f"{where}.secret is missing: a webhook is always signed"
+        return f"{where}.secret is missing: webhook targets must be signed"
     if kind == "command" and not (target.command and target.command[0].strip()):
         return f"{where}.command is empty: name a program and its arguments"
-    return _mail_problem(where, target) if kind == "smtp" else None
+    return _mail_error(where, target) if kind == "smtp" else None
 
 
-def _mail_problem(where: str, target: TargetSettings) -> str | None:
+def _mail_error(where: str, target: TargetSettings) -> str | None:
     for name in ("sender", "to"):
         if not getattr(target, name):
-            return f"{where}.{name} is missing: a mail is from somebody and to somebody"
-    if any("@" not in one or not one.isprintable() for one in (target.sender or "", *target.to)):
-        return f"{where}: sender and to are addresses, such as ops@example.com"
+            return f"{where}.{name} is missing: a mail needs a sender and recipients"
+    if any("@" not in address or not address.isprintable() for address in (target.sender or "", *target.to)):
+        return f"{where}: sender and to must be email addresses, such as ops@example.com"
     if (target.user is None) != (target.password is None):
-        return f"{where}: user and password stand together, or not at all"
+        return f"{where}: set both user and password, or neither"
     if target.tls == "none" and target.password is not None:
-        return f'{where}.tls is "none": the password would be sent in the clear; use starttls or implicit'
+        return f'{where}.tls is "none": the password would be sent unencrypted; use starttls or implicit'
     return None

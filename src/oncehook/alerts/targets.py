@@ -1,7 +1,7 @@
-"""Who is told, and how: a signed webhook, a Slack-compatible address, a mail server, or a command.
+"""Alert targets: a signed webhook, a Slack-compatible webhook, a mail server, or a command.
 
-A target either takes a message or raises; what is said of it names a host or a program, never an address' path, a user,
-a password or an argument. The file is the operator's own, so a target in it may be anywhere.
+A target accepts a message or raises. Errors and log lines name a host or a program, never the path of a URL, a user, a
+password or an argument. Operators write the configuration, so targets may be on any network.
 """
 
 import asyncio
@@ -23,20 +23,20 @@ from oncehook.http_client.outcome import raise_for_status, retry_after
 from oncehook.model.errors import ConfigurationError, SendFailed
 
 
-class Target(Protocol):
-    """Somebody who is told."""
+class AlertTarget(Protocol):
+    """A destination for notifications."""
 
     name: str
     kind: str
-    where: str  # as much of the address as may be shown
+    where: str  # the part of the address that holds no secret
     timeout: float
 
-    async def tell(self, message: Message) -> str:
-        """Return what it answered, in a word or two. Raises if it did not take the message."""
+    async def send(self, message: Message) -> str:
+        """Send a message and return a short summary of the response. Raises if the target did not accept it."""
 
 
-class Http:
-    """A webhook or Slack: one POST, and 2xx is told."""
+class HttpTarget:
+    """Sends a POST to a webhook or to Slack. Any 2xx response accepts the message."""
 
     def __init__(self, name: str, settings: TargetSettings, http_client: HttpClient, clock: Clock) -> None:
         self.name = name
@@ -52,11 +52,11 @@ class Http:
             raise ConfigurationError(f"{where}.{self.kind} is not usable: {error}") from None
         self.secrets = resolve_secrets(settings.secret, f"{where}.secret", "target")
 
-    async def tell(self, message: Message) -> str:
+    async def send(self, message: Message) -> str:
         body, headers = self._request(message)
-        answer = await self._post(body, headers)
-        raise_for_status(self.where, answer.status, retry_after(answer, self.clock.now()))
-        return f"answered {answer.status}"
+        response = await self._post(body, headers)
+        raise_for_status(self.where, response.status, retry_after(response, self.clock.now()))
+        return f"responded {response.status}"
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> Response:
         return await self.http_client.send(self.url, body, headers, trusted=True, timeout=self.timeout)
@@ -70,12 +70,12 @@ class Http:
 
 
 def _escaped(text: str) -> str:
-    """For Slack, in whose texts these three would be markup."""
+    """Escape the three characters that Slack reads as markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-class Command:
-    """A program: the alert is JSON on its standard input, no shell is between, and 0 is told."""
+class CommandTarget:
+    """Runs a program without a shell, with the alert as JSON on its standard input. Exit status 0 accepts it."""
 
     kind = "command"
 
@@ -84,9 +84,9 @@ class Command:
         self.command = settings.command
         self.timeout = settings.timeout
         self.where = Path(settings.command[0]).name
-        self.errors_to: int | None = asyncio.subprocess.DEVNULL  # None: where ours go, for a person who tests it
+        self.errors_to: int | None = asyncio.subprocess.DEVNULL  # None: to our own stderr, for `alerts test`
 
-    async def tell(self, message: Message) -> str:
+    async def send(self, message: Message) -> str:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self.command,
@@ -96,40 +96,40 @@ class Command:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            said = getattr(error, "strerror", None) or type(error).__name__
-            raise SendFailed(f"{self.where} cannot be run: {said}") from None
+            reason = getattr(error, "strerror", None) or type(error).__name__
+            raise SendFailed(f"{self.where} cannot be run: {reason}") from None
         try:
             async with asyncio.timeout(self.timeout):
                 await process.communicate(message.as_json())
         except TimeoutError:
-            raise SendFailed(f"{self.where} did not end within {self.timeout:g} s") from None
+            raise SendFailed(f"{self.where} did not finish within {self.timeout:g} s") from None
         finally:
             if process.returncode is None:
-                _end(process)
+                _kill_group(process)
                 await process.wait()
         if process.returncode != 0:
             raise SendFailed(f"{self.where} exited with {process.returncode}")
         return "exited with 0"
 
 
-def _end(process: asyncio.subprocess.Process) -> None:
-    """It and what it has started: it leads a session of its own."""
+def _kill_group(process: asyncio.subprocess.Process) -> None:
+    """Kill a command and the processes that it started: it leads a session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError, AttributeError):  # gone by now; or Windows, which has no groups
+    except (ProcessLookupError, PermissionError, AttributeError):  # already gone, or Windows, which has no groups
         process.kill()
 
 
-def make_targets(settings: AlertSettings, http_client: HttpClient, clock: Clock = SYSTEM) -> dict[str, Target]:
-    """Every target of the configuration. Raises ConfigurationError that names the wrong key, and shows no secret."""
-    made: dict[str, Target] = {}
-    for name, one in settings.targets.items():
-        if one.kind == "smtp":
-            from oncehook.alerts.mail import Mail  # smtplib and email are 15 modules that most inboxes never use
+def make_targets(settings: AlertSettings, http_client: HttpClient, clock: Clock = SYSTEM) -> dict[str, AlertTarget]:
+    """Make all configured targets. Raises ConfigurationError, which names the wrong key and shows no secret."""
+    targets: dict[str, AlertTarget] = {}
+    for name, target in settings.targets.items():
+        if target.kind == "smtp":
+            from oncehook.alerts.mail import MailTarget  # smtplib and email load 15 modules that most inboxes never use
 
-            made[name] = Mail(name, one)
-        elif one.kind == "command":
-            made[name] = Command(name, one)
+            targets[name] = MailTarget(name, target)
+        elif target.kind == "command":
+            targets[name] = CommandTarget(name, target)
         else:
-            made[name] = Http(name, one, http_client, clock)
-    return made
+            targets[name] = HttpTarget(name, target, http_client, clock)
+    return targets

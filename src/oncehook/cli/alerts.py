@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from oncehook.alerts import Alerts
-from oncehook.alerts.message import Message, trial
+from oncehook.alerts import AlertMonitor
+from oncehook.alerts.message import Message, make_test_message
 from oncehook.alerts.monitor import advice
-from oncehook.alerts.rules import BY_NAME, Reading, told
-from oncehook.alerts.targets import Command, Target
+from oncehook.alerts.rules import BY_NAME, Reading, format_value
+from oncehook.alerts.targets import AlertTarget, CommandTarget
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
 from oncehook.concurrency.calling import said
@@ -53,9 +53,9 @@ def command(context: click.Context, config: str | None, as_json: bool) -> None:
 async def _look(runtime: Runtime) -> tuple[list[dict[str, Any]], list[Reading], list[dict[str, Any]]]:
     runtime.alerts.check()
     async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
-        alerts = Alerts(store, runtime.alerts.settings, runtime.sources, runtime.http_client)
+        alerts = AlertMonitor(store, runtime.alerts.settings, runtime.sources, runtime.http_client)
         incidents = await alerts.incidents()
-        return incidents, await alerts.not_opened(incidents), await alerts.standing()
+        return incidents, await alerts.not_opened(incidents), await alerts.rule_states()
 
 
 def _print_incidents(incidents: list[dict[str, Any]], not_opened: list[Reading], every: float) -> None:
@@ -90,7 +90,7 @@ def _print_rules(rules: list[dict[str, Any]]) -> None:
         table.add_column(title, justify="right" if title in ("now", "limit") else "left", no_wrap=True)
     for row in rules:
         rule, state = BY_NAME[row["rule"]], "firing" if row["is_firing"] else "" if row["is_on"] else "not watched"
-        now, most = ("–" if row[name] is None else told(rule, row[name]) for name in ("value", "threshold"))
+        now, most = ("–" if row[name] is None else format_value(rule, row[name]) for name in ("value", "threshold"))
         table.add_row(row["rule"], now, most, printable(row["source"] or ""), state)
     click.echo()
     console().print(table)
@@ -121,8 +121,8 @@ def test(config_of_group: str | None, target: str | None, config: str | None) ->
     sys.exit(0 if run(_test(runtime, chosen)) else 1)
 
 
-async def _test(runtime: Runtime, targets: list[Target]) -> bool:
-    message, well = trial(f"{secrets.token_hex(12)}-test", rfc3339(SYSTEM.datetime()) or ""), True
+async def _test(runtime: Runtime, targets: list[AlertTarget]) -> bool:
+    message, well = make_test_message(f"{secrets.token_hex(12)}-test", rfc3339(SYSTEM.datetime()) or ""), True
     try:
         for target in targets:
             word, answer = await _tell(target, message)
@@ -133,10 +133,10 @@ async def _test(runtime: Runtime, targets: list[Target]) -> bool:
     return well
 
 
-async def _tell(target: Target, message: Message) -> tuple[str, str]:
-    if isinstance(target, Command):
+async def _tell(target: AlertTarget, message: Message) -> tuple[str, str]:
+    if isinstance(target, CommandTarget):
         target.errors_to = None  # whoever tests it wants to see them
     try:
-        return "told", await target.tell(message)
+        return "told", await target.send(message)
     except Exception as error:
         return "failed", said(error).partition(": ")[2]

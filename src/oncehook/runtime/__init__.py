@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Engine
     from sqlalchemy.ext.asyncio import AsyncEngine
 
-    from oncehook.alerts import Alerts
+    from oncehook.alerts import AlertMonitor
     from oncehook.email import Email
     from oncehook.email.projection import EmailProjection
 
@@ -131,11 +131,11 @@ class Runtime:
         return MetricsExporter(self.store, self.sources)
 
     @cached_property
-    def alerts(self) -> "Alerts":
+    def alerts(self) -> "AlertMonitor":
         """The rules that a worker watches, and the targets of alerts."""
-        from oncehook.alerts import Alerts, read_alerts
+        from oncehook.alerts import AlertMonitor, read_alerts
 
-        return Alerts(
+        return AlertMonitor(
             self.store,
             read_alerts(self.configuration.alerts),
             self.sources,

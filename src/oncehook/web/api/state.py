@@ -91,7 +91,7 @@ async def resume(context: Context, request: Request) -> Response:
 
 async def alerts(context: Context, request: Request) -> Response:
     watching = context.runtime.alerts
-    return answer({"incidents": await watching.incidents(), "rules": await watching.standing()})
+    return answer({"incidents": await watching.incidents(), "rules": await watching.rule_states()})
 
 
 async def audit(context: Context, request: Request) -> Response:
