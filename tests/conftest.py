@@ -1,7 +1,7 @@
-"""Fixtures for every test: each owns its ports, files and databases, and asks a real server.
+"""Fixtures for every test: each owns its ports, files and databases, and talks to a real server.
 
-PostgreSQL is started once, by the process that was asked to run the tests, and stopped by it; with several workers
-they share the cluster and make databases of their own.
+A server starts when the first test asks for it: `pytest -m unit` starts none. With several test processes, the first
+that asks starts PostgreSQL and the others use it too; the process that runs the tests stops it at the end.
 """
 
 import gc
@@ -24,14 +24,14 @@ from oncehook.config.settings import Settings
 from oncehook.observability import signals
 from oncehook.store import make_store
 from oncehook.store.store import Store
-from tests.support import programs
+from tests.support import markers
 from tests.support.command_line import Ran, Run
 from tests.support.events import Rows
 from tests.support.servers import Postgres, ask, in_memory, sqlite_file
 
 os.environ.pop("ONCEHOOK_CONFIG", None)
 os.environ.pop("ONCEHOOK_DATABASE", None)
-# The servers here have no TLS. asyncpg, asking for it, leaves an error behind if it is cut off before the answer.
+# These servers have no TLS. asyncpg, when it asks for TLS, leaves an error behind if it is cut off before the answer.
 os.environ["PGSSLMODE"] = "disable"
 
 
@@ -43,24 +43,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if hasattr(config, "workerinput") or config.option.collectonly:
         return
-    programs.install_missing()
     folder = Path(tempfile.mkdtemp(prefix="oncehook-tests-", dir=None if config.option.torture else in_memory()))
     folder.chmod(0o755)
     config.option.basetemp = config.option.basetemp or folder / "tmp"
-    server = Postgres(folder / "cluster").start()
-    os.environ["ONCEHOOK_TEST_POSTGRES_PORT"] = str(server.port)
-    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # else each process that a test starts would compile anew
+    os.environ["ONCEHOOK_TEST_FOLDER"] = str(folder)
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # else each process that a test starts would compile again
         os.environ["PYTHONPYCACHEPREFIX"] = str(folder / "bytecode")
 
     def stop() -> None:
-        server.stop()
+        Postgres.stop_shared(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
     config.add_cleanup(stop)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m unit`, do not even import the files that have no unit test."""
+    is_test = collection_path.name.startswith("test_") and config.option.markexpr == "unit"
+    return True if is_test and not markers.is_unit_file(collection_path) else None
+
+
 def pytest_collection() -> None:
-    gc.disable()  # what is imported now stays: looking through it again and again takes seconds
+    gc.disable()  # imported modules stay: scanning them again and again takes seconds
 
 
 def pytest_collection_finish() -> None:
@@ -69,23 +73,26 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects by the markers that are added here
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without --torture, the long runs do not run; a sample of each is an ordinary test."""
+    """Add the markers `unit`, `database`, `browser` and `faults`. Without --torture, leave out the long runs."""
+    for item in items:
+        item.add_marker(markers.kind(item))
     if not config.option.torture:
-        kept = [item for item in items if "torture" not in item.keywords]
-        config.hook.pytest_deselected(items=[item for item in items if "torture" in item.keywords])
-        items[:] = kept
+        long = [item for item in items if "torture" in item.keywords]
+        config.hook.pytest_deselected(items=long)
+        items[:] = [item for item in items if "torture" not in item.keywords]
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Postgres:
-    """The cluster of this run."""
-    return Postgres.running(int(os.environ["ONCEHOOK_TEST_POSTGRES_PORT"]))
+    """The cluster of this run. The first test that asks for it starts it."""
+    return Postgres.shared(Path(os.environ["ONCEHOOK_TEST_FOLDER"]))
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The address of a database of this test alone, with no rows in it, on each kind in turn."""
+    """The address of a database for this test alone, without rows, on each kind of database in turn."""
     migrated = request.node.get_closest_marker("without_schema") is None
     if request.param == "sqlite":
         file = tmp_path / "inbox.db"

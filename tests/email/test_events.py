@@ -184,6 +184,7 @@ def mangled(provider: str) -> st.SearchStrategy[Any]:
     return st.composite(lambda draw: replace(draw(payload), draw))()
 
 
+@pytest.mark.system  # it takes long
 @pytest.mark.parametrize("provider", PAYLOADS)
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())

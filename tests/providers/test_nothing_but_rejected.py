@@ -29,6 +29,8 @@ quick = settings(
 
 # -- what may arrive ------------------------------------------------------------------------------------------------
 
+pytestmark = pytest.mark.system  # it takes long
+
 ODD_JSON = [
     b"", b" ", b"null", b"true", b"0", b'""', b"[]", b"{}", b"[[]]", b'[null,1,"a",{},[]]', b"NaN", b"-Infinity",
     b"1e400",

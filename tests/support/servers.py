@@ -5,6 +5,7 @@ A server that already listens on this machine is never touched.
 """
 
 import contextlib
+import fcntl
 import os
 import pwd
 import re
@@ -67,11 +68,37 @@ class Postgres:
         self._as: dict[str, Any] = {"user": self._owner(), "group": self._owner()} if os.geteuid() == 0 else {}
 
     @classmethod
-    def running(cls, port: int) -> "Postgres":
-        """A cluster that another process of this run started, to make databases in."""
-        server = cls(Path("/nonexistent"))
-        server.port = port
+    def shared(cls, folder: Path) -> "Postgres":
+        """The cluster in this folder, which all processes of a test run use. The first that asks starts it."""
+        server = cls(folder / "cluster")
+        with (folder / "postgres.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            port = folder / "postgres.port"
+            if port.exists():
+                server.port = int(port.read_text())
+            else:
+                server._start_detached()
+                port.write_text(str(server.port))
         return server
+
+    @classmethod
+    def stop_shared(cls, folder: Path) -> None:
+        """Stop the cluster in this folder, if a test started it."""
+        if (folder / "postgres.port").exists():
+            server = cls(folder / "cluster")
+            server._control("stop", "--mode=fast")
+
+    def _start_detached(self) -> None:
+        """Start the server so that it outlives this process."""
+        self._create()
+        options = " ".join(f"-c{name}={value}" for name, value in self.settings.items())
+        self._control("start", "-l", str(self.folder / "log"), "-o", f"-p {self.port} -k '' -h 127.0.0.1 {options}")
+
+    def _control(self, *arguments: str) -> None:
+        command = [self.binaries / "pg_ctl", "-D", self.folder / "data", "--wait", "--silent", *arguments]
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", **self._as)
+        if done.returncode:
+            sys.exit(f"pg_ctl {arguments[0]} failed: {(self.folder / 'log').read_text()[-2000:]}")
 
     @staticmethod
     def _owner() -> str:
@@ -79,27 +106,23 @@ class Postgres:
         names = {entry.pw_name for entry in pwd.getpwall()}
         return "postgres" if "postgres" in names else "nobody"
 
-    def start(self) -> "Postgres":
+    def _create(self) -> None:
         data = self.folder / "data"
-        if not data.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            if os.geteuid() == 0:
-                shutil.chown(self.folder, self._owner())
-            initdb: list[str | Path] = [
-                self.binaries / "initdb",
-                "-D",
-                data,
-                "-U",
-                self.user,
-                "-A",
-                "trust",
-                "-E",
-                "UTF8",
-                "--locale=C",
-            ]
-            done = subprocess.run([*initdb, "--no-sync"], capture_output=True, cwd="/", **self._as)
-            if done.returncode:
-                sys.exit(f"initdb failed: {done.stderr.decode()}")
+        if data.exists():
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            shutil.chown(self.folder, self._owner())
+        options = ["-U", self.user, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync"]
+        done = subprocess.run(
+            [self.binaries / "initdb", "-D", data, *options], capture_output=True, cwd="/", **self._as
+        )
+        if done.returncode:
+            sys.exit(f"initdb failed: {done.stderr.decode()}")
+
+    def start(self) -> "Postgres":
+        self._create()
+        data = self.folder / "data"
         options = [f"-c{name}={value}" for name, value in self.settings.items()]
         with (self.folder / "log").open("ab") as log:
             command: list[str | Path] = [self.binaries / "postgres", "-D", data, "-p", str(self.port), "-k", ""]
