@@ -156,7 +156,7 @@ def take(port: int) -> None:
                 page.locator("td.what a").nth(2).click()
                 page.wait_for_url("**/events/*")
             if name == "sources":
-                page.locator("#source-stripe").get_by_text("Pause its processing").click()
+                page.locator("#source-stripe").get_by_text("Pause processing").click()
                 page.get_by_role("button", name="Pause stripe").click()
                 page.goto(path)
                 page.evaluate("scrollTo(0, document.body.scrollHeight)")

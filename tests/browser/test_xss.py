@@ -164,7 +164,7 @@ def test_no_payload_is_run_wherever_it_stands(sqlite_service: Service, open_page
     assert len(facts) >= 45
     for row in facts[::10]:
         named = look_at(f"/email/message?{httpx.QueryParams({'message': row['message_id']})}")
-        assert "The facts behind it" in named and row["address"][1:20] in named
+        assert "Email events" in named and row["address"][1:20] in named
     for payload in PAYLOADS[::10]:
         everywhere = dict.fromkeys(("search", "type", "object", "source", "since"), payload)
         look_at(f"/events?{httpx.QueryParams(everywhere)}")

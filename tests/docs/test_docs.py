@@ -303,7 +303,7 @@ def test_the_event_in_json_is_documented_key_by_key() -> None:
         ("docs/alerts.md", f"the newest {NEWEST:,} receipts"),
         ("docs/alerts.md", f"below its threshold for {AlertSettings().recover_after / 60:.0f} minutes"),
         ("docs/verify.md", f"alternatives, at most {MOST_SIGNATURES}"),
-        ("docs/dashboard.md", f"Counts stop at {overview.MOST:,}"),
+        ("docs/dashboard.md", f"Counts stop at {overview.MAX_COUNT:,}"),
         ("docs/dashboard.md", f"for {DashboardSettings().session_length / 3600:.0f} hours"),
         ("README.md", f"{WORDS[len(providers.built_in_names()) // 10]} others"),
         ("CHANGELOG.md", f"more than {WORDS[len(providers.built_in_names()) // 10]} of them as data"),

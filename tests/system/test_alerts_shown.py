@@ -188,7 +188,7 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
         assert await inbox._runtime.store.stats.pulse() != before
         page = (await browser.get("/")).text
         assert "Open incidents" in page
-        assert "Dead letters of stripe: 1 now</strong></a>, 1 at worst (limit 0)" in page
+        assert "Dead letters of stripe: 1 now</strong></a>, worst 1 (limit 0)" in page
         assert '<a href="/dead"><strong>' in page and ">oncehook dead</code>" in page
         state = (await program.get("/api/alerts")).json()
         (incident,) = state["incidents"]

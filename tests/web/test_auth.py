@@ -14,7 +14,7 @@ import pytest
 
 from oncehook import ConfigurationError, Inbox
 from oncehook.concurrency.clock import Clock
-from oncehook.web.auth import PACE, TRIES, Access, hash_password, hash_token, is_password
+from oncehook.web.auth import MAX_FAILURES, THROTTLE_INTERVAL, Access, hash_password, hash_token, is_password
 from oncehook.web.settings import read_dashboard
 from tests.support.dashboard import CONFIGURED, PASSWORD, Site, dashboard_of
 from tests.support.events import Rows
@@ -70,7 +70,7 @@ async def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
 
     async def seconds(name: str) -> float:
         started = time.perf_counter()
-        assert await access.by_password(name, "wrong") is None
+        assert await access.check_password(name, "wrong") is None
         return time.perf_counter() - started
 
     known = min([await seconds("vera") for _ in range(3)])
@@ -80,12 +80,12 @@ async def test_an_unknown_name_takes_as_long_as_a_wrong_password() -> None:
 
 def test_a_session_names_who_signed_in_and_ends(access: Access, clock: Moved) -> None:
     cookie = access.start_session("user:vera")
-    found = access.by_session(cookie)
+    found = access.check_session(cookie)
     assert found is not None and found.name == "user:vera" and found.scopes == {"read"} and found.csrf
     clock.ahead = 12 * 3600 - 60
-    assert access.by_session(cookie) is not None
+    assert access.check_session(cookie) is not None
     clock.ahead = 12 * 3600 + 60
-    assert access.by_session(cookie) is None
+    assert access.check_session(cookie) is None
 
 
 def test_no_changed_cookie_is_a_session(access: Access) -> None:
@@ -94,29 +94,29 @@ def test_no_changed_cookie_is_a_session(access: Access) -> None:
     other = access.start_session("user:otto").partition(".")[0]
     tried = [f"{other}.{signature}", body, f"{body}.", f".{signature}", "", ".", "é.é", cookie[:-1], cookie + "A"]
     tried += [f"{body}.{signature[:i]}{'A' if signature[i] != 'A' else 'B'}{signature[i + 1 :]}" for i in (0, 10, 41)]
-    assert [one for one in tried if access.by_session(one) is not None] == []
+    assert [one for one in tried if access.check_session(one) is not None] == []
 
 
 def test_a_session_ends_when_its_password_is_changed_or_its_user_taken_out(access: Access) -> None:
     cookie = access.start_session("user:vera")
     changed = {**CONFIGURED, "users": {"vera": {"password": hash_password("another", cost=4)}}}
-    assert Access(read_dashboard(changed), b"key").by_session(cookie) is None
-    assert Access(read_dashboard({**CONFIGURED, "users": {}}), b"key").by_session(cookie) is None
-    assert Access(read_dashboard(CONFIGURED), b"another run").by_session(cookie) is not None
+    assert Access(read_dashboard(changed), b"key").check_session(cookie) is None
+    assert Access(read_dashboard({**CONFIGURED, "users": {}}), b"key").check_session(cookie) is None
+    assert Access(read_dashboard(CONFIGURED), b"another run").check_session(cookie) is not None
 
 
 def test_without_a_session_key_sessions_are_of_this_run() -> None:
     settings = read_dashboard({name: value for name, value in CONFIGURED.items() if name != "session_key"})
     cookie = Access(settings, b"one run").start_session("user:vera")
-    assert Access(settings, b"one run").by_session(cookie) is not None
-    assert Access(settings, b"another run").by_session(cookie) is None
+    assert Access(settings, b"one run").check_session(cookie) is not None
+    assert Access(settings, b"another run").check_session(cookie) is None
 
 
 def test_a_token_has_the_scopes_that_it_was_given_and_no_more(access: Access) -> None:
-    found = access.by_token("token-of-replayer")
+    found = access.check_token("token-of-replayer")
     assert found is not None and found.scopes == {"read", "replay"}
-    assert access.by_token("token-of-replaye") is None and access.by_token("") is None
-    assert access.by_token(hash_token("token-of-replayer")) is None
+    assert access.check_token("token-of-replaye") is None and access.check_token("") is None
+    assert access.check_token(hash_token("token-of-replayer")) is None
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_a_token_has_the_scopes_that_it_was_given_and_no_more(access: Access) ->
         ({"users": {"x": {"role": "admin"}}}, "expected one of viewer, operator"),
         ({"tokens": {"x": {"scopes": ["write"]}}}, "expected a list of read, replay, admin"),
         ({"user": {}}, "did you mean dashboard.users?"),
-        ({"public_url": "https://x.example/path?token=1"}, "expected an address such as"),
+        ({"public_url": "https://x.example/path?token=1"}, "expected a URL such as"),
         ({"session_key": 5}, "dashboard.session_key is not usable"),
     ],
 )
@@ -189,9 +189,9 @@ async def test_a_wrong_name_and_a_wrong_password_are_told_alike(site: Site, rows
 async def test_after_some_failures_a_name_is_slowed_down_and_others_are_not(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncehook.web.auth.PACE", 1.0)
+    monkeypatch.setattr("oncehook.web.auth.THROTTLE_INTERVAL", 1.0)
     async with site.browser() as browser:
-        for _ in range(TRIES):
+        for _ in range(MAX_FAILURES):
             assert (await browser.sign_in("vera", "wrong")).status_code == 401
         started = time.monotonic()
         assert (await browser.sign_in("otto")).status_code == 303
@@ -204,9 +204,9 @@ async def test_after_some_failures_a_name_is_slowed_down_and_others_are_not(
 async def test_wrong_passwords_are_read_at_the_slow_pace_and_more_of_them_are_429(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oncehook.web.auth.PACE", 0.5)
+    monkeypatch.setattr("oncehook.web.auth.THROTTLE_INTERVAL", 0.5)
     async with site.browser() as browser:
-        for _ in range(TRIES):
+        for _ in range(MAX_FAILURES):
             assert (await browser.sign_in("vera", "wrong")).status_code == 401
         started = time.monotonic()
         answers = await asyncio.gather(*(browser.sign_in("vera", "wrong") for _ in range(10)))
@@ -228,12 +228,12 @@ async def test_behind_a_listed_proxy_a_stranger_slows_down_nobody_else(
     inbox = await proxied_inbox(make_inbox)
     stranger, operator = {"X-Forwarded-For": "203.0.113.9"}, {"X-Forwarded-For": "10.1.1.1, 198.51.100.7"}
     async with dashboard_of(inbox) as site, site.browser() as browser:
-        for _ in range(TRIES):
+        for _ in range(MAX_FAILURES):
             wrong = await browser.submit("/sign-in", {"name": "otto", "password": "wrong"}, headers=stranger)
             assert wrong.status_code == 401
         started = time.monotonic()
         right = await browser.submit("/sign-in", {"name": "otto", "password": PASSWORD}, headers=operator)
-        assert right.status_code == 303 and time.monotonic() - started < PACE / 2
+        assert right.status_code == 303 and time.monotonic() - started < THROTTLE_INTERVAL / 2
     ((detail,),) = rows("SELECT detail FROM webhook_audit")
     assert json.loads(detail)["address"] == "198.51.100.7"
     assert {line["address"] for line in lines() if line["event"] == "sign_in_failed"} == {"203.0.113.9"}
@@ -306,7 +306,7 @@ async def test_the_printed_token_becomes_a_session_and_leaves_the_address(inbox:
     async with dashboard_of(inbox, {}) as site, site.browser() as browser:
         token = site.dashboard.access.run_token
         assert (await browser.get("/")).headers["location"] == "/sign-in"
-        assert "a token of its own" in (await browser.get("/sign-in")).text
+        assert "No users are configured" in (await browser.get("/sign-in")).text
         wrong = await browser.get("/", params={"token": "wrong"})
         assert (wrong.status_code, wrong.headers["location"]) == (303, "/sign-in?wrong=token")
         right = await browser.get("/", params={"token": token or ""})
@@ -380,7 +380,7 @@ async def test_a_form_without_the_sessions_own_token_is_refused(site: Site) -> N
     async with site.signed_in("vera") as other, site.signed_in() as browser:
         for token in ("", "wrong", "é", await other.form_token()):
             answer = await browser.submit("/sign-out", {"csrf": token})
-            assert (answer.status_code, "of another session" in answer.text) == (403, True)
+            assert (answer.status_code, "an expired session" in answer.text) == (403, True)
         api = await browser.post("/api/events/1/replay", headers={"origin": site.address})
         assert api.status_code == 403 and api.json()["error"]["code"] == "form_expired"
 
@@ -457,7 +457,7 @@ def test_access_prints_a_token_once_and_its_hash_for_the_file() -> None:
     done = run("access", "ci", "--token", "--scope", "read", "--scope", "replay")
     token = done.stderr.splitlines()[-1]
     settings = read_dashboard(tomllib.loads(done.stdout)["dashboard"])
-    found = Access(settings, b"key").by_token(token)
+    found = Access(settings, b"key").check_token(token)
     assert found is not None and found.scopes == {"read", "replay"} and token not in done.stdout
 
 

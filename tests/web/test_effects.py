@@ -114,10 +114,10 @@ async def test_an_event_says_what_is_known_of_its_object_and_what_it_did_not_get
     await worked_off(inbox)
     page, late = [(await browser.get(f"/events/{receipt}")).text for receipt in (new, old)]
     assert "&lt;b&gt;paid&lt;/b&gt;" in page and "this event" in page and "Stale" not in page
-    assert "Stale: newer is known" in late and "An effect was not repeated" in late
+    assert "Stale: a newer event was handled before" in late and "Effect skipped" in late
     assert f'href="/events/{new}">evt_new</a>' in late
     rehearsed = (await browser.submit(f"/events/{old}/rehearse")).text
-    assert "recorded before: " in rehearsed and "stale: newer is known of <code>invoice:in_1</code>" in rehearsed
+    assert "already recorded" in rehearsed and "stale: <code>invoice:in_1</code> has a newer event" in rehearsed
     async with site.program("reader") as program:
         told = (await program.get(f"/api/events/{old}")).json()
     (entity,) = told["entities"]

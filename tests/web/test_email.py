@@ -69,7 +69,7 @@ async def test_a_message_is_looked_up_with_the_facts_behind_it(inbox: Inbox, sit
     page = (await browser.get("/email/message", params={"message": row["message_id"]})).text
     assert 'mail-bounced">bounced (hard)' in page and "550 &lt;b&gt;no&lt;/b&gt; such user" in page
     assert re.search(r'href="/events/\d+"', page) and message in page
-    assert "is known" in (await browser.get("/email/message?message=nothing")).text
+    assert "No email events for this message" in (await browser.get("/email/message?message=nothing")).text
 
 
 async def test_suppressions_are_added_lifted_searched_paged_and_audited(
@@ -89,7 +89,7 @@ async def test_suppressions_are_added_lifted_searched_paged_and_audited(
     assert "asked by phone" in (await browser.get(added.headers["location"])).text
     assert not await inbox.email.can_send("jane@example.com")
     wrong = await browser.submit("/email/suppress", {"address": "no address", "note": ""})
-    assert wrong.status_code == 422 and "not an email address" in wrong.text
+    assert wrong.status_code == 422 and "not a valid email address" in wrong.text
     assert (await browser.submit("/email/suppress", {"address": "a@b.example", "note": "\0"})).status_code == 422
     assert (
         await browser.submit("/email/allow", {"address": "jane@example.com", "note": "wants it"})

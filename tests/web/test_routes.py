@@ -64,7 +64,7 @@ async def test_a_stranger_is_let_in_nowhere(site: Site) -> None:
                 if answer.status_code == 303:
                     to = answer.headers["location"]
                     assert to.startswith("/sign-in") and method == "GET" and not path.startswith("/api/")
-                    assert answer.text == f"This is Oncehook's dashboard. Sign in first: {to}\n"
+                    assert answer.text == f"This is the Oncehook dashboard. Sign in at {to}\n"
                 else:
                     assert answer.status_code == 401, (method, path)
                 assert "evt_1" not in answer.text
@@ -177,6 +177,6 @@ async def test_the_door_and_the_probes_need_nobody_and_a_wrong_way_is_told(site:
         wrong = await browser.get("/events/1/replay")
         assert wrong.status_code == 405 and wrong.headers["allow"] == "POST"
         lost = await browser.get("/nothing")
-        assert lost.status_code == 404 and "There is nothing at this address." in lost.text
+        assert lost.status_code == 404 and "This page does not exist." in lost.text
         api = await browser.get("/api/nothing")
-        assert api.json() == {"error": {"code": "not_found", "message": "There is nothing at this address."}}
+        assert api.json() == {"error": {"code": "not_found", "message": "This page does not exist."}}

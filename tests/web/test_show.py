@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oncehook.model.receipt import Receipt, StoredPayload
 from oncehook.model.states import State
-from oncehook.web.show import LONGEST, as_curl, as_send, pretty, visible
+from oncehook.web.show import MAX_LENGTH, as_curl, as_send, pretty, visible
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -72,7 +72,7 @@ def test_numbers_stand_as_they_were_written() -> None:
 )
 def test_a_page_is_never_longer_than_a_page(body: bytes) -> None:
     shown, is_cut = pretty(body)
-    assert is_cut and len(shown) < 4 * LONGEST
+    assert is_cut and len(shown) < 4 * MAX_LENGTH
 
 
 @given(st.text())

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def site(inbox: Inbox, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Site]:
-    monkeypatch.setattr(doctor, "FRESH", 0.0)
+    monkeypatch.setattr(doctor, "MAX_AGE", 0.0)
     inbox.source("calendly", secrets=["key"])
     async with dashboard_of(inbox) as site:
         yield site
@@ -38,7 +38,7 @@ async def test_the_doctor_says_why_a_delivery_was_refused(inbox: Inbox, site: Si
         while not await inbox._runtime.store.rejections.find("stripe"):
             await asyncio.sleep(0.02)
     page = (await browser.get("/sources")).text
-    assert "other source" in page and "secret of source github" in page and "github-secret" not in page
+    assert "<strong>Fix:</strong>" in page and "secret of source github" in page and "github-secret" not in page
     async with site.program("reader") as program:
         told = {one["source"]: one for one in (await program.get("/api/sources")).json()["sources"]}
     assert told["stripe"]["last_refused"]["findings"][0]["cause"] == "other source"
@@ -60,9 +60,9 @@ async def test_the_doctors_word_stands_with_the_delivery_it_is_about(
     inbox._runtime.reception.stats.record_rejection("stripe", "too_large", "refused before it was read and verified")
     page = (await browser.get("/sources")).text
     of_stripe = page[page.index('id="source-stripe"') :]
-    last, before = of_stripe.index("Last rejected"), of_stripe.index("Rejected before")
+    last, before = of_stripe.index("Last rejection"), of_stripe.index("Earlier rejection")
     assert last < of_stripe.index("too_large") < before < of_stripe.index("bad_signature")
-    assert before < of_stripe.index("other source") < of_stripe.index("Signed by")
+    assert before < of_stripe.index("<strong>Cause:</strong>") < of_stripe.index("Signature</dt>")
     async with site.program("reader") as program:
         told = {one["source"]: one for one in (await program.get("/api/sources")).json()["sources"]}["stripe"]
     assert (told["last_refused"]["reason"], told["last_refused"]["findings"]) == ("too_large", [])
@@ -79,7 +79,7 @@ async def test_a_secret_that_was_taken_out_too_early_is_said_with_the_refusal(
     source.load_secrets()
     await refuse(inbox, "bad_signature", secret="whsec_test")
     page = (await browser.get("/sources")).text
-    assert "<strong>removed secret</strong>" in page and f"The secret {removed}, which verified 1 delivery" in page
+    assert "<strong>Cause:</strong>" in page and f"The secret {removed}, which verified 1 delivery" in page
     assert "add it beside the new one" in page and "whsec_test" not in page
     async with site.program("reader") as program:
         told = {one["source"]: one for one in (await program.get("/api/sources")).json()["sources"]}["stripe"]
@@ -91,7 +91,7 @@ async def test_notes_have_their_names_as_code(make_inbox: Callable[..., Inbox]) 
     inbox.source("shopify", secrets=["x"])
     async with inbox.lifespan(), dashboard_of(inbox) as site, site.signed_in() as browser:
         page = (await browser.get("/sources")).text
-    assert "`" not in page and "<code" in page[page.index("Notes on Shopify") :]
+    assert "`" not in page and "<code" in page[page.index("Notes about Shopify") :]
 
 
 async def test_it_says_which_secret_was_used_and_what_is_not_confirmed(
@@ -100,9 +100,9 @@ async def test_it_says_which_secret_was_used_and_what_is_not_confirmed(
     await send(inbox, "evt_1")
     await inbox._runtime.reception.secrets.write()
     page = (await browser.get("/sources")).text
-    assert re.search(r"secrets\[0\]</code>.*?used <time[^>]*>\S+ ago</time>, 1 in all", page, re.DOTALL)
+    assert re.search(r"secrets\[0\]</code>.*?used <time[^>]*>\S+ ago</time>, 1 in total", page, re.DOTALL)
     assert "whsec_test" not in page
-    assert page.count("is not confirmed") == 1 and "not confirmed</span>" in page
+    assert page.count("does not confirm this signature scheme") == 1 and "unconfirmed</span>" in page
     async with site.program("reader") as program:
         told = {one["source"]: one for one in (await program.get("/api/sources")).json()["sources"]}
     assert told["stripe"]["secrets_used"][0]["verified"] == 1 and told["calendly"]["support"] == "unconfirmed"

@@ -246,12 +246,12 @@ def test_events_without_a_handler_are_shown_wherever_one_looks(
         assert [one["event_id"] for one in found] == ["evt_1"]
         assert client.get("/api/overview").json()["unhandled"] == 1
         assert [one["unhandled"] for one in client.get("/api/sources").json()["sources"]] == [1]
-        assert "without a handler anywhere" in client.get("/").text
-        assert "No handler anywhere" in client.get(f"/events/{event['receipt']}").text
+        assert "without a handler" in client.get("/").text
+        assert "No handler" in client.get(f"/events/{event['receipt']}").text
         listed = client.get("/events?status=unhandled").text
         assert "evt_1" in listed and "evt_2" not in listed
         sources = client.get("/sources").text
-        assert "1 event without a handler anywhere" in sources and "charge.*" in sources
+        assert "1 event without a handler" in sources and "charge.*" in sources
 
 
 def test_serve_without_an_app_says_what_it_takes_no_work_of(config: Path) -> None:

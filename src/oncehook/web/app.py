@@ -1,4 +1,4 @@
-"""The service: the door under /webhooks/, the probes, and the dashboard. Raw ASGI, the door first."""
+"""The ASGI service: the receiver under /webhooks/, the health probes, the metrics and the dashboard."""
 
 from collections.abc import Awaitable, Callable
 from hmac import compare_digest
@@ -19,15 +19,16 @@ FIRST_PAGE = b"""<!doctype html><html lang="en"><meta charset="utf-8"><title>Onc
 <style>body{font:16px/1.6 system-ui,sans-serif;max-width:40rem;margin:4rem auto;padding:0 1rem}
 code{background:#8882;padding:.1em .4em;border-radius:.3em}</style>
 <h1>Oncehook</h1><p>Every webhook, exactly once. This inbox is running.</p>
-<p>Senders deliver with <code>POST /webhooks/&lt;source&gt;</code>. To see what arrived, run
-<code>oncehook events</code> where the inbox is configured; to try it,
-<code>oncehook send stripe invoice.paid</code>.</p>
-<p><code>GET /healthz</code> says whether it is alive, <code>GET /readyz</code> whether it can accept.</p></html>
+<p>Providers send webhooks to <code>POST /webhooks/&lt;source&gt;</code>. In the folder with your
+<code>oncehook.toml</code>, <code>oncehook events</code> lists the events, and
+<code>oncehook send stripe invoice.paid</code> sends a test event.</p>
+<p>Health checks: <code>GET /healthz</code> (the process is alive) and <code>GET /readyz</code> (it can accept
+deliveries).</p></html>
 """
 
 
 class Service:
-    """An inbox as a service of its own. Without a dashboard, a plain page says that it runs."""
+    """Serves an inbox. Without a dashboard, `/` is a static page that says the inbox is running."""
 
     def __init__(self, inbox: Inbox, dashboard: App | None = None) -> None:
         self.inbox = inbox
@@ -54,7 +55,7 @@ class Service:
         elif path not in ("/", *PROBES):
             response = refused("unknown_source", message="There is nothing at this address.")
         elif method not in ("GET", "HEAD"):
-            response = refused("method_not_allowed", (b"allow", b"GET, HEAD"), message="Ask with GET.")
+            response = refused("method_not_allowed", (b"allow", b"GET, HEAD"), message="Use GET.")
         elif path == "/":
             response = 200, FIRST_PAGE, (HTML, POLICY)
         elif path == "/healthz":
@@ -65,9 +66,9 @@ class Service:
 
     async def _metrics(self, scope: Scope) -> Response:
         token = self.runtime.settings.metrics_token
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        if token is not None and not compare_digest(given, b"Bearer " + token.encode()):
-            return 401, b"Give the token: Authorization: Bearer ...\n", (TEXT, (b"www-authenticate", b"Bearer"))
+        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        if token is not None and not compare_digest(authorization, b"Bearer " + token.encode()):
+            return 401, b"Send the metrics token: Authorization: Bearer ...\n", (TEXT, (b"www-authenticate", b"Bearer"))
         return 200, await self.runtime.metrics_exporter.text(), (METRICS_TEXT,)
 
     async def _ready(self) -> Response:

@@ -1,4 +1,4 @@
-"""The audit log, one page at a time, for the pages and the API."""
+"""Pages of the audit log, shared by the dashboard and the API."""
 
 import json
 
@@ -8,17 +8,17 @@ from oncehook.model.rows import AuditEntry
 from oncehook.web.page import Context, Problem
 
 
-async def look(context: Context, before: str | None, limit: int) -> tuple[list[AuditEntry], int | None]:
-    """A page, and where the next one begins."""
+async def list_audit(context: Context, before: str | None, limit: int) -> tuple[list[AuditEntry], int | None]:
+    """Returns a page of entries, newest first, and the cursor of the next page."""
     if before and not (before.isascii() and before.isdigit() and len(before) < 19):
-        raise Problem(400, "bad_cursor", "The cursor is not one of ours: start at the first page.")
+        raise Problem(400, "bad_cursor", "The cursor is not valid. Start at the first page.")
     rows = await context.store.operations.audited(before=int(before) if before else None, limit=limit + 1)
-    told = [await _summed(context, row) if row.action == "replay_started" else row for row in rows[:limit]]
-    return told, rows[limit - 1].id if len(rows) > limit else None
+    entries = [await _with_progress(context, row) if row.action == "replay_started" else row for row in rows[:limit]]
+    return entries, rows[limit - 1].id if len(rows) > limit else None
 
 
-async def _summed(context: Context, row: AuditEntry) -> AuditEntry:
-    """A replay of many as one row: how many of its batches moved, and whether it came to its end."""
+async def _with_progress(context: Context, row: AuditEntry) -> AuditEntry:
+    """Adds to the entry of a bulk replay how many events its batches replayed, and whether it has ended."""
     batches = {batch.action: batch for batch in await context.store.operations.audited_run(row.detail["run"])}
     count = batches["replay"].number if "replay" in batches else 0
     state = json.loads(batches["replay_ended"].detail or "{}")["state"] if "replay_ended" in batches else "running"

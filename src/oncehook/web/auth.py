@@ -1,7 +1,8 @@
-"""Who asks: passwords, tokens, and the sessions that a sign-in gives.
+"""Authentication: passwords, tokens, and the sessions of signed-in users.
 
-Of a password or a token only a hash is configured. A session is a signed cookie and no row: it names who signed in and
-until when. Its signature covers the hash that it was earned with, so it ends when that is changed or taken out.
+The configuration holds only hashes of passwords and tokens. A session is a signed cookie, not a row: it holds the
+user's name and an expiry time. The signature covers the hash of the credential. Changing or removing the credential
+therefore ends its sessions.
 """
 
 import asyncio
@@ -19,36 +20,36 @@ from oncehook.config.secret import resolve
 from oncehook.web.settings import ROLES, SCOPES, DashboardSettings
 
 COST = 15
-"""log2 of scrypt's N: 32 MiB and about a tenth of a second for each guess."""
+"""log2 of scrypt's N: each guess takes 32 MiB and about a tenth of a second."""
 
-NOBODY = f"scrypt:{COST}:{'A' * 22}:{'A' * 43}"
-"""The hash that an unknown name is compared with, so that it takes as long as a known one."""
+UNKNOWN_USER_HASH = f"scrypt:{COST}:{'A' * 22}:{'A' * 43}"
+"""Passwords of unknown users are compared with this hash, so that response times do not reveal which users exist."""
 
-TRIES = 10
-TRIES_SECONDS = 300.0
-"""So many failed sign-ins of one name from one address within so many seconds; then the pace is slowed down."""
+MAX_FAILURES = 10
+FAILURE_WINDOW = 300.0
+"""After MAX_FAILURES failures for one name from one address within FAILURE_WINDOW seconds, sign-ins are throttled."""
 
-PACE = 10.0
-"""Seconds from one sign-in to the next that is looked at, at the slow pace."""
+THROTTLE_INTERVAL = 10.0
+"""A throttled name and address gets one sign-in every THROTTLE_INTERVAL seconds."""
 
-MOST_WAITING, MOST_WAITING_IN_ALL = 3, 50
-"""How many sign-ins of one name from one address, and of all, wait at the slow pace; more are told to come again."""
+MAX_WAITING_PER_KEY, MAX_WAITING = 3, 50
+"""How many throttled sign-ins may wait: for one name and address, and in total. Further ones get a 429."""
 
-GUESSES, GUESSES_OF_ONE = 20, 3
-"""How many passwords may wait to be looked at: of all addresses, and of one, so that nobody fills the queue alone."""
+MAX_HASHING, MAX_HASHING_PER_ADDRESS = 20, 3
+"""How many passwords may wait to be hashed: in total, and from one address. One client cannot fill the queue."""
 
-REMEMBERED = 10_000
-RUN = "run"
-"""Who holds the token that `serve` prints."""
+MAX_REMEMBERED = 10_000
+RUN_PRINCIPAL = "run"
+"""The name of the principal that holds the token printed by `serve`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Somebody who proved who they are, and what they may do."""
+    """An authenticated user or token, and its scopes."""
 
     name: str
     scopes: frozenset[str]
-    session: str | None = None  # of a browser; a token has none
+    session: str | None = None  # None for a token
     csrf: str = ""
 
     def may(self, scope: str) -> bool:
@@ -56,11 +57,11 @@ class Principal:
 
 
 class Busy(Exception):
-    """Too many sign-ins at once."""
+    """Too many sign-ins are waiting."""
 
 
 class Session(msgspec.Struct, array_like=True):
-    """What the cookie says; its signature says that we wrote it."""
+    """The content of a session cookie."""
 
     name: str
     id: str
@@ -77,7 +78,7 @@ def hash_password(password: str, salt: bytes | None = None, cost: int = COST) ->
 
 
 def is_password(password: str, hashed: str) -> bool:
-    """In the same time for every wrong one."""
+    """Compares in constant time."""
     _, cost, salt, _ = hashed.split(":")
     return hmac.compare_digest(hash_password(password, _bytes(salt), int(cost)), hashed)
 
@@ -87,7 +88,7 @@ def make_token() -> str:
 
 
 def hash_token(token: str) -> str:
-    """A token is random and long: nobody can guess through a plain hash of it."""
+    """Hashes without a salt or a work factor: a token has 256 random bits, so it cannot be guessed."""
     return "sha256:" + hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 
@@ -103,22 +104,25 @@ def _bytes(text: str) -> bytes:
 
 
 class Access:
-    """Who may come in, by the configuration; `run_key` is of this run, and shared by its processes."""
+    """Authenticates users and tokens by the configuration.
+
+    `run_key` is a random key of this run of the service; all its processes share it.
+    """
 
     def __init__(self, settings: DashboardSettings, run_key: bytes, clock: Clock = SYSTEM) -> None:
         self.settings = settings
         self.clock = clock
         configured = settings.session_key and resolve(settings.session_key, "dashboard.session_key").encode()
         self._key = hashlib.sha256(b"session" + (configured or run_key)).digest()
-        self.is_open = not settings.users and not settings.tokens
-        self.run_token = _text(_mac(run_key, "token")) if self.is_open else None
-        # name → (hash, scopes): what each one has to prove, and what it may do then
+        self.uses_run_token = not settings.users and not settings.tokens
+        self.run_token = _text(_mac(run_key, "token")) if self.uses_run_token else None
+        # principal name → (hash of its credential, scopes)
         self._users = {f"user:{name}": (user.password, ROLES[user.role]) for name, user in settings.users.items()}
         self._tokens = {f"token:{n}": (t.token, frozenset(t.scopes)) for n, t in settings.tokens.items()}
         if self.run_token is not None:
-            self._tokens[RUN] = hash_token(self.run_token), frozenset(SCOPES)
-        self._hashing = asyncio.Semaphore(1)  # guesses wait for each other, and the door for none of them
-        self._guesses: Counter[str] = Counter()  # how many wait, by address
+            self._tokens[RUN_PRINCIPAL] = hash_token(self.run_token), frozenset(SCOPES)
+        self._hash_lock = asyncio.Semaphore(1)  # one hash at a time: sign-ins must not slow the receiver down
+        self._hashing_from: Counter[str] = Counter()  # client address → passwords that wait
         self._ended: OrderedDict[str, None] = OrderedDict()
         self.throttle = Throttle(clock)
 
@@ -126,26 +130,28 @@ class Access:
     def has_users(self) -> bool:
         return bool(self._users)
 
-    async def by_password(self, name: str, password: str, address: str = "") -> str | None:
-        """Who signed in, or None. Raises Busy when too many wait, of all or of this address."""
+    async def check_password(self, name: str, password: str, address: str = "") -> str | None:
+        """Returns the name of the user's principal, or None. Raises Busy if too many passwords wait to be hashed."""
         known = self._users.get(f"user:{name}")
-        if self._guesses.total() >= GUESSES or self._guesses[address] >= GUESSES_OF_ONE:
+        waiting = self._hashing_from
+        if waiting.total() >= MAX_HASHING or waiting[address] >= MAX_HASHING_PER_ADDRESS:
             raise Busy
-        self._guesses[address] += 1
+        self._hashing_from[address] += 1
         try:
-            async with self._hashing:
-                right = await asyncio.to_thread(is_password, password, known[0] if known else NOBODY)
+            async with self._hash_lock:
+                hashed = known[0] if known else UNKNOWN_USER_HASH
+                is_right = await asyncio.to_thread(is_password, password, hashed)
         finally:
-            self._guesses[address] -= 1
-            self._guesses += Counter()  # without those that are 0
-        return f"user:{name}" if right and known else None
+            self._hashing_from[address] -= 1
+            self._hashing_from += Counter()  # drops addresses at 0
+        return f"user:{name}" if is_right and known else None
 
-    def by_token(self, token: str) -> Principal | None:
-        given, found = hash_token(token), None
+    def check_token(self, token: str) -> Principal | None:
+        token_hash, principal = hash_token(token), None
         for name, (hashed, scopes) in self._tokens.items():
-            if hmac.compare_digest(given, hashed):
-                found = Principal(name, scopes)
-        return found
+            if hmac.compare_digest(token_hash, hashed):
+                principal = Principal(name, scopes)
+        return principal
 
     def is_run_token(self, token: str) -> bool:
         """Whether this is the token that `serve` printed."""
@@ -154,13 +160,13 @@ class Access:
     # -- sessions -------------------------------------------------------------------------------------------------
 
     def start_session(self, name: str) -> str:
-        """The value of a cookie."""
+        """Returns the value of a new session cookie."""
         until = int(self.clock.now() + self.settings.session_length)
         body = _text(msgspec.json.encode(Session(name, secrets.token_hex(16), until)))
         return f"{body}.{self._sign(name, body)}"
 
-    def by_session(self, cookie: str) -> Principal | None:
-        """Who a cookie is of; None for one that is not ours, has ended, or whose user is not there any more."""
+    def check_session(self, cookie: str) -> Principal | None:
+        """Returns the principal of a session cookie; None if it is forged, has expired, or its user was removed."""
         body, _, signature = cookie.partition(".")
         try:
             session = msgspec.json.decode(_bytes(body), type=Session)
@@ -174,10 +180,10 @@ class Access:
         return Principal(session.name, known[1], session.id, _text(_mac(self._key, f"csrf {session.id}")))
 
     def end_session(self, principal: Principal) -> None:
-        """Its cookie counts for nothing from here on, in this process; the browser forgets it everywhere."""
+        """Revokes the session in this process. The response also deletes the cookie from the browser."""
         if principal.session is not None:
             self._ended[principal.session] = None
-            while len(self._ended) > REMEMBERED:
+            while len(self._ended) > MAX_REMEMBERED:
                 self._ended.popitem(last=False)
 
     def _sign(self, name: str, body: str) -> str:
@@ -193,19 +199,20 @@ Key = tuple[str, str]
 
 
 class Failures:
-    """The last failed sign-ins of one name from one address."""
+    """The latest failed sign-ins for one name from one address."""
 
     __slots__ = ("next", "times")
 
     def __init__(self) -> None:
-        self.times: deque[float] = deque(maxlen=TRIES)
-        self.next = 0.0  # when the next sign-in is looked at, at the slow pace
+        self.times: deque[float] = deque(maxlen=MAX_FAILURES)
+        self.next = 0.0  # when the next throttled sign-in may be checked
 
 
 class Throttle:
-    """Slows down sign-ins by address and name: after TRIES failures within TRIES_SECONDS, one each PACE seconds.
+    """Throttles sign-ins by client address and name.
 
-    A right password is never rejected unread, or whoever knows a name could lock its owner out.
+    After MAX_FAILURES failures within FAILURE_WINDOW seconds, it lets one sign-in through every THROTTLE_INTERVAL
+    seconds. It never locks a user out: otherwise anyone who knows a user's name could do that.
     """
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
@@ -214,7 +221,7 @@ class Throttle:
         self._waiting = 0
 
     async def wait(self, key: Key) -> None:
-        """Return when this sign-in may be looked at. Raises Busy when too many wait."""
+        """Returns when this sign-in may be checked. Raises Busy if too many wait."""
         seconds = self._reserve(key)
         if seconds <= 0:
             return
@@ -225,23 +232,23 @@ class Throttle:
             self._waiting -= 1
 
     def _reserve(self, key: Key) -> float:
-        """Seconds until this sign-in may be looked at."""
+        """Reserves the next slot and returns the seconds until then."""
         failures, now = self._failed.get(key), self.clock.monotonic()
-        if failures is None or len(failures.times) < TRIES or failures.times[0] + TRIES_SECONDS < now:
+        if failures is None or len(failures.times) < MAX_FAILURES or failures.times[0] + FAILURE_WINDOW < now:
             return 0.0
         at = max(now, failures.next)
-        if at - now > PACE * MOST_WAITING or self._waiting >= MOST_WAITING_IN_ALL:
+        if at - now > THROTTLE_INTERVAL * MAX_WAITING_PER_KEY or self._waiting >= MAX_WAITING:
             raise Busy
-        failures.next = at + PACE
+        failures.next = at + THROTTLE_INTERVAL
         return at - now
 
     def failed(self, key: Key) -> None:
         now = self.clock.monotonic()
         failures = self._failed.setdefault(key, Failures())
         failures.times.append(now)
-        failures.next = max(failures.next, now + PACE)
+        failures.next = max(failures.next, now + THROTTLE_INTERVAL)
         self._failed.move_to_end(key)
-        while len(self._failed) > REMEMBERED:
+        while len(self._failed) > MAX_REMEMBERED:
             self._failed.popitem(last=False)
 
     def succeeded(self, key: Key) -> None:

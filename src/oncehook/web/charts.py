@@ -1,4 +1,4 @@
-"""Numbers as bars: the geometry of a chart, which a template writes as SVG."""
+"""The geometry of bar charts, which the templates draw as SVG."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ WIDTH, HEIGHT = 600, 96
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One bucket."""
+    """The bar of one time bucket."""
 
     x: float
     y: float
     width: float
     height: float
     number: int
-    told: str
+    label: str
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One series over time, ready to be drawn."""
+    """One series over time."""
 
     bars: tuple[Bar, ...]
     total: int
@@ -31,13 +31,13 @@ class Chart:
 
 
 def chart(buckets: Sequence[int], numbers: Sequence[int], seconds: int) -> Chart:
-    """A bar a bucket, as high as its share of the highest."""
+    """Makes one bar per bucket. Its height is relative to the highest bar."""
     peak = max([0, *numbers])
     step = WIDTH / max(1, len(buckets))
     bars = []
     for i, (bucket, number) in enumerate(zip(buckets, numbers, strict=True)):
         height = 0.0 if not number else max(2.0, number / peak * (HEIGHT - 4))
-        told = f"{number:,} at {_clock(bucket, seconds)}"
+        label = f"{number:,} at {_clock(bucket, seconds)}"
         bars.append(
             Bar(
                 x=round(i * step + step * 0.1, 2),
@@ -45,7 +45,7 @@ def chart(buckets: Sequence[int], numbers: Sequence[int], seconds: int) -> Chart
                 width=round(step * 0.8, 2),
                 height=round(height, 2),
                 number=number,
-                told=told,
+                label=label,
             )
         )
     first, last = (_clock(b, seconds) for b in (buckets[0], buckets[-1])) if buckets else ("", "")

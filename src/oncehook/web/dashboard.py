@@ -1,4 +1,4 @@
-"""The dashboard and the JSON API: every page and endpoint behind one guard, as an ASGI app for `serve`."""
+"""The dashboard and the JSON API as one ASGI app: every page and endpoint is behind the same guard."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from oncehook.runtime import Runtime
 from oncehook.web import filters
 from oncehook.web.api import ENDPOINTS
 from oncehook.web.auth import Access
-from oncehook.web.doctor import Doctor
+from oncehook.web.doctor import DiagnosisCache
 from oncehook.web.guard import Guard, guarded
 from oncehook.web.live import Live
 from oncehook.web.overview import Overview
@@ -32,19 +32,19 @@ PAGES: tuple[Page, ...] = (
     sources.PAGE,
     audit.PAGE,
 )
-"""In the order of the navigation."""
+"""The pages in the navigation, in its order."""
 
 UNLISTED: tuple[Page, ...] = (event.PAGE, sign_in.PAGE)
 HERE = Path(__file__).parent
 
 
 def actions() -> list[Action]:
-    """Everything that can be asked for."""
+    """Every action of every page, and every endpoint."""
     return [*(action for page in (*PAGES, *UNLISTED) for action in page.actions), *ENDPOINTS]
 
 
 class Dashboard:
-    """An ASGI app. Its streams end with `close`, its replays with `stop`."""
+    """An ASGI app. `close` ends its event streams, `stop` its replay runs."""
 
     def __init__(self, runtime: Runtime, run_key: str, *, stream_seconds: float | None = None) -> None:
         access = Access(read_dashboard(runtime.configuration.dashboard), run_key.encode())
@@ -58,7 +58,7 @@ class Dashboard:
             live=self.live,
             overview=Overview(runtime),
             runs=self.runs,
-            doctor=Doctor(runtime),
+            diagnoses=DiagnosisCache(runtime),
             pages=PAGES,
             render_template=_renderer(),
         )
@@ -66,23 +66,23 @@ class Dashboard:
             Route(action.path, guarded(context, action), methods=[action.method]) for action in actions()
         ]
         routes += [Route("/favicon.ico", _icon), Mount("/static", StaticFiles(directory=HERE / "static"))]
-        self.router = Router(routes, redirect_slashes=False, default=_nothing)
+        self.router = Router(routes, redirect_slashes=False, default=_not_found)
         self._guard = Guard(self.router, context)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._guard(scope, receive, send)
 
     def close(self) -> None:
-        """From here on nothing keeps a connection open."""
+        """Ends the event streams, so that no connection stays open."""
         self.live.stop()
 
     async def stop(self) -> None:
-        """End what runs in the background; before the store is closed."""
+        """Stops the replay runs. Call it before the store is closed."""
         await self.runs.stop()
 
 
-async def _nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    raise Problem(404, "not_found", "There is nothing at this address.")
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    raise Problem(404, "not_found", "This page does not exist.")
 
 
 async def _icon(request: Request) -> Response:
@@ -90,12 +90,12 @@ async def _icon(request: Request) -> Response:
 
 
 def _renderer() -> "filters.Render":
-    """Templates that escape whatever they are given, and fail on a name that they are not given."""
+    """Makes the template renderer. Templates escape every value, and fail on an undefined name."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        finalize=filters.shown,
+        finalize=filters.finalize,
         trim_blocks=True,
         lstrip_blocks=True,
         auto_reload=False,

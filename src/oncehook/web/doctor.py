@@ -1,4 +1,4 @@
-"""What is known of refused deliveries and of secrets, for the page of sources: asked for now and then."""
+"""The doctor's findings on rejected deliveries and the use of secrets, cached for the page of sources."""
 
 import asyncio
 from typing import Any
@@ -8,30 +8,30 @@ from oncehook.operations.doctor import examine
 from oncehook.operations.rotation import list_secrets
 from oncehook.runtime import Runtime
 
-FRESH = 2.0
-"""Seconds for which an answer is as good as a new one."""
+MAX_AGE = 2.0
+"""Seconds after which the cache is refreshed."""
 
 
-class Doctor:
-    """The last kept sample of each source with the doctor's word on it, and when each secret was last used."""
+class DiagnosisCache:
+    """The newest rejection sample of each source with the doctor's findings, and when each secret was last used."""
 
     def __init__(self, runtime: Runtime, clock: Clock = SYSTEM) -> None:
         self.runtime = runtime
         self.clock = clock
-        self._asking = asyncio.Lock()
-        self._asked = float("-inf")
+        self._lock = asyncio.Lock()
+        self._refreshed = float("-inf")
         self._cases: dict[str, dict[str, Any]] = {}
         self._secrets: dict[str, list[dict[str, Any]]] = {}
 
-    async def look(self) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-        """By source: its last refusal, and its secrets."""
-        async with self._asking:
-            if self.clock.monotonic() - self._asked >= FRESH:
-                await self._look()
-                self._asked = self.clock.monotonic()
+    async def get(self) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
+        """Returns two mappings by source: its newest rejection sample, and its secrets."""
+        async with self._lock:
+            if self.clock.monotonic() - self._refreshed >= MAX_AGE:
+                await self._refresh()
+                self._refreshed = self.clock.monotonic()
             return self._cases, self._secrets
 
-    async def _look(self) -> None:
+    async def _refresh(self) -> None:
         store, sources = self.runtime.store, self.runtime.sources
         cases = dict(self._cases)
         for name in sources:

@@ -1,4 +1,7 @@
-"""Lists of effects, newest first, that stay quick however many there are, as those of events do."""
+"""Pages of effects, newest first, and replays of failed effects, shared by the dashboard and the API.
+
+As in `listing.py`, the time of a query does not grow with the number of effects.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,15 +13,15 @@ from starlette.requests import Request
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.effect import EffectFilter, EffectState, StoredEffect
 from oncehook.store.protocols import EffectStore
-from oncehook.web.page import Context, Problem, check_texts, number, principal
+from oncehook.web.page import Context, Problem, check_texts, parse_id, principal
 
 PAGE = 50
 WINDOW = 20_000
 SECONDS = 1.0
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A filter as it is asked for: texts only, and empty ones count for nothing."""
+class EffectFilterForm(msgspec.Struct, frozen=True):
+    """A filter as text fields, from a URL or a form. Empty fields are ignored."""
 
     status: str = ""
     source: str = ""
@@ -27,90 +30,92 @@ class Asked(msgspec.Struct, frozen=True):
     receipt: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Asked":
-        return cls(**{name: str(given.get(name) or "").strip() for name in cls.__struct_fields__})
+    def of(cls, values: Mapping[str, Any]) -> "EffectFilterForm":
+        return cls(**{name: str(values.get(name) or "").strip() for name in cls.__struct_fields__})
 
-    def filter(self) -> EffectFilter:
-        """Raises Problem for what cannot be meant."""
-        given = self.given()
-        check_texts(given)
+    def parse(self) -> EffectFilter:
+        """Returns the filter. Raises Problem if a field is not valid."""
+        fields = self.non_empty()
+        check_texts(fields)
         if self.status and self.status not in set(EffectState):
-            raise Problem(422, "bad_filter", f"status is not one of {', '.join(EffectState)}.")
-        receipt = number(self.receipt) if self.receipt else None
+            raise Problem(422, "bad_filter", f"status must be one of {', '.join(EffectState)}.")
+        receipt = parse_id(self.receipt) if self.receipt else None
         if self.receipt and receipt is None:
-            raise Problem(422, "bad_filter", "receipt is not a number.")
-        return EffectFilter(**{**given, "receipt": receipt})  # type: ignore[arg-type]
+            raise Problem(422, "bad_filter", "receipt must be a number.")
+        return EffectFilter(**{**fields, "receipt": receipt})  # type: ignore[arg-type]
 
-    def given(self) -> dict[str, str]:
-        """Only what was asked for."""
+    def non_empty(self) -> dict[str, str]:
+        """The fields that are set."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A page: what was found, the id to go on before, and whether looking stopped for time and not for room."""
+class EffectPage:
+    """A page of effects. `next` is the cursor of the next page; `is_partial` means that the search ran out of time."""
 
     rows: list[StoredEffect]
     next: int | None = None
     is_partial: bool = False
 
 
-async def list_effects(effects: EffectStore, wanted: EffectFilter, before: int | None, limit: int = PAGE) -> Listing:
-    """The next page. What an index leads to is asked for as it is, everything else in windows, for a second."""
-    if wanted == EffectFilter() or wanted.receipt is not None or wanted.status == EffectState.FAILED.value:
-        return _page(await effects.find(wanted, limit=limit + 1, before=before), limit)
+async def list_effects(
+    effects: EffectStore, condition: EffectFilter, before: int | None, limit: int = PAGE
+) -> EffectPage:
+    """Returns the page before `before`. A filter without an index is searched in windows, for up to SECONDS seconds."""
+    if condition == EffectFilter() or condition.receipt is not None or condition.status == EffectState.FAILED.value:
+        return _page(await effects.find(condition, limit=limit + 1, before=before), limit)
     deadline = SYSTEM.monotonic() + SECONDS
     if before is None:
         newest = await effects.find(EffectFilter(), limit=1)
         before = newest[0].id + 1 if newest else 0
-    found: list[StoredEffect] = []
+    rows: list[StoredEffect] = []
     while before > 0:
         end = max(0, before - WINDOW)
-        found += await effects.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
-        if len(found) > limit:
-            return _page(found, limit)
+        rows += await effects.find(condition, limit=limit + 1 - len(rows), before=before, down_to=end)
+        if len(rows) > limit:
+            return _page(rows, limit)
         if SYSTEM.monotonic() > deadline and end:
-            return Listing(found, end, is_partial=True)
+            return EffectPage(rows, end, is_partial=True)
         before = end
-    return Listing(found)
+    return EffectPage(rows)
 
 
-def _page(found: list[StoredEffect], limit: int) -> Listing:
-    return Listing(found[:limit], found[limit - 1].id if len(found) > limit else None)
+def _page(rows: list[StoredEffect], limit: int) -> EffectPage:
+    return EffectPage(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
 
 
 def read_cursor(text: str | None) -> int | None:
     if not text:
         return None
-    found = number(text)
-    if found is None:
-        raise Problem(400, "bad_cursor", "The cursor is not one of ours: start at the first page.")
-    return found
+    cursor = parse_id(text)
+    if cursor is None:
+        raise Problem(400, "bad_cursor", "The cursor is not valid. Start at the first page.")
+    return cursor
 
 
-async def find(context: Context, request: Request) -> StoredEffect:
-    named = number(request.path_params["effect"])
-    found = await context.store.effects.find(EffectFilter(ids=(named,)), limit=1) if named is not None else []
-    if not found:
-        raise Problem(404, "not_found", "There is no such effect: it was never here, or its time is over.")
-    return found[0]
+async def find_effect(context: Context, request: Request) -> StoredEffect:
+    id = parse_id(request.path_params["effect"])
+    rows = await context.store.effects.find(EffectFilter(ids=(id,)), limit=1) if id is not None else []
+    if not rows:
+        raise Problem(404, "not_found", "Effect not found. It does not exist, or its retention period has ended.")
+    return rows[0]
 
 
-async def try_again(context: Context, request: Request) -> int:
-    """Have one failed effect performed again, or say why not."""
-    row = await find(context, request)
+async def replay_effect(context: Context, request: Request) -> int:
+    """Replays one failed effect and returns its id. Raises Problem if it cannot be replayed."""
+    row = await find_effect(context, request)
     if not await context.store.effects.replay([row.id], principal(request).name):
         why = "its arguments were erased" if row.status == EffectState.FAILED.value else f"it is {row.status}"
-        raise Problem(409, "not_replayable", f"It was not replayed: {why}.")
-    wake(context)
+        raise Problem(409, "not_replayable", f"The effect was not replayed: {why}.")
+    wake_relay(context)
     return row.id
 
 
-def wake(context: Context) -> None:
+def wake_relay(context: Context) -> None:
     if context.runtime.relay is not None:
         context.runtime.relay.wake()
 
 
-def selected(asked: Asked) -> EffectFilter:
-    """The failed ones of a source and a target."""
-    return Asked(source=asked.source, target=asked.target, status=EffectState.FAILED.value).filter()
+def failed_effects(form: EffectFilterForm) -> EffectFilter:
+    """The filter that selects the failed effects of the form's source and target."""
+    return EffectFilterForm(source=form.source, target=form.target, status=EffectState.FAILED.value).parse()

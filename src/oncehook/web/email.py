@@ -1,4 +1,4 @@
-"""Suppressions of email addresses, as the pages and the API list and change them."""
+"""Lists, adds and removes email suppressions, for the dashboard and the API."""
 
 from typing import Any
 
@@ -7,15 +7,19 @@ from starlette.requests import Request
 from oncehook.web.page import Context, Problem, check_texts, principal
 
 
-async def look(context: Context, search: str, after: str, limit: int) -> tuple[list[dict[str, Any]], str | None]:
-    """A page, and where the next one begins."""
+async def list_suppressions(
+    context: Context, search: str, after: str, limit: int
+) -> tuple[list[dict[str, Any]], str | None]:
+    """Returns a page of suppressions by address, and the cursor of the next page."""
     check_texts({"search": search, "cursor": after})
     rows = await context.runtime.email.suppressions(after=after, limit=limit + 1, search=search)
     return rows[:limit], rows[limit - 1]["address"] if len(rows) > limit else None
 
 
-async def change(context: Context, request: Request, address: str, note: str, *, remove: bool) -> dict[str, Any]:
-    """Add or lift a suppression, and record who did. Raises Problem for what is no address."""
+async def change_suppression(
+    context: Context, request: Request, address: str, note: str, *, remove: bool
+) -> dict[str, Any]:
+    """Adds or removes a suppression and records the actor. Raises Problem if `address` is not an email address."""
     address, note = address.strip(), note.strip()
     check_texts({"address": address, "note": note}, 500)
     email = context.runtime.email
@@ -24,4 +28,4 @@ async def change(context: Context, request: Request, address: str, note: str, *,
             address, actor=principal(request).name, note=note or None
         )
     except ValueError:
-        raise Problem(422, "bad_address", "This is not an email address.") from None
+        raise Problem(422, "bad_address", "This is not a valid email address.") from None

@@ -1,4 +1,4 @@
-"""One event, as the pages and the API find it, download its body and run its retry."""
+"""Finds one event, returns its raw payload and runs its retry, for the dashboard and the API."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -6,22 +6,25 @@ from starlette.responses import Response
 from oncehook.model.receipt import Receipt
 from oncehook.operations.replay import retry_now
 from oncehook.store.rows import Selection
-from oncehook.web.page import Context, Problem, number, principal
+from oncehook.web.page import Context, Problem, parse_id, principal
 
-EFFECTS = 100
+MAX_EFFECTS = 100
+"""How many effects of one event are shown."""
 
-
-async def find(context: Context, request: Request) -> Receipt:
-    named = number(request.path_params["receipt"])
-    found = None if named is None else await context.store.receipts.get(named)
-    if found is None:
-        raise Problem(404, "not_found", "There is no such event: it was never here, or its window is over.")
-    return found
+CHANGED = "its status changed during the request"
 
 
-async def raw(context: Context, request: Request) -> Response:
-    """The exact bytes: to be saved, never to be shown by a browser as anything."""
-    receipt = await find(context, request)
+async def find_event(context: Context, request: Request) -> Receipt:
+    id = parse_id(request.path_params["receipt"])
+    receipt = None if id is None else await context.store.receipts.get(id)
+    if receipt is None:
+        raise Problem(404, "not_found", "Event not found. It does not exist, or its receipt was pruned.")
+    return receipt
+
+
+async def download_payload(context: Context, request: Request) -> Response:
+    """Returns the exact bytes as a download, which no browser renders."""
+    receipt = await find_event(context, request)
     payload = await context.store.receipts.payload(receipt.receipt)
     if payload is None:
         raise Problem(404, "not_found", "The payload of this event was pruned or erased.")
@@ -29,9 +32,10 @@ async def raw(context: Context, request: Request) -> Response:
     return Response(payload.body, headers=headers, media_type="text/plain; charset=utf-8")
 
 
-async def run_now(context: Context, request: Request, receipt: Receipt) -> None:
-    """Make its waiting retry due now, or say why not."""
-    done = await retry_now(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
-    if not done.count:
-        raise Problem(409, "not_retrying", f"It has no retry to run now: {next(iter(done.left), 'changed meanwhile')}.")
+async def run_retry_now(context: Context, request: Request, receipt: Receipt) -> None:
+    """Makes the event's next attempt due now. Raises Problem if the event is not waiting for a retry."""
+    result = await retry_now(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
+    if not result.count:
+        reason = next(iter(result.left), CHANGED)
+        raise Problem(409, "not_retrying", f"The event is not waiting for a retry: {reason}.")
     context.runtime.wake_worker()

@@ -1,4 +1,4 @@
-"""How templates write times, durations and numbers, and how they write everything else: visibly."""
+"""Template filters for times, durations and numbers. Hidden characters in any value are escaped visibly."""
 
 import re
 from collections.abc import Callable
@@ -18,31 +18,31 @@ CHART_SIZE = (WIDTH, HEIGHT)
 STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
-def shown(value: Any) -> Any:
-    """What every value of a template goes through: a sender's text cannot hide, nor turn a line around."""
+def finalize(value: Any) -> Any:
+    """Runs on every value in a template. It makes hidden and direction-changing characters visible."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return visible(value)
     return "" if value is None else value
 
 
 def when(value: datetime | str | None) -> Markup:
-    """A time, as a `time` element: UTC to the second, the whole of it for machines and on hover."""
+    """A `time` element: UTC to the second. The attributes have the full precision."""
     at = parse_time(value) if isinstance(value, str) else value
     if at is None:
         return Markup("–")
-    whole = rfc3339(at) or ""
-    year, told = whole[:5], whole[5:19].replace("T", " ")
-    return Markup('<time datetime="{0}" title="{0}"><span class="year">{1}</span>{2}</time>').format(whole, year, told)
+    full = rfc3339(at) or ""
+    year, rest = full[:5], full[5:19].replace("T", " ")
+    return Markup('<time datetime="{0}" title="{0}"><span class="year">{1}</span>{2}</time>').format(full, year, rest)
 
 
 def ago(value: datetime | str | None) -> Markup:
-    """How long ago, which a script keeps current."""
+    """A `time` element such as "3m ago"."""
     at = parse_time(value) if isinstance(value, str) else value
     if at is None:
         return Markup("–")
     seconds = max(0.0, (SYSTEM.datetime() - at).total_seconds())
-    whole = rfc3339(at) or ""
-    return Markup('<time datetime="{0}" title="{0}">{1} ago</time>').format(whole, span(seconds, least="1s"))
+    full = rfc3339(at) or ""
+    return Markup('<time datetime="{0}" title="{0}">{1} ago</time>').format(full, span(seconds, least="1s"))
 
 
 def span(seconds: float | None, least: str = "<1s") -> str:
@@ -53,16 +53,16 @@ def span(seconds: float | None, least: str = "<1s") -> str:
 
 
 def code(value: str) -> Markup:
-    """A sentence in which `names` stand between backticks: those as code, and a short one on one line."""
+    """Turns `names` in backticks into code elements. Short ones do not wrap."""
 
-    def marked(found: re.Match[str]) -> str:
-        return f'<code class="{"nowrap" if len(found[1]) < 40 else ""}">{found[1]}</code>'
+    def element(match: re.Match[str]) -> str:
+        return f'<code class="{"nowrap" if len(match[1]) < 40 else ""}">{match[1]}</code>'
 
-    return Markup(re.sub("`([^`]+)`", marked, str(escape(visible(value)))))  # noqa: S704  # what it holds is escaped
+    return Markup(re.sub("`([^`]+)`", element, str(escape(visible(value)))))  # noqa: S704  # the text is escaped
 
 
-def exactly(value: str) -> Markup:
-    """The value of a field, which a form sends back: escaped, and nothing of it written out."""
+def verbatim(value: str) -> Markup:
+    """The value of a form field: HTML-escaped only, so that the form sends it back unchanged."""
     return escape(value)
 
 
@@ -75,7 +75,7 @@ def number(value: int) -> str:
 
 
 def up_to(value: int, most: int) -> str:
-    """A count that stops at `most`."""
+    """A count, or `most` with a plus sign if it is at least that."""
     return f"{value:,}" if value < most else f"{most:,}+"
 
 
@@ -83,9 +83,9 @@ def size(value: int) -> str:
     return f"{value / 2**20:g} MiB" if value >= 2**20 else f"{value / 1024:.1f} KiB" if value >= 1024 else f"{value} B"
 
 
-def noun(value: int, word: str) -> str:
+def noun(value: int, singular: str) -> str:
     """1 event, 1,204 events."""
-    return f"{value:,} {word}{'s' * (value != 1)}"
+    return f"{value:,} {singular}{'s' * (value != 1)}"
 
 
 FILTERS: dict[str, Callable[..., Any]] = {
@@ -97,6 +97,6 @@ FILTERS: dict[str, Callable[..., Any]] = {
     "up_to": up_to,
     "size": size,
     "noun": noun,
-    "exactly": exactly,
+    "verbatim": verbatim,
     "code": code,
 }

@@ -1,8 +1,8 @@
-"""Around every page and every endpoint: who asks, may they, and was it they who asked?
+"""Authentication, authorization and CSRF protection around every page and endpoint.
 
-Nothing behind it is reached by a stranger, whatever the path, but the sign-in page and the static files. Every request
-that is not GET or HEAD must come from a page of ours: by its `Origin`, and by the session's form token. A program's
-token stands in a header that no other site can make a browser send, so it needs neither.
+Without credentials, a client reaches only the sign-in page and the static files. A request that is not GET or HEAD must
+come from a page of this dashboard: the guard checks its `Origin` header and the session's form token. A bearer token
+needs neither, because another site cannot make a browser send that header.
 """
 
 import asyncio
@@ -19,17 +19,17 @@ from starlette.responses import RedirectResponse, Response
 from oncehook.model.errors import Unavailable
 from oncehook.observability import signals
 from oncehook.receiver.request import Message, Receive, Scope, Send
-from oncehook.web.auth import RUN, Access, Principal
+from oncehook.web.auth import RUN_PRINCIPAL, Access, Principal
 from oncehook.web.hosts import is_known_host
 from oncehook.web.page import ROOT, Action, Context, Problem
 
 COOKIE = "oncehook_session"
 COOKIE_OVER_HTTPS = "__Host-oncehook_session"
-"""A browser takes this name only from this very host, over HTTPS: no other host of the domain can set it."""
+"""Browsers accept a `__Host-` cookie only from this exact host over HTTPS. Other hosts of the domain cannot set it."""
 
 SAFE = ("GET", "HEAD")
-LARGEST = 64 * 1024
-"""Bytes of a form or a JSON body."""
+MAX_BODY = 64 * 1024
+"""Maximum bytes of a form or a JSON body."""
 
 HEADERS = [
     (
@@ -49,13 +49,13 @@ def is_api(path: str) -> bool:
     return path.startswith("/api/")
 
 
-def is_open(path: str) -> bool:
-    """What a stranger may ask for."""
+def is_public(path: str) -> bool:
+    """Whether the path needs no authentication."""
     return path in ("/sign-in", "/favicon.ico") or path.startswith("/static/")
 
 
 class Guard:
-    """An ASGI app around the router: every answer leaves with the same headers, and every failure as a problem."""
+    """An ASGI app around the router. It adds security headers and turns every exception into a Problem response."""
 
     def __init__(self, app: App, context: Context) -> None:
         self.app = app
@@ -63,7 +63,7 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        scope["app"] = self  # so that the router raises what it cannot answer
+        scope["app"] = self  # makes the router raise HTTPException instead of responding itself
         started = False
 
         async def send_on(message: Message) -> None:
@@ -72,13 +72,13 @@ class Guard:
                 started = True
                 headers = list(message["headers"])
                 if not scope["path"].startswith("/static/"):
-                    headers.append((b"cache-control", b"no-store"))  # what is here is not for a shared machine's disk
+                    headers.append((b"cache-control", b"no-store"))  # pages hold payloads: keep them out of caches
                 message["headers"] = headers + HEADERS
             await send(message)
 
         try:
-            refusal = await self._admit(request)
-            if refusal is None:
+            response = await self._admit(request)
+            if response is None:
                 await self.app(scope, receive, send_on)
                 return
         except ClientDisconnect:
@@ -86,20 +86,20 @@ class Guard:
         except Exception as error:
             if started:
                 raise
-            refusal = self._tell(request, as_problem(error))
-        await refusal(scope, receive, send_on)
+            response = self._problem_response(request, as_problem(error))
+        await response(scope, receive, send_on)
 
     async def _admit(self, request: Request) -> Response | None:
-        """Who asks is in the scope from here on; an answer for whom nothing is done."""
-        principal = who(self.context.access, request)
+        """Puts the principal into the scope. Returns None to admit the request, or the response that ends it."""
+        principal = authenticate(self.context.access, request)
         request.scope["principal"] = principal
         path, query = request.scope["path"], request.scope["query_string"].decode("latin-1")
-        is_known = principal is not None or is_open(path)
-        if is_known and request.method not in SAFE and not bearer(request):
+        is_admitted = principal is not None or is_public(path)
+        if is_admitted and request.method not in SAFE and not bearer(request):
             check_origin(request, self.context.access.settings.origin)
         if path == "/" and request.method in SAFE and request.query_params.get("token"):
-            return await self._by_address(request)
-        if is_known:
+            return await self._sign_in_by_url(request)
+        if is_admitted:
             return None
         if is_api(path) or request.method not in SAFE:
             raise Problem(
@@ -108,24 +108,27 @@ class Guard:
                 "Sign in, or send a token: Authorization: Bearer …",
                 headers={"www-authenticate": "Bearer"},
             )
-        wanted = path + (f"?{query}" if query else "")
-        to = "/sign-in" + (f"?next={quote(wanted)}" if wanted != "/" else "")
-        shown = request.scope.get(ROOT, "") + to  # for whoever does not follow, as curl
-        told = f"This is Oncehook's dashboard. Sign in first: {shown}\n"
-        return Response(told, 303, {"location": to}, "text/plain")
+        target = path + (f"?{query}" if query else "")
+        sign_in = "/sign-in" + (f"?next={quote(target)}" if target != "/" else "")
+        text = f"This is the Oncehook dashboard. Sign in at {request.scope.get(ROOT, '')}{sign_in}\n"  # for curl
+        return Response(text, 303, {"location": sign_in}, "text/plain")
 
-    async def _by_address(self, request: Request) -> Response:
-        """The printed address: its token becomes a session, and leaves the address bar."""
-        access, address = self.context.access, self.context.client(request)
+    async def _sign_in_by_url(self, request: Request) -> Response:
+        """Signs in with the URL that `serve` printed, and redirects so that the token leaves the address bar."""
+        access, address = self.context.access, self.context.client_address(request)
         if request.headers.get("sec-fetch-site") == "cross-site":
-            raise Problem(403, "foreign_origin", "A page of another site led here. Paste the address instead.")
+            raise Problem(
+                403,
+                "foreign_origin",
+                "This link was opened from another site. Paste the URL into the address bar instead.",
+            )
         if not access.is_run_token(request.query_params["token"]):
             signals.emit("sign_in_failed", address=address)
             return RedirectResponse("/sign-in?wrong=token", 303)
-        await self.context.store.operations.audit(RUN, "sign_in", {"address": address})
-        return signed_in(access, request, RUN, "/")
+        await self.context.store.operations.audit(RUN_PRINCIPAL, "sign_in", {"address": address})
+        return start_session(access, request, RUN_PRINCIPAL, "/")
 
-    def _tell(self, request: Request, problem: Problem) -> Response:
+    def _problem_response(self, request: Request, problem: Problem) -> Response:
         if is_api(request.scope["path"]):
             body = msgspec.json.encode({"error": {"code": problem.code, "message": problem.message}})
             return Response(body, problem.status, problem.headers, "application/json")
@@ -134,13 +137,13 @@ class Guard:
         return response
 
 
-def who(access: Access, request: Request) -> Principal | None:
-    """By a token in the header, else by a session's cookie."""
+def authenticate(access: Access, request: Request) -> Principal | None:
+    """Authenticates by the bearer token, else by the session cookie."""
     token = bearer(request)
     if token is not None:
-        return access.by_token(token)
+        return access.check_token(token)
     cookie = request.cookies.get(cookie_name(request, access.settings.public_url))
-    return access.by_session(cookie) if cookie else None
+    return access.check_session(cookie) if cookie else None
 
 
 def bearer(request: Request) -> str | None:
@@ -149,17 +152,17 @@ def bearer(request: Request) -> str | None:
 
 
 def check_origin(request: Request, public_origin: str | None) -> None:
-    """A browser says where a request was made; one that was not made here, or does not say, is refused."""
+    """Rejects a request whose `Origin` header is missing or names another site."""
     origin = request.headers.get("origin", "").lower()
     host = request.headers.get("host", "").lower()
     if origin not in (f"http://{host}", f"https://{host}", public_origin) or not host:
-        raise Problem(403, "foreign_origin", "This request does not come from a page of this dashboard.")
+        raise Problem(403, "foreign_origin", "This request was not sent from a page of this dashboard.")
     if origin != public_origin and not is_known_host(host, public_origin):
-        told = f"Set dashboard.public_url to {origin}, or open the dashboard under the address of this machine."
-        raise Problem(403, "foreign_origin", f"{host} is not known to be a name of this dashboard. {told}")
+        remedy = f"Set dashboard.public_url to {origin}, or open the dashboard by IP address."
+        raise Problem(403, "foreign_origin", f"{host} is not a configured host name of this dashboard. {remedy}")
 
 
-def signed_in(access: Access, request: Request, name: str, to: str) -> Response:
+def start_session(access: Access, request: Request, name: str, to: str) -> Response:
     response = RedirectResponse(to, 303)
     response.set_cookie(
         cookie_name(request, access.settings.public_url),
@@ -177,17 +180,19 @@ def cookie_name(request: Request, public_url: str | None) -> str:
 
 
 def is_https(request: Request, public_url: str | None) -> bool:
-    forwarded = request.headers.get("x-forwarded-proto", "") == "https"  # a lie harms only who tells it
+    forwarded = (
+        request.headers.get("x-forwarded-proto", "") == "https"
+    )  # a client that forges it affects only its own cookie
     return forwarded or request.scope["scheme"] == "https" or (public_url or "").startswith("https:")
 
 
 def guarded(context: Context, action: Action) -> Callable[[Request], Awaitable[Response]]:
-    """The action as the router calls it: only for whom it is, and with its body read and checked."""
+    """Wraps an action for the router: checks the scope, reads the body and checks the form token."""
 
     async def endpoint(request: Request) -> Response:
         principal: Principal | None = request.scope["principal"]
         if action.scope is not None and (principal is None or not principal.may(action.scope)):
-            raise Problem(403, "forbidden", f"This needs the scope “{action.scope}”, which you do not have.")
+            raise Problem(403, "forbidden", f"Your account does not have the scope “{action.scope}”.")
         if action.method not in SAFE:
             body = await read_body(request, context.runtime.settings.receive_timeout)
             if is_api(action.path):
@@ -201,13 +206,15 @@ def guarded(context: Context, action: Action) -> Callable[[Request], Awaitable[R
     return endpoint
 
 
-def check_form_token(principal: Principal | None, given: str) -> None:
+def check_form_token(principal: Principal | None, token: str) -> None:
     if (
         principal is not None
         and principal.session is not None
-        and not hmac.compare_digest(given.encode("utf-8", "replace"), principal.csrf.encode())
+        and not hmac.compare_digest(token.encode("utf-8", "replace"), principal.csrf.encode())
     ):
-        raise Problem(403, "form_expired", "This form is of another session. Go back, load the page again, and retry.")
+        raise Problem(
+            403, "form_expired", "This form belongs to an expired session. Go back, reload the page and try again."
+        )
 
 
 async def read_body(request: Request, seconds: float) -> bytes:
@@ -216,10 +223,10 @@ async def read_body(request: Request, seconds: float) -> bytes:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > LARGEST:
-                    raise Problem(413, "too_large", "The body is larger than any form here.", headers=_CLOSE)
+                if len(body) > MAX_BODY:
+                    raise Problem(413, "too_large", "The request body is too large.", headers=_CLOSE)
     except TimeoutError:
-        raise Problem(408, "timeout", "The body did not arrive in time.", headers=_CLOSE) from None
+        raise Problem(408, "timeout", "The request body did not arrive in time.", headers=_CLOSE) from None
     return body
 
 
@@ -232,7 +239,7 @@ def read_form(request: Request, body: bytes) -> dict[str, str]:
     try:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=100))
     except ValueError:
-        raise Problem(400, "malformed", "The form cannot be read.") from None
+        raise Problem(400, "malformed", "The form is malformed.") from None
 
 
 def read_json(request: Request, body: bytes) -> bytes:
@@ -246,18 +253,18 @@ def _media_type(request: Request) -> str:
 
 
 def as_problem(error: Exception) -> Problem:
-    """What may be told of an error: ours as they are, others not at all."""
+    """Maps any exception to a Problem. The details of unexpected exceptions go to the log only."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Unavailable):
         signals.emit("dashboard_database_unavailable", detail=error.detail)
-        told = "The database does not answer now. Try again."
-        return Problem(503, "unavailable", told, headers={"retry-after": str(error.retry_after)})
+        message = "The database is not available. Try again in a moment."
+        return Problem(503, "unavailable", message, headers={"retry-after": str(error.retry_after)})
     if isinstance(error, HTTPException):
         code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "malformed")
-        sentences = {404: "There is nothing at this address.", 405: "This address is not asked that way."}
-        told = sentences.get(error.status_code, "It cannot be read.")
-        return Problem(error.status_code, code, told, headers=error.headers)
-    where = "".join(traceback.format_tb(error.__traceback__))
-    signals.emit("dashboard_failed", error=type(error).__name__, traceback=where)
-    return Problem(500, "internal", "This is a bug of Oncehook's own; the log has where. Please report it.")
+        messages = {404: "This page does not exist.", 405: "This URL does not support that method."}
+        message = messages.get(error.status_code, "The request is malformed.")
+        return Problem(error.status_code, code, message, headers=error.headers)
+    frames = "".join(traceback.format_tb(error.__traceback__))
+    signals.emit("dashboard_failed", error=type(error).__name__, traceback=frames)
+    return Problem(500, "internal", "This is a bug in Oncehook. The log has the traceback; please report it.")

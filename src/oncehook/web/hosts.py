@@ -1,7 +1,7 @@
-"""Which names in a `Host` header are this service's own.
+"""Protection against DNS rebinding: which names in a `Host` header belong to this service.
 
-A page of another site can give its own name the address of this machine (DNS rebinding), and a browser then takes this
-service for a part of that site. It cannot do that with an address, with `localhost`, or with a name without a dot.
+Another site can point its own domain at this machine's address. A browser then treats this service as part of that
+site. The attack does not work with an IP address, with `localhost`, or with a name without a dot.
 """
 
 import re
@@ -12,7 +12,7 @@ _ADDRESS = re.compile(r"\[[0-9a-f:.]+\]|[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 
 
 def is_known_host(host: str, public_url: str | None) -> bool:
-    """Whether `host`, a `Host` header in lower case, is an address, a local name, or the host of `public_url`."""
+    """Whether `host`, a lower-case `Host` header, is an IP address, a local name, or the host of `public_url`."""
     match = _NAME.fullmatch(host)
     if match is None:
         return False

@@ -1,8 +1,8 @@
-"""Lists of events, newest first, that stay quick however many there are.
+"""Pages of events, newest first. The time of a query does not grow with the number of events.
 
-What an index leads to (an object, an id, the dead letters) is asked for as it is. Everything else is looked for in
-windows of the newest receipts, one after the other, until the page is full or its time is up; then the page says how
-far it has looked, and goes on from there when it is asked to.
+Filters that an index covers (object, id, dead letters) run as one query. Every other filter is searched in windows of
+receipts, from the newest backwards, until the page is full or SECONDS have passed. The page then shows how far back it
+searched, and the next page continues from there.
 """
 
 import base64
@@ -21,75 +21,81 @@ from oncehook.model.values import duration
 from oncehook.providers.expressions import parse_time
 from oncehook.store.operator_protocols import ReceiptStore
 from oncehook.store.rows import Place
-from oncehook.web.page import Problem, check_texts
+from oncehook.web.page import Problem, check_texts, parse_id
 
 PAGE = 50
 WINDOW = 20_000
-WINDOW_OF_BODIES = 1_000
+SEARCH_WINDOW = 1_000
 SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Listing:
-    """A page of a list: what was found, where to go on, and how far it has looked if that is further."""
+class EventPage:
+    """A page of events, and the cursor of the next page."""
 
     receipts: list[Receipt]
     next: Place | None = None
-    looked_to: str | None = None  # set where it stopped for time, not for room
+    searched_to: str | None = None  # set if the search ran out of time before the page was full
 
 
-async def list_events(receipts: ReceiptStore, wanted: Filter, before: Place | None, limit: int = PAGE) -> Listing:
-    """The next page after `before`."""
-    if wanted.object is not None or wanted.event_id is not None or wanted.status in (State.FAILED.value, UNHANDLED):
-        return _page(await receipts.find(wanted, limit=limit + 1, before=before), limit)
-    if _by_time_alone(wanted):
-        return _page(await receipts.find(wanted, limit=limit + 1, before=before), limit)
-    return await _through_windows(receipts, wanted, before, limit)
+async def list_events(receipts: ReceiptStore, condition: Filter, before: Place | None, limit: int = PAGE) -> EventPage:
+    """Returns the newest events that match `condition` and are older than `before`."""
+    if _is_indexed(condition):
+        return _page(await receipts.find(condition, limit=limit + 1, before=before), limit)
+    return await _search_windows(receipts, condition, before, limit)
 
 
-def _by_time_alone(wanted: Filter) -> bool:
-    return wanted == Filter(since=wanted.since, until=wanted.until)
+def _is_indexed(condition: Filter) -> bool:
+    if condition.object is not None or condition.event_id is not None:
+        return True
+    if condition.status in (State.FAILED.value, UNHANDLED):
+        return True
+    return condition == Filter(since=condition.since, until=condition.until)
 
 
-def _page(found: list[Receipt], limit: int) -> Listing:
-    return Listing(found[:limit], place(found[limit - 1]) if len(found) > limit else None)
+def _page(rows: list[Receipt], limit: int) -> EventPage:
+    return EventPage(rows[:limit], position(rows[limit - 1]) if len(rows) > limit else None)
 
 
-async def _through_windows(receipts: ReceiptStore, wanted: Filter, before: Place | None, limit: int) -> Listing:
-    size = WINDOW if wanted.search is None else WINDOW_OF_BODIES
+async def _search_windows(receipts: ReceiptStore, condition: Filter, before: Place | None, limit: int) -> EventPage:
+    size = WINDOW if condition.search is None else SEARCH_WINDOW
     deadline = SYSTEM.monotonic() + SECONDS
-    found: list[Receipt] = []
+    rows: list[Receipt] = []
     while True:
-        end = await receipts.window_end(wanted, before=before, size=size)
-        found += await receipts.find(wanted, limit=limit + 1 - len(found), before=before, down_to=end)
-        if len(found) > limit:
-            return _page(found, limit)
+        end = await receipts.window_end(condition, before=before, size=size)
+        rows += await receipts.find(condition, limit=limit + 1 - len(rows), before=before, down_to=end)
+        if len(rows) > limit:
+            return _page(rows, limit)
         if end is None:
-            return Listing(found)
+            return EventPage(rows)
         if SYSTEM.monotonic() > deadline:
-            return Listing(found, end, end[0])
+            return EventPage(rows, end, end[0])
         before = end
 
 
-async def exactly(receipts: ReceiptStore, text: str) -> list[Receipt]:
-    """The events that a text names: by receipt, or by the sender's id."""
-    named = await receipts.by_event_id(text, limit=10)
-    if text.isascii() and text.isdigit() and len(text) < 19:
-        one = await receipts.get(int(text))
-        named += [one] if one is not None and one not in named else []
-    return named
+async def find_by_id(receipts: ReceiptStore, text: str) -> list[Receipt]:
+    """The events whose receipt number or event id is `text`."""
+    matches = await receipts.by_event_id(text, limit=10)
+    number = parse_id(text)
+    if number is not None:
+        receipt = await receipts.get(number)
+        matches += [receipt] if receipt is not None and receipt not in matches else []
+    return matches
 
 
-def place(receipt: Receipt) -> Place:
+def position(receipt: Receipt) -> Place:
+    """The position of a receipt in the lists."""
     return rfc3339(receipt.received_at) or "", receipt.receipt
 
 
-# -- what a person or a program asks for ----------------------------------------------------------------------------
+# -- cursors and filters as text ------------------------------------------------------------------------------------
 
 
-def write_cursor(place: Place | None) -> str | None:
-    """A place as an opaque text."""
-    return None if place is None else base64.urlsafe_b64encode(f"{place[0]} {place[1]}".encode()).decode().rstrip("=")
+def write_cursor(position: Place | None) -> str | None:
+    """Encodes a position as an opaque cursor."""
+    if position is None:
+        return None
+    return base64.urlsafe_b64encode(f"{position[0]} {position[1]}".encode()).decode().rstrip("=")
 
 
 def read_cursor(text: str | None) -> Place | None:
@@ -100,12 +106,12 @@ def read_cursor(text: str | None) -> Place | None:
         if parse_time(time) is None or not (number.isdigit() and len(number) < 19):
             raise ValueError
     except ValueError:
-        raise Problem(400, "bad_cursor", "The cursor is not one of ours: start at the first page.") from None
+        raise Problem(400, "bad_cursor", "The cursor is not valid. Start at the first page.") from None
     return time, int(number)
 
 
-class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A filter as it is asked for, in an address, a form or JSON: texts only, and empty ones count for nothing."""
+class EventFilterForm(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A filter as text fields, from a URL, a form or JSON. Empty fields are ignored."""
 
     source: str = ""
     type: str = ""
@@ -114,47 +120,44 @@ class Asked(msgspec.Struct, frozen=True, omit_defaults=True):
     since: str = ""
     until: str = ""
     search: str = ""
-    error: str = ""  # only for replays: dead letters whose error has the shape of this one
+    error: str = ""  # only for replays: selects the dead letters with a similar error
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> "Asked":
-        """Out of a mapping of texts; what is not a field of a filter is not its business."""
-        return cls(**{name: str(given.get(name) or "").strip() for name in cls.__struct_fields__})
+    def of(cls, values: Mapping[str, Any]) -> "EventFilterForm":
+        """Reads the fields from a mapping and ignores its other keys."""
+        return cls(**{name: str(values.get(name) or "").strip() for name in cls.__struct_fields__})
 
-    def filter(self) -> Filter:
-        """Raises Problem for what cannot be meant."""
+    def parse(self) -> Filter:
+        """Returns the filter. Raises Problem if a field is not valid."""
         check_texts({name: getattr(self, name) for name in self.__struct_fields__})
         if self.status and self.status not in {*State, UNHANDLED}:
-            raise Problem(422, "bad_filter", f"status is not one of {', '.join(State)}, {UNHANDLED}.")
-        since, until = read_moment(self.since, "since"), read_moment(self.until, "until")
-        source, type_, about = self.source or None, self.type or None, self.object or None
+            raise Problem(422, "bad_filter", f"status must be one of {', '.join(State)}, {UNHANDLED}.")
         return Filter(
-            source=source,
-            type=type_,
-            object=about,
+            source=self.source or None,
+            type=self.type or None,
+            object=self.object or None,
             status=self.status or None,
-            since=since,
-            until=until,
+            since=read_time(self.since, "since"),
+            until=read_time(self.until, "until"),
             search=self.search or None,
         )
 
-    def given(self) -> dict[str, str]:
-        """Only what was asked for."""
+    def non_empty(self) -> dict[str, str]:
+        """The fields that are set."""
         return {name: value for name in self.__struct_fields__ if (value := getattr(self, name))}
 
 
-def read_moment(text: str, name: str) -> datetime | None:
-    """How long ago (2h, 7d) or when (2026-11-15T03:00:00Z, or as a browser's field has it, which is UTC here)."""
+def read_time(text: str, name: str) -> datetime | None:
+    """Parses an age (2h, 7d) or a time (2026-11-15T03:00:00Z, or without a zone, which means UTC)."""
     if not text:
         return None
     try:
         return SYSTEM.datetime() - timedelta(seconds=duration(text))
     except (ValueError, OverflowError):
         pass
-    whole = text if "T" in text else f"{text}T00:00:00"
-    whole = whole if whole.count(":") > 1 else f"{whole}:00"
-    found = None if text.isdigit() else parse_time(whole) or parse_time(f"{whole}Z")
-    if found is None:
-        told = f"{name} is not a time: use how long ago (2h, 7d) or when (2026-11-15T03:00:00Z)."
-        raise Problem(422, "bad_filter", told)
-    return found
+    full = text if "T" in text else f"{text}T00:00:00"
+    full = full if full.count(":") > 1 else f"{full}:00"
+    time = None if text.isdigit() else parse_time(full) or parse_time(f"{full}Z")
+    if time is None:
+        raise Problem(422, "bad_filter", f"{name} must be an age (2h, 7d) or a time (2026-11-15T03:00:00Z).")
+    return time

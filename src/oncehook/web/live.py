@@ -1,7 +1,7 @@
-"""Pages that stay current: a stream of server-sent events that says when something has changed.
+"""Live updates: a stream of server-sent events that notifies the pages of changes.
 
-A page then asks for itself again and takes what is new. One look at the database every other second serves every open
-page, and none is taken while none is open.
+A notified page loads itself again and replaces the changed parts. One query every POLL_SECONDS serves all open pages.
+No query runs while no page is open.
 """
 
 import asyncio
@@ -11,74 +11,76 @@ from contextlib import suppress
 from oncehook.model.errors import Unavailable
 from oncehook.store.operator_protocols import StatStore
 
-EVERY = 2.0
-MOST = 100
-"""Streams at once in this process; a page without one works as it does without JavaScript."""
+POLL_SECONDS = 2.0
+MAX_STREAMS = 100
+"""Maximum concurrent streams of this process. A page without a stream works as it does without JavaScript."""
 
-KEPT_ALIVE = 15.0
+KEEPALIVE_SECONDS = 15.0
 
 
 class Live:
-    """Watches the store while somebody looks."""
+    """Polls the store for changes while at least one stream is open."""
 
-    def __init__(self, stats: StatStore, longest: float | None = None) -> None:
+    def __init__(self, stats: StatStore, stream_seconds: float | None = None) -> None:
         self.stats = stats
-        self.longest = longest  # seconds that a stream lasts; the page opens the next one at once
+        self.stream_seconds = (
+            stream_seconds  # a stream ends after this time and the page opens the next; None: no limit
+        )
         self.listeners = 0
         self._changed = asyncio.Event()
         self._pulse: str | None = None
-        self._watching: asyncio.Task[None] | None = None
+        self._poller: asyncio.Task[None] | None = None
         self._stopped = False
 
     @property
     def is_full(self) -> bool:
-        return self.listeners >= MOST
+        return self.listeners >= MAX_STREAMS
 
     async def stream(self, seen: str | None = None) -> AsyncIterator[bytes]:
-        """Server-sent events, until the client leaves or the service stops. The first bytes come at once.
+        """Yields server-sent events until the client disconnects or the service stops.
 
-        `seen` is the id of the last event of an earlier stream: what has changed since then is told.
+        `seen` is the id of the last event of an earlier stream. Changes since then produce an event immediately.
         """
         self.listeners += 1
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch())
+        if self._poller is None:
+            self._poller = asyncio.create_task(self._poll())
         now = asyncio.get_running_loop().time
-        ends = now() + (self.longest or float("inf"))
+        ends = now() + (self.stream_seconds or float("inf"))
         try:
-            yield b": here\n\nretry: %d\n\n" % (5000 if self.longest is None else 100)
+            yield b": connected\n\nretry: %d\n\n" % (5000 if self.stream_seconds is None else 100)
             while not self._is_over() and now() < ends:
                 if self._pulse is not None and seen != self._pulse:
-                    told = b"" if seen is None else b"event: changed\ndata: \n"
+                    event = b"" if seen is None else b"event: changed\ndata: \n"
                     seen = self._pulse
-                    yield told + b"id: " + seen.encode() + b"\n\n"
+                    yield event + b"id: " + seen.encode() + b"\n\n"
                     continue
                 try:
-                    await asyncio.wait_for(self._changed.wait(), min(KEPT_ALIVE, ends - now()))
+                    await asyncio.wait_for(self._changed.wait(), min(KEEPALIVE_SECONDS, ends - now()))
                 except TimeoutError:
-                    yield b": still here\n\n"
+                    yield b": keepalive\n\n"
         finally:
             self.listeners -= 1
-            if not self.listeners and self._watching is not None:
-                self._watching.cancel()
-                self._watching = None
+            if not self.listeners and self._poller is not None:
+                self._poller.cancel()
+                self._poller = None
 
     def _is_over(self) -> bool:
         return self._stopped
 
     def stop(self) -> None:
-        """End every stream: a server that drains waits for them."""
+        """Ends every stream, because a draining server waits for open connections."""
         self._stopped = True
         self._changed.set()
 
-    async def _watch(self) -> None:
+    async def _poll(self) -> None:
         while True:
             with suppress(Unavailable):
                 now = await self.stats.pulse()
                 if now != self._pulse:
                     self._pulse = now
-                    self._tell()
-            await asyncio.sleep(EVERY)
+                    self._notify()
+            await asyncio.sleep(POLL_SECONDS)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

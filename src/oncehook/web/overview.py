@@ -1,8 +1,8 @@
-"""The numbers of the overview: rates over time, and where everything stands, each asked for no oftener than need be.
+"""The numbers of the overview: rates over time and the current backlog, cached for a short time.
 
-Rates come from the rows themselves, through indexes by time. A bucket that is over does not change, so only the last
-ones are counted again. Rejections and latencies leave no row of their own: every process writes its counts to the
-database every few seconds. Those that this process has not written yet are added.
+Rates are counted from the rows, through indexes by time. A past bucket does not change, so only the latest buckets are
+counted again. Rejections and latencies have no rows: every process writes its counts to the database every few seconds,
+and the counts that this process has not written yet are added.
 """
 
 import asyncio
@@ -16,25 +16,25 @@ from oncehook.observability.receiver_stats import percentiles
 from oncehook.runtime import Runtime
 
 SERIES = ("received", "duplicate", "rejected", "failed")
-MOST = 10_000
-"""Up to where receipts are counted one by one; beyond, it is “more than”."""
+MAX_COUNT = 10_000
+"""Counts of receipts and effects stop here and are shown as “10,000+”."""
 
-ACKS_OF = 3600.0
-"""Over how many seconds latencies are shown."""
+LATENCY_SECONDS = 3600.0
+"""The latency percentiles cover this time."""
 
-LATE = 15
-"""Seconds by which a row may be seen after its own time: a commit takes a while."""
+COMMIT_DELAY = 15
+"""Seconds by which a row may become visible after its timestamp, because its transaction commits later."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A stretch of time up to now, in buckets."""
+    """A time range that ends now, divided into buckets."""
 
     name: str
     title: str
     seconds: int
     bucket: int
-    fresh: float  # for how many seconds an answer is as good as a new one
+    max_age: float  # seconds after which its counts are refreshed
 
 
 RANGES = {
@@ -47,38 +47,38 @@ Counts = dict[tuple[str, str], Counter[int]]  # (series, source) → bucket → 
 
 
 class Rates:
-    """The counts of one range, kept and brought up to date."""
+    """The cached counts of one range."""
 
-    def __init__(self, runtime: Runtime, over: Range, clock: Clock = SYSTEM) -> None:
+    def __init__(self, runtime: Runtime, range_: Range, clock: Clock = SYSTEM) -> None:
         self.runtime = runtime
-        self.over = over
+        self.range = range_
         self.clock = clock
         self._counts: Counts = {}
-        self._known_from: int | None = None  # the first bucket that has to be counted again
-        self._asked = float("-inf")
-        self._asking = asyncio.Lock()
+        self._recount_from: int | None = None  # the first bucket that may still change
+        self._refreshed = float("-inf")
+        self._lock = asyncio.Lock()
 
     async def get(self) -> tuple[list[int], Counts]:
-        """The starts of the buckets, oldest first, and what is in them."""
-        async with self._asking:
+        """Returns the start times of the buckets, oldest first, and their counts."""
+        async with self._lock:
             now = int(self.clock.now())
-            first = (now - self.over.seconds) // self.over.bucket * self.over.bucket + self.over.bucket
-            buckets = list(range(first, now + 1, self.over.bucket))
-            if self.clock.monotonic() - self._asked >= self.over.fresh:
-                await self._ask(max(first, self._known_from or first), now)
-                self._asked = self.clock.monotonic()
+            first = (now - self.range.seconds) // self.range.bucket * self.range.bucket + self.range.bucket
+            buckets = list(range(first, now + 1, self.range.bucket))
+            if self.clock.monotonic() - self._refreshed >= self.range.max_age:
+                await self._refresh(max(first, self._recount_from or first), now)
+                self._refreshed = self.clock.monotonic()
             return buckets, self._with_unwritten(buckets[-1])
 
-    async def _ask(self, since: int, now: int) -> None:
-        rows = await self.runtime.store.stats.rates(datetime.fromtimestamp(since, UTC), self.over.bucket)
-        oldest = now - self.over.seconds - self.over.bucket
+    async def _refresh(self, since: int, now: int) -> None:
+        rows = await self.runtime.store.stats.rates(datetime.fromtimestamp(since, UTC), self.range.bucket)
+        oldest = now - self.range.seconds - self.range.bucket
         for counts in self._counts.values():
-            for bucket in [one for one in counts if one >= since or one < oldest]:
+            for bucket in [start for start in counts if start >= since or start < oldest]:
                 del counts[bucket]
         for row in rows:
             counts = self._counts.setdefault((row.series, row.source), Counter())
             counts[row.bucket] = row.number
-        self._known_from = (now - LATE) // self.over.bucket * self.over.bucket
+        self._recount_from = (now - COMMIT_DELAY) // self.range.bucket * self.range.bucket
 
     def _with_unwritten(self, last: int) -> Counts:
         counts = dict(self._counts)
@@ -88,94 +88,94 @@ class Rates:
 
 
 class Overview:
-    """What the overview shows, for pages and for the API."""
+    """The numbers of the overview, for the dashboard and the API."""
 
     def __init__(self, runtime: Runtime, clock: Clock = SYSTEM) -> None:
         self.runtime = runtime
         self.clock = clock
-        self._rates = {name: Rates(runtime, over, clock) for name, over in RANGES.items()}
-        self._standing: tuple[float, dict[str, Any]] | None = None
-        self._asking = asyncio.Lock()
+        self._rates = {name: Rates(runtime, range_, clock) for name, range_ in RANGES.items()}
+        self._snapshot: tuple[float, dict[str, Any]] | None = None
+        self._lock = asyncio.Lock()
         self._is_young = True
 
-    async def usual_range(self) -> Range:
-        """The range to begin with: an hour, or 15 minutes while the first event is younger than an hour."""
+    async def default_range(self) -> Range:
+        """The last hour, or 15 minutes while the oldest event is less than an hour old."""
         if self._is_young:
             history = await self.runtime.store.alerts.measure("history", {})
             self._is_young = not history or history[0].value < RANGES["1h"].seconds
         return RANGES["15m" if self._is_young else "1h"]
 
-    async def rates(self, over: str, source: str | None = None) -> tuple[list[int], dict[str, list[int]]]:
-        """Per series, one number a bucket; of one source, or of all."""
-        buckets, counts = await self._rates[over].get()
+    async def rates(self, range_: str, source: str | None = None) -> tuple[list[int], dict[str, list[int]]]:
+        """Returns the bucket starts, and for each series one count per bucket; of one source or of all."""
+        buckets, counts = await self._rates[range_].get()
         series = {name: [0] * len(buckets) for name in SERIES}
         for (name, of_source), numbers in counts.items():
             if source is None or source == of_source:
                 series[name] = [sum_ + numbers[b] for sum_, b in zip(series[name], buckets, strict=True)]
         return buckets, series
 
-    async def standing(self) -> dict[str, Any]:
-        """Backlog, dead letters, lag, the last receipt and the pause, per source; a second old at most."""
-        async with self._asking:
-            if self._standing is None or self.clock.monotonic() - self._standing[0] >= 1.0:
+    async def snapshot(self) -> dict[str, Any]:
+        """Backlog, dead letters, lag, last receipt and pause by source. It is at most one second old."""
+        async with self._lock:
+            if self._snapshot is None or self.clock.monotonic() - self._snapshot[0] >= 1.0:
                 store = self.runtime.store
-                found = {
-                    **(await store.stats.standing(MOST)).as_json(),
+                values = {
+                    **(await store.stats.standing(MAX_COUNT)).as_json(),
                     "lag": await store.stats.lags(),
                     "unfinished": {row.source: row.value for row in await store.alerts.measure("unfinished", {})},
                     "unhandled": {name: row.number for name, row in (await store.roster.unhandled()).items()},
                     "sources": await store.receipts.sources(),
-                    "acks": await store.alerts.measure("acks", {"seconds": ACKS_OF}),
+                    "acks": await store.alerts.measure("acks", {"seconds": LATENCY_SECONDS}),
                     "paused": {row.source: row for row in await store.pauses.active()},
                 }
-                self._standing = self.clock.monotonic(), found
-            return self._standing[1]
+                self._snapshot = self.clock.monotonic(), values
+            return self._snapshot[1]
 
-    def forget(self) -> None:
-        """Somebody changed something: how it stands is asked for anew."""
-        self._standing = None
+    def invalidate(self) -> None:
+        """Discards the snapshot after a change."""
+        self._snapshot = None
 
-    async def sources(self, over: str) -> list[dict[str, Any]]:
-        """A row a source, configured or only known from its receipts."""
-        standing = await self.standing()
-        names = sorted({*self.runtime.sources, *standing["sources"]})
+    async def sources(self, range_: str) -> list[dict[str, Any]]:
+        """One row per source: the configured ones, and those that only have receipts."""
+        snapshot = await self.snapshot()
+        names = sorted({*self.runtime.sources, *snapshot["sources"]})
         rows = []
         for name in names:
-            _, series = await self.rates(over, name)
-            rows.append({**await self._row(standing, name), **{word: sum(series[word]) for word in SERIES}})
+            _, series = await self.rates(range_, name)
+            rows.append({**self._row(snapshot, name), **{key: sum(series[key]) for key in SERIES}})
         return rows
 
-    async def _row(self, standing: dict[str, Any], name: str) -> dict[str, Any]:
+    def _row(self, snapshot: dict[str, Any], name: str) -> dict[str, Any]:
         return {
             "source": name,
-            "waiting": standing["waiting"].get(name, 0),
-            "unhandled": standing["unhandled"].get(name, 0),
-            "dead_letters": standing["dead_letters"].get(name, 0),
-            "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
-            "oldest_unfinished_seconds": round(max(0.0, standing["unfinished"].get(name, 0.0)), 3),
-            "last_received_at": standing["last_received_at"].get(name),
-            "accept_seconds": self._latencies(standing, name),
-            "is_paused": name in standing["paused"],
+            "waiting": snapshot["waiting"].get(name, 0),
+            "unhandled": snapshot["unhandled"].get(name, 0),
+            "dead_letters": snapshot["dead_letters"].get(name, 0),
+            "lag_seconds": round(max(0.0, snapshot["lag"].get(name, 0.0)), 3),
+            "oldest_unfinished_seconds": round(max(0.0, snapshot["unfinished"].get(name, 0.0)), 3),
+            "last_received_at": snapshot["last_received_at"].get(name),
+            "accept_seconds": self._latencies(snapshot, name),
+            "is_paused": name in snapshot["paused"],
         }
 
     async def total(self) -> dict[str, Any]:
-        """The same for everything together."""
-        standing = await self.standing()
+        """The same numbers for all sources together."""
+        snapshot = await self.snapshot()
         return {
-            "waiting": sum(standing["waiting"].values()),
-            "unhandled": sum(standing["unhandled"].values()),
-            "dead_letters": sum(standing["dead_letters"].values()),
-            "lag_seconds": round(max([0.0, *standing["lag"].values()]), 3),
-            "oldest_unfinished_seconds": round(max([0.0, *standing["unfinished"].values()]), 3),
-            "accept_seconds": self._latencies(standing),
-            "is_empty": not standing["sources"],
-            "paused": sorted(standing["paused"]),
+            "waiting": sum(snapshot["waiting"].values()),
+            "unhandled": sum(snapshot["unhandled"].values()),
+            "dead_letters": sum(snapshot["dead_letters"].values()),
+            "lag_seconds": round(max([0.0, *snapshot["lag"].values()]), 3),
+            "oldest_unfinished_seconds": round(max([0.0, *snapshot["unfinished"].values()]), 3),
+            "accept_seconds": self._latencies(snapshot),
+            "is_empty": not snapshot["sources"],
+            "paused": sorted(snapshot["paused"]),
         }
 
-    def _latencies(self, standing: dict[str, Any], name: str | None = None) -> dict[str, float] | None:
-        """Percentiles of the acks of a source, or of all, within the last hour, in all processes."""
+    def _latencies(self, snapshot: dict[str, Any], name: str | None = None) -> dict[str, float] | None:
+        """Ack latency percentiles of one source or of all, in the last hour, across all processes."""
         counts: Counter[int] = Counter()
-        for row in standing["acks"]:
+        for row in snapshot["acks"]:
             if name in (None, row.source):
                 counts[row.bucket] += row.value
         for (source, bucket), number in self.runtime.reception.stats.unwritten_acks.items():

@@ -1,6 +1,7 @@
-"""What a page is made of: its actions, what each of them needs, and what every one of them is given.
+"""The parts of a page: its actions, the scope that each action needs, and the context that each action receives.
 
-A page is a module in `web/pages/` with a `PAGE`, and its templates. Adding one touches the list in `dashboard.py`.
+A page is a module in `web/pages/` with a `PAGE`, and its templates. To add a page, also add it to the list in
+`dashboard.py`.
 """
 
 import re
@@ -17,18 +18,18 @@ from oncehook.operations.replay_runs import Runs
 from oncehook.runtime import Runtime
 from oncehook.store.store import Store
 from oncehook.web.auth import Access, Principal
-from oncehook.web.doctor import Doctor
+from oncehook.web.doctor import DiagnosisCache
 from oncehook.web.live import Live
 from oncehook.web.overview import Overview
 
-ROOT, DOOR = "oncehook.root", "oncehook.door"
-"""In the scope of a mounted dashboard: the path where it is mounted, and where the inbox is."""
+ROOT, RECEIVER = "oncehook.root", "oncehook.receiver"
+"""Keys in the scope of a mounted dashboard: its own mount path, and the mount path of the inbox."""
 
 _LINK = re.compile(r'( (?:href|action|src)=")(?=/)')
 
 
 class Problem(OncehookError):
-    """A request that cannot be answered as asked. The message is for whoever asked."""
+    """A request that failed. The client sees the message."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message)
@@ -40,14 +41,14 @@ class Problem(OncehookError):
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """What every action is given beside the request."""
+    """Shared objects that every action receives with the request."""
 
     runtime: Runtime
     access: Access
     live: Live
     overview: Overview
     runs: Runs
-    doctor: Doctor
+    diagnoses: DiagnosisCache
     pages: tuple["Page", ...]
     render_template: Callable[[str, dict[str, Any]], str]
 
@@ -55,18 +56,18 @@ class Context:
     def store(self) -> Store:
         return self.runtime.store
 
-    def client(self, request: Request) -> str:
-        """The address of whoever asks, as far as it is known: the peer's, or what the proxies in front say."""
+    def client_address(self, request: Request) -> str:
+        """The client's IP address: of the peer, or the one that a trusted proxy reports."""
         return self.runtime.proxies.client(request.scope)
 
-    def door_url(self, request: Request) -> str:
-        """Where senders deliver, without the source: at the configured address, else where this request was sent to."""
+    def receiver_url(self, request: Request) -> str:
+        """The URL that providers send to, without the source. Its host is that of `public_url` or of this request."""
         host = f"{request.scope['scheme']}://{request.headers.get('host', '127.0.0.1')}"
-        return f"{self.access.settings.origin or host}{request.scope.get(DOOR, '/webhooks')}"
+        return f"{self.access.settings.origin or host}{request.scope.get(RECEIVER, '/webhooks')}"
 
     def render(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
         principal: Principal | None = request.scope.get("principal")
-        given = {
+        common = {
             "principal": principal,
             "csrf": principal.csrf if principal else "",
             "pages": [page for page in self.pages if page.is_shown(self.runtime)],
@@ -74,13 +75,13 @@ class Context:
             "may_replay": principal is not None and principal.may("replay"),
             "may_change": principal is not None and principal.may("admin"),
         }
-        html = self.render_template(template, given | values)
+        html = self.render_template(template, common | values)
         return HTMLResponse(with_root(html, request.scope.get(ROOT, "")), status)
 
 
 def with_root(html: str, root: str) -> str:
-    """A page whose links lead below `root`. A sender's text cannot look like one: its quotes are escaped."""
-    return _LINK.sub(lambda found: found[1] + escape(root), html) if root else html
+    """Prefixes the links of a page with `root`. Quotes in senders' texts are escaped, so those never match."""
+    return _LINK.sub(lambda match: match[1] + escape(root), html) if root else html
 
 
 Handler = Callable[[Context, Request], Awaitable[Response]]
@@ -88,12 +89,12 @@ Handler = Callable[[Context, Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that can be asked for. GET changes nothing; everything else needs the session's own form token."""
+    """A method and path. GET changes nothing; every other method needs the session's form token."""
 
     method: str
     path: str
     handler: Handler
-    scope: str | None = "read"  # None: nobody need have signed in
+    scope: str | None = "read"  # None: no authentication
 
 
 def always(runtime: Runtime) -> bool:
@@ -102,7 +103,7 @@ def always(runtime: Runtime) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page of the dashboard, as the navigation has it where it `is_shown`."""
+    """A page of the dashboard. The navigation lists it if `is_shown`."""
 
     title: str
     path: str
@@ -111,31 +112,31 @@ class Page:
 
 
 def form(request: Request) -> dict[str, str]:
-    """The fields of the form that came with this request; of one that came twice, the last."""
+    """The form fields of the request. For a repeated field, the last value counts."""
     fields: dict[str, str] = request.state.form
     return fields
 
 
 def principal(request: Request) -> Principal:
-    """Who asks: an action that needs a scope is not reached without."""
-    found: Principal = request.scope["principal"]
-    return found
+    """The authenticated principal of a request. Only for actions that need a scope."""
+    authenticated: Principal = request.scope["principal"]
+    return authenticated
 
 
-def number(name: str) -> int | None:
-    """A row's number out of an address; None for what is none."""
-    return int(name) if name.isascii() and name.isdigit() and len(name) < 19 else None
+def parse_id(text: str) -> int | None:
+    """Parses the id of a row; None if `text` is not an id."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
-LONGEST = 2000
-"""Characters of a field: no id, type, object or address is longer."""
+MAX_FIELD_LENGTH = 2000
+"""Maximum characters of a field. No id, type, object or address is longer."""
 
 
-def check_texts(given: Mapping[str, str], longest: int = LONGEST) -> None:
-    """Raises Problem for a field that no database takes."""
-    for name, value in given.items():
-        if len(value) > longest or "\0" in value or not _is_text(value):
-            raise Problem(422, "bad_filter", f"{name} is not usable: it is too long, or not a text.")
+def check_texts(fields: Mapping[str, str], max_length: int = MAX_FIELD_LENGTH) -> None:
+    """Raises Problem for a field that a database would reject."""
+    for name, value in fields.items():
+        if len(value) > max_length or "\0" in value or not _is_text(value):
+            raise Problem(422, "bad_filter", f"{name} is too long or is not valid text.")
 
 
 def _is_text(value: str) -> bool:

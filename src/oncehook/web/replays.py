@@ -1,4 +1,4 @@
-"""Replays of the events that a filter selects, for the pages and the API."""
+"""Selects and counts the events of a bulk replay, for the dashboard and the API."""
 
 import asyncio
 from dataclasses import replace
@@ -8,41 +8,45 @@ from oncehook.model.states import State
 from oncehook.operations.dead_letters import shape
 from oncehook.operations.replay import Replayed, survey
 from oncehook.store.rows import Selection
-from oncehook.web.listing import Asked, place
+from oncehook.web.listing import EventFilterForm, position
 from oncehook.web.page import Context, Problem
 
-PAGE_OF_DEAD = 500
-MOST_NAMED = 5_000
-COUNTING = 15.0
-"""Seconds that counting what a replay would do may take."""
+DEAD_LETTER_PAGE = 500
+MAX_BY_ERROR = 5_000
+COUNT_TIMEOUT = 15.0
+"""Seconds after which counting the events of a replay is given up."""
 
 
-async def count(context: Context, selection: Selection) -> Replayed:
+async def count_replay(context: Context, selection: Selection) -> Replayed:
     try:
-        async with asyncio.timeout(COUNTING):
+        async with asyncio.timeout(COUNT_TIMEOUT):
             return await survey(context.store, selection)
     except TimeoutError:
-        told = "This picks more than can be counted now: narrow the filter, by time for instance."
-        raise Problem(422, "too_many", told) from None
+        message = "The filter matches too many events to count. Narrow it, for example by time."
+        raise Problem(422, "too_many", message) from None
 
 
-async def selected(context: Context, asked: Asked) -> Selection:
-    wanted = asked.filter()
-    if wanted == Filter():
-        raise Problem(422, "bad_filter", "Pick what to replay: everything there is would be too easily meant.")
-    return Selection(wanted) if not asked.error else Selection(wanted, await _died_of(context, wanted, asked.error))
+async def select_events(context: Context, form: EventFilterForm) -> Selection:
+    condition = form.parse()
+    if condition == Filter():
+        raise Problem(422, "bad_filter", "Set at least one filter field. A replay of every event is not allowed.")
+    if not form.error:
+        return Selection(condition)
+    return Selection(condition, await _with_similar_error(context, condition, form.error))
 
 
-async def _died_of(context: Context, wanted: Filter, error: str) -> tuple[int, ...]:
-    """The dead letters whose error differs from this one only in what it is about."""
-    found: list[int] = []
-    like, before = shape(error), None
+async def _with_similar_error(context: Context, condition: Filter, error: str) -> tuple[int, ...]:
+    """The dead letters whose error differs from `error` only in its ids and numbers."""
+    receipts: list[int] = []
+    error_shape, before = shape(error), None
     while page := await context.store.receipts.find(
-        replace(wanted, status=State.FAILED.value), limit=PAGE_OF_DEAD, before=before
+        replace(condition, status=State.FAILED.value), limit=DEAD_LETTER_PAGE, before=before
     ):
-        found += [receipt.receipt for receipt in page if shape((receipt.last_error or "")[: len(error)]) == like]
-        before = place(page[-1])
-        if len(found) > MOST_NAMED:
-            told = f"More than {MOST_NAMED:,} died of this: replay all of the source, or a shorter time."
-            raise Problem(422, "too_many", told)
-    return tuple(found)
+        receipts += [row.receipt for row in page if shape((row.last_error or "")[: len(error)]) == error_shape]
+        before = position(page[-1])
+        if len(receipts) > MAX_BY_ERROR:
+            message = (
+                f"More than {MAX_BY_ERROR:,} dead letters have this error. Replay the whole source or a shorter time."
+            )
+            raise Problem(422, "too_many", message)
+    return tuple(receipts)

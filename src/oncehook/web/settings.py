@@ -1,4 +1,4 @@
-"""The keys under `[dashboard]`: who may sign in, which programs may ask, and how sessions are signed."""
+"""The keys under `[dashboard]`: users, API tokens and sessions."""
 
 import re
 from collections.abc import Mapping
@@ -17,73 +17,78 @@ TOKEN_HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 def scopes(value: Any) -> tuple[str, ...]:
-    named = texts(value)
-    if not named or not set(named) <= set(SCOPES):
+    names = texts(value)
+    if not names or not set(names) <= set(SCOPES):
         raise ValueError(f"expected a list of {', '.join(SCOPES)}")
-    return named
+    return names
 
 
 ADDRESS = re.compile(r"(https?://[a-z0-9.\[\]:-]+)((?:/[\w.~-]+)*)/?", re.IGNORECASE | re.ASCII)
 
 
 def address(value: Any) -> str:
-    """An http or https address, with the path where the dashboard is mounted."""
-    found = ADDRESS.fullmatch(str(value))
-    if found is None:
-        raise ValueError('expected an address such as "https://hooks.example.com"')
-    return found[1].lower() + found[2]
+    """An http or https URL, with the path where the dashboard is mounted."""
+    match = ADDRESS.fullmatch(str(value))
+    if match is None:
+        raise ValueError('expected a URL such as "https://hooks.example.com"')
+    return match[1].lower() + match[2]
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserSettings:
-    """Somebody who may sign in: the keys under `[dashboard.users.NAME]`."""
+    """A user of the dashboard: the keys under `[dashboard.users.NAME]`."""
 
-    password: str = setting("", text, "Its hash, as `oncehook access NAME` makes it.")
+    password: str = setting("", text, "The hash of the password. `oncehook access NAME` prints it.")
     role: str = setting(
-        "viewer", one_of(*ROLES), "`viewer` looks; `operator` also replays, rehearses, pauses, suppresses and erases."
+        "viewer",
+        one_of(*ROLES),
+        "`viewer` can only view; `operator` can also replay, rehearse, pause, suppress and erase.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class TokenSettings:
-    """A token for programs: the keys under `[dashboard.tokens.NAME]`."""
+    """An API token: the keys under `[dashboard.tokens.NAME]`."""
 
-    token: str = setting("", text, "Its hash, as `oncehook access NAME --token` makes it.")
+    token: str = setting("", text, "The hash of the token. `oncehook access NAME --token` prints it.")
     scopes: tuple[str, ...] = setting(
         ("read",),
         scopes,
-        "`read` looks; `replay` replays and rehearses; `admin` erases payloads, pauses sources and edits suppressions.",
+        "`read` can view; `replay` can replay and rehearse; `admin` can erase payloads, pause sources and edit "
+        "suppressions.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DashboardSettings:
-    """The keys under `[dashboard]` itself."""
+    """The keys under `[dashboard]`."""
 
     public_url: str | None = setting(
         None,
         address,
-        "Where people reach it, such as `https://hooks.example.com`, when that is behind a proxy; with its path where "
-        "it is mounted in an app.",
+        "The URL of the dashboard behind a proxy, such as `https://hooks.example.com`. If an app mounts the dashboard, "
+        "include the mount path.",
     )
     session_key: str | None = setting(
-        None, text, "What sessions are signed with: `env:NAME`, `file:PATH` or the value. Unset: new at each start."
+        None,
+        text,
+        "The key that signs sessions: `env:NAME`, `file:PATH` or the value. Default: a new key at each start.",
     )
-    session_length: float = setting(12 * 3600.0, positive(duration), "How long a sign-in lasts.")
+    session_length: float = setting(12 * 3600.0, positive(duration), "How long a session lasts.")
     users: Mapping[str, UserSettings] = field(default_factory=dict)
     tokens: Mapping[str, TokenSettings] = field(default_factory=dict)
 
     @property
     def origin(self) -> str | None:
-        """`public_url` as it stands in an `Origin` header: without a path."""
+        """`public_url` without its path, as in an `Origin` header."""
         return None if self.public_url is None else "/".join(self.public_url.split("/")[:3])
 
 
-def read_dashboard(given: Mapping[str, Any]) -> DashboardSettings:
-    """The table, checked. Raises ConfigurationError that names the wrong key, and shows no hash."""
-    rest = {name: value for name, value in given.items() if name not in ("users", "tokens")}
-    users = named_tables(given.get("users", {}), "dashboard.users")
-    tokens = named_tables(given.get("tokens", {}), "dashboard.tokens")
+def read_dashboard(table: Mapping[str, Any]) -> DashboardSettings:
+    """Reads and checks the table. A ConfigurationError names the key and never shows a hash."""
+    rest = {name: value for name, value in table.items() if name not in ("users", "tokens")}
+    users = named_tables(table.get("users", {}), "dashboard.users")
+    tokens = named_tables(table.get("tokens", {}), "dashboard.tokens")
     return DashboardSettings(
         **read_table(DashboardSettings, rest, "dashboard."),
         users={name: _user(name, values) for name, values in users.items()},
@@ -95,7 +100,7 @@ def _user(name: str, values: Mapping[str, Any]) -> UserSettings:
     where = f"dashboard.users.{name}."
     user = UserSettings(**read_table(UserSettings, values, where))
     if not PASSWORD_HASH.fullmatch(user.password):
-        raise ConfigurationError(f"{where}password is not a hash: `oncehook access {name}` makes one")
+        raise ConfigurationError(f"{where}password is not a hash. Run `oncehook access {name}` to make one")
     return user
 
 
@@ -103,5 +108,5 @@ def _token(name: str, values: Mapping[str, Any]) -> TokenSettings:
     where = f"dashboard.tokens.{name}."
     token = TokenSettings(**read_table(TokenSettings, values, where))
     if not TOKEN_HASH.fullmatch(token.token):
-        raise ConfigurationError(f"{where}token is not a hash: `oncehook access {name} --token` makes one")
+        raise ConfigurationError(f"{where}token is not a hash. Run `oncehook access {name} --token` to make one")
     return token

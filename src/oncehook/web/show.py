@@ -1,4 +1,4 @@
-"""How what a sender wrote is shown: pretty, safe, and never longer than a page should be."""
+"""Renders payloads for the pages: formatted, escaped and limited in length. Also renders the commands to copy."""
 
 import re
 import shlex
@@ -8,13 +8,14 @@ from markupsafe import Markup, escape
 
 from oncehook.model.receipt import Receipt, StoredPayload
 
-LONGEST = 128 * 1024
-"""Characters of a body on the page; the download has all of it."""
+MAX_LENGTH = 128 * 1024
+"""Maximum characters of a body on a page. The download has the whole body."""
 
-DEEPEST = 40
-"""Levels that are still indented."""
+MAX_INDENT = 40
+"""Deeper levels get no further indentation."""
 
-PASTED = 4096
+MAX_INLINE = 4096
+"""Longer bodies are not part of the curl command: it reads the downloaded file."""
 
 _TOKEN = re.compile(
     r'(?P<key>"(?:[^"\\]|\\.)*"(?=\s*:))|(?P<text>"(?:[^"\\]|\\.)*")|(?P<open>[\[{])|(?P<close>[\]}])'
@@ -27,18 +28,18 @@ _HIDDEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """The text with what would hide, or turn the line around, written out."""
+    """Replaces hidden and direction-changing characters with their escape sequences."""
     if text.isprintable():
         return text
     return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def pretty(body: bytes) -> tuple[Markup, bool]:
-    """A body as marked-up text, and whether it is cut. Numbers stand as the sender wrote them."""
+    """Returns a body as HTML, and whether it was cut. Numbers stay as the sender wrote them."""
     text = body.decode("utf-8", "replace")
     if is_json(body):
-        return _laid_out(text)
-    return escape(visible(text[:LONGEST])), len(text) > LONGEST
+        return _format_json(text)
+    return escape(visible(text[:MAX_LENGTH])), len(text) > MAX_LENGTH
 
 
 def is_json(body: bytes) -> bool:
@@ -49,8 +50,8 @@ def is_json(body: bytes) -> bool:
     return True
 
 
-def _laid_out(text: str) -> tuple[Markup, bool]:
-    """JSON with a line an element. It stops when the page is full: a small body can be a very long page."""
+def _format_json(text: str) -> tuple[Markup, bool]:
+    """Formats JSON with one element per line. It stops at MAX_LENGTH: indentation can make a small body very long."""
     parts: list[str] = []
     length = depth = 0
     just_opened = False
@@ -61,20 +62,20 @@ def _laid_out(text: str) -> tuple[Markup, bool]:
         broken = (just_opened and kind != "close") or (kind == "close" and not just_opened)
         parts.append(_break(depth) if broken else "")
         if kind in ("key", "text", "number", "word"):
-            part = visible(part[:LONGEST])
+            part = visible(part[:MAX_LENGTH])
             parts.append(Markup('<span class="json-{}">{}</span>').format(kind, part))
         else:
             parts.append(part + (" " if part == ":" else _break(depth) if part == "," else ""))
         just_opened = kind == "open"
         depth += just_opened
         length += len(parts[-1]) + len(parts[-2])
-        if length > LONGEST:
+        if length > MAX_LENGTH:
             return Markup("").join(map(_safe, parts)), True
     return Markup("").join(map(_safe, parts)), False
 
 
 def _break(depth: int) -> str:
-    return "\n" + "  " * min(depth, DEEPEST)
+    return "\n" + "  " * min(depth, MAX_INDENT)
 
 
 def _safe(part: str) -> Markup:
@@ -85,7 +86,7 @@ def _safe(part: str) -> Markup:
 
 
 def as_curl(receipt: Receipt, payload: StoredPayload, base: str) -> str:
-    """What arrived, as a command. Its signature is not kept, so a door that verifies refuses it, as it should."""
+    """The delivery as a curl command. Signatures are not stored, so a source that verifies rejects it."""
     lines = [f"curl -i {shlex.quote(f'{base}/{receipt.source}')}"]
     for name, value in payload.headers.items():
         if (name + value).isprintable():
@@ -95,24 +96,24 @@ def as_curl(receipt: Receipt, payload: StoredPayload, base: str) -> str:
 
 
 def _data(receipt: Receipt, body: bytes) -> str:
-    """Short plain text in place, anything else from the downloaded file."""
+    """Short plain text inline; any other body from the downloaded file."""
     try:
         text = body.decode()
     except UnicodeDecodeError:
         text = "\0"
-    if len(text) <= PASTED and text.replace("\n", "").isprintable() and not text.startswith("@"):
+    if len(text) <= MAX_INLINE and text.replace("\n", "").isprintable() and not text.startswith("@"):
         return shlex.quote(text)
     return f"@event-{receipt.receipt}.txt"
 
 
 def as_send(receipt: Receipt, base: str) -> str:
-    """A new event of the same kind, signed."""
+    """A command that sends a new, signed event of the same type."""
     type_ = receipt.type if receipt.type and receipt.type.isprintable() else "TYPE"
-    type_ = "TYPE" if type_.startswith("-") else type_  # a sender's word is no option
+    type_ = "TYPE" if type_.startswith("-") else type_  # a type from a sender must not become an option
     to = f"{base}/{receipt.source}"
     return f"oncehook send {shlex.quote(receipt.source)} {shlex.quote(type_)} --to {shlex.quote(to)}"
 
 
-def shortened(value: object, length: int = 300) -> str:
+def shorten(value: object, length: int = 300) -> str:
     text = repr(value)
     return text if len(text) <= length else text[: length - 1] + "…"

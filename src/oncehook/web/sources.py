@@ -1,4 +1,4 @@
-"""What the pages and the API show of a source, and how they pause and resume it."""
+"""Describes sources, and pauses and resumes them, for the dashboard and the API."""
 
 from typing import Any
 
@@ -10,8 +10,8 @@ from oncehook.providers.source import Source
 from oncehook.web.page import Context, Problem, principal
 
 
-def about(context: Context, name: str) -> dict[str, Any]:
-    """What may be told of a source. Of its secrets, how many there are."""
+def describe_source(context: Context, name: str) -> dict[str, Any]:
+    """The public properties of a source. Of its secrets only the number."""
     source = context.runtime.sources[name]
     provider, horizon = source.provider, context.runtime.horizons[name]
     return {
@@ -35,14 +35,14 @@ def about(context: Context, name: str) -> dict[str, Any]:
     }
 
 
-Refusal = dict[str, Any]
+Rejection = dict[str, Any]
 
 
-def last_refusals(context: Context, name: str, case: Refusal | None) -> tuple[Refusal | None, Refusal | None]:
-    """The last refusal, and the last one before it that the doctor has looked at, where those are not alike.
+def last_rejections(context: Context, name: str, case: Rejection | None) -> tuple[Rejection | None, Rejection | None]:
+    """Returns the latest rejection, and the latest one that the doctor examined if that one has a different cause.
 
-    This process has seen the last one, or any process has kept it as a sample. The doctor's word is on the sample; it
-    holds for a later refusal with the same reason and detail.
+    The latest rejection is known to this process, or is the newest sample of any process. The doctor examines samples.
+    Its findings also apply to a later rejection with the same reason and detail.
     """
     seen = context.runtime.reception.stats.last_rejections.get(name)
     examined = None
@@ -50,26 +50,26 @@ def last_refusals(context: Context, name: str, case: Refusal | None) -> tuple[Re
         examined = {"at": case["rejected_at"], **{name: case[name] for name in ("reason", "detail", "findings")}}
     if seen is None or (examined is not None and (rfc3339(seen.at) or "") < examined["at"]):
         return examined, None
-    last: Refusal = {"at": rfc3339(seen.at), "reason": seen.reason, "detail": seen.detail, "findings": []}
+    last: Rejection = {"at": rfc3339(seen.at), "reason": seen.reason, "detail": seen.detail, "findings": []}
     if examined is not None and (last["reason"], last["detail"]) == (examined["reason"], examined["detail"]):
         return {**last, "findings": examined["findings"]}, None
     return last, examined
 
 
-async def change(
+async def set_paused(
     context: Context, request: Request, *, paused: bool, reason: str | None = None, seconds: float | None = None
 ) -> str:
-    """Pause or resume a source that is there; one that is as it should be already is left so."""
+    """Pauses or resumes a source and returns its name. Raises Problem if there is no such source."""
     name: str = request.path_params["source"]
-    standing = await context.overview.standing()
-    if name not in {*context.runtime.sources, *standing["sources"], *standing["paused"]}:
-        raise Problem(404, "not_found", "There is no such source.")
+    snapshot = await context.overview.snapshot()
+    if name not in {*context.runtime.sources, *snapshot["sources"], *snapshot["paused"]}:
+        raise Problem(404, "not_found", "Source not found.")
     store = context.store
     actor = principal(request).name
     await (
         store.pauses.pause(name, actor, reason=reason, seconds=seconds) if paused else store.pauses.resume(name, actor)
     )
-    context.overview.forget()
+    context.overview.invalidate()
     await store.wakeups.notify()
     context.runtime.wake_worker()
     return name

@@ -69,11 +69,11 @@ async def test_every_answer_is_as_the_document_says(inbox: Inbox, site: Site, pr
             await asyncio.sleep(0.02)
     await worked_off(inbox)
     for endpoint in ENDPOINTS:
-        if endpoint.method == "GET" and endpoint.answer is not None:
+        if endpoint.method == "GET" and endpoint.response is not None:
             path = endpoint.path.replace("{receipt}", str(receipt)).replace("{run}", started).replace("{effect}", "1")
             answer = await program.get(path, params=NEEDED.get(path))
             assert answer.status_code == 200, path
-            msgspec.json.decode(answer.content, type=endpoint.answer)
+            msgspec.json.decode(answer.content, type=endpoint.response)
             if endpoint.query is not None:
                 assert (await program.get(path, params={"nothing": "1"})).status_code == 422
     whole = await program.get(f"/api/events/{receipt}")
@@ -154,7 +154,7 @@ async def test_a_dry_run_counts_and_another_count_is_refused(inbox: Inbox, progr
     assert (await program.post("/api/replays", json={"status": "failed", "count": 2})).status_code == 409
     without = await program.post("/api/replays", json={"status": "failed"})
     assert (without.status_code, without.json()["error"]["code"]) == (409, "count_missing")
-    assert "picks 3 events" in without.json()["error"]["message"]
+    assert "matches 3 events" in without.json()["error"]["message"]
     one = await program.post("/api/replays", json={"status": "failed", "search": "evt_1"})
     assert one.status_code == 202
     assert (await program.post("/api/replays", json={})).status_code == 422

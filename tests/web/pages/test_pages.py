@@ -77,11 +77,11 @@ def listed(page: str) -> list[int]:
 
 async def test_before_the_first_event_it_says_where_to_send_one(working: Inbox, browser: Browser) -> None:
     page = (await browser.get("/")).text
-    assert "Nothing has arrived yet" in page and f"{browser.base_url}/webhooks/stripe" in page
+    assert "No events yet" in page and f"{browser.base_url}/webhooks/stripe" in page
     assert "oncehook send stripe" in page
     await send(working, "evt_1")
     await asyncio.sleep(1.05)  # what stands is asked for once a second
-    assert "Nothing has arrived yet" not in (await browser.get("/")).text
+    assert "No events yet" not in (await browser.get("/")).text
 
 
 def chosen_range(page: str) -> str:
@@ -189,7 +189,7 @@ async def test_events_are_found_by_each_field_and_all_hold_together(working: Inb
     ]:
         page = await browser.get("/events", params=query)
         assert (page.status_code, listed(page.text)) == (200, expected), query
-    assert "No event matches" in page.text
+    assert "No matching events" in page.text
 
 
 async def test_pages_go_on_where_the_last_one_ended(working: Inbox, browser: Browser, monkeypatch: Any) -> None:
@@ -220,7 +220,7 @@ async def test_a_page_that_looks_too_long_says_how_far_and_goes_on(
         page = (await browser.get(address)).text
         met, pages = met + listed(page), pages + 1
         more = re.search(r'rel="next" href="([^"]+)"', page)
-        assert more is None or "Looked back to" in page
+        assert more is None or "Searched back to" in page
         address = more[1].replace("&amp;", "&") if more else ""
     assert met == [first] and pages == 3
 
@@ -257,8 +257,8 @@ async def test_an_event_is_shown_with_all_that_happened_to_it(working: Inbox, br
     for told in (
         "charge.failed",
         "evt_1",
-        "Delivered again",
-        "with another body",
+        "Duplicate delivery",
+        "with a different body",
         "Attempt 1: failed",
         "card evt_1 declined",
     ):
@@ -297,7 +297,7 @@ async def test_a_replay_is_one_press_recorded_and_done(working: Inbox, browser: 
 async def test_what_cannot_be_replayed_is_told(working: Inbox, browser: Browser) -> None:
     receipt = await send(working, "evt_1")
     answer = await browser.submit(f"/events/{receipt}/replay")
-    assert answer.status_code == 409 and "It was not replayed: received." in answer.text
+    assert answer.status_code == 409 and "The event was not replayed: received." in answer.text
 
 
 async def test_a_rehearsal_shows_what_would_be_done_and_does_none_of_it(
@@ -306,7 +306,7 @@ async def test_a_rehearsal_shows_what_would_be_done_and_does_none_of_it(
     receipt = await send(working, "evt_1")
     await worked_off(working)
     answer = await browser.submit(f"/events/{receipt}/rehearse")
-    assert answer.status_code == 200 and "would pass" in answer.text
+    assert answer.status_code == 200 and "would succeed" in answer.text
     assert re.search(r'<li class="added">\s*<code>INSERT INTO paid', answer.text)
     assert rows("SELECT count(*) FROM paid") == [(1,)]
     assert ("user:otto", "rehearse") in rows("SELECT actor, action FROM webhook_audit")
@@ -333,19 +333,19 @@ async def test_many_are_replayed_after_a_count_that_was_agreed_to(working: Inbox
     shown = await browser.get("/replay?status=failed")
     assert "Replay 6 events?" in shown.text
     stale = await browser.submit("/replay", {"status": "failed", "count": "5"})
-    assert stale.status_code == 409 and "has changed since" in stale.text
+    assert stale.status_code == 409 and "has changed" in stale.text
     answer = await browser.submit("/replay", {"status": "failed", "count": "6"})
     assert answer.status_code == 303
     run = answer.headers["location"]
     async with asyncio.timeout(20):
-        while "<h1>Replayed</h1>" not in (page := (await browser.get(run)).text):
+        while "<h1>Replay complete</h1>" not in (page := (await browser.get(run)).text):
             await asyncio.sleep(0.05)
-    assert "6 of 6 events that matched went back to the queue" in page
+    assert "6 of 6 matching events returned to the queue" in page
     async with asyncio.timeout(20):
         while "<strong>6</strong> failed again, <strong>0</strong> still waiting" not in page:
             await asyncio.sleep(0.05)
             page = (await browser.get(run)).text
-    assert "data-poll" not in page and "It goes on when you leave" not in page
+    assert "data-poll" not in page and "It continues if you leave" not in page
     assert rows("SELECT sum(replays) FROM webhook_receipts") == [(6,)]
     actions = [row[0] for row in rows("SELECT action FROM webhook_audit WHERE actor = 'user:otto' ORDER BY id")]
     assert actions == ["sign_in", "replay_started", "replay_batch", "replay_ended"]
@@ -415,7 +415,7 @@ async def test_a_stream_says_when_something_has_changed_and_ends_with_the_servic
         async with browser.stream("GET", "/live", timeout=20) as answer:
             assert answer.headers["content-type"].startswith("text/event-stream")
             pieces = answer.aiter_bytes()
-            assert b": here" in await anext(pieces)
+            assert b": connected" in await anext(pieces)
             assert (await anext(pieces)).startswith(b"id: ")
             await send(working, "evt_1")
             assert b"event: changed" in await anext(pieces)
@@ -432,6 +432,6 @@ async def test_a_database_that_does_not_answer_is_told_and_logged(
     monkeypatch.setattr(signals, "emit", lambda line, **_: lines.append(line))
     await working._runtime.store.close()
     page = await browser.get("/events/1")
-    assert page.status_code == 503 and "does not answer" in page.text and "dashboard_database_unavailable" in lines
+    assert page.status_code == 503 and "not available" in page.text and "dashboard_database_unavailable" in lines
     assert (await browser.get("/api/events/1")).json()["error"]["code"] == "unavailable"
     await working._runtime.store.open()

@@ -1,4 +1,4 @@
-"""The JSON API: everything that the pages show and do, for programs."""
+"""The JSON API: everything that the dashboard shows and does."""
 
 from oncehook.web.api import effects, email, events, openapi, state
 from oncehook.web.api.endpoint import Endpoint

@@ -1,4 +1,4 @@
-"""Effects in JSON: look them up, and have failed ones performed again."""
+"""API endpoints for effects."""
 
 import msgspec
 from starlette.requests import Request
@@ -6,75 +6,87 @@ from starlette.responses import Response
 
 from oncehook.effects.effect import effect_json
 from oncehook.operations.replay import replay_effects
-from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_query
 from oncehook.web.api.schemas.effects import Effect, Effects, EffectsQuery, ReplayedEffects, SelectedEffects
-from oncehook.web.effects import Asked, find, list_effects, read_cursor, selected, try_again, wake
-from oncehook.web.overview import MOST
+from oncehook.web.effects import (
+    EffectFilterForm,
+    failed_effects,
+    find_effect,
+    list_effects,
+    read_cursor,
+    replay_effect,
+    wake_relay,
+)
+from oncehook.web.overview import MAX_COUNT
 from oncehook.web.page import Context, Problem, principal
 
 
-async def list_them(context: Context, request: Request) -> Response:
+async def get_page(context: Context, request: Request) -> Response:
     query = read_query(request, EffectsQuery)
-    asked = Asked.of(msgspec.structs.asdict(query))
-    found = await list_effects(context.store.effects, asked.filter(), read_cursor(query.cursor), query.limit)
-    return answer(
+    filters = EffectFilterForm.of(msgspec.structs.asdict(query))
+    page = await list_effects(context.store.effects, filters.parse(), read_cursor(query.cursor), query.limit)
+    return json_response(
         {
-            "effects": [effect_json(row) for row in found.rows],
-            "next": None if found.next is None else str(found.next),
-            "is_partial": found.is_partial,
-            "counts": await context.store.effects.bounded_counts(MOST),
+            "effects": [effect_json(row) for row in page.rows],
+            "next": None if page.next is None else str(page.next),
+            "is_partial": page.is_partial,
+            "counts": await context.store.effects.bounded_counts(MAX_COUNT),
         }
     )
 
 
 async def show(context: Context, request: Request) -> Response:
-    return answer(effect_json(await find(context, request)))
+    return json_response(effect_json(await find_effect(context, request)))
 
 
 async def replay_one(context: Context, request: Request) -> Response:
-    await try_again(context, request)
-    return answer({"replayed": 1, "left": 0})
+    await replay_effect(context, request)
+    return json_response({"replayed": 1, "left": 0})
 
 
 async def replay_many(context: Context, request: Request) -> Response:
-    """Count first; then the same with that count. What has changed since was not agreed to."""
+    """Replays the failed effects of a source or target. `count` must be the number that a dry run returned."""
     body = read_body(request, SelectedEffects)
-    wanted = selected(Asked(source=body.source, target=body.target))
-    count, erased = await context.store.effects.count_failed(wanted)
+    selection = failed_effects(EffectFilterForm(source=body.source, target=body.target))
+    count, erased = await context.store.effects.count_failed(selection)
     if body.dry_run:
-        return answer({"replayed": count, "left": erased})
+        return json_response({"replayed": count, "left": erased})
     if body.count != count:
-        raise Problem(409, "count_changed", f"The filter now picks {count:,}: ask again with that count.")
-    moved = len(await replay_effects(context.store, wanted, actor=principal(request).name))
-    wake(context)
-    return answer({"replayed": moved, "left": erased})
+        raise Problem(
+            409,
+            "count_changed",
+            f"The filter now matches {count:,} effects. Send the request again with count {count}.",
+        )
+    replayed = len(await replay_effects(context.store, selection, actor=principal(request).name))
+    wake_relay(context)
+    return json_response({"replayed": replayed, "left": erased})
 
 
 ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/effects",
-        list_them,
-        summary="Effects, newest first.",
+        get_page,
+        summary="Lists effects, newest first.",
         query=EffectsQuery,
-        answer=Effects,
+        response=Effects,
     ),
     Endpoint(
         "POST",
         "/api/effects/replay",
         replay_many,
         scope="replay",
-        summary="Have the failed ones of a source or target performed again, or count them.",
+        summary="Replays or counts the failed effects of a source or target.",
         body=SelectedEffects,
-        answer=ReplayedEffects,
+        response=ReplayedEffects,
     ),
-    Endpoint("GET", "/api/effects/{effect}", show, summary="One effect, with its arguments.", answer=Effect),
+    Endpoint("GET", "/api/effects/{effect}", show, summary="Returns one effect with its arguments.", response=Effect),
     Endpoint(
         "POST",
         "/api/effects/{effect}/replay",
         replay_one,
         scope="replay",
-        summary="Have one failed effect performed again.",
-        answer=ReplayedEffects,
+        summary="Replays one failed effect.",
+        response=ReplayedEffects,
     ),
 )

@@ -1,10 +1,10 @@
-"""Email in JSON: the same as on the command line."""
+"""API endpoints for email: message status, suppressions and counts."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from oncehook.email import DIMENSIONS
-from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_query
 from oncehook.web.api.schemas.email import (
     EmailCounts,
     EmailCountsQuery,
@@ -15,8 +15,8 @@ from oncehook.web.api.schemas.email import (
     SuppressionChange,
     Suppressions,
 )
-from oncehook.web.email import change, look
-from oncehook.web.listing import read_moment
+from oncehook.web.email import change_suppression, list_suppressions
+from oncehook.web.listing import read_time
 from oncehook.web.page import Context, Problem, check_texts
 
 
@@ -25,8 +25,8 @@ async def status(context: Context, request: Request) -> Response:
     check_texts({"message": message})
     statuses = await context.runtime.email.status(message)
     if not statuses:
-        raise Problem(404, "not_found", "No email event of this message is known.")
-    return answer({"statuses": statuses, "events": await context.runtime.email.events(message)})
+        raise Problem(404, "not_found", "No email events for this message.")
+    return json_response({"statuses": statuses, "events": await context.runtime.email.events(message)})
 
 
 async def suppressed(context: Context, request: Request) -> Response:
@@ -36,32 +36,32 @@ async def suppressed(context: Context, request: Request) -> Response:
         try:
             context.runtime.email.named(query.address)
         except ValueError:
-            raise Problem(422, "bad_address", "This is not an email address.") from None
-        found = await context.runtime.email.suppression(query.address)
-        return answer({"suppressions": [found] if found else [], "next": None})
-    rows, more = await look(context, query.search, query.cursor, query.limit)
-    return answer({"suppressions": rows, "next": more})
+            raise Problem(422, "bad_address", "This is not a valid email address.") from None
+        row = await context.runtime.email.suppression(query.address)
+        return json_response({"suppressions": [row] if row else [], "next": None})
+    rows, more = await list_suppressions(context, query.search, query.cursor, query.limit)
+    return json_response({"suppressions": rows, "next": more})
 
 
 async def suppress(context: Context, request: Request) -> Response:
     body = read_body(request, SuppressionChange)
-    return answer(await change(context, request, body.address, body.note, remove=False))
+    return json_response(await change_suppression(context, request, body.address, body.note, remove=False))
 
 
 async def allow(context: Context, request: Request) -> Response:
     body = read_body(request, SuppressionChange)
-    return answer(await change(context, request, body.address, body.note, remove=True))
+    return json_response(await change_suppression(context, request, body.address, body.note, remove=True))
 
 
 async def counts(context: Context, request: Request) -> Response:
     query = read_query(request, EmailCountsQuery)
     check_texts({"source": query.source})
-    sides = [side for side in query.by.split(",") if side]
-    if any(side not in DIMENSIONS for side in sides):
-        raise Problem(422, "bad_query", f"by is not made of {', '.join(DIMENSIONS)}.")
-    since, until = read_moment(query.since, "since"), read_moment(query.until, "until")
-    rows = await context.runtime.email.counts(sides, since=since, until=until, source=query.source or None)
-    return answer({"counts": rows})
+    dimensions = [name for name in query.by.split(",") if name]
+    if any(name not in DIMENSIONS for name in dimensions):
+        raise Problem(422, "bad_query", f"by must be a comma-separated list of {', '.join(DIMENSIONS)}.")
+    since, until = read_time(query.since, "since"), read_time(query.until, "until")
+    rows = await context.runtime.email.counts(dimensions, since=since, until=until, source=query.source or None)
+    return json_response({"counts": rows})
 
 
 ENDPOINTS = (
@@ -69,42 +69,42 @@ ENDPOINTS = (
         "GET",
         "/api/email/status",
         status,
-        summary="What became of a message, for each recipient.",
+        summary="Returns the status of a message for each recipient.",
         query=EmailMessageQuery,
-        answer=EmailMessage,
+        response=EmailMessage,
     ),
     Endpoint(
         "GET",
         "/api/email/suppressed",
         suppressed,
-        summary="Who must not be sent to; or one address, if it is.",
+        summary="Lists suppressed addresses, or looks up one address.",
         query=SuppressedQuery,
-        answer=Suppressions,
+        response=Suppressions,
     ),
     Endpoint(
         "POST",
         "/api/email/suppress",
         suppress,
         scope="admin",
-        summary="Suppress an address by hand.",
+        summary="Suppresses an address manually.",
         body=SuppressionChange,
-        answer=Suppression,
+        response=Suppression,
     ),
     Endpoint(
         "POST",
         "/api/email/allow",
         allow,
         scope="admin",
-        summary="Lift a suppression by hand.",
+        summary="Removes a suppression manually.",
         body=SuppressionChange,
-        answer=Suppression,
+        response=Suppression,
     ),
     Endpoint(
         "GET",
         "/api/email/counts",
         counts,
-        summary="How many events, by day, source, type, tag or domain.",
+        summary="Counts email events by day, source, type, tag or domain.",
         query=EmailCountsQuery,
-        answer=EmailCounts,
+        response=EmailCounts,
     ),
 )

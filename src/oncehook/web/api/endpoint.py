@@ -1,4 +1,4 @@
-"""An endpoint is an action whose query, body and answer are declared: checked and described by one table."""
+"""Endpoints of the API. The declared types check the query and the body, and describe them in the OpenAPI document."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,40 +23,38 @@ class Endpoint(Action):
     summary: str = ""
     query: type[msgspec.Struct] | None = None
     body: type[msgspec.Struct] | None = None
-    answer: type[msgspec.Struct] | None = None  # None: bytes
+    response: type[msgspec.Struct] | None = None  # None: bytes
     status: int = 200
 
 
-def answer(value: Any, status: int = 200) -> Response:
+def json_response(value: Any, status: int = 200) -> Response:
     return Response(_encode(value), status, media_type="application/json")
 
 
 def read_query(request: Request, kind: type[T]) -> T:
-    """The query as declared. Raises Problem that names what is wrong."""
+    """Parses the query parameters. Raises Problem that names the invalid parameter."""
     known = {field.encode_name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
     for name in request.query_params:
         if name not in known:
-            raise Problem(
-                422, "bad_query", f"{name[:100]} is not a parameter here; known are {', '.join(sorted(known))}."
-            )
+            raise Problem(422, "bad_query", f"Unknown parameter {name[:100]}. Use: {', '.join(sorted(known))}.")
     return _convert(dict(request.query_params), kind, strict=False)
 
 
 def read_body(request: Request, kind: type[T]) -> T:
-    """The JSON body as declared."""
+    """Parses the JSON body. Raises Problem if it does not match the declared type."""
     try:
         return msgspec.json.decode(request.state.body, type=kind)
     except msgspec.ValidationError as error:
-        raise Problem(422, "bad_body", f"The body is not as expected: {with_allowed(str(error), kind)}.") from None
+        raise Problem(422, "bad_body", f"The body is not valid: {with_allowed(str(error), kind)}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise Problem(400, "malformed", "The body is not JSON.") from None
 
 
-def _convert(given: Mapping[str, str], kind: type[T], *, strict: bool) -> T:
+def _convert(parameters: Mapping[str, str], kind: type[T], *, strict: bool) -> T:
     try:
-        return msgspec.convert(given, kind, strict=strict)
+        return msgspec.convert(parameters, kind, strict=strict)
     except msgspec.ValidationError as error:
-        raise Problem(422, "bad_query", f"A parameter is not as expected: {with_allowed(str(error), kind)}.") from None
+        raise Problem(422, "bad_query", f"A parameter is not valid: {with_allowed(str(error), kind)}.") from None
 
 
-__all__ = ["Endpoint", "Handler", "State", "answer", "read_body", "read_query"]
+__all__ = ["Endpoint", "Handler", "State", "json_response", "read_body", "read_query"]

@@ -1,4 +1,4 @@
-"""Events in JSON: look them up, replay, rehearse, erase."""
+"""API endpoints for events: list, show, replay, rehearse and erase."""
 
 from typing import Any
 
@@ -13,33 +13,33 @@ from oncehook.model.receipt import StoredPayload
 from oncehook.operations.prune import forget
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
-from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
-from oncehook.web.api.schemas.events import Erased, Events, EventsQuery, Retried, WholeEvent
-from oncehook.web.api.schemas.replays import Rehearsed, Replay, RunState, Selected
-from oncehook.web.event import EFFECTS, find, raw, run_now
-from oncehook.web.listing import Asked, list_events, read_cursor, write_cursor
+from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_query
+from oncehook.web.api.schemas.events import Erasure, EventDetail, Events, EventsQuery, RetryNow
+from oncehook.web.api.schemas.replays import Rehearsed, Replay, ReplaySelection, RunState
+from oncehook.web.event import CHANGED, MAX_EFFECTS, download_payload, find_event, run_retry_now
+from oncehook.web.listing import EventFilterForm, list_events, read_cursor, write_cursor
 from oncehook.web.page import Context, Problem, principal
-from oncehook.web.replays import count, selected
-from oncehook.web.show import shortened
+from oncehook.web.replays import count_replay, select_events
+from oncehook.web.show import shorten
 
 
-async def list_them(context: Context, request: Request) -> Response:
+async def get_page(context: Context, request: Request) -> Response:
     query = read_query(request, EventsQuery)
-    asked = Asked.of(msgspec.structs.asdict(query))
-    found = await list_events(context.store.receipts, asked.filter(), read_cursor(query.cursor), query.limit)
-    events = [receipt.as_json() for receipt in found.receipts]
-    return answer({"events": events, "next": write_cursor(found.next), "looked_to": found.looked_to})
+    filters = EventFilterForm.of(msgspec.structs.asdict(query))
+    page = await list_events(context.store.receipts, filters.parse(), read_cursor(query.cursor), query.limit)
+    events = [receipt.as_json() for receipt in page.receipts]
+    return json_response({"events": events, "next": write_cursor(page.next), "looked_to": page.searched_to})
 
 
 async def show(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
+    receipt = await find_event(context, request)
     store, number = context.store, receipt.receipt
     payload = await store.receipts.payload(number)
-    effects = await store.effects.find(EffectFilter(receipt=number), limit=EFFECTS)
-    return answer(
+    effects = await store.effects.find(EffectFilter(receipt=number), limit=MAX_EFFECTS)
+    return json_response(
         {
             **receipt.as_json(),
-            "payload": None if payload is None else _view(payload),
+            "payload": None if payload is None else _json_body(payload),
             "headers": None if payload is None else payload.headers,
             "deliveries": await store.receipts.duplicates(number),
             "attempts_history": await store.receipts.attempts(number),
@@ -51,8 +51,8 @@ async def show(context: Context, request: Request) -> Response:
     )
 
 
-def _view(payload: StoredPayload) -> Any:
-    """The body as it is, where it is JSON: no number in it is rounded."""
+def _json_body(payload: StoredPayload) -> Any:
+    """The body unchanged, so that numbers keep their precision; None if it is not JSON."""
     try:
         payload.body.decode()
         return msgspec.json.decode(payload.body, type=msgspec.Raw)
@@ -61,116 +61,123 @@ def _view(payload: StoredPayload) -> Any:
 
 
 async def replay_one(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
-    done = await replay(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
-    if not done.count:
-        raise Problem(409, "not_replayable", f"It was not replayed: {next(iter(done.left), 'changed meanwhile')}.")
+    receipt = await find_event(context, request)
+    result = await replay(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
+    if not result.count:
+        reason = next(iter(result.left), CHANGED)
+        raise Problem(409, "not_replayable", f"The event was not replayed: {reason}.")
     context.runtime.wake_worker()
-    return answer({"matched": done.matched, "replayed": done.count, "left": dict(done.left), "run": None})
+    return json_response({"matched": result.matched, "replayed": result.count, "left": dict(result.left), "run": None})
 
 
 async def retry_one(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
-    await run_now(context, request, receipt)
-    return answer({"receipt": receipt.receipt, "retried": True})
+    receipt = await find_event(context, request)
+    await run_retry_now(context, request, receipt)
+    return json_response({"receipt": receipt.receipt, "retried": True})
 
 
 async def rehearse_one(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
+    receipt = await find_event(context, request)
     await context.store.operations.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
-    told = (await context.runtime.rehearse(receipt)).as_json()
-    for statement in told["statements"]:
-        statement["args"] = [shortened(value) for value in statement["args"]]
-    return answer(told)
+    rehearsal = (await context.runtime.rehearse(receipt)).as_json()
+    for statement in rehearsal["statements"]:
+        statement["args"] = [shorten(value) for value in statement["args"]]
+    return json_response(rehearsal)
 
 
 async def erase(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
+    receipt = await find_event(context, request)
     erased = await forget(context.store, [receipt.receipt], actor=principal(request).name)
     if not erased:
-        raise Problem(409, "not_erased", "There is no payload to erase.")
-    return answer({"erased": erased})
+        raise Problem(409, "not_erased", "The payload was already pruned or erased.")
+    return json_response({"erased": erased})
 
 
-# -- replays of many --------------------------------------------------------------------------------------------------
+# -- bulk replays -----------------------------------------------------------------------------------------------------
 
 
 async def replay_many(context: Context, request: Request) -> Response:
-    """Count first; then the same with that count. What has changed since was not agreed to."""
-    body = read_body(request, Selected)
-    selection = await selected(context, Asked.of(msgspec.structs.asdict(body)))
-    would = await count(context, selection)
-    told = {"matched": would.matched, "replayed": would.count, "left": dict(would.left), "run": None}
+    """Replays the events of a filter. For more than one, `count` must be the number that a dry run returned."""
+    body = read_body(request, ReplaySelection)
+    selection = await select_events(context, EventFilterForm.of(msgspec.structs.asdict(body)))
+    plan = await count_replay(context, selection)
+    result = {"matched": plan.matched, "replayed": plan.count, "left": dict(plan.left), "run": None}
     if body.dry_run:
-        return answer(told)
-    if body.count is None and would.count > 1:
-        told_count = f"The filter picks {would.count:,} events: to replay them, ask again with count {would.count}."
-        raise Problem(409, "count_missing", told_count)
-    if body.count is not None and body.count != would.count:
-        raise Problem(409, "count_changed", f"The filter now picks {would.count:,}: ask again with that count.")
-    run = await context.runs.start(selection, principal(request).name, would.matched, body.rate)
-    return answer({**told, "replayed": 0, "run": run.run}, 202)
+        return json_response(result)
+    again = f"Send the request again with count {plan.count}."
+    if body.count is None and plan.count > 1:
+        raise Problem(409, "count_missing", f"The filter matches {plan.count:,} events. {again}")
+    if body.count is not None and body.count != plan.count:
+        raise Problem(409, "count_changed", f"The filter now matches {plan.count:,} events. {again}")
+    run = await context.runs.start(selection, principal(request).name, plan.matched, body.rate)
+    return json_response({**result, "replayed": 0, "run": run.run}, 202)
 
 
 async def show_run(context: Context, request: Request) -> Response:
     run = await context.runs.get(request.path_params["run"])
     if run is None:
-        raise Problem(404, "not_found", "There is no such replay.")
-    return answer(run.as_json())
+        raise Problem(404, "not_found", "Replay not found.")
+    return json_response(run.as_json())
 
 
 ENDPOINTS = (
     Endpoint(
         "GET",
         "/api/events",
-        list_them,
-        summary="Events, newest first.",
+        get_page,
+        summary="Lists events, newest first.",
         query=EventsQuery,
-        answer=Events,
+        response=Events,
     ),
-    Endpoint("GET", "/api/events/{receipt}", show, summary="One event, whole.", answer=WholeEvent),
-    Endpoint("GET", "/api/events/{receipt}/raw", raw, summary="The exact bytes of its body."),
+    Endpoint(
+        "GET",
+        "/api/events/{receipt}",
+        show,
+        summary="Returns one event with its payload and history.",
+        response=EventDetail,
+    ),
+    Endpoint("GET", "/api/events/{receipt}/raw", download_payload, summary="Returns the exact bytes of the payload."),
     Endpoint(
         "POST",
         "/api/events/{receipt}/replay",
         replay_one,
         scope="replay",
-        summary="Have one event handled again.",
-        answer=Replay,
+        summary="Replays one event.",
+        response=Replay,
     ),
     Endpoint(
         "POST",
         "/api/events/{receipt}/retry",
         retry_one,
         scope="replay",
-        summary="Run its waiting retry now.",
-        answer=Retried,
+        summary="Runs the next attempt of a retrying event now.",
+        response=RetryNow,
     ),
     Endpoint(
         "POST",
         "/api/events/{receipt}/rehearse",
         rehearse_one,
         scope="replay",
-        summary="Run its handler in a transaction that is rolled back.",
-        answer=Rehearsed,
+        summary="Runs the handler in a transaction that is rolled back.",
+        response=Rehearsed,
     ),
     Endpoint(
         "DELETE",
         "/api/events/{receipt}/payload",
         erase,
         scope="admin",
-        summary="Erase its payload for good.",
-        answer=Erased,
+        summary="Erases the payload permanently.",
+        response=Erasure,
     ),
     Endpoint(
         "POST",
         "/api/replays",
         replay_many,
         scope="replay",
-        summary="Replay what a filter picks, or count it.",
-        body=Selected,
-        answer=Replay,
+        summary="Replays or counts the events that a filter selects.",
+        body=ReplaySelection,
+        response=Replay,
         status=202,
     ),
-    Endpoint("GET", "/api/replays/{run}", show_run, summary="How far a replay is.", answer=RunState),
+    Endpoint("GET", "/api/replays/{run}", show_run, summary="Returns the progress of a replay.", response=RunState),
 )

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made of the endpoints themselves."""
+"""The OpenAPI document, generated from the endpoints."""
 
 import re
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from oncehook import __version__
-from oncehook.web.api.endpoint import Endpoint, answer
-from oncehook.web.api.schemas.problems import ProblemAnswer
+from oncehook.web.api.endpoint import Endpoint, json_response
+from oncehook.web.api.schemas.problems import ProblemResponse
 from oncehook.web.page import Context
 
 REF = "#/components/schemas/{name}"
@@ -22,21 +22,21 @@ PATH_PARAMETERS: dict[str, dict[str, Any]] = {
     "run": {"type": "string", "pattern": "^[0-9a-f]{16}$"},
 }
 PROBLEMS = {
-    "400": "It cannot be read.",
-    "401": "No token, or not one of ours.",
-    "403": "The token has not the scope, or the request comes from another site.",
-    "404": "There is none.",
-    "409": "It is not in a state for that.",
+    "400": "The request is malformed.",
+    "401": "The token is missing or not valid.",
+    "403": "The token lacks the scope, or the request comes from another site.",
+    "404": "Not found.",
+    "409": "The current state does not allow this.",
     "413": "The body is too large.",
     "415": "The body is not JSON.",
-    "422": "A parameter or the body is not as expected.",
-    "503": "The database does not answer now.",
+    "422": "A parameter or the body is not valid.",
+    "503": "The database is not available.",
 }
 
 
 def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
-    """OpenAPI 3.1, with every type that is declared."""
-    kinds = [kind for e in endpoints for kind in (e.body, e.answer) if kind is not None] + [ProblemAnswer]
+    """An OpenAPI 3.1 document of the endpoints and their types."""
+    kinds = [kind for e in endpoints for kind in (e.body, e.response) if kind is not None] + [ProblemResponse]
     _, components = msgspec.json.schema_components(list(dict.fromkeys(kinds)), ref_template=REF)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:
@@ -46,7 +46,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "info": {
             "title": "Oncehook",
             "version": __version__,
-            "description": "What arrived, and what was done about it.",
+            "description": "Events that the inbox received, how they were handled, and their effects.",
         },
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
@@ -66,18 +66,18 @@ def _operation(endpoint: Endpoint) -> dict[str, Any]:
             ),
             *_query(endpoint.query),
         ],
-        "responses": {**_answers(endpoint), **{code: _problem(told) for code, told in PROBLEMS.items()}},
+        "responses": {**_responses(endpoint), **{code: _problem(text) for code, text in PROBLEMS.items()}},
     }
     if endpoint.body is not None:
         operation["requestBody"] = {"required": True, "content": _json(endpoint.body.__name__)}
     return operation
 
 
-def _answers(endpoint: Endpoint) -> dict[str, Any]:
-    if endpoint.answer is None:
+def _responses(endpoint: Endpoint) -> dict[str, Any]:
+    if endpoint.response is None:
         content: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
     else:
-        content = _json(endpoint.answer.__name__)
+        content = _json(endpoint.response.__name__)
     codes = sorted({200, endpoint.status})
     return {str(code): {"description": endpoint.summary, "content": content} for code in codes}
 
@@ -94,8 +94,8 @@ def _query(kind: type[msgspec.Struct] | None) -> list[dict[str, Any]]:
     ]
 
 
-def _problem(told: str) -> dict[str, Any]:
-    return {"description": told, "content": _json("ProblemAnswer")}
+def _problem(description: str) -> dict[str, Any]:
+    return {"description": description, "content": _json("ProblemResponse")}
 
 
 def _json(name: str) -> dict[str, Any]:
@@ -103,10 +103,12 @@ def _json(name: str) -> dict[str, Any]:
 
 
 async def show(context: Context, request: Request) -> Response:
-    from oncehook.web.api import ENDPOINTS  # this one is of them
+    from oncehook.web.api import ENDPOINTS  # a cycle: ENDPOINTS includes this one
 
-    return answer(_once(tuple(one for one in ENDPOINTS if one.path != "/api/openapi.json")))
+    return json_response(
+        _cached_document(tuple(endpoint for endpoint in ENDPOINTS if endpoint.path != "/api/openapi.json"))
+    )
 
 
-_once = cache(document)
-ENDPOINTS = (Endpoint("GET", "/api/openapi.json", show, summary="This document.", answer=None),)
+_cached_document = cache(document)
+ENDPOINTS = (Endpoint("GET", "/api/openapi.json", show, summary="Returns this document.", response=None),)

@@ -1,4 +1,4 @@
-"""Where everything stands, in JSON: overview, dead letters, sources, alerts, audit."""
+"""API endpoints for the overview, dead letters, sources, alerts and the audit log."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -9,18 +9,18 @@ from starlette.responses import Response
 from oncehook.model.rows import Pause
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import MOST_ERRORS, grouped
-from oncehook.web.api.endpoint import Endpoint, answer, read_body, read_query
+from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_query
 from oncehook.web.api.schemas.alerts import AlertsState
 from oncehook.web.api.schemas.audit import Audit, AuditQuery
-from oncehook.web.api.schemas.events import Dead
+from oncehook.web.api.schemas.events import DeadLetters
 from oncehook.web.api.schemas.overview import OverviewQuery, OverviewState
-from oncehook.web.api.schemas.sources import Paused, PauseFor, Sources
-from oncehook.web.audit import look
+from oncehook.web.api.schemas.sources import PauseRequest, PauseState, Sources
+from oncehook.web.audit import list_audit
 from oncehook.web.overview import RANGES
 from oncehook.web.page import Context
-from oncehook.web.sources import about, change, last_refusals
+from oncehook.web.sources import describe_source, last_rejections, set_paused
 
-TOLD = (
+SOURCE_FIELDS = (
     "source",
     "provider",
     "is_verified",
@@ -39,35 +39,35 @@ async def overview(context: Context, request: Request) -> Response:
     total = await context.overview.total()
     total = {name: value for name, value in total.items() if name != "is_empty"}
     starts = [rfc3339(datetime.fromtimestamp(bucket, UTC)) for bucket in buckets]
-    over = {"range": query.range, "bucket_seconds": RANGES[query.range].bucket, "buckets": starts}
-    return answer({**over, **series, **total})
+    header = {"range": query.range, "bucket_seconds": RANGES[query.range].bucket, "buckets": starts}
+    return json_response({**header, **series, **total})
 
 
 async def dead(context: Context, request: Request) -> Response:
     groups = grouped(await context.store.stats.dead_letters(MOST_ERRORS))
-    return answer({"total": sum(group["receipts"] for group in groups), "groups": groups})
+    return json_response({"total": sum(group["receipts"] for group in groups), "groups": groups})
 
 
 async def sources(context: Context, request: Request) -> Response:
-    standing = await context.overview.standing()
-    looked = await context.doctor.look()
+    snapshot = await context.overview.snapshot()
+    diagnoses = await context.diagnoses.get()
     names = sorted(context.runtime.sources)
-    return answer({"sources": [_source(context, request, standing, looked, name) for name in names]})
+    return json_response({"sources": [_source(context, request, snapshot, diagnoses, name) for name in names]})
 
 
-def _source(context: Context, request: Request, standing: dict[str, Any], looked: Any, name: str) -> dict[str, Any]:
-    known, pause = about(context, name), standing["paused"].get(name)
-    cases, secrets = looked
-    last, examined = last_refusals(context, name, cases.get(name))
+def _source(context: Context, request: Request, snapshot: dict[str, Any], diagnoses: Any, name: str) -> dict[str, Any]:
+    properties, pause = describe_source(context, name), snapshot["paused"].get(name)
+    cases, secrets = diagnoses
+    last, examined = last_rejections(context, name, cases.get(name))
     return {
-        **{key: known[key] for key in TOLD},
-        "address": f"{context.door_url(request)}/{name}",
-        "waiting": standing["waiting"].get(name, 0),
-        "unhandled": standing["unhandled"].get(name, 0),
-        "dead_letters": standing["dead_letters"].get(name, 0),
-        "lag_seconds": round(max(0.0, standing["lag"].get(name, 0.0)), 3),
-        "oldest_unfinished_seconds": round(max(0.0, standing["unfinished"].get(name, 0.0)), 3),
-        "last_received_at": standing["last_received_at"].get(name),
+        **{key: properties[key] for key in SOURCE_FIELDS},
+        "address": f"{context.receiver_url(request)}/{name}",
+        "waiting": snapshot["waiting"].get(name, 0),
+        "unhandled": snapshot["unhandled"].get(name, 0),
+        "dead_letters": snapshot["dead_letters"].get(name, 0),
+        "lag_seconds": round(max(0.0, snapshot["lag"].get(name, 0.0)), 3),
+        "oldest_unfinished_seconds": round(max(0.0, snapshot["unfinished"].get(name, 0.0)), 3),
+        "last_received_at": snapshot["last_received_at"].get(name),
         "last_refused": last,
         "last_examined": examined,
         "secrets_used": [{key: value for key, value in row.items() if key != "source"} for row in secrets[name]],
@@ -80,24 +80,24 @@ def _pause(row: Pause) -> dict[str, Any]:
 
 
 async def pause(context: Context, request: Request) -> Response:
-    body = read_body(request, PauseFor) if request.state.body else PauseFor()
-    source = await change(context, request, paused=True, reason=body.reason, seconds=body.seconds)
-    return answer({"source": source, "paused": True})
+    body = read_body(request, PauseRequest) if request.state.body else PauseRequest()
+    source = await set_paused(context, request, paused=True, reason=body.reason, seconds=body.seconds)
+    return json_response({"source": source, "paused": True})
 
 
 async def resume(context: Context, request: Request) -> Response:
-    return answer({"source": await change(context, request, paused=False), "paused": False})
+    return json_response({"source": await set_paused(context, request, paused=False), "paused": False})
 
 
 async def alerts(context: Context, request: Request) -> Response:
-    watching = context.runtime.alerts
-    return answer({"incidents": await watching.incidents(), "rules": await watching.rule_states()})
+    monitor = context.runtime.alerts
+    return json_response({"incidents": await monitor.incidents(), "rules": await monitor.rule_states()})
 
 
 async def audit(context: Context, request: Request) -> Response:
     query = read_query(request, AuditQuery)
-    rows, more = await look(context, query.cursor, query.limit)
-    return answer({"rows": rows, "next": None if more is None else str(more)})
+    rows, more = await list_audit(context, query.cursor, query.limit)
+    return json_response({"rows": rows, "next": None if more is None else str(more)})
 
 
 ENDPOINTS = (
@@ -105,42 +105,42 @@ ENDPOINTS = (
         "GET",
         "/api/overview",
         overview,
-        summary="Rates over time, backlog, lag and latencies.",
+        summary="Returns rates over time, the backlog, lag and latencies.",
         query=OverviewQuery,
-        answer=OverviewState,
+        response=OverviewState,
     ),
-    Endpoint("GET", "/api/dead", dead, summary="Dead letters, grouped by what went wrong.", answer=Dead),
-    Endpoint("GET", "/api/sources", sources, summary="Every configured source.", answer=Sources),
+    Endpoint("GET", "/api/dead", dead, summary="Lists dead letters, grouped by error.", response=DeadLetters),
+    Endpoint("GET", "/api/sources", sources, summary="Lists the configured sources.", response=Sources),
     Endpoint(
         "POST",
         "/api/sources/{source}/pause",
         pause,
         scope="admin",
-        summary="Accept its events, and work on none of them.",
-        body=PauseFor,
-        answer=Paused,
+        summary="Pauses a source: its events are accepted but not handled.",
+        body=PauseRequest,
+        response=PauseState,
     ),
     Endpoint(
         "POST",
         "/api/sources/{source}/resume",
         resume,
         scope="admin",
-        summary="Handle its waiting events.",
-        answer=Paused,
+        summary="Resumes a source: its waiting events are handled.",
+        response=PauseState,
     ),
     Endpoint(
         "GET",
         "/api/alerts",
         alerts,
-        summary="The open incidents, and what every rule measures now.",
-        answer=AlertsState,
+        summary="Returns the open incidents and the current value of every alert rule.",
+        response=AlertsState,
     ),
     Endpoint(
         "GET",
         "/api/audit",
         audit,
-        summary="What people did, newest first.",
+        summary="Lists actions of users and tokens, newest first.",
         query=AuditQuery,
-        answer=Audit,
+        response=Audit,
     ),
 )

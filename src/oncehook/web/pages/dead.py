@@ -1,4 +1,4 @@
-"""Dead letters, grouped by what went wrong."""
+"""The page of dead letters, grouped by error."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -6,13 +6,15 @@ from starlette.responses import Response
 from oncehook.operations.dead_letters import MOST_ERRORS, grouped
 from oncehook.web.page import Action, Context, Page
 
-SHOWN = 200
+MAX_GROUPS = 200
 
 
 async def show(context: Context, request: Request) -> Response:
     groups = grouped(await context.store.stats.dead_letters(MOST_ERRORS))
     total = sum(group["receipts"] for group in groups)
-    return context.render(request, "dead.html", groups=groups[:SHOWN], total=total, left_out=len(groups[SHOWN:]))
+    return context.render(
+        request, "dead.html", groups=groups[:MAX_GROUPS], total=total, left_out=len(groups[MAX_GROUPS:])
+    )
 
 
 PAGE = Page("Dead letters", "/dead", (Action("GET", "/dead", show),))

@@ -1,4 +1,4 @@
-"""Effects: what is done outside the database after the commit, how it stands, and another try for what has failed."""
+"""The pages of effects: the list, one effect, and replays of failed effects."""
 
 from urllib.parse import urlencode
 
@@ -7,49 +7,58 @@ from starlette.responses import RedirectResponse, Response
 
 from oncehook.effects.effect import effect_json
 from oncehook.operations.replay import replay_effects
-from oncehook.web.effects import Asked, Listing, find, list_effects, read_cursor, selected, try_again, wake
-from oncehook.web.overview import MOST
+from oncehook.web.effects import (
+    EffectFilterForm,
+    EffectPage,
+    failed_effects,
+    find_effect,
+    list_effects,
+    read_cursor,
+    replay_effect,
+    wake_relay,
+)
+from oncehook.web.overview import MAX_COUNT
 from oncehook.web.page import Action, Context, Page, Problem, form, principal
 from oncehook.web.show import pretty
 
 MEANING = {
-    "waiting": "recorded, for a relay to take",
-    "performing": "a relay has it",
-    "retrying": "failed, and tried again",
-    "done": "taken by its target",
-    "failed": "given up",
+    "waiting": "waiting for a relay",
+    "performing": "running in a relay",
+    "retrying": "failed, will be retried",
+    "done": "completed",
+    "failed": "no attempts left",
 }
 
 
 async def show(context: Context, request: Request) -> Response:
-    asked, cursor = Asked.of(request.query_params), request.query_params.get("cursor")
-    problem, found = None, Listing([])
+    filters, cursor = EffectFilterForm.of(request.query_params), request.query_params.get("cursor")
+    problem, page = None, EffectPage([])
     try:
-        found = await list_effects(context.store.effects, asked.filter(), read_cursor(cursor))
+        page = await list_effects(context.store.effects, filters.parse(), read_cursor(cursor))
     except Problem as error:
         problem = error.message
-    standing = await context.overview.standing()
+    snapshot = await context.overview.snapshot()
     return context.render(
         request,
         "effects.html",
         status=422 if problem else 200,
-        asked=asked,
-        found=found,
+        filters=filters,
+        page=page,
         problem=problem,
-        counts=await context.store.effects.bounded_counts(MOST),
-        most=MOST,
+        counts=await context.store.effects.bounded_counts(MAX_COUNT),
+        most=MAX_COUNT,
         meaning=MEANING,
         is_first=not cursor,
-        sources=sorted({*context.runtime.sources, *standing["sources"]}),
-        query=urlencode(asked.given()),
-        more=urlencode({**asked.given(), "cursor": found.next or ""}),
-        failed=urlencode({name: value for name in ("source", "target") if (value := getattr(asked, name))}),
+        sources=sorted({*context.runtime.sources, *snapshot["sources"]}),
+        query=urlencode(filters.non_empty()),
+        more=urlencode({**filters.non_empty(), "cursor": page.next or ""}),
+        failed=urlencode({name: value for name in ("source", "target") if (value := getattr(filters, name))}),
         done=request.query_params.get("done"),
     )
 
 
-async def one(context: Context, request: Request) -> Response:
-    row = await find(context, request)
+async def show_effect(context: Context, request: Request) -> Response:
+    row = await find_effect(context, request)
     args, is_cut = pretty((row.args or "").encode("utf-8", "replace"))
     receipt = await context.store.receipts.get(row.receipt)
     return context.render(
@@ -63,43 +72,45 @@ async def one(context: Context, request: Request) -> Response:
     )
 
 
-# -- trying again -----------------------------------------------------------------------------------------------------
+# -- replays ----------------------------------------------------------------------------------------------------------
 
 
 async def replay_one(context: Context, request: Request) -> Response:
-    return RedirectResponse(f"/effects/{await try_again(context, request)}?done=replayed", 303)
+    return RedirectResponse(f"/effects/{await replay_effect(context, request)}?done=replayed", 303)
 
 
-async def ask(context: Context, request: Request) -> Response:
-    """What a replay would do, before it does."""
-    return await _confirm(context, request, Asked.of(request.query_params))
+async def confirm_replay(context: Context, request: Request) -> Response:
+    """Shows how many effects a replay would select, and asks for confirmation."""
+    return await _confirmation(context, request, EffectFilterForm.of(request.query_params))
 
 
-async def _confirm(context: Context, request: Request, asked: Asked, *, changed: bool = False) -> Response:
-    count, erased = await context.store.effects.count_failed(selected(asked))
-    given = {name: value for name, value in asked.given().items() if name in ("source", "target")}
+async def _confirmation(
+    context: Context, request: Request, filters: EffectFilterForm, *, changed: bool = False
+) -> Response:
+    count, erased = await context.store.effects.count_failed(failed_effects(filters))
+    fields = {name: value for name, value in filters.non_empty().items() if name in ("source", "target")}
     return context.render(
         request,
         "effects_replay.html",
         status=409 if changed else 200,
-        given=given,
+        fields=fields,
         count=count,
         erased=erased,
         changed=changed,
-        query=urlencode({"status": "failed", **given}),
+        query=urlencode({"status": "failed", **fields}),
     )
 
 
-async def start(context: Context, request: Request) -> Response:
-    """Replay as many as were agreed to. Another number now is asked again."""
-    asked = Asked.of(form(request))
-    wanted = selected(asked)
-    count, _ = await context.store.effects.count_failed(wanted)
+async def start_replay(context: Context, request: Request) -> Response:
+    """Replays the confirmed effects. If their number has changed, it asks for confirmation again."""
+    filters = EffectFilterForm.of(form(request))
+    selection = failed_effects(filters)
+    count, _ = await context.store.effects.count_failed(selection)
     if not count or str(count) != form(request).get("count"):
-        return await _confirm(context, request, asked, changed=True)
-    moved = len(await replay_effects(context.store, wanted, actor=principal(request).name))
-    wake(context)
-    return RedirectResponse(f"/effects?done={moved}", 303)
+        return await _confirmation(context, request, filters, changed=True)
+    replayed = len(await replay_effects(context.store, selection, actor=principal(request).name))
+    wake_relay(context)
+    return RedirectResponse(f"/effects?done={replayed}", 303)
 
 
 PAGE = Page(
@@ -107,9 +118,9 @@ PAGE = Page(
     "/effects",
     (
         Action("GET", "/effects", show),
-        Action("GET", "/effects/replay", ask, scope="replay"),
-        Action("POST", "/effects/replay", start, scope="replay"),
-        Action("GET", "/effects/{effect}", one),
+        Action("GET", "/effects/replay", confirm_replay, scope="replay"),
+        Action("POST", "/effects/replay", start_replay, scope="replay"),
+        Action("GET", "/effects/{effect}", show_effect),
         Action("POST", "/effects/{effect}/replay", replay_one, scope="replay"),
     ),
 )

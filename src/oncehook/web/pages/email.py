@@ -1,4 +1,4 @@
-"""Email: what became of a message, who must not be sent to, and how much of what happened. Where a source has it."""
+"""The email pages: counts, the status of a message, and suppressions. Shown if a source has `email = true`."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -14,35 +14,35 @@ from oncehook.email.event import EmailType
 from oncehook.model.errors import StoreUnavailable
 from oncehook.runtime import Runtime
 from oncehook.web.charts import Chart, chart
-from oncehook.web.email import change, look
+from oncehook.web.email import change_suppression, list_suppressions
 from oncehook.web.page import Action, Context, Page, Problem, check_texts, form
 
 LIMIT = 50
-SHOWN = 200
+MAX_ROWS = 200
 DAY = 86400
 RANGES = {"7": "week", "30": "30 days", "90": "90 days"}
-SIDES = tuple(side for side in DIMENSIONS if side != "type")
+GROUPINGS = tuple(name for name in DIMENSIONS if name != "type")
 CHARTS = {
-    "delivered": (("delivered",), "Taken by the recipient's server."),
-    "bounced": (("bounced", "rejected", "failed"), "Came back, or never left: bounced, rejected and failed."),
-    "complained": (("complained", "unsubscribed"), "Wanted no more of it: complained and unsubscribed."),
-    "opened": (("opened", "clicked"), "Opened and clicked, as far as the provider can tell."),
+    "delivered": (("delivered",), "Accepted by the recipient's mail server."),
+    "bounced": (("bounced", "rejected", "failed"), "Bounced, rejected and failed."),
+    "complained": (("complained", "unsubscribed"), "Spam complaints and unsubscribes."),
+    "opened": (("opened", "clicked"), "Opens and clicks that the provider tracked."),
 }
-ORDER = {name: place for place, name in enumerate(EmailType)}
+ORDER = {name: index for index, name in enumerate(EmailType)}
 
 
 def is_used(runtime: Runtime) -> bool:
     return any(source.settings.email for source in runtime.sources.values())
 
 
-# -- counters ---------------------------------------------------------------------------------------------------------
+# -- counts -----------------------------------------------------------------------------------------------------------
 
 
 async def show(context: Context, request: Request) -> Response:
     days = request.query_params.get("days", "")
     days = days if days in RANGES else "30"
     by = request.query_params.get("by", "")
-    by = by if by in SIDES else "day"
+    by = by if by in GROUPINGS else "day"
     charts: dict[str, Chart] = {}
     types: list[str] = []
     rows: list[dict[str, Any]] = []
@@ -57,12 +57,12 @@ async def show(context: Context, request: Request) -> Response:
         days=days,
         ranges=RANGES,
         by=by,
-        sides=SIDES,
+        groupings=GROUPINGS,
         charts=charts,
         types=types,
-        rows=rows[:SHOWN],
-        left_out=len(rows[SHOWN:]),
-        meaning={name: told for name, (_, told) in CHARTS.items()},
+        rows=rows[:MAX_ROWS],
+        left_out=len(rows[MAX_ROWS:]),
+        meaning={name: text for name, (_, text) in CHARTS.items()},
         is_slow=is_slow,
     )
 
@@ -72,8 +72,8 @@ async def _count(context: Context, days: int, by: str) -> tuple[dict[str, Chart]
     since = today - timedelta(days=days - 1)
     email = context.runtime.email
     daily = await email.counts(("day", "type"), since=since)
-    found = daily if by == "day" else await email.counts((by, "type"), since=since)
-    return _charts(daily, since, days), *pivoted(found, by)
+    rows = daily if by == "day" else await email.counts((by, "type"), since=since)
+    return _charts(daily, since, days), *pivoted(rows, by)
 
 
 def _charts(daily: list[dict[str, Any]], since: datetime, days: int) -> dict[str, Chart]:
@@ -88,11 +88,11 @@ def _charts(daily: list[dict[str, Any]], since: datetime, days: int) -> dict[str
     return charts
 
 
-def pivoted(found: list[dict[str, Any]], by: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """A row for each day, tag, domain or source with a number for each type; the newest day, or the largest, first."""
-    types = sorted({row["type"] for row in found}, key=lambda name: ORDER.get(name, len(ORDER)))
+def pivoted(counts: list[dict[str, Any]], by: str) -> tuple[list[str], list[dict[str, Any]]]:
+    """Returns the types, and a row per day, tag, domain or source. The newest day or the largest row comes first."""
+    types = sorted({row["type"] for row in counts}, key=lambda name: ORDER.get(name, len(ORDER)))
     table: dict[str, Counter[str]] = {}
-    for row in found:
+    for row in counts:
         table.setdefault(row[by] or "", Counter())[row["type"]] += row["events"]
     rows = [{"name": name, "total": numbers.total(), "numbers": numbers} for name, numbers in table.items()]
     if by == "day":
@@ -104,20 +104,20 @@ def pivoted(found: list[dict[str, Any]], by: str) -> tuple[list[str], list[dict[
 
 
 async def message(context: Context, request: Request) -> Response:
-    named = request.query_params.get("message", "").strip()
-    check_texts({"message": named})
+    message_id = request.query_params.get("message", "").strip()
+    check_texts({"message": message_id})
     email = context.runtime.email
-    statuses = await email.status(named) if named else []
-    events = await email.events(named) if statuses else []
-    return context.render(request, "email_message.html", message=named, statuses=statuses, events=events)
+    statuses = await email.status(message_id) if message_id else []
+    events = await email.events(message_id) if statuses else []
+    return context.render(request, "email_message.html", message=message_id, statuses=statuses, events=events)
 
 
 # -- suppressions -----------------------------------------------------------------------------------------------------
 
 
 async def suppressions(context: Context, request: Request) -> Response:
-    given = request.query_params
-    return await _suppressions(context, request, given.get("search", "").strip(), done=given.get("done"))
+    query = request.query_params
+    return await _suppressions(context, request, query.get("search", "").strip(), done=query.get("done"))
 
 
 async def _suppressions(
@@ -127,13 +127,13 @@ async def _suppressions(
     *,
     done: str | None = None,
     problem: str | None = None,
-    tried: dict[str, str] | None = None,
+    values: dict[str, str] | None = None,
 ) -> Response:
     after = request.query_params.get("after", "")
-    rows, more = await look(context, search, after, LIMIT)
+    rows, more = await list_suppressions(context, search, after, LIMIT)
     exact = await context.runtime.email.suppression(search) if "@" in search else None
     if exact is not None and exact["address"] not in [row["address"] for row in rows]:
-        rows = [exact, *rows]  # one that was forgotten is kept by its hash
+        rows = [exact, *rows]  # an erased address is stored as a hash and found only by itself
     return context.render(
         request,
         "email_suppressions.html",
@@ -144,7 +144,7 @@ async def _suppressions(
         is_first=not after,
         done=done,
         problem=problem,
-        tried=tried or {},
+        values=values or {},
     )
 
 
@@ -157,13 +157,13 @@ async def allow(context: Context, request: Request) -> Response:
 
 
 async def _change(context: Context, request: Request, *, remove: bool) -> Response:
-    given = form(request)
-    address, note = given.get("address", ""), given.get("note", "")
+    fields = form(request)
+    address, note = fields.get("address", ""), fields.get("note", "")
     try:
-        row = await change(context, request, address, note, remove=remove)
+        row = await change_suppression(context, request, address, note, remove=remove)
     except Problem as error:
-        tried = {"address": address[:500], "note": note[:500]}
-        return await _suppressions(context, request, "", problem=error.message, tried=tried)
+        values = {"address": address[:500], "note": note[:500]}
+        return await _suppressions(context, request, "", problem=error.message, values=values)
     done, search = ("allowed", "") if row["since"] is None else ("suppressed", row["address"])
     return RedirectResponse(f"/email/suppressions?done={done}&search={quote(search)}", 303)
 

@@ -1,4 +1,4 @@
-"""One event, whole: what arrived, what was done about it, and what can be done now."""
+"""The page of one event: its payload, its timeline, and the actions on it."""
 
 from dataclasses import dataclass
 
@@ -15,16 +15,16 @@ from oncehook.operations.prune import forget
 from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
 from oncehook.operations.replay import obstacle, replay
 from oncehook.store.rows import Selection
-from oncehook.web.event import EFFECTS, find, raw, run_now
+from oncehook.web.event import CHANGED, MAX_EFFECTS, download_payload, find_event, run_retry_now
 from oncehook.web.page import Action, Context, Page, Problem, principal
-from oncehook.web.show import as_curl, as_send, pretty, shortened
+from oncehook.web.show import as_curl, as_send, pretty, shorten
 
-RELATED = 20
+MAX_RELATED = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Something that happened to an event."""
+class TimelineEntry:
+    """One step in the life of an event."""
 
     at: str
     kind: str
@@ -35,7 +35,7 @@ class Moment:
 
 
 async def show(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
+    receipt = await find_event(context, request)
     return await _render(context, request, receipt)
 
 
@@ -43,9 +43,9 @@ async def _render(
     context: Context, request: Request, receipt: Receipt, *, rehearsal: Rehearsal | None = None
 ) -> Response:
     payload = await context.store.receipts.payload(receipt.receipt)
-    base = context.door_url(request)
+    base = context.receiver_url(request)
     body, is_cut = pretty(payload.body) if payload else ("", False)
-    why_not = obstacle(receipt.status, typed=receipt.type is not None, kept=payload is not None)
+    replay_obstacle = obstacle(receipt.status, typed=receipt.type is not None, kept=payload is not None)
     return context.render(
         request,
         "event.html",
@@ -53,100 +53,103 @@ async def _render(
         payload=payload,
         body=body,
         is_cut=is_cut,
-        why_not=why_not,
-        moments=await timeline(context, receipt),
+        replay_obstacle=replay_obstacle,
+        timeline=await timeline(context, receipt),
         related=await _related(context, receipt),
         rehearsal=rehearsal,
         curl=as_curl(receipt, payload, base) if payload else None,
         send=as_send(receipt, base),
         really_made=REALLY_MADE,
-        shortened=shortened,
+        shorten=shorten,
         done=request.query_params.get("done"),
         entities=await entities_of(context.store, receipt),
-        effects=await context.store.effects.find(EffectFilter(receipt=receipt.receipt), limit=EFFECTS),
+        effects=await context.store.effects.find(EffectFilter(receipt=receipt.receipt), limit=MAX_EFFECTS),
     )
 
 
-async def timeline(context: Context, receipt: Receipt) -> list[Moment]:
-    """What happened, in the order of time."""
+async def timeline(context: Context, receipt: Receipt) -> list[TimelineEntry]:
+    """Everything that happened to the event, oldest first."""
     store = context.store
-    first = Moment(rfc3339(receipt.received_at) or "", "received", "Received", _facts(receipt.delivery_id, "delivery"))
-    moments = [_duplicate(row) for row in await store.receipts.duplicates(receipt.receipt)]
+    delivery = _facts(receipt.delivery_id, "delivery")
+    first = TimelineEntry(rfc3339(receipt.received_at) or "", "received", "Received", delivery)
+    entries = [_duplicate(row) for row in await store.receipts.duplicates(receipt.receipt)]
     attempts = await store.receipts.attempts(receipt.receipt)
-    moments += [_attempt(row) for row in attempts]
+    entries += [_attempt(row) for row in attempts]
     if (failed_at := failed_without_attempt(receipt, attempts)) is not None:
-        moments.append(Moment(failed_at, "failed", "Dead letter", error=receipt.last_error))
-    moments += [_noop(row) for row in await store.effects.noops(receipt.receipt)]
+        entries.append(TimelineEntry(failed_at, "failed", "Dead letter", error=receipt.last_error))
+    entries += [_noop(row) for row in await store.effects.noops(receipt.receipt)]
     if receipt.replays:
         replays = await store.operations.replays(receipt.receipt)
-        moments += [Moment(row.at, "replayed", "Replayed", (("by", row.actor),)) for row in replays]
-    return [first, *sorted(moments, key=lambda moment: moment.at)]
+        entries += [TimelineEntry(row.at, "replayed", "Replayed", (("by", row.actor),)) for row in replays]
+    return [first, *sorted(entries, key=lambda entry: entry.at)]
 
 
 def _facts(value: str | None, name: str) -> tuple[tuple[str, str], ...]:
     return ((name, value),) if value else ()
 
 
-def _duplicate(row: StoredDuplicate) -> Moment:
-    title = "Delivered again" if row.same_body else "Delivered again with another body; the first one stays"
+def _duplicate(row: StoredDuplicate) -> TimelineEntry:
+    title = (
+        "Duplicate delivery" if row.same_body else "Duplicate delivery with a different body; the first body is kept"
+    )
     kind = "duplicate" if row.same_body else "other-body"
-    return Moment(row.received_at, kind, title, _facts(row.delivery_id, "delivery"))
+    return TimelineEntry(row.received_at, kind, title, _facts(row.delivery_id, "delivery"))
 
 
-def _attempt(row: StoredAttempt) -> Moment:
+def _attempt(row: StoredAttempt) -> TimelineEntry:
     facts = tuple((name, value) for name in ("handler", "version", "worker") if (value := getattr(row, name)))
     title = f"Attempt {row.number}: {row.outcome}"
-    return Moment(
+    return TimelineEntry(
         row.ended_at or "", row.outcome.replace(" ", "-"), title, facts, error=row.error, traceback=row.traceback
     )
 
 
-def _noop(row: StoredNoop) -> Moment:
-    """What its handler asked for and did not get."""
+def _noop(row: StoredNoop) -> TimelineEntry:
+    """An effect that was not recorded again, or an event that was stale."""
     is_stale = row.reason == "stale"
-    title = "Stale: newer is known" if is_stale else "An effect was not repeated: it was recorded before"
-    return Moment(row.at, row.reason, title, (("of" if is_stale else "key", row.key),))
+    title = "Stale: a newer event was handled before" if is_stale else "Effect skipped: it was already recorded"
+    return TimelineEntry(row.at, row.reason, title, (("entity" if is_stale else "key", row.key),))
 
 
 async def _related(context: Context, receipt: Receipt) -> list[Receipt]:
-    """The latest events about the same object."""
+    """The newest other events about the same object."""
     if receipt.object_id is None:
         return []
-    found = await context.store.receipts.find(Filter(object=receipt.object_id), limit=RELATED + 1)
-    return [one for one in found if one.receipt != receipt.receipt and one.source == receipt.source][:RELATED]
+    rows = await context.store.receipts.find(Filter(object=receipt.object_id), limit=MAX_RELATED + 1)
+    return [row for row in rows if row.receipt != receipt.receipt and row.source == receipt.source][:MAX_RELATED]
 
 
 # -- changes ----------------------------------------------------------------------------------------------------------
 
 
 async def replay_one(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
-    done = await replay(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
-    if not done.count:
-        why = next(iter(done.left), "changed meanwhile")
-        raise Problem(409, "not_replayable", f"It was not replayed: {why}.")
+    receipt = await find_event(context, request)
+    result = await replay(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
+    if not result.count:
+        reason = next(iter(result.left), CHANGED)
+        raise Problem(409, "not_replayable", f"The event was not replayed: {reason}.")
     context.runtime.wake_worker()
     return RedirectResponse(f"/events/{receipt.receipt}?done=replayed", 303)
 
 
 async def retry_one(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
-    await run_now(context, request, receipt)
+    receipt = await find_event(context, request)
+    await run_retry_now(context, request, receipt)
     return RedirectResponse(f"/events/{receipt.receipt}?done=retried", 303)
 
 
 async def rehearse_one(context: Context, request: Request) -> Response:
-    """Its handler runs in a transaction that is rolled back; what it would have done is shown."""
-    receipt = await find(context, request)
+    """Runs the handler in a transaction that is rolled back, and shows what it did."""
+    receipt = await find_event(context, request)
     await context.store.operations.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
     rehearsal = await context.runtime.rehearse(receipt)
     return await _render(context, request, receipt, rehearsal=rehearsal)
 
 
 async def erase(context: Context, request: Request) -> Response:
-    receipt = await find(context, request)
+    receipt = await find_event(context, request)
     if not await forget(context.store, [receipt.receipt], actor=principal(request).name):
-        raise Problem(409, "not_erased", "There is no payload to erase.")
+        raise Problem(409, "not_erased", "The payload was already pruned or erased.")
     return RedirectResponse(f"/events/{receipt.receipt}?done=erased", 303)
 
 
@@ -155,7 +158,7 @@ PAGE = Page(
     "/events/{receipt}",
     (
         Action("GET", "/events/{receipt}", show),
-        Action("GET", "/events/{receipt}/raw", raw),
+        Action("GET", "/events/{receipt}/raw", download_payload),
         Action("POST", "/events/{receipt}/replay", replay_one, scope="replay"),
         Action("POST", "/events/{receipt}/retry", retry_one, scope="replay"),
         Action("POST", "/events/{receipt}/rehearse", rehearse_one, scope="replay"),

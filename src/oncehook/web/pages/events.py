@@ -1,4 +1,4 @@
-"""The list of events, and replays of what a filter picks."""
+"""The list of events, and bulk replays of the events that a filter selects."""
 
 from urllib.parse import urlencode
 
@@ -7,79 +7,77 @@ from starlette.responses import RedirectResponse, Response
 
 from oncehook.model.states import UNHANDLED, State
 from oncehook.model.values import rate as parse_rate
-from oncehook.web.listing import Asked, Listing, exactly, list_events, read_cursor, write_cursor
+from oncehook.web.listing import EventFilterForm, EventPage, find_by_id, list_events, read_cursor, write_cursor
 from oncehook.web.page import Action, Context, Page, Problem, form, principal
-from oncehook.web.replays import count, selected
+from oncehook.web.replays import count_replay, select_events
 
 
 async def show(context: Context, request: Request) -> Response:
-    asked = Asked.of(request.query_params)
+    filters = EventFilterForm.of(request.query_params)
     cursor = request.query_params.get("cursor")
-    problem, found, exact = None, Listing([]), []
+    problem, page, by_id = None, EventPage([]), []
     try:
-        wanted = asked.filter()
-        found = await list_events(context.store.receipts, wanted, read_cursor(cursor))
-        exact = await exactly(context.store.receipts, asked.search) if asked.search and not cursor else []
+        page = await list_events(context.store.receipts, filters.parse(), read_cursor(cursor))
+        by_id = await find_by_id(context.store.receipts, filters.search) if filters.search and not cursor else []
     except Problem as error:
         problem = error.message
     return context.render(
         request,
         "events.html",
         status=422 if problem else 200,
-        asked=asked,
-        found=found,
-        exact=exact,
+        filters=filters,
+        page=page,
+        by_id=by_id,
         problem=problem,
         states=[*State, UNHANDLED],
         sources=await _sources(context),
         is_first=not cursor,
-        more=urlencode({**asked.given(), "cursor": write_cursor(found.next) or ""}),
-        query=urlencode(asked.given()),
+        more=urlencode({**filters.non_empty(), "cursor": write_cursor(page.next) or ""}),
+        query=urlencode(filters.non_empty()),
     )
 
 
 async def _sources(context: Context) -> list[str]:
-    standing = await context.overview.standing()
-    return sorted({*context.runtime.sources, *standing["sources"]})
+    snapshot = await context.overview.snapshot()
+    return sorted({*context.runtime.sources, *snapshot["sources"]})
 
 
-# -- replays of many --------------------------------------------------------------------------------------------------
+# -- bulk replays -----------------------------------------------------------------------------------------------------
 
 
-async def ask(context: Context, request: Request) -> Response:
-    """What a replay would do, before it does."""
-    asked = Asked.of(request.query_params)
-    would = await count(context, await selected(context, asked))
-    return context.render(request, "replay.html", asked=asked, would=would, query=urlencode(asked.given()))
+async def confirm_replay(context: Context, request: Request) -> Response:
+    """Shows how many events a replay would select, and asks for confirmation."""
+    filters = EventFilterForm.of(request.query_params)
+    plan = await count_replay(context, await select_events(context, filters))
+    return context.render(request, "replay.html", filters=filters, plan=plan, query=urlencode(filters.non_empty()))
 
 
 def _rate(text: str) -> float | None:
-    """How many a second; nothing: as fast as they go."""
+    """Events per second; None for no limit."""
     try:
         return parse_rate(f"{text.strip()}/s") if text.strip() else None
     except ValueError:
-        raise Problem(422, "bad_rate", "The rate is how many events a second, such as 50.") from None
+        raise Problem(422, "bad_rate", "The rate must be a number of events per second, such as 50.") from None
 
 
-async def start(context: Context, request: Request) -> Response:
-    """Replay what was shown. More than that is asked again: what arrived since was not agreed to."""
-    asked = Asked.of(form(request))
-    selection = await selected(context, asked)
+async def start_replay(context: Context, request: Request) -> Response:
+    """Replays the confirmed events. If their number has changed, it asks for confirmation again."""
+    filters = EventFilterForm.of(form(request))
+    selection = await select_events(context, filters)
     rate = _rate(form(request).get("rate", ""))
-    would = await count(context, selection)
-    if str(would.count) != form(request).get("count") or not would.count:
-        return context.render(
-            request, "replay.html", status=409, asked=asked, would=would, query=urlencode(asked.given()), changed=True
-        )
-    run = await context.runs.start(selection, principal(request).name, would.matched, rate)
+    plan = await count_replay(context, selection)
+    if str(plan.count) != form(request).get("count") or not plan.count:
+        query = urlencode(filters.non_empty())
+        return context.render(request, "replay.html", status=409, filters=filters, plan=plan, query=query, changed=True)
+    run = await context.runs.start(selection, principal(request).name, plan.matched, rate)
     return RedirectResponse(f"/replays/{run.run}", 303)
 
 
-async def run(context: Context, request: Request) -> Response:
-    found = await context.runs.get(request.path_params["run"])
-    if found is None:
-        raise Problem(404, "not_found", "There is no such replay.")
-    return context.render(request, "run.html", run=found)
+async def show_run(context: Context, request: Request) -> Response:
+    run = await context.runs.get(request.path_params["run"])
+    if run is None:
+        raise Problem(404, "not_found", "Replay not found.")
+    return context.render(request, "run.html", run=run)
 
 
 PAGE = Page(
@@ -87,8 +85,8 @@ PAGE = Page(
     "/events",
     (
         Action("GET", "/events", show),
-        Action("GET", "/replay", ask, scope="replay"),
-        Action("POST", "/replay", start, scope="replay"),
-        Action("GET", "/replays/{run}", run),
+        Action("GET", "/replay", confirm_replay, scope="replay"),
+        Action("POST", "/replay", start_replay, scope="replay"),
+        Action("GET", "/replays/{run}", show_run),
     ),
 )

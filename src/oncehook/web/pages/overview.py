@@ -1,4 +1,4 @@
-"""The overview: rates over time, and where everything stands."""
+"""The overview page: rates over time, the backlog and open incidents. Before the first event: getting started."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -6,48 +6,48 @@ from starlette.responses import Response
 from oncehook.alerts.monitor import advice
 from oncehook.model.errors import StoreUnavailable
 from oncehook.web.charts import chart
-from oncehook.web.overview import MOST, RANGES, SERIES
+from oncehook.web.overview import MAX_COUNT, RANGES, SERIES
 from oncehook.web.page import Action, Context, Page
 
 MEANING = {
-    "received": "Events that were accepted for the first time.",
-    "duplicate": "Deliveries of events that were here before; acked, and nothing done again.",
-    "rejected": "Deliveries that were rejected: forged, stale, malformed or to no source.",
-    "failed": "Attempts of handlers that failed, whether or not they will be tried again.",
+    "received": "Events accepted, without duplicates.",
+    "duplicate": "Repeated deliveries of an event. They were acked and not handled again.",
+    "rejected": "Deliveries rejected by the receiver: bad signature, stale, malformed or unknown source.",
+    "failed": "Failed handler attempts, including those that will be retried.",
 }
 
 
 async def show(context: Context, request: Request) -> Response:
-    over = RANGES.get(request.query_params.get("range", "")) or await context.overview.usual_range()
+    selected = RANGES.get(request.query_params.get("range", "")) or await context.overview.default_range()
     total = await context.overview.total()
     if total["is_empty"]:
-        return context.render(request, "start.html", base=context.door_url(request), sources=_sources(context))
+        return context.render(request, "start.html", base=context.receiver_url(request), sources=_sources(context))
     incidents = await context.runtime.alerts.incidents()
     charts, rows, is_slow = {}, [], False
     try:
-        buckets, series = await context.overview.rates(over.name)
-        charts = {name: chart(buckets, series[name], over.bucket) for name in SERIES}
-        rows = await context.overview.sources(over.name)
+        buckets, series = await context.overview.rates(selected.name)
+        charts = {name: chart(buckets, series[name], selected.bucket) for name in SERIES}
+        rows = await context.overview.sources(selected.name)
     except StoreUnavailable:
         is_slow = True
     return context.render(
         request,
         "overview.html",
-        over=over,
+        selected=selected,
         ranges=RANGES.values(),
         charts=charts,
         meaning=MEANING,
         rows=rows,
         total=total,
         is_slow=is_slow,
-        most=MOST,
+        most=MAX_COUNT,
         incidents=incidents,
         advice=advice(incidents),
     )
 
 
 def _sources(context: Context) -> list[dict[str, str]]:
-    """Each source with a type that one could send to try it."""
+    """Each source with the type of a test event."""
     return [
         {
             "name": name,

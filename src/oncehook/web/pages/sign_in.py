@@ -1,14 +1,14 @@
-"""Signing in and out, and the stream that keeps pages current: what belongs to no page of its own."""
+"""The sign-in page, signing out, and the stream of live updates."""
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from oncehook.observability import signals
-from oncehook.web.auth import PACE, Busy
-from oncehook.web.guard import cookie_name, is_https, signed_in
+from oncehook.web.auth import THROTTLE_INTERVAL, Busy
+from oncehook.web.guard import cookie_name, is_https, start_session
 from oncehook.web.page import Action, Context, Page, Problem, form, principal
 
-LONGEST = 1024
+MAX_LENGTH = 1024
 
 
 async def show(context: Context, request: Request) -> Response:
@@ -17,45 +17,52 @@ async def show(context: Context, request: Request) -> Response:
     return _form(context, request, request.query_params.get("next", ""), wrong="wrong" in request.query_params)
 
 
-def _form(context: Context, request: Request, wanted: str, *, wrong: bool = False, status: int = 200) -> Response:
+def _form(context: Context, request: Request, target: str, *, wrong: bool = False, status: int = 200) -> Response:
     access = context.access
     return context.render(
-        request, "sign_in.html", status=status, next=wanted, wrong=wrong, has_users=access.has_users, run=access.is_open
+        request,
+        "sign_in.html",
+        status=status,
+        next=target,
+        wrong=wrong,
+        has_users=access.has_users,
+        uses_run_token=access.uses_run_token,
     )
 
 
 async def sign_in(context: Context, request: Request) -> Response:
-    """By name and password, or by a token. Which part was wrong is not told."""
-    given, access = form(request), context.access
-    address = context.client(request)
-    key = (address, given.get("name", "")[:LONGEST] if not given.get("token") else "")
+    """Signs in with a name and password, or with a token. The response never says which part was wrong."""
+    fields, access = form(request), context.access
+    address = context.client_address(request)
+    key = (address, fields.get("name", "")[:MAX_LENGTH] if not fields.get("token") else "")
     try:
         await access.throttle.wait(key)
-        who = await _who(context, given, address)
+        name = await _authenticate(context, fields, address)
     except Busy:
-        told = "Too many sign-ins at once. Try again in a moment."
-        raise Problem(429, "too_many_tries", told, headers={"retry-after": str(round(PACE))}) from None
-    if who is None:
+        headers = {"retry-after": str(round(THROTTLE_INTERVAL))}
+        raise Problem(429, "too_many_tries", "Too many sign-in attempts. Try again later.", headers=headers) from None
+    if name is None:
         access.throttle.failed(key)
         signals.emit("sign_in_failed", address=address)
-        return _form(context, request, given.get("next", ""), wrong=True, status=401)
+        return _form(context, request, fields.get("next", ""), wrong=True, status=401)
     access.throttle.succeeded(key)
-    await context.store.operations.audit(who, "sign_in", {"address": address})
-    return signed_in(access, request, who, _local(given.get("next", "")))
+    await context.store.operations.audit(name, "sign_in", {"address": address})
+    return start_session(access, request, name, _local_path(fields.get("next", "")))
 
 
-async def _who(context: Context, given: dict[str, str], address: str) -> str | None:
-    if given.get("token"):
-        found = context.access.by_token(given["token"].strip()[:LONGEST])
-        return found.name if found else None
-    name, password = (given.get(field, "")[:LONGEST] for field in ("name", "password"))
-    return await context.access.by_password(name, password, address)
+async def _authenticate(context: Context, fields: dict[str, str], address: str) -> str | None:
+    """Returns the name of the principal, or None."""
+    if fields.get("token"):
+        token_principal = context.access.check_token(fields["token"].strip()[:MAX_LENGTH])
+        return token_principal.name if token_principal else None
+    name, password = (fields.get(field, "")[:MAX_LENGTH] for field in ("name", "password"))
+    return await context.access.check_password(name, password, address)
 
 
-def _local(address: str) -> str:
-    """A path of ours; anything that could lead elsewhere is the first page."""
-    sound = address.startswith("/") and not address.startswith(("//", "/\\")) and address.isprintable()
-    return address if sound else "/"
+def _local_path(path: str) -> str:
+    """The path to redirect to; `/` for anything that could lead to another site."""
+    is_local = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
+    return path if is_local else "/"
 
 
 async def sign_out(context: Context, request: Request) -> Response:
@@ -68,7 +75,7 @@ async def sign_out(context: Context, request: Request) -> Response:
 
 async def live(context: Context, request: Request) -> Response:
     if context.live.is_full:
-        raise Problem(503, "unavailable", "Too many pages are open.", headers={"retry-after": "30"})
+        raise Problem(503, "unavailable", "Too many dashboard pages are open.", headers={"retry-after": "30"})
     stream = context.live.stream(request.headers.get("last-event-id"))
     return StreamingResponse(stream, media_type="text/event-stream")
 

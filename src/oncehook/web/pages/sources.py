@@ -1,4 +1,4 @@
-"""Sources: where each is, who sends there, and how it has been doing."""
+"""The page of sources: URLs, settings, rejections and pauses."""
 
 from urllib.parse import quote
 
@@ -7,42 +7,42 @@ from starlette.responses import RedirectResponse, Response
 
 from oncehook.model.rows import LiveHandler
 from oncehook.web.page import Action, Context, Page
-from oncehook.web.sources import about, change, last_refusals
+from oncehook.web.sources import describe_source, last_rejections, set_paused
 
 ADVICE = {
-    "bad_signature": "No secret here signed it. Compare the secret with the sender's, or add the sender's new one "
-    "beside the old. Something between that changes the body does the same.",
-    "stale_timestamp": "It was signed too long ago or ahead of now. Compare this machine's clock with the time.",
-    "malformed": "It was signed well and cannot be read. Compare the provider's format with what the sender sends.",
-    "head_too_large": "Its headers are larger than 64 kB, or more than 200.",
-    "too_large": "Its body is larger than max_body allows for this source.",
-    "timeout": "Its body did not arrive in time.",
-    "unsupported_media_type": "Its content type is none that this provider sends.",
-    "method_not_allowed": "It was not a POST: somebody looked, or the address is used for something else.",
-    "foreign_origin": "A web page in somebody's browser sent it, and this source verifies nothing.",
-    "unknown_source": "The address names no source: compare the path with the list here.",
+    "bad_signature": "The signature does not match any configured secret, or a proxy changed the body. Compare the "
+    "secret with the one at the provider.",
+    "stale_timestamp": "The signature's timestamp is too old or in the future. Check this machine's clock.",
+    "malformed": "The delivery does not have the provider's format. Compare its body with the provider's docs.",
+    "head_too_large": "The delivery had more than 64 kB or 200 lines of headers. Check which client sends it.",
+    "too_large": "The body exceeds this source's `max_body`. Raise `max_body` if the provider sends such bodies.",
+    "timeout": "The body did not arrive in time. Check the network between the provider and this service.",
+    "unsupported_media_type": "The provider never sends this content type. Check which client sends it.",
+    "method_not_allowed": "The request was not a POST. Check which client sends it; a browser sends GET.",
+    "foreign_origin": "A web page sent the request from a browser, and this source does not verify signatures. "
+    "Configure a secret if the provider signs.",
+    "unknown_source": "No source has this name. Compare the URL at the provider with the URLs on this page.",
 }
 
 
 async def show(context: Context, request: Request) -> Response:
-    standing, stats = await context.overview.standing(), context.runtime.reception.stats
-    gone = sorted({*standing["sources"], *standing["paused"]} - set(context.runtime.sources))
-    cases, secrets = await context.doctor.look()
+    snapshot, stats = await context.overview.snapshot(), context.runtime.reception.stats
+    removed = sorted({*snapshot["sources"], *snapshot["paused"]} - set(context.runtime.sources))
+    cases, secrets = await context.diagnoses.get()
     handlers: dict[str, list[LiveHandler]] = {name: [] for name in context.runtime.sources}
     for row in await context.store.roster.live_handlers():
         handlers.setdefault(row.source, []).append(row)
-    refused = {name: last_refusals(context, name, cases.get(name)) for name in context.runtime.sources}
+    rejected = {name: last_rejections(context, name, cases.get(name)) for name in context.runtime.sources}
     return context.render(
         request,
         "sources.html",
-        sources=[about(context, name) for name in sorted(context.runtime.sources)],
-        gone=gone,
-        standing=standing,
+        sources=[describe_source(context, name) for name in sorted(context.runtime.sources)],
+        removed=removed,
+        snapshot=snapshot,
         unknown=stats.last_rejections.get("unknown"),
         advice=ADVICE,
-        base=context.door_url(request),
-        since=stats.started,
-        refused=refused,
+        base=context.receiver_url(request),
+        rejected=rejected,
         secrets=secrets,
         handlers=handlers,
         done=request.query_params.get("done"),
@@ -53,12 +53,12 @@ async def show(context: Context, request: Request) -> Response:
 
 
 async def pause(context: Context, request: Request) -> Response:
-    name = await change(context, request, paused=True)
+    name = await set_paused(context, request, paused=True)
     return RedirectResponse(f"/sources?done=paused#source-{quote(name)}", 303)
 
 
 async def resume(context: Context, request: Request) -> Response:
-    name = await change(context, request, paused=False)
+    name = await set_paused(context, request, paused=False)
     return RedirectResponse(f"/sources?done=resumed#source-{quote(name)}", 303)
 
 

@@ -1,4 +1,4 @@
-// What a page does more with JavaScript: it stays current, and it copies. Without, everything is there all the same.
+// Live updates and copy buttons. Every page also works without JavaScript.
 "use strict";
 
 (() => {
@@ -18,9 +18,9 @@
   };
 
   const inUse = (region) => {
-    const picked = getSelection();
+    const selection = getSelection();
     return (region.contains(document.activeElement) && document.activeElement.tagName !== "DIV")
-      || (picked && !picked.isCollapsed && region.contains(picked.anchorNode));
+      || (selection && !selection.isCollapsed && region.contains(selection.anchorNode));
   };
 
   const swap = (region, fresh) => {
@@ -46,16 +46,16 @@
     if (loading) { again = true; return; }
     loading = true; again = false;
     try {
-      const answer = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
-      if (answer.ok) {
-        const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const response = await fetch(location.href, { headers: { accept: "text/html" }, redirect: "error" });
+      if (response.ok) {
+        const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
         for (const region of regions()) {
           const other = fresh.getElementById(region.id);
           if (other) swap(region, document.importNode(other, true));
           else location.reload();
         }
       }
-    } catch { /* the next change tries again */ }
+    } catch { /* the next change retries */ }
     loading = false;
     if (again) setTimeout(refresh, 500);
   };

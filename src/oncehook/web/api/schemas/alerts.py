@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class AlertState(Struct):
-    """What one target was told of an incident, or is to be."""
+    """A notification about an incident to one target."""
 
     target: str
     word: Literal["opened", "reminder", "recovered"]
@@ -17,10 +17,11 @@ class AlertState(Struct):
 
 
 class Incident(Struct):
-    """Something that is wrong: the value now and at worst, and since when.
+    """An open incident, with the current and the worst value of its rule.
 
-    `below_at` is since when it is below its threshold again, and `closes_at` when it closes if it stays so. `now`,
-    `at_worst` and `limit` are `value`, `worst` and `threshold` as text; `summary` is what was told when it opened.
+    `below_at` is when the value fell below the threshold; `closes_at` is when the incident closes if the value stays
+    below. `now`, `at_worst` and `limit` are `value`, `worst` and `threshold` as text. `summary` is the text of the
+    first notification.
     """
 
     incident: int
@@ -43,7 +44,7 @@ class Incident(Struct):
 
 
 class RuleState(Struct):
-    """What a rule measures now, of the source that is nearest to its threshold."""
+    """The current value of a rule, for the source that is closest to the threshold."""
 
     rule: str
     is_on: bool
@@ -55,7 +56,7 @@ class RuleState(Struct):
 
 
 class AlertsState(Struct):
-    """The open incidents, newest first, and every rule."""
+    """The open incidents, newest first, and every alert rule."""
 
     incidents: list[Incident]
     rules: list[RuleState]

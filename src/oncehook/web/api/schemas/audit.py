@@ -1,4 +1,4 @@
-"""The audit in requests and responses."""
+"""The audit log in requests and responses."""
 
 from typing import Annotated, Any
 
@@ -6,14 +6,14 @@ from msgspec import Meta, Struct
 
 
 class AuditQuery(Struct, frozen=True):
-    """A page of the audit."""
+    """Selects a page of the audit log."""
 
-    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next` of the page before.")] = ""
+    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next` of the previous page.")] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
 
 
 class AuditRow(Struct):
-    """Something that somebody did."""
+    """An action of a user, a token or the command line."""
 
     id: int
     at: str
@@ -23,7 +23,7 @@ class AuditRow(Struct):
 
 
 class Audit(Struct):
-    """A page, newest first."""
+    """A page of the audit log, newest first."""
 
     rows: list[AuditRow]
     next: str | None

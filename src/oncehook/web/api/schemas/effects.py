@@ -8,28 +8,33 @@ from oncehook.web.api.schemas.values import EffectStateName, Number, Text
 
 
 class EffectsQuery(Struct, frozen=True):
-    """Which effects; all conditions hold together."""
+    """Filters effects. All conditions must hold."""
 
     status: EffectStateName | Literal[""] = ""
     source: Text = ""
-    target: Annotated[str, Meta(max_length=500, description="A function, a topic or an address.")] = ""
+    target: Annotated[str, Meta(max_length=500, description="A function, a topic or a URL.")] = ""
     key: Text = ""
     receipt: Number = ""
-    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next` of the page before.")] = ""
+    cursor: Annotated[str, Meta(pattern="^[0-9]{0,18}$", description="`next` of the previous page.")] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
 
 
 class SelectedEffects(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which failed effects to perform again: those of a source, of a target, of both, or all."""
+    """Selects the failed effects to replay: of a source, of a target, of both, or all."""
 
     source: Text = ""
     target: Text = ""
-    count: Annotated[int, Meta(ge=0, description="How many a dry run said. Another number now is 409.")] | None = None
+    count: (
+        Annotated[
+            int, Meta(ge=0, description="The number that a dry run returned. If it has changed, the response is 409.")
+        ]
+        | None
+    ) = None
     dry_run: bool = False
 
 
 class Effect(Struct):
-    """An effect, with the same keys wherever it is printed. `args` is null once they were pruned or erased."""
+    """An effect, with the same keys as in the CLI. `args` is null after pruning or erasure."""
 
     id: int
     scope: str
@@ -51,9 +56,9 @@ class Effect(Struct):
 
 
 class Effects(Struct):
-    """A page, newest first, and how many are in which state, each up to 10,000.
+    """A page of effects, newest first, and the number of effects by state, each up to 10,000.
 
-    `next` is null at the end; a page may be partial, where looking stopped for time.
+    `next` is null on the last page. `is_partial` means that the search ran out of time before the page was full.
     """
 
     effects: list[Effect]
@@ -63,7 +68,7 @@ class Effects(Struct):
 
 
 class ReplayedEffects(Struct):
-    """How many effects are performed again, and how many have lost their arguments."""
+    """How many effects were replayed, and how many could not be because their arguments were erased."""
 
     replayed: int
     left: int

@@ -1,4 +1,4 @@
-"""What the API takes and answers about email."""
+"""Email in requests and responses."""
 
 from typing import Annotated, Any
 
@@ -8,13 +8,13 @@ from oncehook.web.api.schemas.values import Text, Time
 
 
 class EmailMessageQuery(Struct, frozen=True):
-    """Which message."""
+    """Selects a message."""
 
-    message: Annotated[str, Meta(min_length=1, max_length=998, description="The id that the provider gave it.")]
+    message: Annotated[str, Meta(min_length=1, max_length=998, description="The message id from the provider.")]
 
 
 class EmailStatus(Struct):
-    """What became of a message for one recipient, as far as its facts say."""
+    """The status of a message for one recipient, derived from its email events."""
 
     message_id: str
     recipient: str | None
@@ -31,7 +31,7 @@ class EmailStatus(Struct):
 
 
 class EmailFact(Struct):
-    """One thing that happened to one recipient of a message."""
+    """An email event for one recipient of a message."""
 
     source: str
     key: str
@@ -48,23 +48,23 @@ class EmailFact(Struct):
 
 
 class EmailMessage(Struct):
-    """A message: its status for each recipient, and the facts behind it, oldest first."""
+    """A message: its status for each recipient, and its email events, oldest first."""
 
     statuses: list[EmailStatus]
     events: list[EmailFact]
 
 
 class SuppressedQuery(Struct, frozen=True):
-    """All of them, those with a text in the address, or exactly one address."""
+    """Selects suppressions: all, those whose address contains a text, or one address."""
 
     address: Text = ""
     search: Text = ""
-    cursor: Annotated[str, Meta(max_length=500, description="`next` of the page before.")] = ""
+    cursor: Annotated[str, Meta(max_length=500, description="`next` of the previous page.")] = ""
     limit: Annotated[int, Meta(ge=1, le=500)] = 50
 
 
 class Suppression(Struct):
-    """An address that must not be sent to, since when, and which event or person says so."""
+    """A suppressed address, with the event or user that suppressed it."""
 
     address: str
     reason: str | None
@@ -79,21 +79,21 @@ class Suppression(Struct):
 
 
 class Suppressions(Struct):
-    """A page, by address."""
+    """A page of suppressions, ordered by address."""
 
     suppressions: list[Suppression]
     next: str | None
 
 
 class SuppressionChange(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which address, and why."""
+    """The address, and a note with the reason."""
 
     address: Annotated[str, Meta(min_length=1, max_length=500)]
     note: Text = ""
 
 
 class EmailCountsQuery(Struct, frozen=True):
-    """Of which time and source, and by what: any of day, source, type, tag and domain, with commas."""
+    """Selects a time range and a source. `by` is a comma-separated list of day, source, type, tag and domain."""
 
     by: Annotated[str, Meta(max_length=100)] = "day,type"
     since: Time = ""
@@ -102,7 +102,7 @@ class EmailCountsQuery(Struct, frozen=True):
 
 
 class EmailCount(Struct, omit_defaults=True):
-    """How many events; the keys are those that were asked for, and `bounce` with the type."""
+    """A count of email events. It has the keys in `by`; `type` adds `bounce`."""
 
     events: int
     day: str | None = None
@@ -114,6 +114,6 @@ class EmailCount(Struct, omit_defaults=True):
 
 
 class EmailCounts(Struct):
-    """Counted from the stored facts, whenever it is asked."""
+    """Counts of the stored email events."""
 
     counts: list[EmailCount]

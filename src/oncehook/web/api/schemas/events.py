@@ -9,7 +9,7 @@ from oncehook.web.api.schemas.values import Cursor, StateName, Text, Time
 
 
 class EventsQuery(Struct, frozen=True):
-    """Which events; all conditions hold together."""
+    """Filters events. All conditions must hold."""
 
     source: Text = ""
     type: Annotated[str, Meta(max_length=500, description="A pattern with * and ?, or a dotted prefix.")] = ""
@@ -23,7 +23,7 @@ class EventsQuery(Struct, frozen=True):
 
 
 class Event(Struct):
-    """An event, with the same keys wherever it is printed."""
+    """An event, with the same keys as in the CLI."""
 
     receipt: int
     source: str
@@ -46,23 +46,26 @@ class Event(Struct):
 
 
 class Events(Struct):
-    """A page, newest first. `next` is null at the end; `looked_to` is set where looking stopped for time."""
+    """A page of events, newest first. `next` is null on the last page.
+
+    `looked_to` is set if the search ran out of time: it is how far back the page searched.
+    """
 
     events: list[Event]
     next: str | None
     looked_to: str | None
 
 
-class Delivered(Struct):
-    """A delivery of an event that was here before."""
+class Duplicate(Struct):
+    """A repeated delivery of an event."""
 
     received_at: str
     delivery_id: str | None
     same_body: bool
 
 
-class Attempted(Struct):
-    """What came of an attempt."""
+class Attempt(Struct):
+    """An attempt of a handler, and its outcome."""
 
     number: int
     started_at: str
@@ -75,15 +78,15 @@ class Attempted(Struct):
     worker: str | None
 
 
-class ReplayedBy(Struct):
-    """A replay."""
+class EventReplay(Struct):
+    """A replay of an event, and who started it."""
 
     at: str
     actor: str
 
 
 class Noop(Struct):
-    """What a handler asked for and did not get: an effect of before, or a state older than what is known."""
+    """A request of a handler that had no effect: a repeated effect, or a stale event."""
 
     at: str
     reason: Literal["effect", "stale"]
@@ -92,7 +95,7 @@ class Noop(Struct):
 
 
 class Entity(Struct):
-    """The newest that is known of an entity, and the event that said so."""
+    """The newest state of an entity, and the event it comes from."""
 
     kind: str
     id: str
@@ -105,36 +108,38 @@ class Entity(Struct):
     updated_at: str
 
 
-class WholeEvent(Event):
-    """An event with all that is known of it. `payload` is the body as JSON, where it is JSON; of its effects the
-    newest 100. `entities` are those of its source whose id is its `object_id`.
+class EventDetail(Event):
+    """An event with its payload and history.
+
+    `payload` is null if the body is not JSON. `effects` has the newest 100. `entities` are the source's entities
+    whose id is the event's `object_id`.
     """
 
     payload: Any
     headers: dict[str, str] | None
-    deliveries: list[Delivered]
-    attempts_history: list[Attempted]
-    replays_history: list[ReplayedBy]
+    deliveries: list[Duplicate]
+    attempts_history: list[Attempt]
+    replays_history: list[EventReplay]
     effects: list[Effect]
     noops: list[Noop]
     entities: list[Entity]
 
 
-class Retried(Struct):
-    """A waiting retry that is due now."""
+class RetryNow(Struct):
+    """A retry that was made due now."""
 
     receipt: int
     retried: bool
 
 
-class Erased(Struct):
-    """How many payloads went."""
+class Erasure(Struct):
+    """How many payloads were erased."""
 
     erased: int
 
 
 class DeadGroup(Struct):
-    """Dead letters that died of the same thing."""
+    """Dead letters with similar errors."""
 
     source: str
     handler: str | None
@@ -147,8 +152,8 @@ class DeadGroup(Struct):
     last_receipt: int
 
 
-class Dead(Struct):
-    """Dead letters by what went wrong, the largest group first."""
+class DeadLetters(Struct):
+    """Dead letters grouped by error, the largest group first."""
 
     total: int
     groups: list[DeadGroup]

@@ -8,14 +8,14 @@ from oncehook.web.api.schemas.values import Text
 
 
 class OverviewQuery(Struct, frozen=True):
-    """Over which time."""
+    """Selects the time range, and optionally one source."""
 
     range: Literal["15m", "1h", "24h", "7d"] = "1h"
     source: Text = ""
 
 
 class Percentiles(Struct):
-    """Seconds within which so many of a hundred deliveries were acked."""
+    """Ack latency in seconds: the median, the 95th and the 99th percentile."""
 
     p50: float
     p95: float
@@ -23,7 +23,7 @@ class Percentiles(Struct):
 
 
 class OverviewState(Struct):
-    """Rates per bucket, and where everything stands, of all processes. Latencies are those of the last hour."""
+    """Counts per bucket and the current backlog, across all processes. Latencies are those of the last hour."""
 
     range: str
     bucket_seconds: int

@@ -1,16 +1,16 @@
-"""The response to a request that was not carried out."""
+"""The response to a failed request."""
 
 from msgspec import Struct
 
 
 class Error(Struct):
-    """What was wrong, as a word and as a sentence."""
+    """An error code for programs and a message for people."""
 
     code: str
     message: str
 
 
-class ProblemAnswer(Struct):
-    """The answer to whatever was not done."""
+class ProblemResponse(Struct):
+    """The body of every error response."""
 
     error: Error

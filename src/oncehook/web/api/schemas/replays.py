@@ -7,8 +7,8 @@ from msgspec import Meta, Struct
 from oncehook.web.api.schemas.values import StateName, Text, Time
 
 
-class Selected(Struct, frozen=True, forbid_unknown_fields=True):
-    """Which events to replay: a filter, and never an empty one."""
+class ReplaySelection(Struct, frozen=True, forbid_unknown_fields=True):
+    """Selects the events to replay. At least one filter field is required."""
 
     source: Text = ""
     type: Text = ""
@@ -17,11 +17,15 @@ class Selected(Struct, frozen=True, forbid_unknown_fields=True):
     since: Time = ""
     until: Time = ""
     search: Text = ""
-    error: Annotated[str, Meta(max_length=2000, description="Dead letters whose error has the shape of this one.")] = ""
-    rate: Annotated[float, Meta(gt=0, description="How many return to the queue a second, at most.")] | None = None
+    error: Annotated[str, Meta(max_length=2000, description="Selects dead letters with a similar error.")] = ""
+    rate: Annotated[float, Meta(gt=0, description="Maximum events per second that return to the queue.")] | None = None
     count: (
         Annotated[
-            int, Meta(ge=0, description="How many a dry run said: required for more than one. Another number is 409.")
+            int,
+            Meta(
+                ge=0,
+                description="The number that a dry run returned. Required for more than one event.",
+            ),
         ]
         | None
     ) = None
@@ -29,7 +33,7 @@ class Selected(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Replay(Struct):
-    """What a replay did, or would do."""
+    """The result of a replay or of its dry run."""
 
     matched: int
     replayed: int
@@ -38,14 +42,14 @@ class Replay(Struct):
 
 
 class RunState(Struct):
-    """A replay of many, as it stands."""
+    """The progress of a bulk replay."""
 
     run: str
     actor: str
     state: Literal["running", "done", "stopped"]
     matched: int
     looked_at: int
-    replayed: Annotated[int, Meta(description="How many went back to the queue.")]
+    replayed: Annotated[int, Meta(description="How many returned to the queue.")]
     handled: int
     failed: int
     waiting: int
@@ -55,7 +59,7 @@ class RunState(Struct):
 
 
 class RehearsedStatement(Struct):
-    """A statement that a handler ran."""
+    """A statement that the handler ran."""
 
     sql: str
     args: list[str]
@@ -65,7 +69,7 @@ class RehearsedStatement(Struct):
 
 
 class RehearsedEffect(Struct):
-    """An effect that a handler asked for; one that is not new would not be recorded again."""
+    """An effect that the handler requested. If it is not `new`, it would not be recorded again."""
 
     key: str
     kind: str
@@ -76,7 +80,7 @@ class RehearsedEffect(Struct):
 
 
 class Rehearsed(Struct):
-    """What a handler would do; all of it was rolled back."""
+    """What the handler did before everything was rolled back."""
 
     receipt: int
     handler: str | None

@@ -1,4 +1,4 @@
-"""Sources, their secrets, refusals and pauses in requests and responses."""
+"""Sources, their secrets, rejections and pauses in requests and responses."""
 
 from typing import Annotated, Literal
 
@@ -8,15 +8,15 @@ from oncehook.model.values import LONGEST
 
 
 class Finding(Struct):
-    """A cause, what shows it, and what to do."""
+    """A cause of a rejection, its evidence, and how to fix it."""
 
     cause: str
     shows: str
     remedy: str
 
 
-class Refused(Struct):
-    """A delivery that was refused, and the doctor's word on it; none where no sample of it was kept."""
+class RejectedDelivery(Struct):
+    """A rejected delivery and the doctor's findings. There are none if no sample of it was stored."""
 
     at: str
     reason: str
@@ -25,9 +25,9 @@ class Refused(Struct):
 
 
 class SecretUse(Struct):
-    """A secret, by its place in the configuration and a short mark: when it last verified a delivery.
+    """When a secret last verified a delivery.
 
-    The place is null for one that is not configured any more.
+    `secret` is its index in the configuration, null if it was removed. `mark` is a short fingerprint.
     """
 
     secret: int | None
@@ -38,7 +38,7 @@ class SecretUse(Struct):
 
 
 class Pause(Struct):
-    """Since when a source is paused, who paused it, why, and when it is resumed by itself."""
+    """When a source was paused, who paused it, why, and when the pause ends."""
 
     at: str
     actor: str
@@ -46,14 +46,14 @@ class Pause(Struct):
     until: str | None = None
 
 
-class PauseFor(Struct):
-    """Why a source is paused, and for how long; without `seconds`, until somebody resumes it."""
+class PauseRequest(Struct):
+    """The reason for a pause and its length. Without `seconds`, it lasts until the source is resumed."""
 
     reason: Annotated[str, Meta(max_length=500)] | None = None
     seconds: Annotated[float, Meta(gt=0, le=LONGEST)] | None = None
 
 
-class Paused(Struct):
+class PauseState(Struct):
     """Whether a source is paused now."""
 
     source: str
@@ -61,9 +61,10 @@ class Paused(Struct):
 
 
 class SourceState(Struct):
-    """A source: where it is, and how it has been doing. Refusals are those of the process that answers.
+    """A source: its URL, its settings and its current state.
 
-    `last_examined` is the last refusal with the doctor's word, where the very last one was refused for another reason.
+    `last_refused` is the latest rejection that this process knows. `last_examined` is the latest one with findings of
+    the doctor, if it had a different reason.
     """
 
     source: str
@@ -81,8 +82,8 @@ class SourceState(Struct):
     lag_seconds: float
     oldest_unfinished_seconds: float
     last_received_at: str | None
-    last_refused: Refused | None
-    last_examined: Refused | None
+    last_refused: RejectedDelivery | None
+    last_examined: RejectedDelivery | None
     support: Literal["confirmed", "unconfirmed"]
     secrets_used: list[SecretUse]
     paused: Pause | None

@@ -8,5 +8,5 @@ StateName = Literal["received", "processing", "processed", "retrying", "failed",
 EffectStateName = Literal["waiting", "performing", "retrying", "done", "failed"]
 Text = Annotated[str, Meta(max_length=500)]
 Number = Annotated[str, Meta(pattern="^[0-9]{0,18}$")]
-Cursor = Annotated[str, Meta(max_length=200, description="`next` of the page before.")]
-Time = Annotated[str, Meta(max_length=40, description="How long ago (2h, 7d) or when (2026-11-15T03:00:00Z).")]
+Cursor = Annotated[str, Meta(max_length=200, description="`next` of the previous page.")]
+Time = Annotated[str, Meta(max_length=40, description="An age (2h, 7d) or a time (2026-11-15T03:00:00Z).")]
