@@ -1,9 +1,9 @@
-"""How fast the door accepts: rate and CPU per event, and their ratios to a bare echo on the same server, in one run.
+"""Measures how fast the receiver accepts events: rate and CPU per event, as ratios to a bare echo on the same server.
 
-    python -m bench.accept                      # echo, PostgreSQL and SQLite in turns, medians
+    python -m bench.accept                      # echo, PostgreSQL and SQLite, interleaved; prints medians
     python -m bench.accept --seconds 1 --rounds 1 --connections 32
 
-Only the ratios mean anything: absolute figures move with the machine and with whatever else it does.
+Compare only the ratios: absolute figures depend on the machine and its other load.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO
 
 import uvloop
 from rich.console import Console
@@ -39,12 +40,12 @@ GOALS = {
 
 
 @dataclass
-class Measured:
-    """One target in one round."""
+class Measurement:
+    """The figures of one target in one round."""
 
     target: str
     rate: float
-    cpu_us: float  # of the receiver's own process, per event
+    cpu_us: float  # CPU of the receiver process per event, in microseconds
     p50_ms: float
     p99_ms: float
     events: int
@@ -60,21 +61,21 @@ def main() -> None:
             database = f"sqlite:///{folder / 'bench.db'}"
             if name == "postgres":
                 database = stack.enter_context(private_postgres()).database()
-            targets[name] = stack.enter_context(door(folder / name, database))
+            targets[name] = stack.enter_context(receiver(folder / name, database))
         rounds = []
-        for number in range(arguments.rounds + 1):  # the first warms up and is thrown away
+        for number in range(arguments.rounds + 1):  # round 0 warms up and is discarded
             for name, (process, port) in targets.items():
                 console.print(f"round {number} of {arguments.rounds}: {name} …", highlight=False)
-                measured = measure(name, process.pid, port, arguments)
+                measurement = measure(name, process.pid, port, arguments)
                 if number:
-                    rounds.append(measured)
+                    rounds.append(measurement)
         report(rounds, arguments, fsyncs_per_second(folder))
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--connections", type=int, default=256)
-    parser.add_argument("--seconds", type=float, default=4.0, help="of each target in each round")
+    parser.add_argument("--seconds", type=float, default=4.0, help="duration of each target in each round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--targets", nargs="*", default=["postgres", "sqlite"], choices=["postgres", "sqlite"])
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
@@ -87,7 +88,7 @@ def parse_arguments() -> argparse.Namespace:
 
 @contextmanager
 def echo() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A bare ASGI app that reads the body and answers: the floor that no receiver on this server can pass."""
+    """A bare ASGI app that reads the body and responds: the upper limit for any receiver on this server."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", "bench.echo:app", "--port", str(port), "--no-access-log"]
     with running([*command, "--log-level", "warning"], port) as process:
@@ -95,8 +96,8 @@ def echo() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
 
 
 @contextmanager
-def door(folder: Path, database: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The door of `oncehook serve`, without a worker beside it, logging at info into a file."""
+def receiver(folder: Path, database: str) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """`oncehook serve` without workers, logging at level info into a file."""
     folder.mkdir()
     config = folder / "oncehook.toml"
     config.write_text(f'database = "{database}"\nlog_format = "json"\n[sources.stripe]\nsecrets = ["{SECRET}"]\n')
@@ -107,8 +108,8 @@ def door(folder: Path, database: str) -> Iterator[tuple[subprocess.Popen[bytes],
 
 
 @contextmanager
-def running(command: list[str], port: int, log: object = None) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)  # type: ignore[call-overload]
+def running(command: list[str], port: int, log: IO[bytes] | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
     try:
         wait_until_ready(port, process)
         yield process
@@ -125,23 +126,23 @@ def wait_until_ready(port: int, process: subprocess.Popen[bytes]) -> None:
             return
         except OSError:
             if process.poll() is not None or time.monotonic() > deadline:
-                sys.exit(f"a target did not start: {process.args}")
+                sys.exit(f"a target did not start: {process.args!r}")
             time.sleep(0.05)
 
 
 # -- measuring ------------------------------------------------------------------------------------------------------
 
 
-def measure(name: str, pid: int, port: int, arguments: argparse.Namespace) -> Measured:
+def measure(name: str, pid: int, port: int, arguments: argparse.Namespace) -> Measurement:
     path = "/" if name == "echo" else "/webhooks/stripe"
-    requests = iter(prepared(path, int(40_000 * arguments.seconds)))
+    requests = iter(signed_requests(path, int(40_000 * arguments.seconds)))
     before = cpu_seconds(pid)
     result = uvloop.run(drive(port, requests, connections=arguments.connections, seconds=arguments.seconds))
     used = cpu_seconds(pid) - before
-    unexpected = {status: count for status, count in result.answers.items() if status not in (200, 202)}
+    unexpected = {status: count for status, count in result.responses.items() if status not in (200, 202)}
     if unexpected or not result.count:
-        sys.exit(f"{name} answered {unexpected or 'nothing'}")
-    return Measured(
+        sys.exit(f"{name} responded with {unexpected or 'nothing'}")
+    return Measurement(
         name,
         result.rate,
         1e6 * used / result.count,
@@ -151,26 +152,26 @@ def measure(name: str, pid: int, port: int, arguments: argparse.Namespace) -> Me
     )
 
 
-def prepared(path: str, most: int) -> Iterator[bytes]:
-    """Signed requests with ids of their own, about 1.2 kB each, made in blocks while the clock is stopped by nobody."""
+def signed_requests(path: str, count: int) -> Iterator[bytes]:
+    """Signed requests with distinct event ids, about 1.2 kB each. All are prepared before the measurement starts."""
     filler = "x" * 900
     stamp = str(int(time.time()))
     run = secrets.token_hex(6)
     key = SECRET.encode()
     head = f"POST {path} HTTP/1.1\r\nhost: 127.0.0.1\r\nuser-agent: Stripe/1.0\r\naccept: */*\r\n"
-    made = []
-    for number in range(most):
+    requests = []
+    for number in range(count):
         body = (
             f'{{"id":"evt_{run}{number:08d}","object":"event","created":{stamp},"type":"invoice.paid",'
             f'"data":{{"object":{{"id":"in_{number}","object":"invoice","amount_paid":2900,"note":"{filler}"}}}}}}'
         ).encode()
         signature = hmac.digest(key, f"{stamp}.".encode() + body, hashlib.sha256).hex()
-        made.append(
+        requests.append(
             f"{head}content-type: application/json\r\nstripe-signature: t={stamp},v1={signature}\r\n"
             f"content-length: {len(body)}\r\n\r\n".encode()
             + body
         )
-    return iter(made)
+    return iter(requests)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -179,7 +180,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def fsyncs_per_second(folder: Path) -> float:
-    """How many 8 kB writes this disk makes durable one after the other."""
+    """The number of consecutive 8 kB writes that this disk makes durable per second."""
     with (folder / "fsync").open("wb") as file:
         started, count = time.perf_counter(), 0
         while time.perf_counter() - started < 0.5:
@@ -193,24 +194,23 @@ def fsyncs_per_second(folder: Path) -> float:
 # -- reporting ------------------------------------------------------------------------------------------------------
 
 
-def report(rounds: list[Measured], arguments: argparse.Namespace, fsyncs: float) -> None:
+def report(rounds: list[Measurement], arguments: argparse.Namespace, fsyncs: float) -> None:
     names = list(dict.fromkeys(row.target for row in rounds))
     medians = {name: median([row for row in rounds if row.target == name]) for name in names}
-    floor = medians["echo"]
+    echo_median = medians["echo"]
     table = Table(title=f"accept, {arguments.connections} connections, {fsyncs:,.0f} fsyncs/s", title_justify="left")
     for title in ("target", "events/s", "× echo", "CPU µs/event", "× echo", "p50 ms", "p99 ms"):
         table.add_column(title, justify="left" if title == "target" else "right")
     missed = []
     for name, row in medians.items():
-        ratios = {"rate": row.rate / floor.rate, "cpu": row.cpu_us / floor.cpu_us}
-        table.add_row(
-            name, f"{row.rate:,.0f}", f"{ratios['rate']:.2f}", f"{row.cpu_us:.0f}", f"{ratios['cpu']:.2f}",
-            f"{row.p50_ms:.1f}", f"{row.p99_ms:.1f}",
-        )  # fmt: skip
-        for what, ratio in ratios.items():
-            goal, sense = GOALS.get((name, what), (None, ""))
+        ratios = {"rate": row.rate / echo_median.rate, "cpu": row.cpu_us / echo_median.cpu_us}
+        rate = f"{row.rate:,.0f}", f"{ratios['rate']:.2f}"
+        cpu = f"{row.cpu_us:.0f}", f"{ratios['cpu']:.2f}"
+        table.add_row(name, *rate, *cpu, f"{row.p50_ms:.1f}", f"{row.p99_ms:.1f}")
+        for figure, ratio in ratios.items():
+            goal, sense = GOALS.get((name, figure), (None, ""))
             if goal is not None and (ratio < goal if sense == "at least" else ratio > goal):
-                missed.append(f"{name}: {what} is {ratio:.2f} × the echo's, {sense} {goal} is the goal")
+                missed.append(f"{name}: {figure} is {ratio:.2f} × echo, but the goal is {sense} {goal}")
     Console().print(table)
     for line in missed:
         print(f"missed: {line}")
@@ -222,12 +222,15 @@ def report(rounds: list[Measured], arguments: argparse.Namespace, fsyncs: float)
         sys.exit(1)
 
 
-def median(rows: list[Measured]) -> Measured:
-    middle = {
-        name: statistics.median(getattr(row, name) for row in rows)
-        for name in ("rate", "cpu_us", "p50_ms", "p99_ms", "events")
-    }
-    return Measured(rows[0].target, **middle)  # type: ignore[arg-type]
+def median(rows: list[Measurement]) -> Measurement:
+    return Measurement(
+        rows[0].target,
+        rate=statistics.median(row.rate for row in rows),
+        cpu_us=statistics.median(row.cpu_us for row in rows),
+        p50_ms=statistics.median(row.p50_ms for row in rows),
+        p99_ms=statistics.median(row.p99_ms for row in rows),
+        events=round(statistics.median(row.events for row in rows)),
+    )
 
 
 if __name__ == "__main__":

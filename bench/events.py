@@ -1,7 +1,7 @@
-"""The events page with ten thousand receipts and with a million: `python -m bench.events`.
+"""Measures the events page with ten thousand and with a million receipts: `python -m bench.events`.
 
-A private PostgreSQL, the real service in a process of its own, whole pages over HTTP. The bar: as quick with a hundred
-times as many. Machines differ, so what counts is the ratio.
+The benchmark starts a private PostgreSQL and the real service, and requests whole pages over HTTP. The goal: a page
+with a hundred times as many receipts takes no longer. Compare only the ratios, because machines differ.
 """
 
 import statistics
@@ -21,12 +21,12 @@ SIZES = (10_000, 1_000_000)
 ROUNDS = 25
 PAGES = {
     "the first page": "/events",
-    "a page deep down": "/events?until={middle}",
-    "of a source": "/events?source=stripe",
-    "of a type that is rare": "/events?type=rare.event&since=1h",
-    "about an object": "/events?object=in_777",
+    "a page far back": "/events?until={middle}",
+    "one source": "/events?source=stripe",
+    "a rare type": "/events?type=rare.event&since=1h",
+    "one object": "/events?object=in_777",
     "dead letters": "/events?status=failed",
-    "by an event's id": "/api/events?search=evt_5000&since=1h",
+    "search by event id": "/api/events?search=evt_5000&since=1h",
     "one event": "/events/50",
     "the overview": "/?range=1h",
 }
@@ -56,7 +56,7 @@ def main() -> None:
 
 
 def measure(server: Postgres, folder: Path, size: int) -> dict[str, float]:
-    """Milliseconds a page takes, the median of many."""
+    """The median duration of each page in milliseconds."""
     database = server.database()
     config = write_config(folder, database, 'log_level = "error"')
     with config.open("a") as file:
@@ -74,19 +74,19 @@ def measure(server: Postgres, folder: Path, size: int) -> dict[str, float]:
 
 
 def median(client: httpx.Client, path: str) -> float:
-    took = []
+    durations = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
         assert client.get(path).status_code == 200, path
-        took.append((time.perf_counter() - started) * 1000)
-    return statistics.median(took)
+        durations.append((time.perf_counter() - started) * 1000)
+    return statistics.median(durations)
 
 
-def report(found: dict[int, dict[str, float]]) -> None:
-    small, *_, large = found
+def report(results: dict[int, dict[str, float]]) -> None:
+    small, *_, large = results
     print(f"{'page':<26}{small:>12,}{large:>12,}   ratio")
     for name in PAGES:
-        few, many = found[small][name], found[large][name]
+        few, many = results[small][name], results[large][name]
         print(f"{name:<26}{few:>9.1f} ms{many:>9.1f} ms   {many / few:.2f}")
 
 

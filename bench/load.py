@@ -1,6 +1,6 @@
-"""A closed-loop load generator: N connections, each sends its next request when the last one is answered.
+"""A closed-loop load generator: each of N connections sends its next request when it has the last response.
 
-Requests are prepared before the clock starts, so that the generator costs little and the same for every target.
+Requests are prepared before the measurement, so that the generator costs little, and the same for every target.
 """
 
 import asyncio
@@ -14,11 +14,11 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 
 
 @dataclass
-class Result:
-    """What one run saw."""
+class LoadResult:
+    """The responses and latencies of one run."""
 
     seconds: float = 0.0
-    answers: Counter[int] = field(default_factory=Counter)
+    responses: Counter[int] = field(default_factory=Counter)
     latencies: list[float] = field(default_factory=list)
 
     @property
@@ -35,22 +35,25 @@ class Result:
 
 
 class Connection(asyncio.Protocol):
-    """One keep-alive connection."""
+    """A keep-alive connection."""
 
-    def __init__(self, requests: Iterator[bytes], result: Result, done: asyncio.Event, counter: list[int]) -> None:
+    def __init__(
+        self, requests: Iterator[bytes], result: LoadResult, done: asyncio.Event, open_count: list[int]
+    ) -> None:
         self.requests = requests
         self.result = result
         self.done = done
-        self.counter = counter
+        self.open_count = open_count
         self.buffer = b""
         self.sent = 0.0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport: asyncio.Transport = transport  # type: ignore[assignment]
-        self.counter[0] += 1
-        self._next()
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        self.open_count[0] += 1
+        self._send_next()
 
-    def _next(self) -> None:
+    def _send_next(self) -> None:
         request = next(self.requests, None)
         if request is None or self.done.is_set():
             self.transport.close()
@@ -67,24 +70,24 @@ class Connection(asyncio.Protocol):
         length = int(match[1]) if match else 0
         if len(self.buffer) < end + 4 + length:
             return
-        self.result.answers[int(self.buffer[9:12])] += 1
+        self.result.responses[int(self.buffer[9:12])] += 1
         self.result.latencies.append(time.perf_counter() - self.sent)
         self.buffer = b""
-        self._next()
+        self._send_next()
 
     def connection_lost(self, error: Exception | None) -> None:
-        self.counter[0] -= 1
-        if self.counter[0] == 0:
+        self.open_count[0] -= 1
+        if self.open_count[0] == 0:
             self.done.set()
 
 
-async def drive(port: int, requests: Iterator[bytes], *, connections: int, seconds: float) -> Result:
-    """Send until the time is up or the requests are used up."""
+async def drive(port: int, requests: Iterator[bytes], *, connections: int, seconds: float) -> LoadResult:
+    """Send requests until the time is up or all are sent."""
     loop = asyncio.get_running_loop()
-    result, done, counter = Result(), asyncio.Event(), [0]
+    result, done, open_count = LoadResult(), asyncio.Event(), [0]
     started = time.perf_counter()
     for _ in range(connections):
-        await loop.create_connection(lambda: Connection(requests, result, done, counter), "127.0.0.1", port)
+        await loop.create_connection(lambda: Connection(requests, result, done, open_count), "127.0.0.1", port)
     try:
         await asyncio.wait_for(done.wait(), seconds)
     except TimeoutError:

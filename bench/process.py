@@ -1,16 +1,17 @@
-"""How fast accepted events are worked off, one transactional insert each, and the ratio to PgQueuer in one run.
+"""Measures how fast workers handle events, with one transactional insert per event, as a ratio to PgQueuer.
 
-    python -m bench.process                     # PgQueuer, Oncehook one by one and in batches, in turns, medians
+    python -m bench.process                     # all targets, interleaved; prints medians
     python -m bench.process --targets single batch --events 2000 --rounds 1
 
-- pgqueuer: a job is a transaction with one insert, through a pool of as many connections as Oncehook has; its marks are
-  written beside, in bulk, after that has committed. It is installed into `.venv-bench`, from requirements/bench.txt.
-- statement: the same without a transaction of the handler's own: the insert alone, which commits by itself. A handler
-  with two writes cannot be written so.
-- single: Oncehook, a transaction per receipt with the insert and the mark in it.
+- pgqueuer: each job runs one insert in a transaction, on a pool with as many connections as Oncehook has. PgQueuer
+  writes the job's status separately, in bulk, after that commit. It is installed into `.venv-bench`, from
+  requirements/bench.txt.
+- statement: the same without a transaction: the insert commits by itself. This does not work for a handler with two
+  writes.
+- single: Oncehook, one transaction per receipt with the insert and the processed status.
 - batch: Oncehook, a handler with `batch=200`.
 
-Every run has a process and a database of its own. Only the ratios mean anything: the rest moves with the machine.
+Each run uses a new process and a new database. Compare only the ratios: absolute figures depend on the machine.
 """
 
 import argparse
@@ -32,20 +33,20 @@ PEER = "pgqueuer"
 BARE = "statement"
 TARGETS = (PEER, BARE, "single", "batch")
 GOALS = {"single": 1.0, "batch": 3.0}
-"""Times PgQueuer's rate, at least."""
+"""Minimum rate, as a multiple of PgQueuer's rate."""
 
-MORE = {"batch": 3}
-"""Times as many events, so that every target runs for about as long."""
+EVENT_FACTORS = {"batch": 3}
+"""Multiples of --events, so that all targets run for about the same time."""
 
 
 @dataclass
-class Measured:
-    """One target in one round."""
+class Measurement:
+    """The figures of one target in one round."""
 
     target: str
     rate: float
-    cpu_us: float  # of the worker's own process, per event
-    server_us: float  # of PostgreSQL, per event
+    cpu_us: float  # CPU of the worker process per event, in microseconds
+    server_us: float  # CPU of PostgreSQL per event, in microseconds
     events: int
 
 
@@ -55,18 +56,20 @@ def main() -> None:
     peer = peer_python(console) if {PEER, BARE} & set(arguments.targets) else None
     rounds = []
     with private_postgres() as server:
-        for number in range(arguments.rounds + 1):  # the first warms up and is thrown away
+        for number in range(arguments.rounds + 1):  # round 0 warms up and is discarded
             for target in arguments.targets:
                 console.print(f"round {number} of {arguments.rounds}: {target} …", highlight=False)
-                measured = measure(target, peer, server, arguments)
+                measurement = measure(target, peer, server, arguments)
                 if number:
-                    rounds.append(measured)
+                    rounds.append(measurement)
     report(rounds, arguments)
 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--events", type=int, default=5000, help="of each target in each round; three times for batch")
+    parser.add_argument(
+        "--events", type=int, default=5000, help="events per target and round; three times as many for batch"
+    )
     parser.add_argument("--concurrency", type=int, default=16)
     parser.add_argument("--batch", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5)
@@ -77,23 +80,23 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def peer_python(console: Console) -> Path:
-    """A Python that has PgQueuer, in an environment of its own beside ours."""
-    folder, wanted = ROOT / ".venv-bench", ROOT / "requirements" / "bench.txt"
-    python, done = folder / "bin" / "python", folder / "installed.txt"
-    if not done.exists() or done.read_text() != wanted.read_text():
+    """The interpreter of `.venv-bench`, a separate virtual environment with PgQueuer."""
+    folder, requirements = ROOT / ".venv-bench", ROOT / "requirements" / "bench.txt"
+    python, installed = folder / "bin" / "python", folder / "installed.txt"
+    if not installed.exists() or installed.read_text() != requirements.read_text():
         console.print("installing PgQueuer into .venv-bench …", highlight=False)
         venv.create(folder, with_pip=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", "-r", wanted], check=True, cwd=ROOT)
-        done.write_text(wanted.read_text())
+        subprocess.run([python, "-m", "pip", "install", "-q", "-r", requirements], check=True, cwd=ROOT)
+        installed.write_text(requirements.read_text())
     return python
 
 
-def measure(target: str, peer: Path | None, server: Postgres, arguments: argparse.Namespace) -> Measured:
-    """Have a process of the target accept the events, and then work them off."""
+def measure(target: str, peer: Path | None, server: Postgres, arguments: argparse.Namespace) -> Measurement:
+    """Run one process that accepts the events and then handles them."""
     is_peer = target in (PEER, BARE)
     module = "bench.process_pgqueuer" if is_peer else "bench.process_oncehook"
     python = peer if is_peer else sys.executable
-    events = arguments.events * MORE.get(target, 1)
+    events = arguments.events * EVENT_FACTORS.get(target, 1)
     options = ["--events", str(events), "--concurrency", str(arguments.concurrency)]
     if target == PEER:
         options += ["--transaction"]
@@ -106,17 +109,17 @@ def measure(target: str, peer: Path | None, server: Postgres, arguments: argpars
     figures = json.loads(done.stdout)
     if figures["rows"] != events:
         sys.exit(f"{target} left {figures['rows']} rows for {events} events")
-    return Measured(target, figures["rate"], figures["cpu_us"], figures["server_us"], events)
+    return Measurement(target, figures["rate"], figures["cpu_us"], figures["server_us"], events)
 
 
 # -- reporting ------------------------------------------------------------------------------------------------------
 
 
-def report(rounds: list[Measured], arguments: argparse.Namespace) -> None:
+def report(rounds: list[Measurement], arguments: argparse.Namespace) -> None:
     medians = {name: median([row for row in rounds if row.target == name]) for name in arguments.targets}
     peer = medians.get(PEER)
-    table = Table(title=f"process, one insert an event, {arguments.concurrency} at once", title_justify="left")
-    for title in ("target", "events/s", "× PgQueuer", "CPU µs/event", "PostgreSQL's"):
+    table = Table(title=f"process, one insert per event, concurrency {arguments.concurrency}", title_justify="left")
+    for title in ("target", "events/s", "× PgQueuer", "CPU µs/event", "PostgreSQL µs/event"):
         table.add_column(title, justify="left" if title == "target" else "right")
     missed = []
     for name, row in medians.items():
@@ -124,7 +127,7 @@ def report(rounds: list[Measured], arguments: argparse.Namespace) -> None:
         cells = f"{row.rate:,.0f}", f"{ratio:.2f}" if ratio else "", f"{row.cpu_us:.0f}", f"{row.server_us:.0f}"
         table.add_row(name, *cells)
         if ratio is not None and ratio < GOALS.get(name, 0):
-            missed.append(f"{name} has {ratio:.2f} × the rate of PgQueuer, at least {GOALS[name]} is the goal")
+            missed.append(f"{name} has {ratio:.2f} × the rate of PgQueuer, but the goal is at least {GOALS[name]}")
     Console().print(table)
     for line in missed:
         print(f"missed: {line}")
@@ -136,9 +139,14 @@ def report(rounds: list[Measured], arguments: argparse.Namespace) -> None:
         sys.exit(1)
 
 
-def median(rows: list[Measured]) -> Measured:
-    middle = {name: statistics.median(getattr(row, name) for row in rows) for name in ("rate", "cpu_us", "server_us")}
-    return Measured(rows[0].target, events=rows[0].events, **middle)
+def median(rows: list[Measurement]) -> Measurement:
+    return Measurement(
+        rows[0].target,
+        rate=statistics.median(row.rate for row in rows),
+        cpu_us=statistics.median(row.cpu_us for row in rows),
+        server_us=statistics.median(row.server_us for row in rows),
+        events=rows[0].events,
+    )
 
 
 if __name__ == "__main__":

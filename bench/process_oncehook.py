@@ -1,4 +1,4 @@
-"""One run of Oncehook's worker, as `oncehook worker` runs it, with its log lines going to a file."""
+"""One run of Oncehook's worker, configured as in `oncehook worker`, logging into a file."""
 
 import argparse
 import asyncio
@@ -21,22 +21,22 @@ async def main(arguments: argparse.Namespace) -> None:
     inbox.source("stripe", secrets=["whsec_bench"])
     connection = await asyncpg.connect(arguments.database)
     watch = Stopwatch(arguments.events, connection.get_server_pid())
-    handle(inbox, watch, arguments.batch)
+    register_handler(inbox, watch, arguments.batch)
     await connection.execute(LEDGER)
     async with inbox.lifespan():
         await accept(inbox, arguments.events)
         inbox._runtime.start_worker()
         await watch.finished.wait()
         assert inbox._runtime.worker is not None
-        await inbox._runtime.worker.stop()  # the last marks are committed when this returns
+        await inbox._runtime.worker.stop()  # the last status is committed when this returns
         figures = watch.stop()
-    open_ones = await connection.fetchval("SELECT count(*) FROM webhook_receipts WHERE status <> 'processed'")
-    figures["rows"] = await connection.fetchval("SELECT count(*) FROM ledger") - open_ones
+    unprocessed = await connection.fetchval("SELECT count(*) FROM webhook_receipts WHERE status <> 'processed'")
+    figures["rows"] = await connection.fetchval("SELECT count(*) FROM ledger") - unprocessed
     await connection.close()
     print(json.dumps(figures))
 
 
-def handle(inbox: Inbox, watch: Stopwatch, batch: int | None) -> None:
+def register_handler(inbox: Inbox, watch: Stopwatch, batch: int | None) -> None:
     if batch is None:
 
         @inbox.on("stripe", "invoice.paid")

@@ -1,7 +1,8 @@
-"""One run of PgQueuer on equal work: a job is an insert that commits, and its mark.
+"""One run of PgQueuer with the same work: each job commits one insert, and PgQueuer records the job's status.
 
-As its documentation would have it: jobs enqueued in bulk, dequeued by the hundred, a pool for the handlers, uvloop. Its
-own tasks have no limit, the pool is the limit: one that is reached makes it wait for its next look at the queue.
+It is set up as its documentation recommends: jobs are enqueued in bulk and dequeued a hundred at a time, handlers use a
+pool, and uvloop is the event loop. Only the pool limits concurrency: PgQueuer's own limit would make it wait for its
+next poll of the queue.
 """
 
 import argparse
@@ -31,7 +32,7 @@ async def main(arguments: argparse.Namespace) -> None:
             await queries.enqueue(["paid"] * count, [BODY] * count, [0] * count)
         watch = Stopwatch(arguments.events, await pool.fetchval("SELECT pg_backend_pid()"))
 
-        @queue.entrypoint("paid")
+        @queue.entrypoint("paid")  # type: ignore[untyped-decorator]
         async def paid(job: Job) -> None:
             if arguments.transaction:
                 async with pool.acquire() as connection, connection.transaction():
@@ -42,7 +43,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
         running = asyncio.create_task(queue.run(batch_size=arguments.batch_size))
         await watch.finished.wait()
-        figures = watch.stop()  # the marks of its last batch are given to it
+        figures = watch.stop()  # not waiting for the status of its last batch, which favours PgQueuer
         queue.shutdown.set()
         await running
         figures["rows"] = await pool.fetchval("SELECT count(*) FROM ledger")
@@ -56,6 +57,8 @@ if __name__ == "__main__":
     parser.add_argument("--events", type=int, required=True)
     parser.add_argument("--concurrency", type=int, required=True)
     parser.add_argument("--batch-size", type=int, default=100)
-    parser.add_argument("--transaction", action="store_true", help="a transaction for the handler, as a real one needs")
+    parser.add_argument(
+        "--transaction", action="store_true", help="run the insert in a transaction, as a handler with two writes needs"
+    )
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main(parser.parse_args()))

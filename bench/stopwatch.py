@@ -1,4 +1,4 @@
-"""The clock of one run, without anything that a peer's environment lacks."""
+"""The stopwatch of one run. It imports only the standard library, so that it works in `.venv-bench` too."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ INSERT = "INSERT INTO ledger (event_id, object_id) VALUES ($1, $2)"
 
 
 class Stopwatch:
-    """Runs from when a tenth of the events is done: connections are made and statements prepared by then."""
+    """Starts when a tenth of the events is done: by then connections are open and statements are prepared."""
 
     def __init__(self, events: int, backend: int) -> None:
         self.events = events
@@ -38,8 +38,8 @@ class Stopwatch:
         return {"rate": counted / seconds, "cpu_us": 1e6 * own / counted, "server_us": 1e6 * server / counted}
 
     def _now(self) -> tuple[float, float, float]:
-        """The time, and the CPU time of this process and of all of PostgreSQL's."""
-        server = sum(float(ticks) for ticks in _stat(self.postmaster)[13:15])  # its children that have ended
+        """The time, the CPU time of this process, and the CPU time of all PostgreSQL processes."""
+        server = sum(float(ticks) for ticks in _stat(self.postmaster)[13:15])  # children that have ended
         for folder in Path("/proc").iterdir():
             if folder.name.isdigit():
                 with suppress(OSError):
@@ -49,5 +49,5 @@ class Stopwatch:
 
 
 def _stat(pid: int) -> list[str]:
-    """/proc/PID/stat from the state on: parent, CPU times and the rest."""
+    """The fields of /proc/PID/stat from the state on: parent, CPU times and others."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -70,13 +70,13 @@ def test_every_command_uses_the_app_of_the_file(run: Run, shop: None, in_folder:
 def test_option_and_word_override_the_app_of_the_file(run: Run, shop: None, in_folder: Path) -> None:
     name_app(in_folder, "second:inbox")
     (in_folder / "second.py").write_text(SECOND)
-    assert "there is no inbox at second.db" in run("events").error
+    assert "there is no database at second.db" in run("events").error
     assert run("events", "--app", "hooks:inbox").code == 0
     assert run("prune", "hooks:inbox", "--dry-run").code == 0
     assert run("prune", "--app", "hooks:inbox", "--dry-run").code == 0
     both = run("prune", "hooks:inbox", "--app", "second:inbox")
-    assert both.code == 2 and "give one of them" in both.error
-    assert "there is no inbox at oncehook.db" in run("events", "--app", "").error
+    assert both.code == 2 and "use only one of them" in both.error
+    assert "there is no database at oncehook.db" in run("events", "--app", "").error
 
 
 def test_environment_overrides_the_app_of_the_file(
@@ -90,14 +90,14 @@ def test_environment_overrides_the_app_of_the_file(
 @pytest.mark.parametrize(
     ("app", "code", "sentence"),
     [
-        ("hooks", "", "hooks is not module:inbox"),
+        ("hooks", "", "the app hooks is not of the form module:inbox"),
         ("missing_module:inbox", "", "there is no module missing_module"),
         ("hooks:outbox", HOOKS, "hooks has no outbox: did you mean hooks:inbox?"),
         ("hooks:inbox", "inbox = 3\n", "hooks:inbox is a int, not an Inbox"),
         ("hooks:inbox", "import json\n\ninbox = json.loads('{')\n", "JSONDecodeError"),
         ("hooks:inbox", "import json\n\ninbox = json.loads('{')\n", "(hooks.py:3)"),
         ("hooks:inbox", "import no_such_package\n", "No module named 'no_such_package' (hooks.py:1)"),
-        ("hooks:inbox", "1 / 0\n", 'can do without it: --app ""'),
+        ("hooks:inbox", "1 / 0\n", 'If the command needs no handlers, add --app ""'),
         ("hooks:inbox", "\ninbox = (\n", "SyntaxError"),
         ("hooks:inbox", "\ninbox = (\n", "(hooks.py:2)"),
     ],

@@ -184,7 +184,7 @@ def test_a_look_at_no_inbox_is_told_and_creates_none(run: Run, tmp_path: Path) -
     config = write_config(tmp_path, f"sqlite:///{tmp_path / 'nowhere.db'}")
     for command in (["events"], ["show", "1"]):
         ran = run(*command, "--config", str(config))
-        assert ran.code == 2 and "there is no inbox at" in ran.error
+        assert ran.code == 2 and "there is no database at" in ran.error
     assert not (tmp_path / "nowhere.db").exists()
 
 
@@ -228,7 +228,7 @@ def test_show_as_json_has_the_event_its_payload_headers_and_deliveries(
     assert [(d["same_body"], set(d)) for d in shown["deliveries"]] == [
         (False, {"received_at", "delivery_id", "same_body"})
     ]
-    assert "with another body" in run("show", str(receipt), "--config", config).out
+    assert "with a different body" in run("show", str(receipt), "--config", config).out
 
 
 def test_show_raw_is_the_body_byte_for_byte(run: Run, config: str, make_inbox: Callable[..., Inbox]) -> None:
@@ -271,7 +271,7 @@ def test_init_writes_what_serve_can_start_from_and_never_overwrites(run: Run, tm
     compile((target / "hooks.py").read_text(), "hooks.py", "exec")
     (target / "hooks.py").write_text("mine")
     ran = run("init", "--folder", str(target))
-    assert ran.code == 1 and "left as it is" in ran.error
+    assert ran.code == 1 and "not changed" in ran.error
     assert (target / "hooks.py").read_text() == "mine"
     (target / "oncehook.toml").unlink()
     assert run("init", "--folder", str(target)).code == 0

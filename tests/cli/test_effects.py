@@ -92,8 +92,8 @@ def test_failed_effects_are_replayed_by_number_or_all(run: Run, filled: Path, ro
     [failed] = run("effects", "--status", "failed", "--json").lines
     [done] = run("effects", "--status", "done", "--json").lines
     refused = run("effects", "replay", str(done["id"]))
-    assert refused.code == 1 and f"left alone: effect {done['id']}, which is done" in refused.error
-    assert "left alone: effect 999, which is not there" in run("effects", "replay", "999").error
+    assert refused.code == 1 and f"skipped: effect {done['id']}, which is done" in refused.error
+    assert "skipped: effect 999, which does not exist" in run("effects", "replay", "999").error
     assert run("effects", "replay", str(failed["id"]), str(done["id"]), "--actor", "jane", "--json").lines == [
         {"replayed": 1, "left": 1}
     ]
@@ -118,10 +118,10 @@ def test_show_has_what_an_event_asked_for_and_what_it_did_not_get(run: Run, fill
     ]
     assert "failed   mail:in_1 → send   Fail: no such mailbox" in run("show", "evt_1").out
     shown = run("show", "evt_2").out
-    assert "not repeated, it was recorded before: effect mail:in_1" in shown
-    assert "stale, newer is known of invoice:in_1" in shown
+    assert "not repeated, already recorded: effect mail:in_1" in shown
+    assert "stale, a newer event was handled: invoice:in_1" in shown
     assert [(row["kind"], row["receipt"]) for row in second["entities"]] == [("invoice", first["receipt"])]
-    assert f"said by event {first['receipt']}" in shown and "said by this event" in run("show", "evt_1").out
+    assert f"set by event {first['receipt']}" in shown and "set by this event" in run("show", "evt_1").out
 
 
 def test_stats_count_effects_conflicts_and_what_came_too_late(run: Run, filled: Path, rows: Rows) -> None:
@@ -145,8 +145,8 @@ def test_a_rehearsal_says_which_effects_are_new_and_leaves_nothing(run: Run, fil
     ]
     assert (told["stale"], told["repeated"], told["error"]) == (["invoice:in_1"], False, None)
     shown = run("replay", "evt_1", "--rehearse", "--app", "hooks:inbox").out
-    assert "effect mail:in_1 → send   recorded before: failed, and not repeated" in shown
-    assert "effect new:1 → send   new" in shown and "newer is known of invoice:in_1" in shown
+    assert "effect mail:in_1 → send   already recorded (failed), not repeated" in shown
+    assert "effect new:1 → send   new" in shown and "a newer event of invoice:in_1 was handled" in shown
     assert (rows("SELECT id, status FROM webhook_effects ORDER BY id"), rows("SELECT id FROM webhook_noops")) == before
 
 

@@ -61,7 +61,7 @@ def test_status_shows_a_message_for_each_recipient(run: Run, filled: None) -> No
     assert [event["type"] for event in events] == ["delivered", "opened", "bounced"]
     assert events[0]["tags"] == ["receipt", "shop"] and events[0]["metadata"] == {"order": "1042"}
     unknown = run("email", "status", "nope")
-    assert (unknown.code, unknown.error) == (1, "no email event of nope is known\n")
+    assert (unknown.code, unknown.error) == (1, "there is no email event of the message nope\n")
 
 
 def test_suppressed_lists_and_answers(run: Run, filled: None) -> None:
@@ -79,7 +79,7 @@ def test_suppressed_lists_and_answers(run: Run, filled: None) -> None:
 
 
 def test_a_person_suppresses_and_allows_with_a_note(run: Run, filled: None, rows: Rows) -> None:
-    assert run("email", "allow", JANE, "--note", "mended").out == "jane@example.com may be sent to\n"
+    assert run("email", "allow", JANE, "--note", "fixed").out == "jane@example.com is allowed\n"
     assert run("email", "suppressed").code == 1
     assert run("email", "suppress", "Joe@Example.org", "--note", "by phone").out == "joe@example.org is suppressed\n"
     (row,) = run("email", "suppressed", "--json").lines
@@ -105,7 +105,7 @@ def test_suppressions_go_out_and_come_in_as_csv(run: Run, filled: None, in_folde
     assert found[JANE]["reason"] == "hard_bounce"  # it was there first
     run("email", "allow", "ann@example.com")
     again = run("email", "import", str(file))
-    assert again.out == "imported 2 addresses\n" and "1 of them may still be sent to" in again.error
+    assert again.out == "imported 2 addresses\n" and "1 of them stay allowed" in again.error
     before = rows("SELECT count(*) FROM webhook_suppressions")
     for content, sentence in (
         ("name\nx\n", "the first line must name the columns"),
@@ -147,11 +147,11 @@ def test_counts_by_any_side(run: Run, filled: None) -> None:
     assert "receipt" in run("email", "counts", "--by", "tag,source").out
     assert run("email", "counts", "--since", "2025-12-01").code == 1
     wrong = run("email", "counts", "--by", "colour")
-    assert wrong.code == 2 and "'colour' is none of day, source, type, tag, domain" in wrong.error
+    assert wrong.code == 2 and "'colour' is not one of day, source, type, tag, domain" in wrong.error
 
 
 def test_verify_finds_what_rebuild_mends(run: Run, filled: None, database: str) -> None:
-    assert run("email", "verify").out == "2 messages and 1 addresses: 0 differ\n"
+    assert run("email", "verify").out == "compared 2 messages and 1 address: 0 differ\n"
     back = " RETURNING 1" if database.startswith("postgresql") else ""
     ask(
         database,
@@ -159,14 +159,14 @@ def test_verify_finds_what_rebuild_mends(run: Run, filled: None, database: str) 
     )
     wrong = run("email", "verify")
     assert wrong.code == 1
-    assert f"{MESSAGE} to {JANE}: it said delivered, the events say bounced" in wrong.out
+    assert f"{MESSAGE} to {JANE}: stored delivered, but the events give bounced" in wrong.out
     assert run("email", "rebuild", "--json").lines == [{"messages": 2, "addresses": 1, "differences": 1}]
     assert run("email", "verify").code == 0
 
 
 def test_forgetting_an_address_forgets_its_email_and_keeps_it_suppressed(run: Run, filled: None, database: str) -> None:
     done = run("forget", "--address", "JANE@example.com", "--yes")
-    assert done.code == 0 and "a suppression stays, by a hash" in done.out
+    assert done.code == 0 and "a suppression stays in force, stored as a hash" in done.out
     tables = [
         "webhook_payloads",
         "webhook_email_events",

@@ -70,7 +70,7 @@ def test_secret_is_private_and_what_is_there_is_left(tmp_path: Path, run: Run) -
     lines = (tmp_path / ".env").read_text().splitlines()
     assert lines[0] == "OTHER=1" and lines[1].startswith("STRIPE_WEBHOOK_SECRET=")
     again = run("init", "stripe", "--folder", str(tmp_path))
-    assert again.code == 1 and "STRIPE_WEBHOOK_SECRET already: left as it is" in again.error
+    assert again.code == 1 and ".env already has STRIPE_WEBHOOK_SECRET: not changed" in again.error
     assert "[sources.stripe]" in again.error  # what to add to a configuration that is there already
     assert (tmp_path / ".env").read_text().splitlines() == lines
 

@@ -48,7 +48,7 @@ def test_named_retry_is_due_now_and_audited(
 
 def test_filter_picks_many_and_asks_first(run: Run, waiting: list[int], due: Callable[[], list[str]]) -> None:
     asked = run("retry", "--source", "stripe")
-    assert asked.code == 2 and "would run 2 retries now: say --yes" in asked.error and due() == []
+    assert asked.code == 2 and "would run 2 retries now: confirm with --yes" in asked.error and due() == []
     assert run("retry", "--source", "stripe", "--yes", "--json").lines == [{"matched": 2, "retried": 2, "left": {}}]
     assert due() == ["evt_1", "evt_2"]
     assert run("retry", "--all", "--yes").code == 0 and due() == ["evt_1", "evt_2", "evt_3"]
@@ -56,9 +56,12 @@ def test_filter_picks_many_and_asks_first(run: Run, waiting: list[int], due: Cal
 
 def test_finished_event_is_left_alone_with_a_hint(run: Run, waiting: list[int]) -> None:
     ran = run("retry", str(waiting[3]))
-    assert ran.code == 1 and "left alone: 1 (failed): `oncehook replay`" in ran.error
+    assert ran.code == 1 and "skipped: 1 (failed): to run a finished event again, use `oncehook replay`" in ran.error
     replayed = run("replay", str(waiting[0]))
-    assert replayed.code == 1 and "left alone: 1 (retrying): `oncehook retry`" in replayed.error
+    assert (
+        replayed.code == 1
+        and "skipped: 1 (retrying): to run a waiting retry now, use `oncehook retry`" in replayed.error
+    )
 
 
 def test_bad_use_is_a_sentence(run: Run, waiting: list[int]) -> None:

@@ -188,7 +188,7 @@ def test_a_file_or_module_that_is_not_there_is_told(tmp_path: Path) -> None:
     for arguments, told in (
         (["--config", "nowhere.toml"], "nowhere.toml does not exist"),
         (["nothing:inbox"], "there is no module nothing"),
-        (["nothing"], "is not module:inbox"),
+        (["nothing"], "is not of the form module:inbox"),
         (["json:loads"], "not an Inbox"),
     ):
         done = run("serve", *arguments, "--port", "0", cwd=tmp_path)
@@ -257,7 +257,7 @@ def test_send_that_is_refused_or_not_heard_is_exit_code_1(config: Path, service:
     assert wrong.returncode == 1 and wrong.stdout.startswith("401  ")
     nobody = f"http://127.0.0.1:{free_port()}/webhooks/stripe"
     unheard = run("send", "stripe", "invoice.paid", "--config", str(config), "--to", nobody)
-    assert unheard.returncode == 1 and unheard.stdout.startswith("no answer")
+    assert unheard.returncode == 1 and unheard.stdout.startswith("no response")
     assert rows("SELECT count(*) FROM webhook_receipts") == [(0,)]
 
 
@@ -265,7 +265,7 @@ def test_send_without_a_secret_or_an_address_is_exit_code_2(tmp_path: Path) -> N
     for arguments, told in (
         (["stripe", "invoice.paid"], "no secret to sign with"),
         (["nobody", "x"], "nobody is not known"),
-        (["stripe", "invoice.paid", "--secret", "x", "--to", "ftp://x"], "is not an http or https address"),
+        (["stripe", "invoice.paid", "--secret", "x", "--to", "ftp://x"], "is not an http or https URL"),
         (["stripe", "invoice.paid", "--secret", "env:NOT_SET_ANYWHERE"], "NOT_SET_ANYWHERE"),
     ):
         done = run("send", *arguments, cwd=tmp_path)

@@ -22,7 +22,7 @@ from oncehook import Inbox
 from oncehook.cli import progress as replay_progress
 from oncehook.cli import replay as replay_command
 from oncehook.cli.dead import grouped
-from oncehook.cli.stats import told
+from oncehook.cli.stats import duration_text
 from oncehook.model.lease import Settled
 from oncehook.model.rows import DeadLetters
 from oncehook.model.states import State
@@ -110,7 +110,7 @@ def test_receipts_are_replayed_by_number_and_by_event_id(run: Run, filled: list[
 
 def test_what_is_under_way_is_left_alone_and_is_exit_code_1(run: Run, filled: list[int], rows: Rows) -> None:
     ran = run("replay", "evt_5")
-    assert (ran.code, ran.out, ran.error) == (1, "", "left alone: 1 (received)\n")
+    assert (ran.code, ran.out, ran.error) == (1, "", "skipped: 1 (received)\n")
     rows("DELETE FROM webhook_payloads")
     ran = run("replay", "evt_4", "--json")
     assert ran.code == 1
@@ -176,7 +176,7 @@ def test_a_filter_picks_and_a_dry_run_only_lists(
     assert all(sorted(line) == sorted(EVENT_KEYS.split()) for line in listed.lines)
     people = run("replay", *options.split(), "--dry-run")
     assert people.code == 0 and all(event_id in people.out for event_id in expected)
-    assert "nothing was written" in people.out
+    assert "nothing was changed" in people.out
     assert rows("SELECT * FROM webhook_receipts ORDER BY id") == before
     assert rows("SELECT * FROM webhook_audit") == []
     assert run("replay", *options.split(), "--yes").code == 0
@@ -241,7 +241,7 @@ def test_many_rehearsals_are_asked_for_too(run: Run, filled: list[int]) -> None:
 def test_dead_letters_are_grouped_for_people_and_listed_for_programs(run: Run, filled: list[int], rows: Rows) -> None:
     ran = run("dead")
     head, first, second = ran.out.splitlines()
-    assert ran.code == 0 and head.split()[:4] == ["dead", "source", "handler", "error"]
+    assert ran.code == 0 and head.split()[:4] == ["events", "source", "handler", "error"]
     assert first.split()[:4] == ["2", "stripe", "hooks.paid", "KeyError:"] and first.split()[-1] == str(filled[1])
     assert second.split()[:3] == ["1", "stripe", "hooks.voided"]
     listed = run("dead", "--json")
@@ -292,13 +292,20 @@ def test_stats_tell_where_everything_stands(run: Run, filled: list[int]) -> None
 
 
 def test_stats_of_an_empty_inbox(run: Run, hooks: Path) -> None:
-    assert run("stats").out == "nothing has arrived yet\n"
+    assert run("stats").out == "no events yet\n"
     ran = run("stats", "--json")
     assert (ran.code, ran.out) == (0, "")
 
 
 def test_a_lag_is_told_in_its_largest_unit() -> None:
-    assert [told(seconds) for seconds in (0, 0.4, 12, 61, 7200, 86400 * 3)] == ["–", "<1s", "12s", "1m", "2h", "3d"]
+    assert [duration_text(seconds) for seconds in (0, 0.4, 12, 61, 7200, 86400 * 3)] == [
+        "–",
+        "<1s",
+        "12s",
+        "1m",
+        "2h",
+        "3d",
+    ]
 
 
 def test_show_tells_every_attempt_and_replay(run: Run, filled: list[int]) -> None:
@@ -317,7 +324,7 @@ def test_show_tells_every_attempt_and_replay(run: Run, filled: list[int]) -> Non
 def test_a_look_at_no_inbox_is_told_and_creates_none(run: Run, tmp_path: Path, command: list[str]) -> None:
     write_config(tmp_path, f"sqlite:///{tmp_path / 'nowhere.db'}")
     ran = run(*command)
-    assert ran.code == 2 and "there is no inbox at" in ran.error
+    assert ran.code == 2 and "there is no database at" in ran.error
     assert not (tmp_path / "nowhere.db").exists()
 
 
@@ -421,7 +428,7 @@ def test_a_worker_without_handlers_does_not_start(run: Run, hooks: Path) -> None
     for arguments in ([], ["empty:inbox"]):
         Path("empty.py").write_text("from oncehook import Inbox\ninbox = Inbox()\n")
         ran = run("worker", *arguments)
-        assert ran.code == 2 and "there are no handlers to work with" in ran.error
+        assert ran.code == 2 and "the worker has no handlers" in ran.error
     assert run("worker", "nowhere:inbox").code == 2
 
 

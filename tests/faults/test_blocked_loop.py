@@ -24,9 +24,9 @@ from pathlib import Path
 
 from oncehook import Inbox
 from oncehook.worker import heartbeat
-from oncehook.cli import ending
+from oncehook.cli import shutdown
 
-heartbeat.STALLED, ending.LATE = 1.0, 1.0
+heartbeat.STALLED, shutdown.WATCHDOG_MARGIN = 1.0, 1.0
 inbox = Inbox({database!r}, lease="1s", poll="100ms", concurrency=4, stop_grace="500ms", migrate="never")
 inbox.source("stripe", secrets=[{secret!r}])
 

@@ -295,7 +295,7 @@ def test_doctor_signature_says_what_is_wrong_with_what_was_refused(
     (again,) = run("doctor", "signature", "--secret", "env:NOT_SET_ANYWHERE", "--json").error.splitlines()
     assert "--secret is empty: set NOT_SET_ANYWHERE" in again
     nobody = run("doctor", "signature", "nobody")
-    assert nobody.code == 2 and "known are stripe" in nobody.error
+    assert nobody.code == 2 and "the sources are: stripe" in nobody.error
 
 
 def test_doctor_looks_the_whole_over(
@@ -338,7 +338,7 @@ def test_doctor_knows_a_secret_that_was_taken_out_too_early(
     told = run("doctor")
     assert told.code == 1
     assert f"The secret {mark}, which verified 3 deliveries until then, is not configured any more" in told.out
-    assert "add it to `secrets` beside the new one" in told.out and "whsec" not in told.out
+    assert "Add it to `secrets` again" in told.out and "whsec" not in told.out
     (case,) = run("doctor", "signature", "--json").lines
     assert [finding["cause"] for finding in case["findings"]] == ["removed secret"]
     configured, removed = run("secrets", "--json").lines
@@ -386,7 +386,11 @@ def test_a_secret_that_was_replaced_is_only_a_note_until_a_delivery_is_refused(
     asyncio.run(use_the_old_one())
     told = run("doctor", "--json")
     (note,) = [line for line in told.lines if "not configured any more" in line["message"]]
-    assert told.code == 0 and note["level"] == "note" and "has not verified any yet" in note["message"]
+    assert (
+        told.code == 0
+        and note["level"] == "note"
+        and "The new secret has not verified a delivery yet" in note["message"]
+    )
 
 
 def test_a_new_database_is_for_its_owner_alone_and_doctor_says_where_others_can_read_it(
@@ -425,7 +429,7 @@ def test_init_writes_files_for_their_owner_alone(run: Run, in_folder: Path) -> N
 def test_doctor_says_when_the_database_is_not_there(run: Run, in_folder: Path) -> None:
     write_config(in_folder, "sqlite:///nowhere.db")
     told = run("doctor")
-    assert told.code == 1 and "there is no inbox at" in told.out
+    assert told.code == 1 and "there is no database at" in told.out
 
 
 def test_secrets_says_which_may_go(

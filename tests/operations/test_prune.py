@@ -716,7 +716,7 @@ EVERYTHING = ["evt_dead", "evt_gone", "evt_old", "evt_young"]
 
 def test_a_dry_run_says_what_would_go_and_leaves_everything(run: Any, aged: None, rows: Rows) -> None:
     code, out, err = run("prune", "--dry-run")
-    assert code == 0 and "nothing was removed" in out and "gone" in err
+    assert code == 0 and "nothing was deleted" in out and "gone" in err
     code, out, _ = run("prune", "--dry-run", "--json")
     assert (code, [json.loads(line) for line in out.splitlines()]) == (
         0,
@@ -727,12 +727,12 @@ def test_a_dry_run_says_what_would_go_and_leaves_everything(run: Any, aged: None
 
 def test_pruning_by_hand(run: Any, aged: None, rows: Rows) -> None:
     code, out, err = run("prune")
-    assert code == 0 and "left alone: gone" in err
+    assert code == 0 and "skipped: gone" in err
     assert ids(rows) == ["evt_dead", "evt_gone", "evt_young"]
     assert run("prune", "--removed-sources")[0] == 0
     assert ids(rows) == ["evt_dead", "evt_young"]
     code, out, _ = run("prune", "--removed-sources")
-    assert code == 0 and "nothing to remove" in out
+    assert code == 0 and "nothing to delete" in out
 
 
 def test_a_window_that_is_too_short_stops_the_command(run: Any, aged: None, rows: Rows, in_folder: Path) -> None:

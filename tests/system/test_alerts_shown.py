@@ -61,7 +61,7 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
         "dead_letters", "lag", "unhandled", "paused", "rejections", "silent", "effects", "refusing", "failing",
     ]  # fmt: skip
     assert table[1].split() == ["dead_letters", "1", "0", "stripe", "firing"]
-    assert table[2].split()[-2:] == ["5m", "stripe"] and table[6].split()[-2:] == ["not", "watched"]
+    assert table[2].split()[-2:] == ["5m", "stripe"] and table[6].split()[-2:] == ["–", "off"]
     incident, *rules = map(json.loads, run("alerts", "--json").out.splitlines())
     assert (incident["rule"], incident["source"], incident["value"]) == ("dead_letters", "stripe", 1.0)
     assert [(alert["target"], alert["status"]) for alert in incident["alerts"]] == [("page", "waiting")]
@@ -83,7 +83,8 @@ def test_what_fires_and_is_no_incident_yet_is_not_called_well(
     asyncio.run(fill())
     first, remedy, *_ = run("alerts").out.splitlines()
     assert first == (
-        "stripe has dead letters: 1 (limit 0). A running `oncehook serve` or worker opens an incident within 15s."
+        "stripe has dead letters: 1 (limit 0). "
+        "A running `oncehook serve` or `oncehook worker` opens an incident within 15s."
     )
     assert remedy.startswith("→ Run `oncehook dead` to see the errors")
 
@@ -130,7 +131,7 @@ def test_alerts_where_all_is_well(run: Run, in_folder: Path, database: str, make
 
     asyncio.run(start())
     ran = run("alerts")
-    assert (ran.code, ran.out.splitlines()[0]) == (0, "no incident is open")
+    assert (ran.code, ran.out.splitlines()[0]) == (0, "there are no open incidents")
 
 
 @sqlite
@@ -142,20 +143,23 @@ def test_alerts_test_says_what_each_target_answered_and_exits_1_if_one_failed(
     bad = '[alerts.targets.pager]\ncommand = ["sh", "-c", "echo no such team >&2; exit 4", "a-token"]'
     write_config(in_folder, database, well)
     ran = run("alerts", "test")
-    assert (ran.code, ran.out) == (0, "file  command tee  told: exited with 0\n")
+    assert (ran.code, ran.out) == (0, "file  command tee  sent: exited with 0\n")
     body = json.loads(got.read_text())
     assert body["type"] == "alert.test" and body["data"]["id"].endswith("-test")
     write_config(in_folder, database, well, bad)
     ran = run("alerts", "test")
-    assert ran.code == 1 and "pager  command sh  failed: sh exited with 4\n" in ran.out and "told: exited" in ran.out
+    assert ran.code == 1 and "pager  command sh  failed: sh exited with 4\n" in ran.out and "sent: exited" in ran.out
     assert "no such team" in ran.error and "a-token" not in ran.out + ran.error
     ran = run("alerts", "test", "file")
     assert (ran.code, ran.out.count("\n")) == (0, 1)
     ran = run("alerts", "test", "opps")
-    assert ran.code == 2 and "alerts.targets.opps is not in the configuration: known are file, pager" in ran.error
+    assert (
+        ran.code == 2
+        and "there is no [alerts.targets.opps] in the configuration; the targets are: file, pager" in ran.error
+    )
     write_config(in_folder, database)
     ran = run("alerts", "test")
-    assert ran.code == 1 and "add one under [alerts.targets.NAME]" in ran.error
+    assert ran.code == 1 and "add one as [alerts.targets.NAME]" in ran.error
 
 
 # -- API and dashboard ----------------------------------------------------------------------------------------------

@@ -50,5 +50,5 @@ def test_the_bench_of_the_events_page_runs(postgres: Postgres, tmp_path: Path) -
 def test_the_email_benchmark_measures_both_ends(tmp_path: Path) -> None:
     briefly = ["--events", "100", "--rounds", "1", "--batch", "20", "--connections", "4"]
     _, figures = ran(tmp_path, "bench.email", *briefly)
-    assert set(figures["medians"]) == {"door alone", "end to end"}
+    assert set(figures["medians"]) == {"receiver alone", "end to end"}
     assert figures["ratio"] > 0

@@ -1,4 +1,4 @@
-"""The command line: one file per command, imported when the command runs, so that --help is quick."""
+"""The command line. Each command is a module, imported only when the command runs, so that --help stays fast."""
 
 import importlib
 import sys
@@ -9,34 +9,34 @@ from oncehook.model.errors import ConfigurationError, OncehookError
 
 COMMANDS = {
     "serve": "Run the inbox as a service.",
-    "demo": "A tour: a few sources, and traffic that retries, duplicates, reorders and forges.",
-    "worker": "Handle accepted events, and receive none.",
-    "init": "Write an oncehook.toml, a hooks.py with a handler, and its test.",
-    "migrate": "Bring the database's schema up to date.",
-    "schema": "Print the SQL of the tables, or their columns with what they mean.",
-    "events": "List what arrived, newest first.",
-    "show": "Show one event: what arrived, and how often.",
-    "dead": "List the dead letters, grouped by what went wrong.",
-    "replay": "Have finished events handled again, or rehearse it.",
+    "demo": "Run an inbox with traffic that retries, duplicates, reorders and forges.",
+    "worker": "Run handlers without receiving deliveries.",
+    "init": "Write oncehook.toml, a hooks.py with a handler, and a test.",
+    "migrate": "Bring the database schema up to date.",
+    "schema": "Print the SQL of the tables, or list their columns.",
+    "events": "List events, newest first.",
+    "show": "Show one event with its deliveries, attempts and payload.",
+    "dead": "List dead letters, grouped by error.",
+    "replay": "Run the handlers of finished events again, or rehearse it.",
     "retry": "Run waiting retries now.",
-    "pause": "Let a source's events wait: they are accepted, and not worked on.",
-    "resume": "Have a paused source's events worked off.",
-    "effects": "List what is done after the commit, and try failed ones again.",
-    "stats": "How many events each source has, in which state, and how long the oldest waits.",
-    "alerts": "What is wrong now, what is watched, and whether the targets can be told.",
-    "prune": "Remove what is past its window and its retention, or say what would go.",
-    "forget": "Erase the payloads about an object or an address; duplicates are still recognised.",
-    "email": "What follows from email events: status, suppressions, counts.",
-    "access": "Let somebody use the dashboard: the lines for oncehook.toml.",
+    "pause": "Pause a source: its events are accepted but not handled.",
+    "resume": "Resume a paused source.",
+    "effects": "List effects, and replay failed ones.",
+    "stats": "Count events by source and status, with lag and age.",
+    "alerts": "List open incidents and alert rules, and test the targets.",
+    "prune": "Delete receipts and payloads that are past their retention.",
+    "forget": "Erase the payloads about an object or an email address.",
+    "email": "Query email status, suppressions and counts.",
+    "access": "Give a person or a program access to the dashboard.",
     "send": "Sign and post realistic events of a provider.",
-    "providers": "List the providers, or explain one.",
-    "doctor": "Look over the configuration and the database, or say why deliveries were refused.",
-    "secrets": "Which secrets still verify deliveries, and which may go.",
+    "providers": "List the providers, or describe one.",
+    "doctor": "Check the configuration and the database, or explain rejections.",
+    "secrets": "Show which secrets are in use and which can be removed.",
 }
 
 
 class Commands(click.Group):
-    """The commands of the table above, each in the module of its name."""
+    """The commands of `COMMANDS`. Each is the `command` of the module with its name."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -58,15 +58,15 @@ def oncehook() -> None:
     """Every webhook, exactly once.
 
     \b
-    oncehook demo                              see it work
+    oncehook demo                              watch an inbox at work
     oncehook init stripe && oncehook serve     start your own
-    oncehook send stripe invoice.paid          try it
-    oncehook events                            look at what arrived
+    oncehook send stripe invoice.paid          send it an event
+    oncehook events                            list the events
     """
 
 
 def main() -> None:
-    """Run the command line. A user's mistake is a sentence and exit code 2, never a traceback."""
+    """Run the command line. A user error prints one message and exits 2, without a traceback."""
     try:
         code = oncehook(standalone_mode=False)
     except click.exceptions.Abort:
@@ -78,7 +78,7 @@ def main() -> None:
         click.echo(f"oncehook: {error}", err=True)
         code = 2
     except UnicodeError:
-        click.echo("oncehook: what was given is not valid text (UTF-8)", err=True)
+        click.echo("oncehook: an argument or a file is not valid UTF-8", err=True)
         code = 2
     except OSError as error:
         click.echo(f"oncehook: {error}", err=True)

@@ -1,4 +1,4 @@
-"""`oncehook alerts`: what is wrong now, what is watched, and whether the targets can be told."""
+"""`oncehook alerts`: list open incidents and alert rules, and send a test to the targets."""
 
 import secrets
 import sys
@@ -27,21 +27,21 @@ from oncehook.runtime import Runtime
 @json_option
 @click.pass_context
 def command(context: click.Context, config: str | None, as_json: bool) -> None:
-    """List the open incidents, and every rule with what it measures now.
+    """List the open incidents, and every alert rule with its current value.
 
-    Targets and limits are set under [alerts] in oncehook.toml. An incident opens when a value is above its limit.
+    Configure targets and limits under [alerts] in oncehook.toml. An incident opens when a value exceeds its limit.
 
     \b
     oncehook alerts
     oncehook alerts --json | jq 'select(.incident)'
-    oncehook alerts test                 tell every target that this is a test
-    oncehook alerts test ops             only this one
+    oncehook alerts test                 send a test message to every target
+    oncehook alerts test ops             send it only to the target ops
     """
     context.obj = config
     if context.invoked_subcommand is not None:
         return
     runtime = configured_inbox(config)._runtime
-    incidents, not_opened, rules = run(_look(runtime))
+    incidents, not_opened, rules = run(_load(runtime))
     if as_json:
         for row in [*incidents, *rules]:
             print_json(row)
@@ -50,7 +50,7 @@ def command(context: click.Context, config: str | None, as_json: bool) -> None:
         _print_rules(rules)
 
 
-async def _look(runtime: Runtime) -> tuple[list[dict[str, Any]], list[Reading], list[dict[str, Any]]]:
+async def _load(runtime: Runtime) -> tuple[list[dict[str, Any]], list[Reading], list[dict[str, Any]]]:
     runtime.alerts.check()
     async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
         alerts = AlertMonitor(store, runtime.alerts.settings, runtime.sources, runtime.http_client)
@@ -59,9 +59,9 @@ async def _look(runtime: Runtime) -> tuple[list[dict[str, Any]], list[Reading], 
 
 
 def _print_incidents(incidents: list[dict[str, Any]], not_opened: list[Reading], every: float) -> None:
-    """A line for each incident, and what to do about each rule once."""
+    """Print one line per incident, then the remedy of each rule once."""
     if not incidents and not not_opened:
-        click.echo("no incident is open")
+        click.echo("there are no open incidents")
     for one in incidents:
         click.echo(printable(_line(one)))
         for alert in one["alerts"]:
@@ -69,7 +69,7 @@ def _print_incidents(incidents: list[dict[str, Any]], not_opened: list[Reading],
                 error = f": {printable(alert['last_error'])}" if alert["last_error"] else ""
                 click.echo(f"  {printable(alert['target'])}: {alert['word']}, {alert['status']}{error}")
     for reading in not_opened:
-        opens = f"A running `oncehook serve` or worker opens an incident within {as_duration(every)}."
+        opens = f"A running `oncehook serve` or `oncehook worker` opens an incident within {as_duration(every)}."
         click.echo(f"{printable(reading.summary)} {opens}")
     remedies = [{"rule": one.rule.name, "source": one.source, "remedy": one.remedy} for one in not_opened]
     for remedy in advice([*incidents, *remedies]):
@@ -89,9 +89,9 @@ def _print_rules(rules: list[dict[str, Any]]) -> None:
     for title in ("rule", "now", "limit", "source", ""):
         table.add_column(title, justify="right" if title in ("now", "limit") else "left", no_wrap=True)
     for row in rules:
-        rule, state = BY_NAME[row["rule"]], "firing" if row["is_firing"] else "" if row["is_on"] else "not watched"
-        now, most = ("–" if row[name] is None else format_value(rule, row[name]) for name in ("value", "threshold"))
-        table.add_row(row["rule"], now, most, printable(row["source"] or ""), state)
+        rule, state = BY_NAME[row["rule"]], "firing" if row["is_firing"] else "" if row["is_on"] else "off"
+        now, limit = ("–" if row[name] is None else format_value(rule, row[name]) for name in ("value", "threshold"))
+        table.add_row(row["rule"], now, limit, printable(row["source"] or ""), state)
     click.echo()
     console().print(table)
 
@@ -102,7 +102,7 @@ def _print_rules(rules: list[dict[str, Any]]) -> None:
 @app_option
 @click.pass_obj
 def test(config_of_group: str | None, target: str | None, config: str | None) -> None:
-    """Tell every target, or only TARGET, that this is a test, and say what each answered. Exits 1 if one failed.
+    """Send a test message to every target, or only to TARGET, and print each response. Exits 1 if a target failed.
 
     \b
     oncehook alerts test
@@ -113,30 +113,30 @@ def test(config_of_group: str | None, target: str | None, config: str | None) ->
     targets = runtime.alerts.targets
     if target is not None and target not in targets:
         known = ", ".join(targets) or "none"
-        raise click.UsageError(f"alerts.targets.{target} is not in the configuration: known are {known}")
+        raise click.UsageError(f"there is no [alerts.targets.{target}] in the configuration; the targets are: {known}")
     chosen = list(targets.values()) if target is None else [targets[target]]
     if not chosen:
-        click.echo("there are no targets: add one under [alerts.targets.NAME] in oncehook.toml", err=True)
+        click.echo("there are no alert targets: add one as [alerts.targets.NAME] in oncehook.toml", err=True)
         sys.exit(1)
     sys.exit(0 if run(_test(runtime, chosen)) else 1)
 
 
 async def _test(runtime: Runtime, targets: list[AlertTarget]) -> bool:
-    message, well = make_test_message(f"{secrets.token_hex(12)}-test", rfc3339(SYSTEM.datetime()) or ""), True
+    message, all_sent = make_test_message(f"{secrets.token_hex(12)}-test", rfc3339(SYSTEM.datetime()) or ""), True
     try:
         for target in targets:
-            word, answer = await _tell(target, message)
-            well = well and word == "told"
-            click.echo(f"{target.name}  {target.kind} {printable(target.where)}  {word}: {printable(answer)}")
+            outcome, detail = await _send(target, message)
+            all_sent = all_sent and outcome == "sent"
+            click.echo(f"{target.name}  {target.kind} {printable(target.where)}  {outcome}: {printable(detail)}")
     finally:
         await runtime.http_client.close()
-    return well
+    return all_sent
 
 
-async def _tell(target: AlertTarget, message: Message) -> tuple[str, str]:
+async def _send(target: AlertTarget, message: Message) -> tuple[str, str]:
     if isinstance(target, CommandTarget):
-        target.errors_to = None  # whoever tests it wants to see them
+        target.errors_to = None  # show them to the person who runs the test
     try:
-        return "told", await target.send(message)
+        return "sent", await target.send(message)
     except Exception as error:
         return "failed", said(error).partition(": ")[2]

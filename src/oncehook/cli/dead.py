@@ -1,4 +1,4 @@
-"""`oncehook dead`: the dead letters."""
+"""`oncehook dead`: list dead letters."""
 
 import sys
 from typing import Any
@@ -22,8 +22,8 @@ from oncehook.operations.dead_letters import grouped
 from oncehook.store.store import Store
 
 PAGE = 500
-MOST_ERRORS = 10_000
-SHOWN = 50
+MAX_ERRORS = 10_000
+MAX_GROUPS = 50
 
 
 @click.command("dead")
@@ -31,12 +31,12 @@ SHOWN = 50
 @app_option
 @json_option
 def command(config: str | None, as_json: bool) -> None:
-    """List the dead letters: grouped by what went wrong, or with --json one event a line. Exits 1 if there are none.
+    """List the dead letters, grouped by error. With --json, print one event per line. Exits 1 if there are none.
 
     \b
     oncehook dead
     oncehook dead --json | jq .receipt
-    oncehook replay --failed             when the cause is fixed
+    oncehook replay --failed             replay them once the cause is fixed
     """
     if not run(_list(config, as_json)):
         if not as_json:
@@ -48,7 +48,7 @@ async def _list(config: str | None, as_json: bool) -> int:
     async with opened_store(config) as store:
         if as_json:
             return await _print_events(store)
-        rows = await store.stats.dead_letters(MOST_ERRORS)
+        rows = await store.stats.dead_letters(MAX_ERRORS)
     if rows:
         _print_groups(grouped(rows))
     return len(rows)
@@ -69,11 +69,11 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("dead", justify="right", no_wrap=True)
+    table.add_column("events", justify="right", no_wrap=True)
     for title in ("source", "handler", "error", "first failed", "last failed"):
         table.add_column(title, overflow="fold", no_wrap=title.endswith("failed"))
-    table.add_column("last one", justify="right", no_wrap=True)
-    for group in groups[:SHOWN]:
+    table.add_column("last receipt", justify="right", no_wrap=True)
+    for group in groups[:MAX_GROUPS]:
         table.add_row(
             f"{group['receipts']:,}",
             Text(printable(group["source"])),
@@ -84,5 +84,5 @@ def _print_groups(groups: list[dict[str, Any]]) -> None:
             str(group["last_receipt"]),
         )
     console().print(table)
-    if len(groups) > SHOWN:
-        click.echo(f"… and {len(groups) - SHOWN:,} more kinds; --json lists every event")
+    if len(groups) > MAX_GROUPS:
+        click.echo(f"… and {len(groups) - MAX_GROUPS:,} more groups; --json lists every event")

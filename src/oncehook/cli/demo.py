@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
     default=8000,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Port to listen on; 0 for a free one.",
+    help="Port to listen on; 0: a free one.",
 )
 @click.option("--rate", default=20, show_default=True, type=click.IntRange(1, 500), help="New events per second.")
 @click.option("--seconds", type=click.IntRange(1), help="Stop after this many seconds.  [default: run until Ctrl-C]")

@@ -1,4 +1,4 @@
-"""`oncehook effects`: what is done outside the database after a handler's commit."""
+"""`oncehook effects`: list the effects that handlers requested, and replay failed ones."""
 
 import sys
 
@@ -24,12 +24,14 @@ COLOURS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done"
 @click.group("effects", invoke_without_command=True)
 @config_option
 @app_option
-@click.option("--status", type=click.Choice([s.value for s in EffectState]), help="Only in this state.")
-@click.option("--source", help="Only asked for by events of this source.")
-@click.option("--receipt", type=int, help="Only recorded by this receipt's event.")
-@click.option("--key", help="Only of this key.")
-@click.option("--target", help="Only of this function or topic.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), help="At most so many.")
+@click.option("--status", type=click.Choice([s.value for s in EffectState]), help="Only effects with this status.")
+@click.option("--source", help="Only effects of events of this source.")
+@click.option("--receipt", type=int, help="Only effects of this receipt.")
+@click.option("--key", help="Only the effect with this key.")
+@click.option("--target", help="Only effects of this function or topic.")
+@click.option(
+    "--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), help="Maximum number of effects."
+)
 @json_option
 @click.pass_context
 def command(
@@ -43,30 +45,31 @@ def command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List effects, newest first: what handlers have recorded to be done after their commit. Exits 1 if none matches.
+    """List effects, newest first: calls that handlers requested and the relay runs after the commit. Exits 1 if no
+    effect matches.
 
     \b
     oncehook effects --status failed
     oncehook effects --key receipt-email:in_1042 --json
-    oncehook effects replay 17 18        the failed ones are tried again
-    oncehook effects replay --failed
+    oncehook effects replay 17 18        replay these failed effects
+    oncehook effects replay --failed     replay all failed effects
     """
     context.obj = config
     if context.invoked_subcommand is not None:
         return
-    wanted = EffectFilter(receipt=receipt, status=status, source=source, key=key, target=target)
-    if not run(_list(config, wanted, limit, as_json)):
+    effect_filter = EffectFilter(receipt=receipt, status=status, source=source, key=key, target=target)
+    if not run(_list(config, effect_filter, limit, as_json)):
         if not as_json:
             click.echo("no effect matches", err=True)
         sys.exit(1)
 
 
-async def _list(config: str | None, wanted: EffectFilter, limit: int, as_json: bool) -> int:
+async def _list(config: str | None, effect_filter: EffectFilter, limit: int, as_json: bool) -> int:
     rows: list[StoredEffect] = []
     async with opened_store(config) as store:
         before = None
         while len(rows) < limit:
-            page = await store.effects.find(wanted, limit=min(PAGE, limit - len(rows)), before=before)
+            page = await store.effects.find(effect_filter, limit=min(PAGE, limit - len(rows)), before=before)
             if not page:
                 break
             before = page[-1].id
@@ -82,11 +85,11 @@ async def _list(config: str | None, wanted: EffectFilter, limit: int, as_json: b
 COLUMNS = (
     Column("created"),
     Column("source"),
-    Column("key", cuts=True),
-    Column("target", cuts=True),
+    Column("key", truncates=True),
+    Column("target", truncates=True),
     Column("status", colours=COLOURS),
     Column("tries", right=True),
-    Column("error", cuts=True, colours="red"),
+    Column("error", truncates=True, colours="red"),
     Column("receipt", right=True),
     Column("effect", right=True),
 )
@@ -114,15 +117,17 @@ def _print_table(rows: list[StoredEffect]) -> None:
 
 @command.command("replay")
 @click.argument("ids", metavar="[EFFECT]...", nargs=-1, type=int)
-@click.option("--failed", is_flag=True, help="All that have failed.")
-@click.option("--source", help="With --failed: only asked for by events of this source.")
-@click.option("--target", help="With --failed: only of this function or topic.")
-@click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
-@click.option("--config", type=click.Path(dir_okay=False), help="Configuration file.  [default: as above]")
+@click.option("--failed", is_flag=True, help="Replay all failed effects.")
+@click.option("--source", help="With --failed: only effects of events of this source.")
+@click.option("--target", help="With --failed: only effects of this function or topic.")
+@click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
+@click.option(
+    "--config", type=click.Path(dir_okay=False), help="Configuration file.  [default: oncehook.toml, if it exists]"
+)
 @json_option
 @click.pass_obj
 def replay(
-    outer: str | None,
+    group_config: str | None,
     ids: tuple[int, ...],
     failed: bool,
     source: str | None,
@@ -131,42 +136,43 @@ def replay(
     config: str | None,
     as_json: bool,
 ) -> None:
-    """Have failed effects performed again, with the same idempotency key. Exits 1 if there was nothing to do.
+    """Run failed effects again, with the same idempotency key. Exits 1 if no effect was replayed.
 
-    An effect that is done is never performed again, and one that waits needs no replay. Who asked is recorded.
+    EFFECT is the number of an effect. The command skips effects that are done or waiting. Every replay is recorded in
+    the audit log.
 
     \b
     oncehook effects replay 17
     oncehook effects replay --failed --target send_receipt
     """
     if bool(ids) == failed or (ids and (source or target)):
-        raise click.UsageError("name effects by their number, or say --failed (with --source, --target): not both")
-    wanted = EffectFilter(ids=ids or None, status=EffectState.FAILED.value, source=source, target=target)
-    moved, left = run(_replay(config or outer, wanted, actor or whoami()))
+        raise click.UsageError("name effects by number, or use --failed with --source or --target, but not both")
+    effect_filter = EffectFilter(ids=ids or None, status=EffectState.FAILED.value, source=source, target=target)
+    moved, left = run(_replay(config or group_config, effect_filter, actor or whoami()))
     if as_json:
         print_json({"replayed": moved, "left": len(left)})
     else:
         click.echo(f"replayed {moved:,} effect{'s' * (moved != 1)}", err=not moved)
         for id, reason in left.items():
-            click.echo(f"left alone: effect {id}, {reason}", err=True)
+            click.echo(f"skipped: effect {id}, {reason}", err=True)
     sys.exit(0 if moved else 1)
 
 
-async def _replay(config: str | None, wanted: EffectFilter, actor: str) -> tuple[int, dict[int, str]]:
-    """How many were moved, and of those that were named and were not, why."""
+async def _replay(config: str | None, effect_filter: EffectFilter, actor: str) -> tuple[int, dict[int, str]]:
+    """Returns the number of replayed effects, and the reason for each named effect that was skipped."""
     async with opened_store(config) as store:
-        moved = await replay_effects(store, wanted, actor=actor)
-        left = sorted(set(wanted.ids or ()) - moved)
-        there: dict[int, StoredEffect] = {}
-        if left:
-            found = await store.effects.find(EffectFilter(ids=tuple(left)), limit=len(left))
-            there = {row.id: row for row in found}
-    return len(moved), {id: _why_left(there.get(id)) for id in left}
+        moved = await replay_effects(store, effect_filter, actor=actor)
+        skipped = sorted(set(effect_filter.ids or ()) - moved)
+        existing: dict[int, StoredEffect] = {}
+        if skipped:
+            rows = await store.effects.find(EffectFilter(ids=tuple(skipped)), limit=len(skipped))
+            existing = {row.id: row for row in rows}
+    return len(moved), {id: _skip_reason(existing.get(id)) for id in skipped}
 
 
-def _why_left(row: StoredEffect | None) -> str:
+def _skip_reason(row: StoredEffect | None) -> str:
     if row is None:
-        return "which is not there"
+        return "which does not exist"
     if row.args is None:
         return "whose arguments were erased"
     return f"which is {row.status}"

@@ -1,4 +1,4 @@
-"""`oncehook email`: what follows from email events. Status, suppressions, counts, and whether they still follow."""
+"""`oncehook email`: query and check the email projection: status, suppressions and counts."""
 
 import itertools
 import sys
@@ -10,29 +10,31 @@ from typing import Any, TextIO
 import click
 
 from oncehook.cli.app import app_option, configured
-from oncehook.cli.options import Moment, config_option, json_option, opened, print_json, printable, run
+from oncehook.cli.options import TimeOption, config_option, json_option, opened, print_json, printable, run
 from oncehook.cli.tables import Column, print_table
 from oncehook.email import DIMENSIONS, Checked, Email, lists
 from oncehook.operations.replay import whoami
 
 PAGE = 500
-SHOWN = 20
+MAX_DIFFERENCES = 20
 
 
 @click.group("email")
 def command() -> None:
-    """What follows from the email events of sources with `email = true`.
+    """Query the email projection: status, suppressions and counts, derived from the events of sources with
+    `email = true`.
 
     \b
-    oncehook email status MESSAGE           what became of a message, for each recipient
-    oncehook email suppressed [ADDRESS]     who must not be sent to, and which event says so
-    oncehook email counts --by day,type     how many events
-    oncehook email verify                   does all of it still follow from the stored events?
+    oncehook email status MESSAGE           show the delivery status of a message, by recipient
+    oncehook email suppressed [ADDRESS]     list suppressed addresses, with the event that caused each
+    oncehook email counts --by day,type     count email events
+    oncehook email verify                   compare the projection with the stored events
     """
 
 
 @asynccontextmanager
-async def asked(config: str | None) -> AsyncIterator[Email]:
+async def opened_email(config: str | None) -> AsyncIterator[Email]:
+    """Open the store, and query the email projection in it."""
     configuration, _ = configured(config)
     async with opened(configuration) as store:
         yield Email.of(store, configuration.settings)
@@ -43,20 +45,27 @@ async def asked(config: str | None) -> AsyncIterator[Email]:
 
 @command.command("status")
 @click.argument("message")
-@click.option("--events", "with_events", is_flag=True, help="Also every event of it, oldest first.")
+@click.option("--events", "with_events", is_flag=True, help="Also list the email events of the message, oldest first.")
 @config_option
 @app_option
 @json_option
 def status_command(message: str, with_events: bool, config: str | None, as_json: bool) -> None:
-    """Show what became of a message, by the id that its provider gave it. Exits 1 if nothing is known of it."""
+    """Show the delivery status of a message for each recipient. Exits 1 if there is no event of this message.
 
-    async def look() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-        async with asked(config) as email:
+    MESSAGE is the message id that the provider assigned.
+
+    \b
+    oncehook email status 14c5d75ce93.dfd.64b469
+    oncehook email status 14c5d75ce93.dfd.64b469 --events --json
+    """
+
+    async def query() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        async with opened_email(config) as email:
             return await email.status(message), await email.events(message) if with_events else []
 
-    statuses, events = run(look())
+    statuses, events = run(query())
     if not statuses:
-        _nothing(f"no email event of {printable(message)} is known", as_json)
+        _exit_empty(f"there is no email event of the message {printable(message)}", as_json)
     if as_json:
         for row in [*statuses, *events]:
             print_json(row)
@@ -65,8 +74,8 @@ def status_command(message: str, with_events: bool, config: str | None, as_json:
         ("recipient", "status", "since", "opened", "clicked", "source", "reason"),
         [
             (
-                row["recipient"] or "(not told)",
-                _with(row["status"], row["bounce"]),
+                row["recipient"] or "(unknown)",
+                _with_bounce(row["status"], row["bounce"]),
                 _second(row["occurred_at"]),
                 _second(row["opened_at"]),
                 _second(row["clicked_at"]),
@@ -80,7 +89,13 @@ def status_command(message: str, with_events: bool, config: str | None, as_json:
         _print(
             ("when", "event", "recipient", "receipt", "reason"),
             [
-                (_second(e["occurred_at"]), _with(e["type"], e["bounce"]), e["recipient"], e["receipt"], e["reason"])
+                (
+                    _second(e["occurred_at"]),
+                    _with_bounce(e["type"], e["bounce"]),
+                    e["recipient"],
+                    e["receipt"],
+                    e["reason"],
+                )
                 for e in events
             ],
         )
@@ -95,22 +110,29 @@ def status_command(message: str, with_events: bool, config: str | None, as_json:
 @app_option
 @json_option
 def suppressed_command(address: str | None, config: str | None, as_json: bool) -> None:
-    """List who must not be sent to, or ask about one address. Exits 1 if there is nobody, or the address is not."""
+    """List the suppressed addresses, or check one address. Exits 1 if there is none, or ADDRESS is not suppressed.
 
-    async def look() -> int:
-        async with asked(config) as email:
+    \b
+    oncehook email suppressed
+    oncehook email suppressed jane@example.com --json
+    """
+
+    async def query() -> int:
+        async with opened_email(config) as email:
             if address is not None:
-                found = await email.suppression(email.named(address))
-                _print_suppressions([found] if found else [], as_json)
-                return 1 if found else 0
+                suppression = await email.suppression(email.named(address))
+                _print_suppressions([suppression] if suppression else [], as_json)
+                return 1 if suppression else 0
             return await _list(email, as_json)
 
     try:
-        shown = run(look())
+        shown = run(query())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from None
     if not shown:
-        _nothing("nobody is suppressed" if address is None else f"{printable(address)} is not suppressed", as_json)
+        _exit_empty(
+            "no address is suppressed" if address is None else f"{printable(address)} is not suppressed", as_json
+        )
 
 
 async def _list(email: Email, as_json: bool) -> int:
@@ -130,29 +152,37 @@ async def _pages(email: Email) -> AsyncIterator[list[dict[str, Any]]]:
 
 @command.command("suppress")
 @click.argument("address")
-@click.option("--note", help="Why, for whoever looks later.")
+@click.option("--note", help="Reason for the change.")
 @config_option
 @app_option
 @json_option
 def suppress_command(address: str, note: str | None, config: str | None, as_json: bool) -> None:
-    """Suppress an address by hand."""
+    """Suppress an address manually.
+
+    \b
+    oncehook email suppress jane@example.com --note "asked by phone"
+    """
     _change(address, note, config, as_json, lift=False)
 
 
 @command.command("allow")
 @click.argument("address")
-@click.option("--note", help="Why, for whoever looks later.")
+@click.option("--note", help="Reason for the change.")
 @config_option
 @app_option
 @json_option
 def allow_command(address: str, note: str | None, config: str | None, as_json: bool) -> None:
-    """Lift a suppression by hand: what happened before now no longer counts, what happens later does."""
+    """Remove a suppression manually. Later events can suppress the address again; earlier ones cannot.
+
+    \b
+    oncehook email allow jane@example.com --note "mailbox is back"
+    """
     _change(address, note, config, as_json, lift=True)
 
 
 def _change(address: str, note: str | None, config: str | None, as_json: bool, *, lift: bool) -> None:
     async def change() -> dict[str, Any]:
-        async with asked(config) as email:
+        async with opened_email(config) as email:
             return await (email.allow if lift else email.suppress)(address, actor=whoami(), note=note)
 
     try:
@@ -162,7 +192,7 @@ def _change(address: str, note: str | None, config: str | None, as_json: bool, *
     if as_json:
         print_json(row)
     else:
-        click.echo(f"{printable(row['address'])} {'may be sent to' if row['since'] is None else 'is suppressed'}")
+        click.echo(f"{printable(row['address'])} {'is allowed' if row['since'] is None else 'is suppressed'}")
 
 
 @command.command("import")
@@ -170,28 +200,31 @@ def _change(address: str, note: str | None, config: str | None, as_json: bool, *
 @config_option
 @app_option
 def import_command(file: TextIO, config: str | None) -> None:
-    """Suppress the addresses of a CSV file: a column `address`, and `reason`, `since` and `note` where there are.
+    """Suppress the addresses in a CSV file. It has the column `address`, and optionally `reason`, `since` and `note`.
 
-    The file is read to its end before anything is written.
+    The command reads the whole file before it writes anything. FILE - is standard input.
+
+    \b
+    oncehook email import suppressions.csv
     """
     changes = list(lists.read(file))
 
     async def change() -> tuple[int, int]:
         actor = whoami()
-        async with asked(config) as email:
-            with _progress("importing") as tell:
+        async with opened_email(config) as email:
+            with _progress("importing") as show:
                 done = lifted = 0
                 for part in _batched(changes):
                     rows = await email.change(part, actor=actor)
                     done += len(rows)
                     lifted += sum(row["since"] is None for row in rows)
-                    tell(f"{done:,} of {len(changes):,} addresses")
+                    show(f"{done:,} of {len(changes):,} addresses")
         return done, lifted
 
     done, lifted = run(change())
     click.echo(f"imported {done:,} addresses")
     if lifted:
-        click.echo(f"{lifted:,} of them may still be sent to: a person lifted them later than their `since`", err=True)
+        click.echo(f"{lifted:,} of them stay allowed, because they were allowed manually after their `since`", err=True)
 
 
 def _batched(changes: list[Any]) -> Iterator[list[Any]]:
@@ -202,10 +235,14 @@ def _batched(changes: list[Any]) -> Iterator[list[Any]]:
 @config_option
 @app_option
 def export_command(config: str | None) -> None:
-    """Write every suppression as CSV to standard output."""
+    """Write every suppression as CSV to standard output.
+
+    \b
+    oncehook email export > suppressions.csv
+    """
 
     async def export() -> None:
-        async with asked(config) as email:
+        async with opened_email(config) as email:
             for line in lists.write([]):
                 sys.stdout.write(line)
             async for page in _pages(email):
@@ -218,32 +255,42 @@ def export_command(config: str | None) -> None:
 
 
 @command.command("counts")
-@click.option("--by", default="day,type", show_default=True, help=f"Any of {','.join(DIMENSIONS)}, with commas.")
-@click.option("--since", type=Moment(), help="Events no older: 7d, 2026-11-15.")
-@click.option("--until", type=Moment(), help="Events older.")
-@click.option("--source", help="Of one source.")
+@click.option(
+    "--by",
+    default="day,type",
+    show_default=True,
+    help=f"Dimensions, separated by commas: any of {', '.join(DIMENSIONS)}.",
+)
+@click.option("--since", type=TimeOption(), help="Only events since then: 7d, 2026-11-15.")
+@click.option("--until", type=TimeOption(), help="Only events before then.")
+@click.option("--source", help="Only events of this source.")
 @config_option
 @app_option
 @json_option
 def counts_command(
     by: str, since: datetime | None, until: datetime | None, source: str | None, config: str | None, as_json: bool
 ) -> None:
-    """Count events, by the provider's clock in UTC. Counted from the stored events each time; nothing is incremented.
+    """Count email events by day, type or other dimensions. Exits 1 if there are none.
 
-    By tag, an event with two tags counts for both.
+    Days are in UTC, by the provider's timestamps. The figures are counted from the stored events, not from counters. An
+    event with two tags counts under both.
+
+    \b
+    oncehook email counts
+    oncehook email counts --by source,type --since 7d
     """
-    sides = [side for side in by.split(",") if side]
-    wrong = [side for side in sides if side not in DIMENSIONS]
-    if wrong:
-        raise click.BadParameter(f"{wrong[0]!r} is none of {', '.join(DIMENSIONS)}", param_hint="--by")
+    dimensions = [name for name in by.split(",") if name]
+    unknown = [name for name in dimensions if name not in DIMENSIONS]
+    if unknown:
+        raise click.BadParameter(f"{unknown[0]!r} is not one of {', '.join(DIMENSIONS)}", param_hint="--by")
 
     async def count() -> list[dict[str, Any]]:
-        async with asked(config) as email:
-            return await email.counts(sides, since=since, until=until, source=source)
+        async with opened_email(config) as email:
+            return await email.counts(dimensions, since=since, until=until, source=source)
 
     rows = run(count())
     if not rows:
-        _nothing("there are no email events", as_json)
+        _exit_empty("there are no email events", as_json)
     if as_json:
         for row in rows:
             print_json(row)
@@ -259,15 +306,18 @@ def counts_command(
 @app_option
 @json_option
 def rebuild_command(config: str | None, as_json: bool) -> None:
-    """Refold status and suppressions from the stored events, and mend what differs. Safe beside running workers.
+    """Rebuild status and suppressions from the stored events, and fix every difference. Workers can keep running.
 
-    A suppression whose events were pruned is kept.
+    Suppressions whose events were pruned are kept.
+
+    \b
+    oncehook email rebuild
     """
-    done = run(_check(config, mend=True))
+    done = run(_check(config, fix=True))
     if as_json:
         print_json(done.as_json())
     else:
-        _print_differences(done, "mended")
+        _print_differences(done, "fixed")
 
 
 @command.command("verify")
@@ -275,8 +325,12 @@ def rebuild_command(config: str | None, as_json: bool) -> None:
 @app_option
 @json_option
 def verify_command(config: str | None, as_json: bool) -> None:
-    """Refold status and suppressions from the stored events and compare; nothing is changed. Exits 1 if any differs."""
-    done = run(_check(config, mend=False))
+    """Compare status and suppressions with the stored events, and change nothing. Exits 1 if there is a difference.
+
+    \b
+    oncehook email verify
+    """
+    done = run(_check(config, fix=False))
     if as_json:
         for row in done.differences:
             print_json(row)
@@ -286,23 +340,29 @@ def verify_command(config: str | None, as_json: bool) -> None:
     sys.exit(1 if done.differences else 0)
 
 
-async def _check(config: str | None, *, mend: bool) -> Checked:
-    async with asked(config) as email:
-        with _progress("refolding") as tell:
+async def _check(config: str | None, *, fix: bool) -> Checked:
+    async with opened_email(config) as email:
+        with _progress("comparing") as show:
 
             def progress(done: Checked) -> None:
-                tell(f"{done.messages:,} messages, {done.addresses:,} addresses, {len(done.differences):,} differ")
+                show(f"{done.messages:,} messages, {done.addresses:,} addresses, {len(done.differences):,} differences")
 
-            return await (email.rebuild if mend else email.verify)(progress)
+            return await (email.rebuild if fix else email.verify)(progress)
 
 
-def _print_differences(done: Checked, word: str) -> None:
-    for row in done.differences[:SHOWN]:
+def _print_differences(done: Checked, verb: str) -> None:
+    for row in done.differences[:MAX_DIFFERENCES]:
         about = row.get("address") or f"{row['message_id']} to {row['recipient']}"
-        click.echo(f"{printable(about)}: it said {row['kept']}, the events say {row['folded']}")
-    if len(done.differences) > SHOWN:
-        click.echo(f"… and {len(done.differences) - SHOWN:,} more")
-    click.echo(f"{done.messages:,} messages and {done.addresses:,} addresses: {len(done.differences):,} {word}")
+        click.echo(f"{printable(about)}: stored {row['kept']}, but the events give {row['folded']}")
+    if len(done.differences) > MAX_DIFFERENCES:
+        click.echo(f"… and {len(done.differences) - MAX_DIFFERENCES:,} more")
+    compared = f"{_counted(done.messages, 'message')} and {_counted(done.addresses, 'address')}"
+    click.echo(f"compared {compared}: {len(done.differences):,} {verb}")
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    return f"{number:,} {noun if number == 1 else plural}"
 
 
 # -- printing -------------------------------------------------------------------------------------------------------
@@ -318,31 +378,33 @@ def _print_suppressions(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _print(titles: tuple[str, ...], rows: Any, *, last: bool = False) -> None:
-    columns = [Column(title, right=last and title == titles[-1], cuts=title in ("reason", "note")) for title in titles]
+    columns = [
+        Column(title, right=last and title == titles[-1], truncates=title in ("reason", "note")) for title in titles
+    ]
     print_table(columns, list(rows))
 
 
-def _with(word: str | None, bounce: str | None) -> str:
-    return f"{word or 'unknown'} ({bounce})" if bounce else word or "unknown"
+def _with_bounce(status: str | None, bounce: str | None) -> str:
+    return f"{status or 'unknown'} ({bounce})" if bounce else status or "unknown"
 
 
 def _second(time: str | None) -> str:
     return (time or "")[:19]
 
 
-def _nothing(sentence: str, as_json: bool) -> None:
+def _exit_empty(sentence: str, as_json: bool) -> None:
     if not as_json:
         click.echo(sentence, err=True)
     sys.exit(1)
 
 
 @contextmanager
-def _progress(doing: str) -> Iterator[Any]:
-    """How far it is, on standard error, where a person sees it."""
+def _progress(activity: str) -> Iterator[Any]:
+    """A progress line on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield lambda text: None
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(doing) as status:
-        yield lambda text: status.update(f"{doing}: {text}")
+    with Console(stderr=True).status(activity) as status:
+        yield lambda text: status.update(f"{activity}: {text}")

@@ -1,4 +1,4 @@
-"""`oncehook events`: what arrived."""
+"""`oncehook events`: list events."""
 
 import sys
 from datetime import datetime
@@ -7,7 +7,7 @@ import click
 
 from oncehook.cli.app import app_option
 from oncehook.cli.options import (
-    Moment,
+    TimeOption,
     config_option,
     json_option,
     opened_store,
@@ -32,15 +32,17 @@ COLOURS = {
 @click.command("events")
 @config_option
 @app_option
-@click.option("--source", help="Only of this source.")
-@click.option("--type", "type_", help="Only of this type; a pattern with * and ?, or a dotted prefix.")
-@click.option("--object", "object_", help="Only about the object of this id.")
-@click.option("--status", type=click.Choice([s.value for s in State]), help="Only in this state.")
-@click.option("--unhandled", is_flag=True, help="Only events that wait and that no process has a handler for.")
-@click.option("--since", type=Moment(), help="Only from then on: 2h, 7d or 2026-11-15T03:00:00Z.")
-@click.option("--until", type=Moment(), help="Only before then.")
-@click.option("--search", help="An id, an object's id, or a text in the payload.")
-@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), help="At most so many.")
+@click.option("--source", help="Only events of this source.")
+@click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
+@click.option("--object", "object_", help="Only events about the object with this id.")
+@click.option("--status", type=click.Choice([s.value for s in State]), help="Only events with this status.")
+@click.option("--unhandled", is_flag=True, help="Only waiting events that no running process has a handler for.")
+@click.option("--since", type=TimeOption(), help="Only events received since then: 2h, 7d or 2026-11-15T03:00:00Z.")
+@click.option("--until", type=TimeOption(), help="Only events received before then.")
+@click.option("--search", help="Only events with this id, with this object id, or with this text in the payload.")
+@click.option(
+    "--limit", default=50, show_default=True, type=click.IntRange(1, 1_000_000), help="Maximum number of events."
+)
 @json_option
 def command(
     config: str | None,
@@ -55,7 +57,7 @@ def command(
     limit: int,
     as_json: bool,
 ) -> None:
-    """List what arrived, newest first. Exits 1 when nothing matches.
+    """List events, newest first. Exits 1 if no event matches.
 
     \b
     oncehook events --since 2h --status failed
@@ -64,8 +66,8 @@ def command(
     oncehook events --unhandled
     """
     if unhandled and status is not None:
-        raise click.UsageError("--unhandled and --status exclude each other: unhandled events are received or retrying")
-    wanted = Filter(
+        raise click.UsageError("--unhandled and --status cannot be combined: unhandled events are received or retrying")
+    event_filter = Filter(
         source=source,
         type=type_,
         object=object_,
@@ -74,17 +76,17 @@ def command(
         until=until,
         search=search,
     )
-    if not run(_list(config, wanted, limit, as_json)):
+    if not run(_list(config, event_filter, limit, as_json)):
         if not as_json:
             click.echo("no event matches", err=True)
         sys.exit(1)
 
 
-async def _list(config: str | None, wanted: Filter, limit: int, as_json: bool) -> int:
+async def _list(config: str | None, event_filter: Filter, limit: int, as_json: bool) -> int:
     shown = 0
     rows: list[Receipt] = []
     async with opened_store(config) as store:
-        async for receipt in find_events(store, wanted, limit):
+        async for receipt in find_events(store, event_filter, limit):
             shown += 1
             if as_json:
                 print_json(receipt.as_json())
@@ -98,9 +100,9 @@ async def _list(config: str | None, wanted: Filter, limit: int, as_json: bool) -
 COLUMNS = (
     Column("received"),
     Column("source"),
-    Column("type", cuts=True),
-    Column("object", cuts=True),
-    Column("event id", cuts=True),
+    Column("type", truncates=True),
+    Column("object", truncates=True),
+    Column("event id", truncates=True),
     Column("status", colours={state.value: colour for state, colour in COLOURS.items()}),
     Column("dup", right=True),
     Column("receipt", right=True),

@@ -1,4 +1,4 @@
-"""`oncehook forget`: the payloads about an object or an address are erased, the receipts stay."""
+"""`oncehook forget`: erase the payloads about an object or an email address, and keep the receipts."""
 
 import sys
 from typing import TYPE_CHECKING
@@ -19,39 +19,41 @@ if TYPE_CHECKING:
 @click.command("forget")
 @config_option
 @app_option
-@click.option("--object", "object_", metavar="ID", help="The events about the object of this id.")
-@click.option("--address", metavar="EMAIL", help="The events whose body or headers hold this address.")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--object", "object_", metavar="ID", help="Erase events about the object with this id.")
+@click.option("--address", metavar="EMAIL", help="Erase events whose body or headers contain this address.")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 def command(config: str | None, object_: str | None, address: str | None, yes: bool) -> None:
-    """Erase the bodies and headers of events about an object or an address, in any state. Exits 1 if there are none.
+    """Erase the bodies and headers of all events about an object or an email address. Exits 1 if there are none.
 
-    Their receipts stay: what comes again is a duplicate, as before. An event that was not handled yet has lost what to
-    handle, and becomes a dead letter. Who erased, when and which receipts is recorded; an address only as a hash.
-    Email facts and statuses of an address go too; its suppression stays, by a hash, and still counts.
+    The receipts are kept, so that a repeated delivery is still a duplicate. An event that is not finished becomes a
+    dead letter, because its payload is gone. The erasure is recorded in the audit log, an address only as a hash.
+
+    With --address, the email events and statuses of the address are erased too. A suppression stays in force; only a
+    hash of its address is kept.
 
     \b
     oncehook forget --object cus_1042
     oncehook forget --address jane@example.com --yes
     """
     if bool(object_) == bool(address):
-        raise click.UsageError("give --object ID or --address EMAIL, one of them")
+        raise click.UsageError("name either --object ID or --address EMAIL")
     sys.exit(run(_forget(config, object_ or "", address or "", yes)))
 
 
 async def _forget(config: str | None, object_id: str, address: str, yes: bool) -> int:
     configuration, _ = configured(config)
     async with opened(configuration) as store:
-        found = await store.retention.about_object(object_id) if object_id else await _search(store, address)
+        receipts = await store.retention.about_object(object_id) if object_id else await _search(store, address)
         email = _email(store, configuration) if address else None
-        if not found and not (email and await email.knows(address)):
+        if not receipts and not (email and await email.knows(address)):
             click.echo("no payload matches", err=True)
             return 1
-        _confirm(len(found), yes)
+        _confirm(len(receipts), yes)
         facts = await email.forget(address, actor=whoami()) if email else 0
-        erased = await forget(store, found, actor=whoami(), object_id=object_id, address=address)
-    click.echo(f"erased {erased:,} payload{'s' * (erased != 1)}; the receipts stay")
+        erased = await forget(store, receipts, actor=whoami(), object_id=object_id, address=address)
+    click.echo(f"erased {erased:,} payload{'s' * (erased != 1)}; the receipts are kept")
     if facts:
-        click.echo(f"erased what {facts:,} rows knew of its email; a suppression stays, by a hash")
+        click.echo(f"erased the address from {facts:,} email rows; a suppression stays in force, stored as a hash")
     return 0 if erased or facts else 1
 
 
@@ -62,23 +64,25 @@ def _email(store: Store, configuration: Configuration) -> "Email":
 
 
 async def _search(store: Store, address: str) -> list[int]:
-    """Every payload is read for it, which takes its time: how many were is shown to a person."""
+    """Scan every payload for the address, and show the progress."""
     from rich.console import Console
 
-    found, looked = [], 0
-    with Console(stderr=True).status("looking") as status:
+    matching, scanned = [], 0
+    with Console(stderr=True).status("scanning payloads") as status:
         async for receipt, matches in mentioning(store, address):
-            looked += 1
+            scanned += 1
             if matches:
-                found.append(receipt)
-            if looked % 1000 == 0:
-                status.update(f"looked at {looked:,} payloads, {len(found):,} hold the address")
-    return found
+                matching.append(receipt)
+            if scanned % 1000 == 0:
+                status.update(f"scanned {scanned:,} payloads, {len(matching):,} contain the address")
+    return matching
 
 
 def _confirm(count: int, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"this would erase {count:,} payload{'s' * (count != 1)} for good: say --yes")
-    click.confirm(f"Erase {count:,} payload{'s' * (count != 1)} for good?", abort=True, err=True)
+        raise click.UsageError(
+            f"this would permanently erase {count:,} payload{'s' * (count != 1)}: confirm with --yes"
+        )
+    click.confirm(f"Permanently erase {count:,} payload{'s' * (count != 1)}?", abort=True, err=True)

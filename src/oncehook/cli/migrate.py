@@ -1,4 +1,4 @@
-"""`oncehook migrate`: the schema, up to date."""
+"""`oncehook migrate`: bring the database schema up to date."""
 
 from dataclasses import replace
 
@@ -14,11 +14,11 @@ from oncehook.store.schema import migration_script
 @click.command("migrate")
 @config_option
 @app_option
-@click.option("--sql", is_flag=True, help="Print what would be run, and run nothing.")
+@click.option("--sql", is_flag=True, help="Print the SQL instead of running it.")
 def command(config: str | None, sql: bool) -> None:
-    """Bring the database's schema up to date. Starting twice at once is safe: one waits for the other.
+    """Bring the database schema up to date. Concurrent runs are safe: they take a lock.
 
-    With --sql, print the SQL instead: one transaction that also records the migrations, for psql or sqlite3.
+    With --sql, the command prints the SQL for psql or sqlite3: one transaction that also records the migrations.
 
     \b
     oncehook migrate
@@ -34,12 +34,12 @@ async def _apply(settings: Settings) -> None:
     store = make_store(settings)
     await store.open()
     try:
-        done = await store.schema.migrate()
+        applied = await store.schema.migrate()
     finally:
         await store.close()
-    for name in done:
+    for name in applied:
         click.echo(f"applied {name}")
-    if not done:
+    if not applied:
         click.echo("the schema is up to date")
 
 
@@ -50,7 +50,7 @@ async def _print(settings: Settings) -> None:
 async def _pending(settings: Settings) -> list[tuple[int, str, str]]:
     dialect = dialect_of(settings.database)
     file = dialect.file(settings.database)
-    if file is not None and not file.exists():  # opening it would create it
+    if file is not None and not file.exists():  # opening the file would create it
         return list(queries.migrations(dialect.name))
     store = make_store(settings)
     await store.open()

@@ -1,4 +1,4 @@
-"""What several commands share: the configuration, the opened store, and how times and rows are given and shown."""
+"""Options and helpers that several commands share: configuration, store, times, JSON and console output."""
 
 import asyncio
 import json
@@ -24,11 +24,11 @@ from oncehook.store.store import Store
 T = TypeVar("T")
 
 config_option = click.option(
-    "--config", type=click.Path(dir_okay=False), help="Configuration file.  [default: oncehook.toml, if there is one]"
+    "--config", type=click.Path(dir_okay=False), help="Configuration file.  [default: oncehook.toml, if it exists]"
 )
 
 
-json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
@@ -37,38 +37,38 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
 @asynccontextmanager
 async def opened_store(config: str | None) -> AsyncIterator[Store]:
-    """The database of the app or of the configuration, for a look. Its schema must be there already."""
+    """Open the database of the app or of the configuration. Its schema must be up to date."""
     async with opened(configured(config)[0]) as store:
         yield store
 
 
 @asynccontextmanager
 async def opened(configuration: Configuration) -> AsyncIterator[Store]:
-    """The same for a configuration that is read already."""
+    """Open the database of a loaded configuration. Its schema must be up to date."""
     require_database(configuration)
     store = make_store(replace(configuration.settings, migrate="never"))
     await store.open()
     try:
         if await store.schema.pending():
-            raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+            raise ConfigurationError("the database schema is not up to date: run `oncehook migrate`")
         yield store
     finally:
         await store.close()
 
 
 def require_database(configuration: Configuration) -> None:
-    """A look must not create an empty SQLite file where somebody mistyped a path."""
+    """Fail if the SQLite file does not exist: opening it would create an empty database at a mistyped path."""
     address = configuration.settings.database
     path = dialect_of(address).file(address)
     if path is not None and not path.exists():
         raise ConfigurationError(
-            f"there is no inbox at {path}: start one with `oncehook serve`, or say where it is with --config, "
+            f"there is no database at {path}: create one with `oncehook serve`, or name another one with --config, "
             f"ONCEHOOK_DATABASE or --app module:inbox"
         )
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
-    """A time: how long ago (2h, 30m, 7d) or when (2026-11-15, 2026-11-15T03:00:00Z)."""
+class TimeOption(click.ParamType):  # type: ignore[type-arg]  # generic only in newer versions of click
+    """A time: an age (2h, 30m, 7d) or a date (2026-11-15, 2026-11-15T03:00:00Z)."""
 
     name = "when"
 
@@ -79,8 +79,8 @@ class Moment(click.ParamType):  # type: ignore[type-arg]  # generic only in newe
             self.fail(str(error), param, context)
 
 
-class Parsed(click.ParamType):  # type: ignore[type-arg]  # as above
-    """A value in the words of a setting, such as a duration or a rate."""
+class ParsedOption(click.ParamType):  # type: ignore[type-arg]  # as above
+    """A value in the syntax of a setting, such as a duration or a rate."""
 
     def __init__(self, name: str, parse: Callable[[Any], float]) -> None:
         self.name = name
@@ -102,23 +102,23 @@ def _as_json(value: Any) -> Any:
 
 
 def printable(text: Any) -> str:
-    """A sender's text for a terminal: what is not printable is escaped."""
-    shown = "" if text is None else str(text)
-    return shown if shown.isprintable() else shown.encode("unicode_escape").decode()
+    """A sender's text made safe for a terminal: unprintable characters are escaped."""
+    plain = "" if text is None else str(text)
+    return plain if plain.isprintable() else plain.encode("unicode_escape").decode()
 
 
 def console() -> Any:
     from rich.console import Console
 
-    # A file or a pipe is no screen: nothing is cut to fit one.
+    # Output to a file or a pipe is not truncated to a screen width.
     return Console(highlight=False, width=None if sys.stdout.isatty() else 1000)
 
 
 def write_new(path: Path, content: str) -> bool:
-    """Write a file that is not there yet, for its owner alone: secrets may go into it. False if it is there."""
+    """Create a file that only its owner can read, because it may hold secrets. Returns False if it exists."""
     try:
         descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  # a path has no mode
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123  # Path.open takes no descriptor
             file.write(content)
     except FileExistsError:
         return False

@@ -1,4 +1,4 @@
-"""`oncehook pause` and `oncehook resume`: let a source's events wait, and have them worked off again."""
+"""`oncehook pause`: stop handling the events of a source. The code is shared with `oncehook resume`."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from oncehook.cli.app import app_option, configured
-from oncehook.cli.options import Parsed, config_option, json_option, opened, print_json, printable, run
+from oncehook.cli.options import ParsedOption, config_option, json_option, opened, print_json, printable, run
 from oncehook.model.rows import Pause
 from oncehook.model.values import positive_duration
 from oncehook.operations.pause import pause
@@ -16,37 +16,38 @@ from oncehook.operations.pause import pause
 @click.command("pause")
 @click.argument("source")
 @click.option(
-    "--for", "seconds", type=Parsed("duration", positive_duration), metavar="2h", help="Resume it by itself after this."
+    "--for",
+    "seconds",
+    type=ParsedOption("duration", positive_duration),
+    metavar="2h",
+    help="Resume automatically after this time.",
 )
-@click.option("--reason", help="Why: shown by `stats` and on the dashboard.")
-@click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
+@click.option("--reason", help="Reason; shown by `oncehook stats` and on the dashboard.")
+@click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
 @config_option
 @app_option
 @json_option
 def command(
     source: str, seconds: float | None, reason: str | None, actor: str | None, config: str | None, as_json: bool
 ) -> None:
-    """Pause a source: its events are accepted and wait, in every process and after a restart, until it is resumed.
+    """Pause a source: its events are accepted but not handled, in every process, until you resume it. Exits 1 if it is
+    already paused.
 
-    What runs ends; what a worker holds and has not started goes back. An inline source answers 503 with Retry-After.
-    Effects that are recorded already are performed. Exits 1 if it was paused before.
+    The pause survives restarts. Running handlers finish; workers release receipts that they have not started. A source
+    with mode = "inline" answers 503 with Retry-After. Effects that are already recorded still run.
 
     \b
     oncehook pause stripe
-    oncehook pause stripe --for 2h --reason "the warehouse is migrated"
+    oncehook pause stripe --for 2h --reason "database migration"
     oncehook resume stripe
     """
-
     change(source, config, as_json, partial(pause, actor=actor, reason=reason, seconds=seconds), paused=True)
-
-
-Change = Callable[..., Awaitable[bool]]
 
 
 def change(
     source: str, config: str | None, as_json: bool, act: Callable[..., Awaitable[bool]], *, paused: bool
 ) -> None:
-    """Pause or resume, and say so."""
+    """Pause or resume a source, and print the result."""
     configuration, _ = configured(config)
 
     async def work() -> tuple[bool, Pause | None]:
@@ -54,18 +55,18 @@ def change(
             changed = await act(store, source, known=configuration.sources)
             return changed, next((row for row in await store.pauses.active() if row.source == source), None)
 
-    (changed, row), word = run(work()), "paused" if paused else "resumed"
+    (changed, row), verb = run(work()), "paused" if paused else "resumed"
     if as_json:
         until = row.ends_at if row else None
         print_json({"source": source, "paused": paused, "changed": changed, "ends_at": until})
     elif changed:
-        click.echo(f"{printable(source)} is {word}{pause_text(row.ends_at, row.reason) if row else ''}")
+        click.echo(f"{printable(source)} is {verb}{pause_text(row.ends_at, row.reason) if row else ''}")
     else:
-        click.echo(f"{printable(source)} {'was paused before' if paused else 'was not paused'}", err=True)
+        click.echo(f"{printable(source)} {'is already paused' if paused else 'is not paused'}", err=True)
     sys.exit(0 if changed else 1)
 
 
 def pause_text(ends_at: str | None, reason: str | None) -> str:
-    """` until 2026-11-16T15:00:00Z (the warehouse is migrated)`: what is known of it."""
+    """The end and the reason of a pause: ` until 2026-11-16T15:00:00Z (database migration)`."""
     until = f" until {ends_at[:19]}Z" if ends_at else ""
     return until + (f" ({printable(reason)})" if reason else "")

@@ -1,4 +1,4 @@
-"""Several processes on one listening socket, and a parent that keeps them there."""
+"""Several server processes on one listening socket, and the parent that restarts them."""
 
 import os
 import signal
@@ -13,14 +13,14 @@ import click
 
 from oncehook.observability.metrics import FOLDER
 
-SETTLED = 10.0
-"""Seconds after which a child that ends, for whatever reason, is one to be replaced: the database may be away."""
+START_PERIOD = 10.0
+"""Seconds in which a child that exits with an error stops the parent. Later, the parent restarts any child."""
 
 
 def run_processes(
     count: int, listener: socket.socket, app: str, options: list[str], *, token: str | None = None
 ) -> int:
-    """Start `count` children, restart one that dies, and pass SIGTERM on. Returns the exit code."""
+    """Start `count` children, restart each one that dies, and pass SIGTERM on. Returns the exit code."""
     listener.set_inheritable(True)
     command = [
         sys.executable,
@@ -37,23 +37,25 @@ def run_processes(
         signal.signal(number, lambda *_: stopping.set())
     with tempfile.TemporaryDirectory(prefix="oncehook-metrics-") as folder:
         os.environ[FOLDER] = folder
-        return _keep(count, command, listener, stopping, token)
+        return _supervise(count, command, listener, stopping, token)
 
 
-def _keep(count: int, command: list[str], listener: socket.socket, stopping: threading.Event, token: str | None) -> int:
+def _supervise(
+    count: int, command: list[str], listener: socket.socket, stopping: threading.Event, token: str | None
+) -> int:
     children = [_start(command, listener) for _ in range(count)]
     host, port = listener.getsockname()[:2]
     click.echo(f"Oncehook on http://{host}:{port} in {count} processes  (Ctrl-C stops them)")
     if token is not None:
-        click.echo(f"  http://{host}:{port}/?token={token}   the dashboard, until they stop")
+        click.echo(f"  http://{host}:{port}/?token={token}   dashboard; the token is valid until they stop")
     sys.stdout.flush()
     code, started = 0, time.monotonic()
     while not stopping.wait(0.5) and code == 0:
         for i, child in enumerate(children):
-            ended = child.poll()
-            if ended in (1, 2) and time.monotonic() - started < SETTLED:
-                code = ended  # it said why: what cannot start does not start by trying again
-            elif ended is not None:
+            exit_code = child.poll()
+            if exit_code in (1, 2) and time.monotonic() - started < START_PERIOD:
+                code = exit_code  # the child printed the reason, and a restart would fail too
+            elif exit_code is not None:
                 children[i] = _start(command, listener)
     for child in children:
         child.send_signal(signal.SIGTERM)
@@ -63,7 +65,7 @@ def _keep(count: int, command: list[str], listener: socket.socket, stopping: thr
 
 
 def _start(command: list[str], listener: socket.socket) -> subprocess.Popen[bytes]:
-    """A child with our socket. Its standard input is a pipe that ends with us, and so does the child."""
-    return subprocess.Popen(  # noqa: S603  # the command is our own
+    """Start a child with our socket. Its standard input is a pipe that closes when we end, which stops the child."""
+    return subprocess.Popen(  # noqa: S603  # the command is not user input
         command, pass_fds=(listener.fileno(),), stdin=subprocess.PIPE, env=os.environ, process_group=0
     )

@@ -1,4 +1,4 @@
-"""How far a replay is: a bar on standard error while it runs, and what became of it with `--wait`."""
+"""The progress of a replay: a bar on standard error, and the outcomes with `--wait`."""
 
 import asyncio
 import sys
@@ -10,33 +10,33 @@ import click
 from oncehook.operations.replay import BATCH, Outcomes, Progress, Replayed, outcomes
 from oncehook.store.store import Store
 
-EVERY = 0.5
-"""Seconds between two looks at what became of a replay."""
+POLL_INTERVAL = 0.5
+"""Seconds between two queries for the outcomes."""
 
 
 @contextmanager
 def replay_bar(would: Replayed, rate: float | None) -> Iterator[Progress]:
-    """A bar where a person sees it and it is worth one."""
+    """A progress bar, if standard error is a terminal and the replay takes more than one batch."""
     with _bar("replaying", would.matched, would.matched > BATCH or rate is not None) as advance:
         yield lambda done: advance(done.matched, "")
 
 
-async def wait_until_handled(store: Store, done: Replayed, longest: float | None) -> Outcomes:
-    """Wait until every receipt that was replayed is handled or failed again, or `longest` seconds are over."""
+async def wait_until_handled(store: Store, done: Replayed, max_seconds: float | None) -> Outcomes:
+    """Wait until every replayed receipt is handled or has failed again, for up to `max_seconds`."""
     now = Outcomes()
     with _bar("handling", done.count, True) as advance:
         try:
-            async with asyncio.timeout(longest):
+            async with asyncio.timeout(max_seconds):
                 while True:
                     now = await outcomes(store, done.run or "")
                     advance(now.handled + now.failed, outcomes_text(now))
                     if not now.waiting:
                         return now
-                    await asyncio.sleep(EVERY)
+                    await asyncio.sleep(POLL_INTERVAL)
         except TimeoutError:
             return now
         except asyncio.CancelledError:
-            click.echo(f"\nstopped waiting: {outcomes_text(now)}. Workers go on with them", err=True)
+            click.echo(f"\nstopped waiting: {outcomes_text(now)}. The workers continue", err=True)
             raise
 
 
@@ -46,8 +46,8 @@ def outcomes_text(now: Outcomes) -> str:
 
 
 @contextmanager
-def _bar(title: str, total: int, is_wanted: bool) -> Iterator[Callable[[int, str], None]]:
-    if not is_wanted or not sys.stderr.isatty():
+def _bar(title: str, total: int, is_shown: bool) -> Iterator[Callable[[int, str], None]]:
+    if not is_shown or not sys.stderr.isatty():
         yield lambda completed, text: None
         return
     from rich.console import Console
@@ -59,8 +59,8 @@ def _bar(title: str, total: int, is_wanted: bool) -> Iterator[Callable[[int, str
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[said]}"),
+        TextColumn("{task.fields[detail]}"),
     )
     with Bar(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(title, total=total, said="")
-        yield lambda completed, text: bar.update(task, completed=completed, said=text)
+        task = bar.add_task(title, total=total, detail="")
+        yield lambda completed, text: bar.update(task, completed=completed, detail=text)

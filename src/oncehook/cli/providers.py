@@ -1,4 +1,4 @@
-"""`oncehook providers`: who can send, and what to paste where."""
+"""`oncehook providers`: list the providers, or describe one and how to configure it."""
 
 import sys
 
@@ -16,7 +16,7 @@ from oncehook.providers.handshake import kind_of
 @config_option
 @json_option
 def command(name: str | None, config: str | None, as_json: bool) -> None:
-    """List the providers, or explain one: what to paste where, which id is used, how long it retries.
+    """List the providers, or describe one: its address and secret, its event ids, and its retries.
 
     \b
     oncehook providers
@@ -24,20 +24,20 @@ def command(name: str | None, config: str | None, as_json: bool) -> None:
     """
     own = load(config).providers
     if name is None:
-        found = [providers.find(n, own) for n in sorted({*providers.built_in_names(), *own})]
-        for provider in found if as_json else ():
+        listed = [providers.find(n, own) for n in sorted({*providers.built_in_names(), *own})]
+        for provider in listed if as_json else ():
             print_json(_row(provider))
         if not as_json:
-            _print_list(found)
+            _print_list(listed)
         return
     if name not in own and name not in providers.built_in_names():
-        click.echo(f"oncehook: provider {name} is not known: `oncehook providers` lists them", err=True)
+        click.echo(f"oncehook: there is no provider {name}; `oncehook providers` lists them", err=True)
         sys.exit(1)
     provider = providers.find(name, own)
     if as_json:
         print_json(_row(provider))
     else:
-        _print_one(provider)
+        _print_details(provider)
 
 
 def _row(provider: Provider) -> dict[str, object]:
@@ -45,7 +45,7 @@ def _row(provider: Provider) -> dict[str, object]:
         "name": provider.name,
         "title": provider.title,
         "support": provider.support,
-        "signature": _signed(provider),
+        "signature": _algorithms(provider),
         "secret": provider.secret,
         "options": provider.options,
         "id": provider.event.id,
@@ -64,57 +64,61 @@ def _row(provider: Provider) -> dict[str, object]:
     }
 
 
-def _signed(provider: Provider) -> str:
+def _algorithms(provider: Provider) -> str:
     return " or ".join(dict.fromkeys(signature.algorithm for signature in provider.signatures))
 
 
-def _print_list(found: list[Provider]) -> None:
+def _print_list(listed: list[Provider]) -> None:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("name", "sender", "signed by", "retries for", "support"):
+    for title in ("name", "provider", "signature", "retries for", "support"):
         table.add_column(title)
-    for provider in found:
+    for provider in listed:
         style = "" if provider.support == "confirmed" else "yellow"
         table.add_row(
             provider.name,
             provider.title,
-            _signed(provider),
+            _algorithms(provider),
             provider.retries.horizon or "unknown",
             Text(provider.support, style),
         )
     console().print(table)
 
 
-def _print_one(provider: Provider) -> None:
+def _print_details(provider: Provider) -> None:
     from rich.text import Text
 
     out = console()
     out.print(Text(f"{provider.title or provider.name}", style="bold"))
     if provider.support != "confirmed":
         out.print(
-            Text("This scheme is not confirmed from the provider's own text: check it before you rely on it.", "yellow")
+            Text("This signature scheme is not confirmed by the provider's documentation: test it first.", "yellow")
         )
-    stop = f"; stops on {', '.join(map(str, provider.retries.stop_codes))}" if provider.retries.stop_codes else ""
+    stop = (
+        f"; stops after status {', '.join(map(str, provider.retries.stop_codes))}"
+        if provider.retries.stop_codes
+        else ""
+    )
     horizon = f" (counted as {provider.retries.horizon})" if provider.retries.horizon else ""
     facts = {
-        "Paste there": f"https://YOUR-HOST/webhooks/{provider.name}",
+        "Endpoint URL": f"https://YOUR-HOST/webhooks/{provider.name}",
         "Configure": f"[sources.{provider.name}] with secrets"
         + "".join(f" and {option}" for option in provider.options),
         "Secret": provider.secret,
-        "Signed by": _signed(provider),
-        "Event id": _shown(provider.event.id),
-        "Type": _shown(provider.event.type),
-        "Object": _shown(provider.event.object),
-        "Occurred at": _shown(provider.event.occurred_at),
-        "Batches": f"an array at {provider.event.split}: one receipt each" if provider.event.split else "",
+        "Signature": _algorithms(provider),
+        "Event id": _expression_text(provider.event.id),
+        "Type": _expression_text(provider.event.type),
+        "Object": _expression_text(provider.event.object),
+        "Occurred at": _expression_text(provider.event.occurred_at),
+        "Batches": f"an array at {provider.event.split}; each element has one receipt" if provider.event.split else "",
         "Handshake": ", ".join(kind_of(handshake.kind).summary for handshake in provider.handshakes),
         "Retries": (provider.retries.schedule or "unknown") + horizon + stop,
-        "Answer within": provider.retries.time_limit or "",
+        "Ack deadline": provider.retries.time_limit or "",
         "Largest body": provider.max_body or "",
         "Try it": f"oncehook send {provider.name} {_example_type(provider)}",
-        "Documentation": f"{provider.docs} (this definition is of {provider.checked})" if provider.docs else "",
+        "Documentation": f"{provider.docs} (checked {provider.checked})" if provider.docs else "",
     }
     for title, text in facts.items():
         if text:
@@ -128,7 +132,7 @@ def _example_type(provider: Provider) -> str:
     return type_.replace("*", "example")
 
 
-def _shown(expression: str | list[str] | None) -> str:
+def _expression_text(expression: str | list[str] | None) -> str:
     if expression is None:
         return ""
-    return expression if isinstance(expression, str) else ", else ".join(expression)
+    return expression if isinstance(expression, str) else ", otherwise ".join(expression)

@@ -1,4 +1,4 @@
-"""`oncehook prune`: what is past its window and its retention goes, or is counted."""
+"""`oncehook prune`: delete receipts and payloads that are past their retention."""
 
 import sys
 from collections.abc import Iterator
@@ -26,19 +26,20 @@ from oncehook.runtime.pruning import prune_all
 @click.argument("app", required=False)
 @config_option
 @app_option
-@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be deleted, and delete nothing.")
 @click.option(
     "--removed-sources",
     is_flag=True,
-    help="Also sources that are not configured any more, by the global settings. They are left alone otherwise.",
+    help="Also prune sources that are no longer configured, using the global settings.",
 )
 @json_option
 def command(app: str | None, config: str | None, dry_run: bool, removed_sources: bool, as_json: bool) -> None:
-    """Remove finished receipts that are older than their source's dedupe window, and payloads older than its retention.
+    """Delete finished receipts older than the dedupe window of their source, and payloads older than its retention.
 
-    `serve` does so by itself, once an hour. Exits 0 also when there is nothing to remove, and 1 if another process is
-    pruning. Unfinished events and dead letters never go. Sources that code adds are in
-    APP, module:inbox, which is `app` in oncehook.toml by default; without it the configuration's alone are pruned.
+    `oncehook serve` does this once an hour. Unfinished events and dead letters are never deleted. Exits 0 even if there
+    is nothing to delete, and 1 if another process is pruning.
+
+    APP is module:inbox; the default is `app` in oncehook.toml. It is needed for sources that your code adds.
 
     \b
     oncehook prune --dry-run
@@ -53,8 +54,8 @@ def command(app: str | None, config: str | None, dry_run: bool, removed_sources:
 
 
 @dataclass
-class Row:
-    """What goes, or would go, of a source."""
+class PrunedSource:
+    """What was deleted, or would be deleted, of one source."""
 
     source: str
     receipts: int
@@ -62,13 +63,13 @@ class Row:
     horizon: Horizon | None
 
     def as_json(self) -> dict[str, Any]:
-        kept = self.horizon
+        horizon = self.horizon
         return {
             "source": self.source,
             "receipts": self.receipts,
             "payloads": self.payloads,
-            "dedupe_window": as_duration(kept.receipts) if kept else None,
-            "payload_retention": as_duration(kept.payloads) if kept else None,
+            "dedupe_window": as_duration(horizon.receipts) if horizon else None,
+            "payload_retention": as_duration(horizon.payloads) if horizon else None,
         }
 
 
@@ -76,40 +77,40 @@ async def _prune(
     configuration: Configuration, horizons: list[Horizon], dry_run: bool, removed_sources: bool, as_json: bool
 ) -> int:
     async with opened(configuration) as store:
-        others = {row.source for row in await store.stats.counts()} - {horizon.source for horizon in horizons}
+        unconfigured = {row.source for row in await store.stats.counts()} - {horizon.source for horizon in horizons}
         if removed_sources:
-            horizons = horizons + [_removed(source, configuration.settings) for source in sorted(others)]
-            others = set()
+            horizons = horizons + [_removed_horizon(source, configuration.settings) for source in sorted(unconfigured)]
+            unconfigured = set()
         with _progress() as progress:
             done = await prune_all(store, configuration.settings, horizons, dry_run=dry_run, progress=progress)
     if done is None:
-        click.echo("oncehook: another process is pruning right now", err=True)
+        click.echo("oncehook: another process is pruning", err=True)
         return 1
     if done.effects and not as_json:
-        click.echo(f"removed {done.effects:,} effects that were done before effect_retention")
+        click.echo(f"deleted {done.effects:,} completed effects older than effect_retention")
     if done.email:
-        verb = "would remove" if dry_run else "removed"
-        click.echo(f"{verb} {done.email:,} email facts; suppressions stay", err=True)
-    rows = [Row(h.source, done.receipts[h.source], done.payloads[h.source], h) for h in horizons]
-    rows += [Row(f"({day}, whole)", 0, 0, None) for day in done.days]
+        verb = "would delete" if dry_run else "deleted"
+        click.echo(f"{verb} {done.email:,} email events; suppressions are kept", err=True)
+    rows = [PrunedSource(h.source, done.receipts[h.source], done.payloads[h.source], h) for h in horizons]
+    rows += [PrunedSource(f"({day}, whole day)", 0, 0, None) for day in done.days]
     _print(rows, dry_run, as_json)
-    if others and not as_json:
+    if unconfigured and not as_json:
         click.echo(
-            f"left alone: {', '.join(sorted(others))} (not configured here; name your app, or --removed-sources)",
+            f"skipped: {', '.join(sorted(unconfigured))} (not configured: name your app, or add --removed-sources)",
             err=True,
         )
     return 0
 
 
-def _removed(source: str, settings: Settings) -> Horizon:
-    """The horizon of a source of which nothing else is known: that of the provider which needs the longest."""
+def _removed_horizon(source: str, settings: Settings) -> Horizon:
+    """The horizon of a source that is no longer configured: that of the provider with the longest retries."""
     known = [providers.built_in(name) for name in providers.built_in_names()]
     needed = max(provider.horizon or 0.0 for provider in known) + MARGIN
     window = max(float(settings.dedupe_window), needed)
     return Horizon(source, window, min(float(settings.payload_retention), window))
 
 
-def _print(rows: list[Row], dry_run: bool, as_json: bool) -> None:
+def _print(rows: list[PrunedSource], dry_run: bool, as_json: bool) -> None:
     if as_json:
         for row in rows:
             print_json(row.as_json())
@@ -127,14 +128,14 @@ def _print(rows: list[Row], dry_run: bool, as_json: bool) -> None:
     if rows:
         console().print(table)
     if dry_run:
-        click.echo("nothing was removed: this is what would go")
+        click.echo("dry run: nothing was deleted")
     elif not any(row.receipts or row.payloads or not row.horizon for row in rows):
-        click.echo("nothing to remove")
+        click.echo("nothing to delete")
 
 
 @contextmanager
 def _progress() -> Iterator[Progress | None]:
-    """How far it is, on standard error, where a person sees it."""
+    """A progress line on standard error, if it is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

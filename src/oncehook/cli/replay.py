@@ -1,4 +1,4 @@
-"""`oncehook replay`: finished events are handled again, or rehearsed."""
+"""`oncehook replay`: run the handlers of finished events again, or rehearse it."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.events import print_events
-from oncehook.cli.options import Moment, Parsed, config_option, json_option, opened, print_json, run
+from oncehook.cli.options import ParsedOption, TimeOption, config_option, json_option, opened, print_json, run
 from oncehook.cli.progress import outcomes_text, replay_bar, wait_until_handled
 from oncehook.cli.rehearsal import rehearse_all
 from oncehook.cli.show import resolve_all
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from oncehook.inbox import Inbox
 
 STATES = sorted(state.value for state in REPLAYABLE)
-EXAMPLES = 10
-"""Events that a dry run shows of many."""
+MAX_EXAMPLES = 10
+"""A dry run lists up to this many events."""
 
 
 @dataclass(kw_only=True)
-class How:
-    """What is to be done with what was selected."""
+class ReplayOptions:
+    """What to do with the selected events."""
 
     dry_run: bool
     rehearse: bool
@@ -51,31 +51,36 @@ class How:
 @click.command("replay")
 @click.argument("names", metavar="[RECEIPT]...", nargs=-1)
 @config_option
-@click.option("--failed", is_flag=True, help="Only dead letters: the same as --status failed.")
-@click.option("--source", help="Only of this source.")
-@click.option("--type", "type_", help="Only of this type; a pattern with * and ?, or a dotted prefix.")
-@click.option("--object", "object_", help="Only about the object of this id.")
-@click.option("--status", type=click.Choice(STATES), help="Only in this state.")
-@click.option("--since", type=Moment(), help="Only received from then on: 2h, 7d or 2026-11-15T03:00:00Z.")
-@click.option("--until", type=Moment(), help="Only received before then.")
-@click.option("--search", help="An id, an object's id, or a text in the payload.")
-@click.option("--handled-by", metavar="VERSION", help="Only what this version of your code has attempted.")
-@click.option("--after", type=int, default=0, metavar="RECEIPT", help="Only receipts with a greater number.")
+@click.option("--failed", is_flag=True, help="Only dead letters; the same as --status failed.")
+@click.option("--source", help="Only events of this source.")
+@click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
+@click.option("--object", "object_", help="Only events about the object with this id.")
+@click.option("--status", type=click.Choice(STATES), help="Only events with this status.")
+@click.option("--since", type=TimeOption(), help="Only events received since then: 2h, 7d or 2026-11-15T03:00:00Z.")
+@click.option("--until", type=TimeOption(), help="Only events received before then.")
+@click.option("--search", help="Only events with this id, with this object id, or with this text in the payload.")
+@click.option("--handled-by", metavar="VERSION", help="Only events that this version of your code attempted.")
+@click.option("--after", type=int, default=0, metavar="RECEIPT", help="Only receipts with a higher number.")
 @click.option(
     "--rate",
-    type=Parsed("rate", rate),
+    type=ParsedOption("rate", rate),
     metavar="N/s",
-    help="Return events to the queue no faster than this: 50/s, 100/m.",
+    help="Maximum rate of replayed events: 50/s, 100/m.",
 )
-@click.option("--wait", is_flag=True, help="Wait until they are handled, and say how many failed again.")
+@click.option("--wait", is_flag=True, help="Wait until the events are handled, and print how many failed again.")
 @click.option(
-    "--timeout", type=Parsed("duration", positive_duration), metavar="10m", help="With --wait: wait no longer."
+    "--timeout",
+    type=ParsedOption("duration", positive_duration),
+    metavar="10m",
+    help="With --wait: maximum time to wait.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be replayed, and write nothing.")
-@click.option("--rehearse", "rehearsed", is_flag=True, help="Run the handlers of --app in transactions rolled back.")
+@click.option("--dry-run", is_flag=True, help="List the events that would be replayed, and change nothing.")
+@click.option(
+    "--rehearse", "rehearsed", is_flag=True, help="Run the handlers of --app in transactions that are rolled back."
+)
 @app_option
-@click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask, however many.")
+@click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def command(
     names: tuple[str, ...],
@@ -99,15 +104,18 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Have finished events handled again: dead letters, processed and ignored ones. Exits 1 if there was nothing to do.
+    """Run the handlers of finished events again: of dead letters, processed events and ignored events. Exits 1 if no
+    event was replayed.
 
-    RECEIPT is its number, or the sender's event id; or a filter picks many, and you confirm when it picks more than
-    one. An event under way is left alone, and so is one whose payload was pruned. Who replayed what is recorded.
+    RECEIPT is the number of a receipt, or the event id of the sender. Alternatively, options select events; the command
+    asks for confirmation if they select more than one. It skips events that are waiting or in progress, and events
+    whose payload was pruned. Every replay is recorded in the audit log.
 
-    --rehearse shows which statements a handler would run through tx, and leaves nothing in the database; calls that the
-    handler makes itself are really made.
+    --rehearse prints the statements that the handlers would run through tx, and rolls them back. Other calls that a
+    handler makes, such as HTTP requests, are really made.
 
-    --wait exits 1 if an event failed again or still waits. An interrupted replay prints the --after that continues it.
+    With --wait, the command exits 1 if an event failed again or is still waiting. An interrupted replay prints the
+    --after option that continues it.
 
     \b
     oncehook replay 1042
@@ -118,14 +126,18 @@ def command(
     """
     _check_options(failed=failed, status=status, wait=wait, timeout=timeout)
     state = State.FAILED.value if failed else status
-    wanted = Filter(source=source, type=type_, object=object_, status=state, since=since, until=until, search=search)
-    by_filter = wanted != Filter() or handled_by is not None
+    event_filter = Filter(
+        source=source, type=type_, object=object_, status=state, since=since, until=until, search=search
+    )
+    by_filter = event_filter != Filter() or handled_by is not None
     if bool(names) == by_filter:
-        raise click.UsageError("name receipts, or pick some with --failed, --source, --since … (not both, not neither)")
+        raise click.UsageError(
+            "name receipts, or select events with options such as --failed, --source or --since, but not both"
+        )
     configuration, inbox = configured(config)
     if rehearsed and (inbox is None or dry_run):
-        raise click.UsageError("--rehearse runs your handlers: name them with --app module:inbox, without --dry-run")
-    how = How(
+        raise click.UsageError("--rehearse needs your handlers: add --app module:inbox, and leave out --dry-run")
+    options = ReplayOptions(
         dry_run=dry_run,
         rehearse=rehearsed,
         yes=yes,
@@ -135,20 +147,24 @@ def command(
         wait=wait,
         timeout=timeout,
     )
-    selection = Selection(wanted, handled_by=handled_by, after=after)
-    sys.exit(run(_replay(names, selection, configuration, inbox, how)))
+    selection = Selection(event_filter, handled_by=handled_by, after=after)
+    sys.exit(run(_replay(names, selection, configuration, inbox, options)))
 
 
 def _check_options(*, failed: bool, status: str | None, wait: bool, timeout: float | None) -> None:
-    """Refuse options that contradict each other."""
+    """Fail if options contradict each other."""
     if failed and status not in (None, State.FAILED.value):
-        raise click.UsageError(f"--failed and --status {status} exclude each other")
+        raise click.UsageError(f"--failed and --status {status} cannot be combined")
     if timeout is not None and not wait:
-        raise click.UsageError("--timeout is for --wait")
+        raise click.UsageError("--timeout needs --wait")
 
 
 async def _replay(
-    names: tuple[str, ...], selection: Selection, configuration: Configuration, inbox: "Inbox | None", how: How
+    names: tuple[str, ...],
+    selection: Selection,
+    configuration: Configuration,
+    inbox: "Inbox | None",
+    options: ReplayOptions,
 ) -> int:
     async with opened(configuration) as store:
         if names:
@@ -161,22 +177,22 @@ async def _replay(
         if not would.matched:
             click.echo("no event matches", err=True)
             return 1
-        if how.dry_run:
-            return await _list(store, selection, would, how)
-        if not names and not how.yes and would.count > 1:
-            _confirm(would, how)
-        if how.rehearse:
+        if options.dry_run:
+            return await _list(store, selection, would, options)
+        if not names and not options.yes and would.count > 1:
+            _confirm(would, options)
+        if options.rehearse:
             assert inbox is not None, "--rehearse needs an app"
-            if not how.as_json:
-                _tell_left(would)
-            return await rehearse_all(store, inbox._runtime, selection, as_json=how.as_json)
-        return await _replay_selected(store, selection, would, how)
+            if not options.as_json:
+                _print_skipped(would)
+            return await rehearse_all(store, inbox._runtime, selection, as_json=options.as_json)
+        return await _replay_selected(store, selection, would, options)
 
 
-async def _replay_selected(store: Store, selection: Selection, would: Replayed, how: How) -> int:
-    """Replay, wait if that is wanted, and say what was done; the exit code."""
+async def _replay_selected(store: Store, selection: Selection, would: Replayed, options: ReplayOptions) -> int:
+    """Replay, wait with --wait, and print the result. Returns the exit code."""
     done = Replayed()
-    with replay_bar(would, how.rate) as advance:
+    with replay_bar(would, options.rate) as advance:
 
         def progress(so_far: Replayed) -> None:
             nonlocal done
@@ -184,87 +200,89 @@ async def _replay_selected(store: Store, selection: Selection, would: Replayed, 
             advance(so_far)
 
         try:
-            done = await replay(store, selection, actor=how.actor, progress=progress, rate=how.rate)
+            done = await replay(store, selection, actor=options.actor, progress=progress, rate=options.rate)
         except asyncio.CancelledError:
-            _tell_interrupted(done, would)
+            _print_interrupted(done, would)
             raise
-    now = await wait_until_handled(store, done, how.timeout) if how.wait and done.count else None
-    _tell(done, now, how)
-    return 0 if done.count and (now is None or now.handled == done.count) else 1
+    outcomes = await wait_until_handled(store, done, options.timeout) if options.wait and done.count else None
+    _print_result(done, outcomes, options)
+    return 0 if done.count and (outcomes is None or outcomes.handled == done.count) else 1
 
 
-def _tell_interrupted(done: Replayed, would: Replayed) -> None:
-    click.echo(f"\nstopped: replayed {done.count:,} of {would.count:,}, and those stay replayed.", err=True)
-    click.echo(f"To go on with the rest, give the same command with --after {done.last}", err=True)
+def _print_interrupted(done: Replayed, would: Replayed) -> None:
+    click.echo(f"\nstopped after {done.count:,} of {would.count:,} events, which stay replayed.", err=True)
+    click.echo(f"To continue, run the same command with --after {done.last}", err=True)
 
 
-def _confirm(would: Replayed, how: How) -> None:
-    verb = "rehearse" if how.rehearse else "replay"
+def _confirm(would: Replayed, options: ReplayOptions) -> None:
+    verb = "rehearse" if options.rehearse else "replay"
     if not sys.stdin.isatty():
-        raise click.UsageError(f"this would {verb} {_listed(would)}: say --yes, or look first with --dry-run")
-    if how.rehearse:
+        raise click.UsageError(
+            f"this would {verb} {_count_text(would)}: confirm with --yes, or list them with --dry-run"
+        )
+    if options.rehearse:
         click.echo(REALLY_MADE, err=True)
-    click.confirm(f"{verb.capitalize()} {_listed(would)}?", abort=True, err=True)
+    click.confirm(f"{verb.capitalize()} {_count_text(would)}?", abort=True, err=True)
 
 
-def _listed(would: Replayed) -> str:
+def _count_text(would: Replayed) -> str:
     """1,204 events (1,200 processed, 4 failed)"""
     states = ", ".join(f"{number:,} {state}" for state, number in would.replayed.most_common())
     return f"{would.count:,} event{'s' * (would.count != 1)}" + (f" ({states})" if states else "")
 
 
-def _tell(done: Replayed, now: Outcomes | None, how: How) -> None:
-    if how.as_json:
-        print_json({**done.as_json(), **(now.as_json() if now else {})})
+def _print_result(done: Replayed, outcomes: Outcomes | None, options: ReplayOptions) -> None:
+    if options.as_json:
+        print_json({**done.as_json(), **(outcomes.as_json() if outcomes else {})})
         return
     if done.count:
-        click.echo(f"replayed {_listed(done)}" + (f": {outcomes_text(now)}" if now else ""))
-    _tell_left(done)
+        click.echo(f"replayed {_count_text(done)}" + (f": {outcomes_text(outcomes)}" if outcomes else ""))
+    _print_skipped(done)
 
 
-def _tell_left(done: Replayed) -> None:
+def _print_skipped(done: Replayed) -> None:
     for why, number in done.left.most_common():
-        hint = ": `oncehook retry` runs a waiting retry now" if why == State.RETRYING else ""
-        click.echo(f"left alone: {number:,} ({why}){hint}", err=True)
+        hint = ": to run a waiting retry now, use `oncehook retry`" if why == State.RETRYING else ""
+        click.echo(f"skipped: {number:,} ({why}){hint}", err=True)
 
 
-# -- looking first --------------------------------------------------------------------------------------------------
+# -- dry run --------------------------------------------------------------------------------------------------------
 
 
-async def _list(store: Store, selection: Selection, would: Replayed, how: How) -> int:
+async def _list(store: Store, selection: Selection, would: Replayed, options: ReplayOptions) -> int:
     kinds: dict[tuple[str, ...], Counter[str]] = {}
     first: list[Receipt] = []
     async for page in pages(store, selection):
         for receipt in [receipt for receipt, why in page if why is None]:
-            if how.as_json:
+            if options.as_json:
                 print_json(receipt.as_json())
             else:
                 kind = receipt.source, receipt.type or "", receipt.status.value, shape(receipt.last_error)
                 kinds.setdefault(kind, Counter())[receipt.last_error or ""] += 1
-                first += [receipt] if len(first) < EXAMPLES else []
-    if not how.as_json:
+                first += [receipt] if len(first) < MAX_EXAMPLES else []
+    if not options.as_json:
         _print_kinds(kinds, first)
         if first:
-            click.echo(f"would replay {_listed(would)}; nothing was written")
-        _tell_left(would)
+            click.echo(f"would replay {_count_text(would)}; nothing was changed")
+        _print_skipped(would)
     return 0 if would.count else 1
 
 
 KINDS = (
     Column("events", right=True),
     Column("source"),
-    Column("type", cuts=True),
+    Column("type", truncates=True),
     Column("status"),
-    Column("error", cuts=True, colours="red"),
+    Column("error", truncates=True, colours="red"),
 )
 
 
 def _print_kinds(kinds: dict[tuple[str, ...], Counter[str]], first: list[Receipt]) -> None:
-    """How many of which kind, and the first few; all of them where they are few."""
+    """Print the number of events of each kind, then the first events. If there are few, print only the events."""
     total = sum(errors.total() for errors in kinds.values())
-    if total > EXAMPLES:
+    if total > MAX_EXAMPLES:
         largest = sorted(kinds.items(), key=lambda kind: -kind[1].total())
         print_table(KINDS, [(f"{errors.total():,}", *kind[:-1], common(errors)) for kind, errors in largest])
-        click.echo(f"\nThe first {len(first)} of {total:,} (--json lists all of them):")
+        click.echo(f"\nThe first {len(first)} of {total:,} (--json lists all):")
     if first:
         print_events(first)

@@ -1,4 +1,4 @@
-"""`oncehook resume`: have a paused source's events worked off."""
+"""`oncehook resume`: handle the events of a paused source again."""
 
 from functools import partial
 
@@ -12,12 +12,12 @@ from oncehook.operations.pause import resume
 
 @click.command("resume")
 @click.argument("source")
-@click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
+@click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
 @config_option
 @app_option
 @json_option
 def command(source: str, actor: str | None, config: str | None, as_json: bool) -> None:
-    """Resume a source that was paused: what waited is worked off, oldest first. Exits 1 if it was not paused.
+    """Resume a paused source: workers handle its waiting events, oldest first. Exits 1 if it was not paused.
 
     \b
     oncehook resume stripe

@@ -1,4 +1,4 @@
-"""`oncehook retry`: waiting retries run now."""
+"""`oncehook retry`: run waiting retries now."""
 
 import sys
 from dataclasses import replace
@@ -7,7 +7,7 @@ from datetime import datetime
 import click
 
 from oncehook.cli.app import app_option
-from oncehook.cli.options import Moment, config_option, json_option, opened_store, print_json, run
+from oncehook.cli.options import TimeOption, config_option, json_option, opened_store, print_json, run
 from oncehook.cli.show import resolve_all
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
@@ -20,14 +20,14 @@ from oncehook.store.store import Store
 @click.argument("names", metavar="[RECEIPT]...", nargs=-1)
 @config_option
 @app_option
-@click.option("--all", "everything", is_flag=True, help="Every waiting retry.")
-@click.option("--source", help="Only of this source.")
-@click.option("--type", "type_", help="Only of this type; a pattern with * and ?, or a dotted prefix.")
-@click.option("--object", "object_", help="Only about the object of this id.")
-@click.option("--since", type=Moment(), help="Only received from then on: 2h, 7d or 2026-11-15T03:00:00Z.")
-@click.option("--until", type=Moment(), help="Only received before then.")
-@click.option("--actor", help="Who is recorded as having done it.  [default: user@host]")
-@click.option("--yes", "-y", is_flag=True, help="Do not ask, however many.")
+@click.option("--all", "everything", is_flag=True, help="Run every waiting retry.")
+@click.option("--source", help="Only events of this source.")
+@click.option("--type", "type_", help="Only events of this type: a pattern with * and ?, or a dotted prefix.")
+@click.option("--object", "object_", help="Only events about the object with this id.")
+@click.option("--since", type=TimeOption(), help="Only events received since then: 2h, 7d or 2026-11-15T03:00:00Z.")
+@click.option("--until", type=TimeOption(), help="Only events received before then.")
+@click.option("--actor", help="Name to record in the audit log.  [default: user@host]")
+@click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def command(
     names: tuple[str, ...],
@@ -42,21 +42,23 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Run waiting retries now, once the cause is fixed: their next attempt is due, and workers are woken.
+    """Run waiting retries now, for example once the cause is fixed. Exits 1 if no retry was waiting.
 
-    RECEIPT is the number of an event in the state `retrying`, or the sender's event id; or a filter picks many, and you
-    confirm when it picks more than one. Attempts that were made still count. Who asked is recorded. A finished event
-    is for `oncehook replay`. Exits 1 if no retry was waiting.
+    RECEIPT is the number of a receipt with status `retrying`, or the event id of the sender. Alternatively, options
+    select events; the command asks for confirmation if they select more than one. Earlier attempts still count. Every
+    use is recorded in the audit log. For finished events, use `oncehook replay`.
 
     \b
     oncehook retry 1042
     oncehook retry --source stripe --yes
     oncehook retry --all
     """
-    wanted = Filter(source=source, type=type_, object=object_, since=since, until=until)
-    if everything + (wanted != Filter()) + bool(names) != 1:
-        raise click.UsageError("name receipts, or pick some with --source, --type …, or all with --all (one of these)")
-    selection = Selection(wanted if names else replace(wanted, status=State.RETRYING.value))
+    event_filter = Filter(source=source, type=type_, object=object_, since=since, until=until)
+    if everything + (event_filter != Filter()) + bool(names) != 1:
+        raise click.UsageError(
+            "name receipts, or select events with options such as --source or --type, or use --all: one of the three"
+        )
+    selection = Selection(event_filter if names else replace(event_filter, status=State.RETRYING.value))
     done = run(_retry(config, names, selection, actor, yes))
     if as_json:
         print_json({"matched": done.matched, "retried": done.count, "left": dict(sorted(done.left.items()))})
@@ -85,7 +87,7 @@ async def _confirm(store: Store, selection: Selection) -> None:
     if count <= 1:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError(f"this would run {count:,} retries now: say --yes")
+        raise click.UsageError(f"this would run {count:,} retries now: confirm with --yes")
     click.confirm(f"Run {count:,} retries now?", abort=True, err=True)
 
 
@@ -96,5 +98,5 @@ def _print(done: Replayed) -> None:
         click.echo("no retry is waiting", err=True)
     for why, number in done.left.most_common():
         finished = why in (State.FAILED, State.PROCESSED, State.IGNORED)
-        hint = ": `oncehook replay` has finished events handled again" if finished else ""
-        click.echo(f"left alone: {number:,} ({why}){hint}", err=True)
+        hint = ": to run a finished event again, use `oncehook replay`" if finished else ""
+        click.echo(f"skipped: {number:,} ({why}){hint}", err=True)

@@ -1,4 +1,4 @@
-"""`oncehook schema`: the tables, as SQL or as a list of their columns."""
+"""`oncehook schema`: print the SQL of the tables, or list their columns."""
 
 import click
 
@@ -14,13 +14,13 @@ DIALECTS = ("sqlite", "postgres")
 @click.argument("table", required=False)
 @config_option
 @app_option
-@click.option("--dialect", type=click.Choice(DIALECTS), help="Of which database.  [default: of the configured one]")
+@click.option("--dialect", type=click.Choice(DIALECTS), help="SQL dialect.  [default: that of the configured database]")
 @json_option
 def command(table: str | None, config: str | None, dialect: str | None, as_json: bool) -> None:
-    """Print the SQL that makes the tables: every migration in order, as `migrate` runs them on an empty database.
+    """Print the SQL that creates the tables: every migration in order, as `migrate` runs it on an empty database.
 
-    With --json, one object for each column that you may read in SQL: its table, name, type and meaning. TABLE picks the
-    columns of one table. No database is opened.
+    With --json, print one object per public column: its table, name, type and meaning. TABLE selects one table. The
+    command does not open a database.
 
     \b
     oncehook schema > schema.sql
@@ -31,7 +31,7 @@ def command(table: str | None, config: str | None, dialect: str | None, as_json:
     if as_json:
         _print_columns(table, dialect)
     elif table is not None:
-        raise click.UsageError("TABLE is for --json: the SQL of a table can be spread over several migrations")
+        raise click.UsageError("TABLE needs --json: the SQL of one table can be spread over several migrations")
     else:
         click.echo(migration_script(dialect, queries.migrations(dialect)), nl=False)
 
@@ -39,7 +39,7 @@ def command(table: str | None, config: str | None, dialect: str | None, as_json:
 def _print_columns(table: str | None, dialect: str) -> None:
     tables = queries.columns()
     if table is not None and table not in tables:
-        raise click.UsageError(f"there is no table {table}; known are {', '.join(tables)}")
+        raise click.UsageError(f"there is no table {table}; the tables are {', '.join(tables)}")
     for name in tables if table is None else [table]:
         for column, about in tables[name].items():
             if about[dialect]:

@@ -1,4 +1,4 @@
-"""`oncehook secrets`: which secrets still verify deliveries, and which may go."""
+"""`oncehook secrets`: show which secrets are in use and which can be removed."""
 
 import sys
 from dataclasses import replace
@@ -17,27 +17,29 @@ from oncehook.operations.rotation import list_secrets
 @app_option
 @json_option
 def command(config: str | None, as_json: bool) -> None:
-    """List each source's secrets, when each last verified a delivery, and whether it is safe to remove.
+    """List the secrets of each source, when each last verified a delivery, and whether you can remove it.
 
-    A secret is shown by its place in the configuration and a short mark, never by its value. Exits 1 without sources.
+    A secret is shown by its position in the configuration and a short fingerprint, never by its value. Exits 1 if no
+    source has a secret.
 
     \b
     oncehook secrets
+    oncehook secrets --json | jq 'select(.last_used_at == null)'
     """
     runtime = configured_inbox(config)._runtime
 
-    async def used() -> list[SecretUse]:
+    async def secrets_used() -> list[SecretUse]:
         async with opened(replace(runtime.configuration, settings=runtime.settings)) as store:
             return await store.rejections.secrets_used()
 
-    rows = list_secrets(list(runtime.sources.values()), run(used()))
+    rows = list_secrets(list(runtime.sources.values()), run(secrets_used()))
     if as_json:
         for row in rows:
             print_json(row)
     elif rows:
         _print(rows)
     if not rows:
-        click.echo("there are no sources with secrets", err=True)
+        click.echo("no source has a secret", err=True)
         sys.exit(1)
 
 
@@ -45,8 +47,8 @@ def _print(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("source", "secret", "mark", "verified", "last used", ""):
-        table.add_column(title, justify="right" if title == "verified" else "left", no_wrap=title != "")
+    for title in ("source", "secret", "fingerprint", "verified", "last used", "advice"):
+        table.add_column(title, justify="right" if title == "verified" else "left", no_wrap=title != "advice")
     for row in rows:
         table.add_row(
             row["source"],

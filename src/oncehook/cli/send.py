@@ -1,4 +1,4 @@
-"""`oncehook send`: signed, realistic events, posted."""
+"""`oncehook send`: sign and post realistic events of a provider."""
 
 import http.client
 import json
@@ -27,7 +27,7 @@ from oncehook.providers.definition import Provider
 from oncehook.providers.draft import with_field, with_id
 from oncehook.providers.sample import Sample, compose, url_for
 
-Answer = tuple[int, str]
+StatusAndBody = tuple[int, str]
 
 
 @click.command("send")
@@ -35,27 +35,29 @@ Answer = tuple[int, str]
 @click.argument("type_", metavar="TYPE")
 @config_option
 @app_option
-@click.option("--to", help="Where to post.  [default: the source of an inbox on http://127.0.0.1:8000]")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of an inbox on this machine, in place of 8000.")
-@click.option("--data", metavar="FILE", help="The body to send, in place of a sample; - is standard input.")
+@click.option("--to", help="URL to post to.  [default: the source on http://127.0.0.1:8000]")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of an inbox on this machine, instead of 8000.")
+@click.option("--data", metavar="FILE", help="File with the body to send instead of a sample; - is standard input.")
 @click.option(
     "--set",
     "fields",
     metavar="PATH=VALUE",
     multiple=True,
-    help="A field of the event; JSON or a text. May be repeated.",
+    help="Set a field of the body to JSON or text; may be repeated.",
 )
-@click.option("--id", "id_", help="The id of the event; the same twice is a duplicate.")
-@click.option("--secret", help="What to sign with: env:NAME, file:PATH or the value.  [default: the source's]")
-@click.option("--count", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="How many events.")
+@click.option("--id", "id_", help="Id of the event; sending the same id twice makes a duplicate.")
+@click.option("--secret", help="Signing key: env:NAME, file:PATH or the value.  [default: the secret of the source]")
+@click.option("--count", default=1, show_default=True, type=click.IntRange(1, 1_000_000), help="Number of events.")
 @click.option(
     "--duplicate",
     default=0,
     show_default=True,
     type=click.IntRange(0, 1000),
-    help="How many more times to deliver each.",
+    help="Number of additional deliveries of each event.",
 )
-@click.option("--concurrency", default=1, show_default=True, type=click.IntRange(1, 256), help="How many at once.")
+@click.option(
+    "--concurrency", default=1, show_default=True, type=click.IntRange(1, 256), help="Number of concurrent deliveries."
+)
 @json_option
 def command(
     provider: str,
@@ -72,7 +74,9 @@ def command(
     concurrency: int,
     as_json: bool,
 ) -> None:
-    """Sign and post realistic events of a provider. Exits 1 if an answer was not 2xx.
+    """Sign and post realistic events of a provider. Exits 1 if a response is not 2xx.
+
+    PROVIDER is the name of a provider or of a configured source. `oncehook providers NAME` shows a TYPE to try.
 
     \b
     oncehook send stripe invoice.paid
@@ -83,22 +87,22 @@ def command(
     oncehook send stripe invoice.paid --count 1000 --concurrency 16
     """
     if not type_.isprintable():
-        raise click.UsageError(f"{type_!r} is not a type: it has characters that no header may hold")
+        raise click.UsageError(f"{type_!r} is not a valid type: it contains unprintable characters")
     configuration, _ = configured(config)
     source = _source_for(provider, configuration)
     definition = providers.find(
         configuration.sources[source].provider or source if source else provider, configuration.providers
     )
     if to is not None and port is not None:
-        raise click.UsageError("--port is for an inbox on this machine; --to has the whole address")
+        raise click.UsageError("--port and --to cannot be combined: --to contains the port")
     if id_ == "":
-        raise click.UsageError("--id is empty; leave it out for a new id")
+        raise click.UsageError("--id is empty: leave it out to get a new id")
     if id_ is not None and count > 1:
-        raise click.UsageError("--id is for one event; deliver it again with --duplicate")
-    url = _address(to or url_for(source or provider, f"http://127.0.0.1:{port or 8000}"))
+        raise click.UsageError("--id needs --count 1: to deliver the event again, use --duplicate")
+    url = _parse_url(to or url_for(source or provider, f"http://127.0.0.1:{port or 8000}"))
     settings = configuration.sources[source] if source else SourceSettings()
-    edit = Edit(definition, settings, _read_data(data), tuple(map(_field, fields)), id_)
-    key = _secret(definition, source, secret, configuration)
+    edit = SampleEdit(definition, settings, _read_data(data), tuple(map(_parse_field, fields)), id_)
+    key = _signing_key(definition, source, secret, configuration)
     samples = _samples(
         edit, type_, key, count=count, duplicate=duplicate, settings=_settings(source, configuration, url.geturl())
     )
@@ -106,8 +110,8 @@ def command(
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
-    """What is sent in place of a sample, or changed of one."""
+class SampleEdit:
+    """The changes to a sample: a different body, fields and an id."""
 
     provider: Provider
     settings: SourceSettings
@@ -116,7 +120,7 @@ class Edit:
     id: str | None
 
     def apply(self, draft: Sample) -> Sample:
-        """The draft as it is wanted; a usage error where it has no place for a field."""
+        """The edited draft. Fails with a usage error if the body cannot hold a field."""
         split = self.provider.event.split
         draft = draft if self.body is None else Sample(draft.headers, self.body)
         try:
@@ -138,8 +142,8 @@ def _read_data(file: str | None) -> bytes | None:
         raise click.UsageError(f"--data {file} cannot be read: {error.strerror}") from None
 
 
-def _field(text: str) -> tuple[str, Any]:
-    """A path and its value: JSON where it is some, else the text."""
+def _parse_field(text: str) -> tuple[str, Any]:
+    """The path and the value of PATH=VALUE. The value is JSON if it parses, otherwise text."""
     path, equals, value = text.partition("=")
     if not equals or not all(path.split(".")):
         raise click.UsageError(f"--set {text} is not PATH=VALUE, such as data.object.metadata.user=7")
@@ -149,15 +153,15 @@ def _field(text: str) -> tuple[str, Any]:
         return path, value
 
 
-def _address(text: str) -> SplitResult:
-    """Where to post; a usage error for what is no address."""
+def _parse_url(text: str) -> SplitResult:
+    """Parse the URL to post to. Fails with a usage error if it is not http or https."""
     try:
         url = urlsplit(text)
-        sound = url.scheme in ("http", "https") and url.hostname and url.port != 0 and text.isascii()
+        is_valid = url.scheme in ("http", "https") and url.hostname and url.port != 0 and text.isascii()
     except ValueError:
-        sound = False
-    if not sound or any(c.isspace() or not c.isprintable() for c in text):
-        raise click.UsageError(f"--to {text!r} is not an http or https address")
+        is_valid = False
+    if not is_valid or any(c.isspace() or not c.isprintable() for c in text):
+        raise click.UsageError(f"--to {text!r} is not an http or https URL")
     return url
 
 
@@ -169,36 +173,38 @@ def _source_for(name: str, configuration: Configuration) -> str | None:
     return of_provider[0] if len(of_provider) == 1 else None
 
 
-def _secret(provider: Provider, source: str | None, given: str | None, configuration: Configuration) -> str | None:
-    """What to sign with; None for a source that takes unsigned deliveries."""
-    if given is not None:
-        return resolve(given, "--secret")
+def _signing_key(
+    provider: Provider, source: str | None, option: str | None, configuration: Configuration
+) -> str | None:
+    """The key to sign with. None for a source that accepts unsigned deliveries."""
+    if option is not None:
+        return resolve(option, "--secret")
     if source and configuration.sources[source].verify == "none":
         return None
     secrets = configuration.sources[source].secrets if source else ()
     if not secrets:
         raise ConfigurationError(
-            f"there is no secret to sign with: configure [sources.{provider.name}], or give --secret. "
+            f"there is no secret to sign with: configure [sources.{provider.name}], or add --secret. "
             f"Expected: {provider.secret}"
         )
     return resolve(secrets[0], f"sources.{source}.secrets[0]")
 
 
 def _expected_secret(provider: Provider) -> str:
-    """What can sign as this provider."""
-    if any(one.family.shares_secret(one) for one in provider.signatures):
+    """Describes the key that can sign for this provider."""
+    if any(signature.family.shares_secret(signature) for signature in provider.signatures):
         return f"expected: {provider.secret}"
-    return "to sign as an asymmetric sender, give its private key: --secret file:key.pem"
+    return "this provider signs with a private key: name it with --secret file:key.pem"
 
 
 def _settings(source: str | None, configuration: Configuration, url: str) -> SourceSettings:
-    """The source's settings, some of which its provider signs; its address is `url` if it has no other."""
+    """The settings of the source, some of which the provider signs. `url` is the default of public_url."""
     settings = configuration.sources[source] if source else SourceSettings()
     return replace(settings, public_url=settings.public_url or url)
 
 
 def _samples(
-    edit: Edit, type_: str, key: str | None, *, count: int, duplicate: int, settings: SourceSettings
+    edit: SampleEdit, type_: str, key: str | None, *, count: int, duplicate: int, settings: SourceSettings
 ) -> Iterator[Sample]:
     provider = edit.provider
     for _ in range(count):
@@ -206,7 +212,7 @@ def _samples(
             sample = compose(provider, type_, key, now=SYSTEM.now(), edit=edit.apply, settings=settings)
         except ValueError as error:
             raise ConfigurationError(
-                f"{provider.name} cannot be signed with this secret ({error}); {_expected_secret(provider)}"
+                f"cannot sign for {provider.name} with this secret ({error}); {_expected_secret(provider)}"
             ) from None
         for _ in range(duplicate + 1):
             yield sample
@@ -216,8 +222,8 @@ _connections = local()
 _opened: list[http.client.HTTPConnection] = []
 
 
-def post(sample: Sample, url: SplitResult) -> Answer:
-    """Deliver one; (0, reason) if nobody answered. The connection is kept for the thread's next one."""
+def post(sample: Sample, url: SplitResult) -> StatusAndBody:
+    """Post one delivery. Returns (0, reason) without a response. Each thread keeps its connection open."""
     for fresh in (False, True):
         connection = None if fresh else getattr(_connections, "open", None)
         if connection is None:
@@ -242,7 +248,7 @@ def post(sample: Sample, url: SplitResult) -> Answer:
 def _post_all(samples: Iterator[Sample], url: SplitResult, total: int, concurrency: int, as_json: bool) -> int:
     from rich.progress import Progress
 
-    answers: Counter[Answer] = Counter()
+    responses: Counter[StatusAndBody] = Counter()
     statuses: Counter[int] = Counter()
     started = time.monotonic()
     with (
@@ -258,37 +264,39 @@ def _post_all(samples: Iterator[Sample], url: SplitResult, total: int, concurren
             if as_json:
                 print_json({"status": status, "answer": text})
             elif total < 50:
-                click.echo(f"{status or 'no answer'}  {text.strip()[:200]}")
+                click.echo(f"{status or 'no response'}  {text.strip()[:200]}")
             else:
-                answers[(status, _kind(text))] += 1
+                responses[(status, _outcome(text))] += 1
     seconds = time.monotonic() - started
     while _opened:
         _opened.pop().close()
     if statuses[0]:
         where = f"{url.scheme}://{url.netloc}"
         click.echo(
-            f"oncehook: nothing answers at {where}: start `oncehook serve`, or name its address with --port or --to",
+            f"oncehook: no response from {where}: start `oncehook serve`, or name the address with --port or --to",
             err=True,
         )
     if not as_json and total >= 50:
-        for (status, kind), number in sorted(answers.items()):
-            click.echo(f"{number:>8}  {status or 'no answer'}  {kind}")
-        click.echo(f"{total:>8}  in {seconds:.1f} s, {total / seconds:,.0f} a second")
+        for (status, outcome), number in sorted(responses.items()):
+            click.echo(f"{number:>8}  {status or 'no response'}  {outcome}")
+        click.echo(f"{total:>8}  in {seconds:.1f} s, {total / seconds:,.0f} per second")
     return 0 if all(200 <= status < 300 for status in statuses) else 1
 
 
-def _bounded_map(pool: ThreadPoolExecutor, samples: Iterator[Sample], url: SplitResult, width: int) -> Iterator[Answer]:
-    """Like `pool.map`, without composing a million events before the first is sent."""
-    waiting = []
+def _bounded_map(
+    pool: ThreadPoolExecutor, samples: Iterator[Sample], url: SplitResult, width: int
+) -> Iterator[StatusAndBody]:
+    """Like `pool.map`, but composes events only as they are sent."""
+    pending = []
     for sample in samples:
-        waiting.append(pool.submit(post, sample, url))
-        if len(waiting) >= 2 * width:
-            yield waiting.pop(0).result()
-    for future in waiting:
+        pending.append(pool.submit(post, sample, url))
+        if len(pending) >= 2 * width:
+            yield pending.pop(0).result()
+    for future in pending:
         yield future.result()
 
 
-def _kind(text: str) -> str:
+def _outcome(text: str) -> str:
     import msgspec
 
     try:

@@ -42,16 +42,30 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
 @config_option
 @app_option
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for every interface."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all interfaces."
 )
-@click.option("--port", default=8000, show_default=True, type=click.IntRange(0, 65535), help="0 picks a free one.")
-@click.option("--processes", default=1, show_default=True, type=click.IntRange(1, 64), help="How many, on PostgreSQL.")
-@click.option("--reuse-port", is_flag=True, help="Let another `serve --reuse-port` take over this port without a gap.")
-@click.option("--no-worker", is_flag=True, help="Only take deliveries; `oncehook worker` does the work elsewhere.")
-@click.option("--no-dashboard", is_flag=True, help="Only the door and the probes: no dashboard and no API.")
-@click.option("--no-fast-paths", is_flag=True, help="Use the plain variant of every optimisation (`fast_paths`).")
-@click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers at once.  [default: 16]")
-@click.option("--fd", type=int, hidden=True, help="The listening socket, from the parent of several processes.")
+@click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 for a free one.",
+)
+@click.option(
+    "--processes",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, 64),
+    help="Number of processes; more than one needs PostgreSQL.",
+)
+@click.option(
+    "--reuse-port", is_flag=True, help="Share the port with another `serve --reuse-port`, to restart without a gap."
+)
+@click.option("--no-worker", is_flag=True, help="Only receive deliveries; `oncehook worker` handles the events.")
+@click.option("--no-dashboard", is_flag=True, help="Serve only the receiver and the probes: no dashboard, no API.")
+@click.option("--no-fast-paths", is_flag=True, help="Use the plain path instead of every optimisation (`fast_paths`).")
+@click.option("--concurrency", type=click.IntRange(1, 1000), help="Maximum of concurrent handlers.  [default: 16]")
+@click.option("--fd", type=int, hidden=True, help="The listening socket that the parent process passes to this one.")
 def command(
     app: str | None,
     config: str | None,
@@ -65,11 +79,13 @@ def command(
     concurrency: int | None,
     fd: int | None,
 ) -> None:
-    """Run the inbox as a service: the door at POST /webhooks/SOURCE, the dashboard at /, and the probes /healthz and
-    /readyz. With nobody configured who may sign in, it prints an address with a token of this run.
+    """Run the inbox as a service: the receiver, the workers and the dashboard.
 
-    APP is module:inbox, looked up with the current directory on the path; by default it is `app` in oncehook.toml.
-    Without either, sources come from the configuration alone.
+    The receiver is at POST /webhooks/SOURCE, the dashboard at /, and the probes at /healthz and /readyz. If no
+    dashboard user or token is configured, the command prints an address with a token that is valid until it stops.
+
+    APP is module:inbox, imported with the current directory on the path. The default is `app` in oncehook.toml; without
+    it, the sources come from the configuration alone.
 
     \b
     oncehook serve
@@ -78,7 +94,7 @@ def command(
     """
     inbox = configured_inbox(config, app)
     runtime = inbox._runtime
-    runtime.load_secrets()  # before anything listens, and before other processes are started
+    runtime.load_secrets()  # fail before the socket is opened and processes are started
     if no_worker:
         runtime.works = False
     if concurrency is not None:
@@ -87,13 +103,13 @@ def command(
         runtime.set_fast_paths(False)
     if processes > 1 and runtime.store.dialect.single_writer:
         raise ConfigurationError(
-            "--processes needs PostgreSQL: on SQLite one process writes, and more would only wait for it"
+            "--processes needs PostgreSQL: SQLite has one writer, so more processes would only wait for it"
         )
     signals.configure(runtime.settings.log_level, runtime.settings.log_format)
     dashboard = None if no_dashboard else make_dashboard(runtime)
     listener = socket.socket(fileno=fd) if fd is not None else listen(host, port, reuse_port=reuse_port)
     if processes > 1 and fd is None:
-        options = _passed_on(config, no_worker, no_dashboard, no_fast_paths, concurrency)
+        options = _child_options(config, no_worker, no_dashboard, no_fast_paths, concurrency)
         token = None
         if dashboard is not None:
             os.environ[RUN_KEY], token = dashboard.run_key, dashboard.access.run_token
@@ -102,17 +118,17 @@ def command(
 
 
 def make_dashboard(runtime: Runtime) -> "Dashboard":
-    """The dashboard of this run. Of several processes each has the key of the one that started it."""
-    from oncehook.web.dashboard import Dashboard  # what it needs is for nobody else to import
+    """The dashboard of this run. With several processes, all use the key of their parent."""
+    from oncehook.web.dashboard import Dashboard  # its dependencies are imported only here
 
-    key = os.environ.pop(RUN_KEY, None) or secrets.token_hex(32)  # no handler's own child needs to know it
+    key = os.environ.pop(RUN_KEY, None) or secrets.token_hex(32)  # popped, so that no handler's child process gets it
     return Dashboard(runtime, key)
 
 
-def _passed_on(
+def _child_options(
     config: str | None, no_worker: bool, no_dashboard: bool, no_fast_paths: bool, concurrency: int | None
 ) -> list[str]:
-    """The options that each of several processes is started with."""
+    """The options with which the parent starts each process."""
     options = ["--no-worker"] * no_worker + ["--no-dashboard"] * no_dashboard + ["--no-fast-paths"] * no_fast_paths
     options += [] if config is None else ["--config", config]
     return options if concurrency is None else [*options, "--concurrency", str(concurrency)]
@@ -120,7 +136,9 @@ def _passed_on(
 
 def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # asyncio sets TCP_NODELAY only if told so
+    listener = socket.socket(
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
+    )  # IPPROTO_TCP: else asyncio sets no TCP_NODELAY
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if reuse_port:
         if not hasattr(socket, "SO_REUSEPORT"):
@@ -132,30 +150,30 @@ def listen(host: str, port: int, *, reuse_port: bool = False) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         raise ConfigurationError(
-            f"cannot listen on {host}:{port}: {error}. Choose another with --host and --port"
+            f"cannot listen on {host}:{port}: {error}. Choose another address with --host and --port"
         ) from None
     return listener
 
 
 def announce(runtime: Runtime, listener: socket.socket, token: str | None = None) -> None:
-    """Say on standard output where to deliver and where to look: addresses, ready to be pasted."""
+    """Print the addresses of the sources and of the dashboard."""
     host, port = listener.getsockname()[:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     click.echo(f"Oncehook on {base}  (Ctrl-C stops it)")
     width = max(map(len, runtime.sources), default=0)
     for name, source in sorted(runtime.sources.items()):
         unsigned = "   ! accepts unsigned deliveries" if not source.is_verified else ""
-        doubtful = "   ! this scheme is not confirmed" if source.provider.support == "unconfirmed" else ""
+        unconfirmed = "   ! unconfirmed signature scheme" if source.provider.support == "unconfirmed" else ""
         waits = "   ! waits for its secret" if source.waits_for_secret else ""
         title = source.provider.title or source.provider_name
-        handled = name in runtime.handlers.handled.sources or not runtime.works
-        leaves = "" if handled else "   ! no handler in this process: it takes no work of this source"
-        notes = f"{_forwarding(source)}{unsigned}{doubtful}{waits}{leaves}"
+        is_handled = name in runtime.handlers.handled.sources or not runtime.works
+        unhandled = "" if is_handled else "   ! no handler in this process"
+        notes = f"{_forwarding(source)}{unsigned}{unconfirmed}{waits}{unhandled}"
         click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{notes}")
     if not runtime.sources:
-        click.echo("  no sources yet: `oncehook init` writes a configuration to start from")
+        click.echo("  no sources yet: `oncehook init PROVIDER` writes a configuration with one")
     if token is not None:
-        click.echo(f"  {base}/?token={token}   the dashboard, until it stops")
+        click.echo(f"  {base}/?token={token}   dashboard; the token is valid until it stops")
     sys.stdout.flush()
 
 
@@ -167,7 +185,7 @@ def _forwarding(source: Source) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn, but signals are ours: it would raise SIGTERM again after the drain, and the exit code must be 0."""
+    """uvicorn with our signal handlers: its own raise SIGTERM again after the drain, and the exit code must be 0."""
 
     dashboard: "Dashboard | None" = None
 
@@ -176,7 +194,7 @@ class Server(uvicorn.Server):
         self.runtime = runtime
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Drain: what streams on ends now; deliveries, handlers and effects have one grace together."""
+        """Drain: end the dashboard's streams, then give deliveries, handlers and effects one shared grace period."""
         if self.dashboard is not None:
             self.dashboard.close()
         await asyncio.gather(super().shutdown(sockets), self.runtime.end_work())
@@ -188,12 +206,12 @@ class Server(uvicorn.Server):
         yield
 
     def stop_on_signals(self) -> None:
-        """From now on SIGINT and SIGTERM drain and end this server, also while it is still starting."""
+        """Make SIGINT and SIGTERM drain and stop this server, even while it is still starting."""
         stop_on_signals(lambda number: self.handle_exit(number, None), self.runtime.settings.stop_grace)
 
 
-def most_connections() -> int | None:
-    """As many as there are file descriptors, less some for the database and files; more are told 503."""
+def max_connections() -> int | None:
+    """The limit of file descriptors, less 64 for the database and files. Connections above it get 503."""
     try:
         import resource
     except ModuleNotFoundError:  # Windows
@@ -209,13 +227,13 @@ def most_connections() -> int | None:
 def make_server(
     inbox: Inbox, dashboard: "Dashboard | None" = None, protocol: type[asyncio.Protocol] | str | None = None
 ) -> Server:
-    """The server as it is tuned for the receiver: no proxy headers, no access log, no work per request without need."""
+    """A uvicorn server tuned for the receiver: no proxy headers, no access log, no avoidable work per request."""
     server = Server(
         uvicorn.Config(
             Service(inbox, dashboard),
             http=protocol or (FastProtocol if inbox._runtime.settings.fast_paths else LimitedProtocol),
             h11_max_incomplete_event_size=MOST_HEAD,
-            limit_concurrency=most_connections(),
+            limit_concurrency=max_connections(),
             lifespan="off",
             interface="asgi3",
             proxy_headers=False,
@@ -232,33 +250,33 @@ def make_server(
 
 
 def serve(inbox: Inbox, listener: socket.socket, dashboard: "Dashboard | None", *, announced: bool) -> None:
-    """Run until SIGTERM or SIGINT, then drain. Where to deliver is said once deliveries can be taken."""
+    """Run until SIGTERM or SIGINT, then drain. The addresses are printed once deliveries can be accepted."""
 
     async def run() -> None:
         runtime = inbox._runtime
         protocol = await choose_protocol(fast=runtime.settings.fast_paths)
         server = make_server(inbox, dashboard, protocol)
         server.stop_on_signals()
-        if not announced:  # one of several: it ends with its parent, whose end of this pipe closes then
+        if not announced:  # a child process: standard input is a pipe that closes when the parent ends
             asyncio.get_running_loop().add_reader(0, server.handle_exit, signal.SIGTERM, None)
-        runtime.is_mounted = False  # its own dashboard is served, if any
+        runtime.is_mounted = False  # the dashboard, if any, is served here
         async with inbox.lifespan():
             if announced:
                 announce(runtime, listener, dashboard.access.run_token if dashboard else None)
             gc.collect()
-            gc.freeze()  # what start-up made stays; the collector need not walk it again and again
+            gc.freeze()  # objects from start-up live on; the collector need not scan them again
             gc.set_threshold(50_000, 20, 50)
             if runtime.store.dialect.single_writer:
-                # The writer's thread needs the GIL back after each statement; by default it waits 5 ms for it.
+                # The writer thread needs the GIL after each statement, and by default waits up to 5 ms for it.
                 sys.setswitchinterval(0.0005)
             unfinished = close_unfinished(server.server_state.connections, runtime.settings.receive_timeout)
-            beside = [asyncio.create_task(unfinished), asyncio.create_task(metrics.write_periodically())]
+            background = [asyncio.create_task(unfinished), asyncio.create_task(metrics.write_periodically())]
             try:
                 await server.serve(sockets=[listener])
             finally:
-                for task in beside:
+                for task in background:
                     task.cancel()
-                await asyncio.wait(beside)
+                await asyncio.wait(background)
 
     try:
         import uvloop

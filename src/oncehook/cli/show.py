@@ -1,4 +1,4 @@
-"""`oncehook show`: one event, whole."""
+"""`oncehook show`: one event with its deliveries, attempts, effects and payload."""
 
 import json
 import sys
@@ -30,7 +30,7 @@ from oncehook.operations.dead_letters import failed_without_attempt
 from oncehook.operations.selection import EventAmbiguous, EventNotFound, find_event, find_receipts
 from oncehook.store.store import Store
 
-MOST_EFFECTS = 1000
+MAX_EFFECTS = 1000
 ATTEMPT_COLOURS = {"processed": "green", "no handler": "bright_black", "released": "bright_black", "retrying": "yellow"}
 
 
@@ -39,11 +39,11 @@ ATTEMPT_COLOURS = {"processed": "green", "no handler": "bright_black", "released
 @config_option
 @app_option
 @json_option
-@click.option("--raw", is_flag=True, help="Only the body, byte for byte as it was received.")
+@click.option("--raw", is_flag=True, help="Print only the body, byte for byte as it was received.")
 def command(receipt: str, config: str | None, as_json: bool, raw: bool) -> None:
-    """Show one event: what arrived, when, how often, and where it stands. Exits 1 if there is none.
+    """Show one event: its status, duplicates, attempts, effects, headers and body. Exits 1 if it does not exist.
 
-    RECEIPT is its number, or the sender's event id.
+    RECEIPT is the number of the receipt, or the event id of the sender.
 
     \b
     oncehook show 1042
@@ -59,13 +59,16 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
         if receipt is None:
             click.echo(f"oncehook: there is no event {printable(name)}", err=True)
             if await store.receipts.find(Filter(object=name), limit=1):
-                click.echo(f"It is the id of an object: `oncehook events --object {printable(name)}`", err=True)
+                click.echo(
+                    f"This is the id of an object. To list its events: `oncehook events --object {printable(name)}`",
+                    err=True,
+                )
             return 1
         payload = await store.receipts.payload(receipt.receipt)
         duplicates = await store.receipts.duplicates(receipt.receipt)
         attempts = await store.receipts.attempts(receipt.receipt)
         replays = await store.operations.replays(receipt.receipt) if receipt.replays else []
-        effects = [effect_json(row) for row in await store.effects.find(_recorded_by(receipt), limit=MOST_EFFECTS)]
+        effects = [effect_json(row) for row in await store.effects.find(_recorded_by(receipt), limit=MAX_EFFECTS)]
         noops = await store.effects.noops(receipt.receipt)
         entities = await entities_of(store, receipt)
     if raw:
@@ -73,9 +76,9 @@ async def _show(name: str, config: str | None, as_json: bool, raw: bool) -> int:
     if as_json:
         view = None if payload is None else _json_view(payload)
         headers = None if payload is None else payload.headers
-        more = {"deliveries": duplicates, "attempts_history": attempts, "replays_history": replays}
-        asked = {"effects": effects, "noops": noops, "entities": entities}
-        print_json({**receipt.as_json(), "payload": view, "headers": headers, **more, **asked})
+        history = {"deliveries": duplicates, "attempts_history": attempts, "replays_history": replays}
+        requested = {"effects": effects, "noops": noops, "entities": entities}
+        print_json({**receipt.as_json(), "payload": view, "headers": headers, **history, **requested})
     else:
         _print_facts(receipt)
         _print_timeline(
@@ -91,7 +94,7 @@ def _recorded_by(receipt: Receipt) -> EffectFilter:
 
 
 async def resolve(store: Store, name: str) -> Receipt | None:
-    """An event by its receipt's number or its id; an id that two sources share must be told apart by number."""
+    """Find an event by the number of its receipt or by its id. Fails if two sources have an event with this id."""
     try:
         return await find_event(store, name)
     except EventAmbiguous as error:
@@ -99,7 +102,7 @@ async def resolve(store: Store, name: str) -> Receipt | None:
 
 
 async def resolve_all(store: Store, names: Sequence[str]) -> tuple[int, ...]:
-    """The receipts of all names; none at all, with a sentence on standard error, if one is unknown."""
+    """The receipts of all names. If one is unknown, prints an error and returns no receipts."""
     try:
         return await find_receipts(store, names)
     except EventAmbiguous as error:
@@ -139,7 +142,7 @@ def _print_facts(receipt: Receipt) -> None:
     if receipt.unhandled_at is not None:
         since = rfc3339(receipt.unhandled_at)
         table.add_row(
-            Text("unhandled", style="bold"), Text(f"no handler anywhere since {since}: it waits", style="red")
+            Text("unhandled", style="bold"), Text(f"no running process has had a handler since {since}", style="red")
         )
     console().print(table)
 
@@ -153,24 +156,24 @@ def _print_timeline(
     noops: list[StoredNoop],
     effects: list[dict[str, Any]],
 ) -> None:
-    """What happened to it since it was received, and to what it asked for, in the order of time."""
+    """Print the history of the event and its effects, oldest first."""
     from rich.text import Text
 
-    moments = [(row.received_at, *_told_duplicate(row)) for row in duplicates]
-    moments += [(row.ended_at or "", *_told_attempt(row)) for row in attempts]
+    entries = [(row.received_at, *_describe_duplicate(row)) for row in duplicates]
+    entries += [(row.ended_at or "", *_describe_attempt(row)) for row in attempts]
     if (failed_at := failed_without_attempt(receipt, attempts)) is not None:
-        moments.append((failed_at, f"dead letter: {printable(receipt.last_error)}", "red"))
-    moments += [(row.at, f"replayed by {printable(row.actor)}", "bold") for row in replays]
-    moments += [(row.at, _told_noop(row), "bright_black") for row in noops]
-    moments += [(row["done_at"] or row["created_at"], *_told_effect(row)) for row in reversed(effects)]
+        entries.append((failed_at, f"dead letter: {printable(receipt.last_error)}", "red"))
+    entries += [(row.at, f"replayed by {printable(row.actor)}", "bold") for row in replays]
+    entries += [(row.at, _describe_noop(row), "bright_black") for row in noops]
+    entries += [(row["done_at"] or row["created_at"], *_describe_effect(row)) for row in reversed(effects)]
     out = console()
-    for at, text, style in sorted(moments, key=lambda moment: moment[0]):
+    for at, text, style in sorted(entries, key=lambda entry: entry[0]):
         out.print(Text(f"{at}  {text}", style=style))
     _print_traceback(attempts)
 
 
 def _print_traceback(attempts: list[StoredAttempt]) -> None:
-    """Where the last attempt that failed went through."""
+    """Print the traceback of the last failed attempt."""
     failed = next((row for row in reversed(attempts) if row.traceback), None)
     if failed is not None:
         click.echo(f"\nTraceback of attempt {failed.number}:")
@@ -180,7 +183,7 @@ def _print_traceback(attempts: list[StoredAttempt]) -> None:
 
 
 def _print_entities(receipt: Receipt, entities: list[StoredEntity]) -> None:
-    """What is known of its object, and whether this event said so."""
+    """Print the state of the entities that this event advanced or was stale for."""
     for row in entities:
         facts = [
             f"{name} {printable(value)}"
@@ -188,15 +191,15 @@ def _print_entities(receipt: Receipt, entities: list[StoredEntity]) -> None:
             if (value := getattr(row, name)) is not None
         ]
         facts += ["final"] if row.is_terminal else []
-        said_by = "this event" if row.receipt == receipt.receipt else f"event {row.receipt}"
-        click.echo("   ".join([f"{printable(row.kind)} {printable(row.id)}", *facts, f"said by {said_by}"]))
+        newest = "this event" if row.receipt == receipt.receipt else f"event {row.receipt}"
+        click.echo("   ".join([f"{printable(row.kind)} {printable(row.id)}", *facts, f"set by {newest}"]))
 
 
-def _told_duplicate(row: StoredDuplicate) -> tuple[str, str]:
-    return ("delivered again", "") if row.same_body else ("delivered again   with another body", "yellow")
+def _describe_duplicate(row: StoredDuplicate) -> tuple[str, str]:
+    return ("delivered again", "") if row.same_body else ("delivered again   with a different body", "yellow")
 
 
-def _told_attempt(row: StoredAttempt) -> tuple[str, str]:
+def _describe_attempt(row: StoredAttempt) -> tuple[str, str]:
     facts = [f"attempt {row.number}: {row.outcome}"]
     facts += [
         f"{name} {printable(value)}" for name in ("handler", "version", "worker") if (value := getattr(row, name))
@@ -205,15 +208,17 @@ def _told_attempt(row: StoredAttempt) -> tuple[str, str]:
     return "   ".join(facts), ATTEMPT_COLOURS.get(row.outcome, "red")
 
 
-def _told_noop(row: StoredNoop) -> str:
-    told = "not repeated, it was recorded before: effect" if row.reason == "effect" else "stale, newer is known of"
-    return f"{told} {printable(row.key)}"
+def _describe_noop(row: StoredNoop) -> str:
+    summary = (
+        "not repeated, already recorded: effect" if row.reason == "effect" else "stale, a newer event was handled:"
+    )
+    return f"{summary} {printable(row.key)}"
 
 
-def _told_effect(row: dict[str, Any]) -> tuple[str, str]:
-    told = f"effect {row['id']}: {row['status']}   {printable(row['key'])} → {printable(row['target'])}"
+def _describe_effect(row: dict[str, Any]) -> tuple[str, str]:
+    summary = f"effect {row['id']}: {row['status']}   {printable(row['key'])} → {printable(row['target'])}"
     error = f"   {printable(row['last_error'])}" if row["last_error"] else ""
-    return told + error, EFFECT_COLOURS[row["status"]]
+    return summary + error, EFFECT_COLOURS[row["status"]]
 
 
 def _print_payload(payload: StoredPayload | None) -> None:

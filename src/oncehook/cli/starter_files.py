@@ -7,41 +7,41 @@ from oncehook.providers.definition import Provider
 from oncehook.providers.sample import sample_type
 
 CONFIGURATION = """\
-# Oncehook: every webhook, exactly once. Start with `oncehook serve`.
-# Every setting is explained in docs/settings.md; the environment wins over this file (ONCEHOOK_DATABASE …).
+# Oncehook: every webhook, exactly once. Start it with `oncehook serve`.
+# docs/settings.md explains every setting. Environment variables such as ONCEHOOK_DATABASE override this file.
 
-app = "hooks:inbox"                     # your handlers: the inbox in hooks.py
+app = "hooks:inbox"                     # your handlers: the variable inbox in hooks.py
 database = "sqlite:///oncehook.db"      # or "postgresql://user@host/db"
 max_body = "1MiB"
 
-# A source is an address: POST /webhooks/<name>. `oncehook providers` lists who can send.
-# Secrets come from the environment, from a line of .env or from a file, so that this file can be committed.
+# Each source has an address: POST /webhooks/<name>. `oncehook providers` lists the providers.
+# Secrets come from the environment, from .env or from a file, so that you can commit this file.
 
 {sources}
-# Who may use the dashboard: `oncehook access NAME` prints lines to append here. Without any, `serve` prints an address
-# with a token of its run.
+# Access to the dashboard: `oncehook access NAME` prints lines to append here. Without any, `oncehook serve` prints an
+# address with a token that is valid until it stops.
 
-# Who is told when something is wrong; `oncehook alerts test` tries it.
+# Alerts: `oncehook alerts test` sends a test message to every target.
 # [alerts.targets.chat]
 # slack = "env:SLACK_ALERTS_URL"
 """
 
 EXAMPLES = """\
 # [sources.stripe]
-# secrets = ["env:STRIPE_WEBHOOK_SECRET"]   # several while you rotate: all are tried
-# types = ["invoice.*", "customer.subscription.*"]   # the others are acked and kept as ignored
+# secrets = ["env:STRIPE_WEBHOOK_SECRET"]   # while you rotate, list both: all are tried
+# types = ["invoice.*", "customer.subscription.*"]   # other types are acked and stored as ignored
 
 # [sources.github]
 # secrets = ["env:GITHUB_WEBHOOK_SECRET"]
-# forward = "http://localhost:3000/hooks"      # this address handles its events: 2xx is done
-# forward_secret = "env:FORWARD_SECRET"        # whsec_…: signs what is forwarded
+# forward = "http://localhost:3000/hooks"      # posts each event there; a 2xx response means processed
+# forward_secret = "env:FORWARD_SECRET"        # whsec_…: signs the forwarded requests
 
-# Test and live endpoints of one provider are two sources, with their own secrets:
+# Test and live endpoints of a provider are two sources, each with its own secrets:
 # [sources.stripe-test]
 # provider = "stripe"
 # secrets = ["env:STRIPE_TEST_WEBHOOK_SECRET"]
 
-# A sender that is not in the list, in the same words as the built-in ones:
+# A provider that is not built in:
 # [providers.acme]
 # title = "Acme"
 # [[providers.acme.signatures]]
@@ -56,9 +56,9 @@ EXAMPLES = """\
 """
 
 HOOKS = '''\
-"""The inbox and its handlers. `oncehook serve` runs them, `oncehook send` tries them, `pytest` tests them.
+"""The inbox and its handlers. `oncehook serve` runs them, `oncehook send` sends them events, `pytest` tests them.
 
-To mount the inbox in an app of your own:
+To mount the inbox in your own app:
 
     app = FastAPI(lifespan=inbox.lifespan)
     app.mount("/webhooks", inbox)
@@ -72,7 +72,7 @@ inbox = Inbox()  # database and sources from oncehook.toml and the environment
 
 @inbox.effect
 async def notify(effect: Effect, text: str) -> None:
-    """Called after the commit, and again if it fails. Pass effect.idempotency_key on to the service that you call."""
+    """Called after the commit, and again if it fails. Pass effect.idempotency_key to the service that you call."""
     print(text, flush=True)
 '''
 
@@ -81,75 +81,75 @@ HANDLER = '''
 async def {name}(event: Event) -> None:
     """Runs until it succeeds. After that, only a replay runs it again for this event.
 
-    With a second parameter, `tx`, it writes to the database: those writes, its effects and the processed status commit
-    together. An effect is recorded once for its key, however often the event is delivered.
+    Add a second parameter, `tx`, to write to the database: the writes, the effects and the processed status commit
+    together. Each effect key is recorded once, however often the event is delivered.
     """
     await event.effect(f"notify:{{event.id}}", notify, text=f"{{event.type}} {{event.object_id or event.id}}")
 '''
 
 COMMENTED = """
-# Give a source its secret in oncehook.toml, then handle its events:
+# Configure a source in oncehook.toml, then handle its events:
 # @inbox.on("stripe", "invoice.paid")
 # async def on_invoice_paid(event: Event) -> None:
 #     await event.effect(f"notify:{event.id}", notify, text=f"{event.type} {event.object_id}")
 """
 
 TEST = '''\
-"""Tests of hooks.py, each on its own database: run `pytest`."""
+"""Tests of hooks.py. Each test gets a new database. Run them with `pytest`."""
 
 from oncehook import State
 from oncehook.testing import Bench
 
 
 def test_event_is_handled_once_and_notifies_once(oncehook: Bench) -> None:
-    answer = oncehook.deliver("{source}", type="{type}", copies=3)  # signed, three times at once
-    assert 200 <= answer.status < 300
-    done = oncehook.drain()  # work until nothing is due
+    response = oncehook.deliver("{source}", type="{type}", copies=3)  # signed, three concurrent deliveries
+    assert 200 <= response.status < 300
+    done = oncehook.drain()  # runs the handlers and effects until none is due
     assert {{receipt.status for receipt in done}} == {{State.PROCESSED}}
     assert [effect.target for effect in done.effects] == ["notify"] * len(done)
 '''
 
 
 OPTIONS = {
-    "topics": '["arn:aws:sns:*"]    # the topics that may deliver here: name yours',
-    "webhook_id": '"your-webhook-id"    # as the provider shows it',
-    "public_url": '"http://127.0.0.1:8000/webhooks/{name}"    # the address as the provider has it',
-    "verify_token": '"env:{verify_token}"    # a text of your own, to type beside the address',
+    "topics": '["arn:aws:sns:*"]    # the SNS topics to accept: name yours',
+    "webhook_id": '"your-webhook-id"    # shown in the dashboard of the provider',
+    "public_url": '"http://127.0.0.1:8000/webhooks/{name}"    # the URL that you register with the provider',
+    "verify_token": '"env:{verify_token}"    # a text of your choice; enter it with the URL',
 }
-"""What some providers do not start without."""
+"""Settings that some providers require."""
 
-UNKNOWN_OPTION = '""    # the provider needs this setting: see docs/settings.md'
+UNKNOWN_OPTION = '""    # required by the provider: see docs/settings.md'
 
 
-def variable(provider: Provider, what: str = "WEBHOOK_SECRET") -> str:
-    """The name of a secret of it in the environment: STRIPE_WEBHOOK_SECRET."""
-    return f"{re.sub(r'[^A-Z0-9]', '_', provider.name.upper())}_{what}"
+def variable(provider: Provider, suffix: str = "WEBHOOK_SECRET") -> str:
+    """The environment variable of a secret, such as STRIPE_WEBHOOK_SECRET."""
+    return f"{re.sub(r'[^A-Z0-9]', '_', provider.name.upper())}_{suffix}"
 
 
 def example_type(provider: Provider) -> str:
-    """A type that newcomers of this provider know."""
+    """A well-known event type of this provider."""
     return "invoice.paid" if provider.name == "stripe" else sample_type(provider)
 
 
 def _is_sent(provider: Provider, type_: str) -> bool:
-    """Whether a handler for this type alone would run: most samples take any type, and some hold several events."""
+    """Whether a sample event has exactly this type. Most samples accept any type, and some contain several events."""
     known = type_ == "invoice.paid" or any(example.type == type_ for example in provider.examples)
     return known and not provider.event.split
 
 
 def source_lines(provider: Provider, secrets: Container[str]) -> str:
-    """The table of its source in oncehook.toml."""
+    """The source's table in oncehook.toml."""
     lines = [f"[sources.{provider.name}]"]
     if variable(provider) in secrets:
         lines += [f"# {provider.secret}"] if provider.secret else []
-        lines += [f'secrets = ["env:{variable(provider)}"]    # several while you rotate: all are tried']
-    words = {"name": provider.name, "verify_token": variable(provider, "VERIFY_TOKEN")}
-    lines += [f"{name} = {OPTIONS.get(name, UNKNOWN_OPTION).format(**words)}" for name in provider.options]
+        lines += [f'secrets = ["env:{variable(provider)}"]    # while you rotate, list both: all are tried']
+    values = {"name": provider.name, "verify_token": variable(provider, "VERIFY_TOKEN")}
+    lines += [f"{name} = {OPTIONS.get(name, UNKNOWN_OPTION).format(**values)}" for name in provider.options]
     return "\n".join(lines) + "\n"
 
 
 def files(provider: Provider | None, source: str) -> dict[str, str]:
-    """Name → content."""
+    """The files to write: content by name."""
     if provider is None:
         hooks = HOOKS.replace("{handler}", COMMENTED)
         return {"oncehook.toml": CONFIGURATION.replace("{sources}", EXAMPLES), "hooks.py": hooks}

@@ -1,4 +1,4 @@
-"""`oncehook stats`: where everything stands."""
+"""`oncehook stats`: counts by source and status, with lag and age."""
 
 import asyncio
 import sys
@@ -9,7 +9,7 @@ import click
 from oncehook.cli.app import app_option
 from oncehook.cli.events import COLOURS
 from oncehook.cli.options import (
-    Parsed,
+    ParsedOption,
     config_option,
     console,
     json_option,
@@ -27,10 +27,10 @@ from oncehook.store.store import Store
 
 NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
 OVERDUE = 60
-"""Effects that are due for longer are told of: perhaps no process can perform them."""
+"""Seconds after which due effects are listed: perhaps no running process can run them."""
 
 AGES = ("lag_seconds", "oldest_unfinished_seconds")
-STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 @click.command("stats")
@@ -39,17 +39,18 @@ STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--every",
-    type=Parsed("duration", positive_duration),
+    type=ParsedOption("duration", positive_duration),
     default="2s",
     show_default=True,
-    help="With --watch: how often.",
+    help="With --watch: time between two refreshes.",
 )
 @json_option
 def command(config: str | None, watch: bool, every: float, as_json: bool) -> None:
-    """How many events each source has in which state, how many duplicates came, and how old the oldest are.
+    """Print for each source the number of events by status, the number of duplicates, the lag and the age of the oldest
+    unfinished event.
 
-    `lag` is for how long the oldest event that is due has waited for a worker; `oldest` is the age of the oldest event
-    that is not finished, whether it waits or a worker holds it. With --watch and --json each look is one line, with the
+    `lag` is the time that the oldest due event has waited for a worker. `oldest` is the age of the oldest unfinished
+    event, whether it is waiting or a worker holds it. With --watch and --json, each refresh prints one line with the
     time, the sources and the effects.
 
     \b
@@ -58,13 +59,13 @@ def command(config: str | None, watch: bool, every: float, as_json: bool) -> Non
     oncehook stats --json | jq 'select(.oldest_unfinished_seconds > 60)'
     """
     try:
-        run(_watch(config, every, as_json) if watch else _look_once(config, as_json))
+        run(_watch(config, every, as_json) if watch else _print_once(config, as_json))
     except KeyboardInterrupt:
         if not watch:
             raise
 
 
-async def _look_once(config: str | None, as_json: bool) -> None:
+async def _print_once(config: str | None, as_json: bool) -> None:
     async with opened_store(config) as store:
         sources, effects = await _gather(store)
     if as_json:
@@ -75,7 +76,7 @@ async def _look_once(config: str | None, as_json: bool) -> None:
 
 
 async def _watch(config: str | None, every: float, as_json: bool) -> None:
-    """Each look takes the place of the last one on a terminal, and stands below it elsewhere."""
+    """Refresh: a terminal is cleared first, and other outputs get one report after the other."""
     async with opened_store(config) as store:
         while True:
             sources, effects = await _gather(store)
@@ -83,8 +84,8 @@ async def _watch(config: str | None, every: float, as_json: bool) -> None:
             if as_json:
                 print_json({"at": at, "sources": sources, **effects})
             else:
-                click.clear()  # does nothing where there is no terminal
-                click.echo(f"{at[:19]}Z   every {every:g} s, until Ctrl-C")
+                click.clear()  # does nothing without a terminal
+                click.echo(f"{at[:19]}Z   refreshed every {every:g} s; Ctrl-C stops it")
                 _print(sources, effects)
             sys.stdout.flush()
             await asyncio.sleep(every)
@@ -98,23 +99,23 @@ def _print(sources: list[dict[str, Any]], effects: dict[str, Any]) -> None:
         _print_noops(sources)
         _print_effects(effects)
     else:
-        click.echo("nothing has arrived yet")
+        click.echo("no events yet")
 
 
 async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """A row for each source, and one about effects, empty if there are none."""
+    """One row per source, and one row about effects, which is empty if there are none."""
     pauses = await store.pauses.active()
     counts, lags, noops = await store.stats.counts(), await store.stats.lags(), await store.effects.noop_counts()
     states, waiting = await store.effects.counts(), await store.effects.waiting()
     unfinished = await store.alerts.measure("unfinished", {})
     sources: dict[str, dict[str, Any]] = {}
     for count in counts:
-        of_source = sources.setdefault(count.source, _nothing(count.source))
+        of_source = sources.setdefault(count.source, _empty_row(count.source))
         of_source[count.status] = count.receipts
         of_source["events"] += count.receipts
         of_source["last_received_at"] = max(of_source["last_received_at"] or "", count.last_received_at)
     for again in await store.stats.duplicate_counts():
-        sources.setdefault(again.source, _nothing(again.source)).update(
+        sources.setdefault(again.source, _empty_row(again.source)).update(
             duplicates=again.duplicates, other_bodies=again.other_bodies
         )
     for name, lag in lags.items():
@@ -130,14 +131,14 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         if name in sources:
             sources[name]["unhandled"] = row.number
     for pause in pauses:
-        sources.setdefault(pause.source, _nothing(pause.source)).update(
+        sources.setdefault(pause.source, _empty_row(pause.source)).update(
             paused_at=pause.paused_at, paused_until=pause.ends_at, paused_reason=pause.reason
         )
-    return [sources[name] for name in sorted(sources)], _about_effects(states, waiting)
+    return [sources[name] for name in sorted(sources)], _effects_row(states, waiting)
 
 
-def _about_effects(states: dict[str, int], waiting: list[WaitingEffects]) -> dict[str, Any]:
-    """Effects by state; and per function or topic those that wait, which show what no process has registered."""
+def _effects_row(states: dict[str, int], waiting: list[WaitingEffects]) -> dict[str, Any]:
+    """Effects by status, and waiting effects by function or topic, which may not be registered in any process."""
     if not states:
         return {}
     names = ("kind", "target", "effects")
@@ -145,9 +146,9 @@ def _about_effects(states: dict[str, int], waiting: list[WaitingEffects]) -> dic
     return {"effects": {state.value: states.get(state, 0) for state in EffectState}, "waiting_for": lags}
 
 
-def _nothing(source: str) -> dict[str, Any]:
+def _empty_row(source: str) -> dict[str, Any]:
     states = {state.value: 0 for state in State}
-    more = {
+    figures = {
         "duplicates": 0,
         "other_bodies": 0,
         "effect_conflicts": 0,
@@ -160,7 +161,7 @@ def _nothing(source: str) -> dict[str, Any]:
         "paused_until": None,
         "paused_reason": None,
     }
-    return {"source": source, "events": 0, **states, **more}
+    return {"source": source, "events": 0, **states, **figures}
 
 
 def _print_table(sources: list[dict[str, Any]]) -> None:
@@ -173,7 +174,7 @@ def _print_table(sources: list[dict[str, Any]]) -> None:
         table.add_column(str(title), justify="right", no_wrap=True)
     for row in [*sources, _total(sources)] if len(sources) > 1 else sources:
         cells = [Text(f"{row[state]:,}", style=COLOURS[state] if row[state] else "bright_black") for state in State]
-        ages = [Text(told(row[name]), style="yellow" if row[name] > 60 else "") for name in AGES]
+        ages = [Text(duration_text(row[name]), style="yellow" if row[name] > 60 else "") for name in AGES]
         table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", *ages)
     console().print(table)
 
@@ -182,24 +183,25 @@ def _print_unhandled(sources: list[dict[str, Any]]) -> None:
     for row in sources:
         if row["unhandled"]:
             name, number = printable(row["source"]), row["unhandled"]
-            told_number = f"{number:,} events have" if number > 1 else "1 event has"
-            click.echo(f"{name}: {told_number} no handler anywhere; see `oncehook events --unhandled --source {name}`")
+            events = f"{number:,} events have" if number > 1 else "1 event has"
+            hint = f"list them with `oncehook events --unhandled --source {name}`"
+            click.echo(f"{name}: {events} no handler in any running process; {hint}")
 
 
 def _print_paused(sources: list[dict[str, Any]]) -> None:
     for row in sources:
         if row["paused_at"]:
             name = printable(row["source"])
-            more = pause_text(row["paused_until"], row["paused_reason"])
-            since = f"{name} is paused since {row['paused_at'][:19]}Z{more}"
-            click.echo(f"{since}: its events wait for `oncehook resume {name}`")
+            details = pause_text(row["paused_until"], row["paused_reason"])
+            since = f"{name} has been paused since {row['paused_at'][:19]}Z{details}"
+            click.echo(f"{since}; `oncehook resume {name}` ends the pause")
 
 
 def _print_noops(sources: list[dict[str, Any]]) -> None:
-    for name, meaning in (("effect_conflicts", "effects asked for again, not repeated"), ("stale", "stale events")):
-        found = [f"{row[name]:,} of {printable(row['source'])}" for row in sources if row[name]]
-        if found:
-            click.echo(f"{meaning}: {', '.join(found)}")
+    for name, meaning in (("effect_conflicts", "effects requested again, not repeated"), ("stale", "stale events")):
+        counts = [f"{row[name]:,} of {printable(row['source'])}" for row in sources if row[name]]
+        if counts:
+            click.echo(f"{meaning}: {', '.join(counts)}")
 
 
 def _print_effects(effects: dict[str, Any]) -> None:
@@ -209,17 +211,17 @@ def _print_effects(effects: dict[str, Any]) -> None:
     click.echo(f"effects: {states}")
     for row in effects["waiting_for"]:
         if row["lag_seconds"] > OVERDUE:
-            told_lag = f"{row['effects']:,} due, the oldest for {told(row['lag_seconds'])}"
-            click.echo(f"  {row['kind']} {printable(row['target'])}: {told_lag}; is it registered in a running worker?")
+            due = f"{row['effects']:,} due, the oldest for {duration_text(row['lag_seconds'])}"
+            click.echo(f"  {row['kind']} {printable(row['target'])}: {due}; is it registered in a running worker?")
 
 
 def _total(sources: list[dict[str, Any]]) -> dict[str, Any]:
-    added = {name: sum(row[name] for row in sources) for name in ("events", *State, "duplicates")}
-    return {"source": "all", **added} | {name: max(row[name] for row in sources) for name in AGES}
+    sums = {name: sum(row[name] for row in sources) for name in ("events", *State, "duplicates")}
+    return {"source": "all", **sums} | {name: max(row[name] for row in sources) for name in AGES}
 
 
-def told(seconds: float) -> str:
-    """A duration in its largest unit: 3d, 45m, 12s; nothing waits: –."""
+def duration_text(seconds: float) -> str:
+    """A duration in its largest unit, such as 3d, 45m or 12s; – for zero."""
     if seconds <= 0:
         return "–"
-    return next((f"{seconds / size:.0f}{unit}" for size, unit in STEPS if seconds >= size), "<1s")
+    return next((f"{seconds / size:.0f}{unit}" for size, unit in UNITS if seconds >= size), "<1s")

@@ -1,4 +1,4 @@
-"""Long lists as plain text. Columns are padded, and on a terminal the widest are cut to fit it."""
+"""Tables as plain text. Columns are padded, and truncated to the width of a terminal."""
 
 import shutil
 import sys
@@ -10,22 +10,22 @@ import click
 from oncehook.cli.options import printable
 
 GAP = "  "
-LEAST = 8
-"""No column is cut to fewer characters."""
+MIN_WIDTH = 8
+"""Columns are not truncated below this width."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a list."""
+    """A column of a table."""
 
     title: str
     right: bool = False
-    cuts: bool = False  # may be cut to fit a terminal
-    colours: dict[str, str] | str | None = None  # by the cell's text, or of every cell
+    truncates: bool = False  # may be truncated to fit a terminal
+    colours: dict[str, str] | str | None = None  # by the text of the cell, or one for the whole column
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
-    """Print a header and the rows. Texts of a sender are escaped."""
+    """Print a header and the rows. Unprintable characters are escaped."""
     texts = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(_width, cells)) for cells in zip([c.title for c in columns], *texts, strict=True)]
     is_terminal = sys.stdout.isatty()
@@ -38,9 +38,11 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> 
 
 
 def _fit(widths: list[int], columns: Sequence[Column], total: int) -> None:
-    """Take from the widest column that may be cut until the line fits, or nothing is left to take."""
+    """Narrow the widest truncatable columns until a line fits into `total` characters, if possible."""
     while sum(widths) + len(GAP) * (len(widths) - 1) > total:
-        wide = [i for i, column in enumerate(columns) if column.cuts and widths[i] > max(LEAST, len(column.title))]
+        wide = [
+            i for i, column in enumerate(columns) if column.truncates and widths[i] > max(MIN_WIDTH, len(column.title))
+        ]
         if not wide:
             return
         widths[max(wide, key=widths.__getitem__)] -= 1
@@ -58,19 +60,19 @@ def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], 
 
 def _pad(text: str, width: int, right: bool) -> str:
     if _width(text) > width:
-        text = _cut(text, width)
+        text = _truncate(text, width)
     blanks = " " * (width - _width(text))
     return blanks + text if right else text + blanks
 
 
-def _cut(text: str, width: int) -> str:
+def _truncate(text: str, width: int) -> str:
     while _width(text) >= width:
         text = text[:-1]
     return f"{text}…"
 
 
 def _width(text: str) -> int:
-    """How many cells of a terminal it takes: a Chinese character takes two."""
+    """The width in terminal cells; a Chinese character takes two."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

@@ -1,4 +1,4 @@
-"""`oncehook worker`: the work, without the door."""
+"""`oncehook worker`: workers without a receiver."""
 
 import asyncio
 import sys
@@ -17,13 +17,14 @@ from oncehook.runtime import Runtime
 @click.argument("app", required=False)
 @config_option
 @app_option
-@click.option("--concurrency", type=click.IntRange(1, 1000), help="How many handlers run at once.  [default: settings]")
+@click.option("--concurrency", type=click.IntRange(1, 1000), help="Maximum of concurrent handlers.  [default: 16]")
 def command(app: str | None, config: str | None, concurrency: int | None) -> None:
-    """Handle accepted events with the handlers of APP, and receive none. Start as many as you need, on PostgreSQL.
+    """Run the handlers of APP without receiving deliveries. On PostgreSQL, start as many workers as you need.
 
-    APP is module:inbox, looked up with the current directory on the path; by default it is `app` in oncehook.toml. On
-    SIGTERM it leases no more, lets running
-    handlers finish, gives back what was not started, and exits 0.
+    APP is module:inbox, imported with the current directory on the path. The default is `app` in oncehook.toml.
+
+    On SIGTERM the worker leases no more events, lets running handlers finish, releases the receipts it has not started,
+    and exits 0.
 
     \b
     oncehook worker hooks:inbox
@@ -39,28 +40,25 @@ def command(app: str | None, config: str | None, concurrency: int | None) -> Non
 
 
 def require_handlers(runtime: Runtime, app: str | None) -> None:
-    """Without a handler, a worker would have nothing to do.
-
-    Where every source has `email = true`, there is work without any.
-    """
+    """Fail if this worker would have nothing to do: it has no handler, and not every source has `email = true`."""
     projecting = runtime.handlers.projecting
     if not any(True for _ in runtime.handlers) and not (projecting and projecting.keys() >= runtime.sources.keys()):
-        where = f"{app} registers none" if app else "no APP was given"
+        reason = f"{app} registers no handler" if app else "no app is named"
         raise ConfigurationError(
-            f"there are no handlers to work with: {where}. Name yours: oncehook worker hooks:inbox, or "
+            f"the worker has no handlers: {reason}. Name your app, as in `oncehook worker hooks:inbox` or "
             f'app = "hooks:inbox" in oncehook.toml'
         )
 
 
 def work(runtime: Runtime) -> None:
-    """Run until SIGTERM or SIGINT, then finish what is under way."""
+    """Run until SIGTERM or SIGINT, then drain."""
 
     async def run() -> None:
         stop = asyncio.Event()
         stop_on_signals(lambda number: stop.set(), runtime.settings.stop_grace)
         runtime.is_mounted = False
         async with runtime.lifespan():
-            click.echo(f"Oncehook worker, {runtime.settings.concurrency} at once  (Ctrl-C stops it)")
+            click.echo(f"Oncehook worker, up to {runtime.settings.concurrency} concurrent handlers  (Ctrl-C stops it)")
             sys.stdout.flush()
             await stop.wait()
 
