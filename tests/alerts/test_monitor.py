@@ -88,7 +88,7 @@ async def test_dead_letters_above_the_threshold_fire_and_a_replay_that_works_rec
         assert (await look(inbox)).opened == []
         broken = False
         assert (
-            await replay(inbox._runtime.store, Selection(wanted=Filter(status="failed")), actor="the test")
+            await replay(inbox._runtime.store, Selection(filter=Filter(status="failed")), actor="the test")
         ).count == 2
         await drain(inbox)
         assert await recovered(inbox) == [("dead_letters", "stripe")]
@@ -167,14 +167,14 @@ async def test_a_replayed_event_is_as_old_as_its_replay(make_inbox: Make, rows: 
         await drain(inbox)
         await advance(inbox, "1d")
         assert (
-            await replay(inbox._runtime.store, Selection(wanted=Filter(status="failed")), actor="the test")
+            await replay(inbox._runtime.store, Selection(filter=Filter(status="failed")), actor="the test")
         ).count == 1
         assert names((await look(inbox, "4m")).opened) == []
         lags = await inbox._runtime.store.stats.lags()
         assert 239 < lags["stripe"] < 300
         await drain(inbox)  # it is retrying now, and still as old as its replay
         assert rows("SELECT status FROM webhook_receipts") == [("retrying",)]
-        (row,) = await inbox._runtime.store.alerts.measure("unfinished", {})
+        (row,) = await inbox._runtime.store.alerts.measure("oldest_unfinished", {})
         assert 239 < row.value < 300
         assert names((await look(inbox, "2m")).opened) == [("lag", "stripe")]
 
@@ -193,11 +193,11 @@ async def test_an_inline_event_counts_only_while_its_handler_runs(make_inbox: Ma
     async with inbox.lifespan():
         first = asyncio.create_task(deliver(inbox, "stripe", stripe_body("evt_1")))
         await asyncio.wait_for(inside.wait(), 20)
-        (row,) = await inbox._runtime.store.alerts.measure("unfinished", {})
+        (row,) = await inbox._runtime.store.alerts.measure("oldest_unfinished", {})
         assert row.source == "stripe" and 0 <= row.value < 60
         let_go.set()
         assert (await first).status == 500
-        assert await inbox._runtime.store.alerts.measure("unfinished", {}) == []
+        assert await inbox._runtime.store.alerts.measure("oldest_unfinished", {}) == []
 
 
 async def test_a_paused_source_has_no_lag_alert_and_one_of_its_own_after_a_day(make_inbox: Make) -> None:
@@ -206,7 +206,7 @@ async def test_a_paused_source_has_no_lag_alert_and_one_of_its_own_after_a_day(m
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await inbox._runtime.store.pauses.pause("stripe", "jane")
         assert (await look(inbox, "23h")).opened == []
-        (row,) = await inbox._runtime.store.alerts.measure("unfinished", {})
+        (row,) = await inbox._runtime.store.alerts.measure("oldest_unfinished", {})
         assert row.value > 82000 and row.is_paused  # the gauge tells it all the same
         (opened,) = (await look(inbox, "2h")).opened
         assert opened.rule == "paused" and "stripe has been paused for 1d 1h (limit 1d)" in opened.summary
@@ -462,11 +462,11 @@ async def test_two_that_measured_at_once_open_one_incident_and_a_turn_that_is_ov
     ]
     options: dict[str, Any] = {"targets": ["ops"], "recover_after": 0, "remind": None}
     async with inbox.lifespan():
-        first = await inbox._runtime.store.alerts.take_turn("alerts", 0)
+        first = await inbox._runtime.store.alerts.become_leader("alerts", 0)
         await advance(inbox, "1s")
-        second = await inbox._runtime.store.alerts.take_turn("alerts", 0)
+        second = await inbox._runtime.store.alerts.become_leader("alerts", 0)
         assert first is not None and second is not None
-        assert await inbox._runtime.store.alerts.take_turn("alerts", 3600) is None
+        assert await inbox._runtime.store.alerts.become_leader("alerts", 3600) is None
         assert await inbox._runtime.store.alerts.record(("alerts", first), firing[:1], **options) is None
         assert rows(INCIDENTS) == []
         opened = await inbox._runtime.store.alerts.record(("alerts", second), firing[:1], **options)

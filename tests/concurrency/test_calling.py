@@ -21,7 +21,7 @@ from oncehook.concurrency.calling import Exited, NothingRan, Threads, call, name
 from oncehook.handlers.registry import Handler
 from oncehook.model.retry import Postpone
 from oncehook.observability import signals
-from oncehook.store.postgres import heart as postgres_heart
+from oncehook.store.postgres import heartbeat as postgres_heartbeat
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.rescue import keep_rescuing
 from tests.support.events import Rows
@@ -560,7 +560,7 @@ def test_the_heartbeat_survives_whatever_its_store_raises(emitted: list[tuple[st
     class Heart:
         beats = 0
 
-        def beat(self, held: Any, seconds: float) -> None:
+        def extend(self, held: Any, seconds: float) -> None:
             self.beats += 1
             if self.beats < 3:
                 raise LookupError("a bug")
@@ -583,7 +583,7 @@ def test_the_heartbeat_survives_whatever_its_store_raises(emitted: list[tuple[st
 async def test_a_lease_outlives_a_goodbye_at_the_wrong_moment(
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    beat, calls = postgres_heart.PostgresHeart._execute, 0
+    beat, calls = postgres_heartbeat.PostgresHeartbeatConnection._execute, 0
 
     async def once(self: Any, *args: Any) -> None:
         nonlocal calls
@@ -592,7 +592,7 @@ async def test_a_lease_outlives_a_goodbye_at_the_wrong_moment(
             raise asyncpg.exceptions.ProtocolError("the server said goodbye")
         await beat(self, *args)
 
-    monkeypatch.setattr(postgres_heart.PostgresHeart, "_execute", once)
+    monkeypatch.setattr(postgres_heartbeat.PostgresHeartbeatConnection, "_execute", once)
 
     @inbox.on("stripe", "*")
     async def slow(event: Event) -> None:

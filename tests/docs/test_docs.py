@@ -44,7 +44,7 @@ from oncehook.providers.families.template import MOST_SIGNATURES
 from oncehook.providers.sample import compose
 from oncehook.receiver.ack import ERRORS
 from oncehook.store import queries
-from oncehook.store.rows import DUPLICATES_KEPT
+from oncehook.store.rows import MAX_DUPLICATES
 from oncehook.web import overview
 from oncehook.web.api import ENDPOINTS
 from oncehook.web.auth import hash_token
@@ -285,8 +285,8 @@ def test_the_event_in_json_is_documented_key_by_key() -> None:
 @pytest.mark.parametrize(
     ("page", "sentence"),
     [
-        ("README.md", f"at most {DUPLICATES_KEPT} of a kind per receipt"),
-        ("docs/claim.md", f"at most {DUPLICATES_KEPT} per receipt"),
+        ("README.md", f"at most {MAX_DUPLICATES} of a kind per receipt"),
+        ("docs/claim.md", f"at most {MAX_DUPLICATES} per receipt"),
         ("docs/claim.md", f"longer than {MOST_BYTES} bytes"),
         ("docs/forwarding.md", f"up to {POLICY.attempts} attempts"),
         ("docs/forwarding.md", f"After {FAILURES} failures in a row"),

@@ -314,7 +314,7 @@ async def test_bounce_whose_handler_raises_fail_suppresses_only_after_a_replay(
 async def test_a_handler_without_tx_holds_no_lock_while_it_waits(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, is_async: bool
 ) -> None:
-    monkeypatch.setattr(sqlite_handler, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_handler, "MAX_HANDLER_SECONDS", 0.2)
     inbox = make(make_inbox)
     if is_async:
 

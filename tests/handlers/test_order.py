@@ -15,7 +15,7 @@ from oncehook.handlers.order import InvalidOrder, advance_of
 from oncehook.model.effect import NoopCount
 from oncehook.model.lease import Leased
 from oncehook.store.postgres.handler import PostgresTransaction
-from oncehook.store.queries import load, numbered
+from oncehook.store.queries import load, number_parameters
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
 from tests.support.waiting import eventually
@@ -63,7 +63,7 @@ def store(inbox: Inbox) -> Store:
 
 
 async def advance(transaction: Any, said: Any) -> bool:
-    return bool(await transaction.ask(lambda sql: sql["advance"], json.dumps(said.as_json())))
+    return bool(await transaction.run_query(lambda sql: sql["advance"], json.dumps(said.as_json())))
 
 
 async def advance_all(transaction: Any, said: list[Any]) -> None:
@@ -71,11 +71,11 @@ async def advance_all(transaction: Any, said: list[Any]) -> None:
     given = [json.dumps(one.as_json()) for one in said]
     connection = await transaction.connection()
     if isinstance(transaction, PostgresTransaction):
-        statement, _ = numbered(load("postgres")["advance"])
+        statement, _ = number_parameters(load("postgres")["advance"])
         await connection.executemany(statement, [(one,) for one in given])
     else:
         statement = load("sqlite")["advance"]
-        await transaction.run(lambda one: [one.execute(statement, {"given": each}).fetchall() for each in given])
+        await transaction.run(lambda one: [one.execute(statement, {"input": each}).fetchall() for each in given])
 
 
 async def end(transaction: Any) -> None:

@@ -78,8 +78,8 @@ async def test_what_lies_before_the_paused_backlog_and_what_is_replayed_is_found
     database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backlog, "WINDOW", 7)
-    monkeypatch.setattr(backlog, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(backlog, "SHARE", 0)
+    monkeypatch.setattr(backlog, "REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(backlog, "SEARCH_INTERVAL_FACTOR", 0)
     async with opened(database) as store:
         for n in range(30):
             await store.claims.insert([make_claim(f"p{n}")])
@@ -106,7 +106,7 @@ async def test_a_paused_backlog_is_not_passed_over_by_every_lease(postgres: Post
         ask(database, "ANALYZE webhook_receipts")
         await store.pauses.pause("stripe", "me")
         assert len(await store.leases.take(1, 30, "test")) == 1
-        text, names = queries.numbered(store.sql["lease"])  # type: ignore[attr-defined]
+        text, names = queries.number_parameters(store.sql["lease"])  # type: ignore[attr-defined]
         given = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
         given |= handled_parameters(POSTGRES, None)
         connection = await asyncpg.connect(database)

@@ -332,7 +332,7 @@ async def test_a_receipt_that_is_replayed_meanwhile_stays(store: Store, database
     for name in ("evt_1", "evt_2"):
         age(database, name, 40, "processed")
     receipts, _ = cutoffs(KEEP_30, await store.operations.now())
-    async with store.retention.pruning() as pruning:
+    async with store.retention.start_pruning() as pruning:
         assert pruning is not None
         old = pruning._old  # type: ignore[attr-defined]
 
@@ -351,7 +351,7 @@ async def test_one_process_at_a_time_prunes(postgres: Postgres) -> None:
     stores = [make_store(Settings(database=address)) for _ in range(2)]
     for store in stores:
         await store.open()
-    async with stores[0].retention.pruning() as first:
+    async with stores[0].retention.start_pruning() as first:
         assert first is not None
         assert await prune(stores[1], KEEP_30) is None
     async with asyncio.timeout(10):  # the turn ends when the server has seen the first one's connection close
@@ -663,11 +663,11 @@ def assert_nowhere(file: Path, *secrets: bytes) -> None:
 async def test_forgetting_an_object_keeps_its_id(store: Store, rows: Rows) -> None:
     await claim(store, "evt_1", "evt_2", object_id="in_7")
     await claim(store, "evt_3", object_id="in_8")
-    found = await store.retention.about_object("in_7")
+    found = await store.retention.with_object("in_7")
     assert await forget(store, found, actor="me@here", object_id="in_7") == 2
     assert with_payload(rows) == ["evt_3"]
     assert rows("SELECT count(*) FROM webhook_receipts WHERE object_id = 'in_7'") == [(2,)]
-    assert await store.retention.about_object("in_7") == []
+    assert await store.retention.with_object("in_7") == []
 
 
 # -- the command line -----------------------------------------------------------------------------------------------

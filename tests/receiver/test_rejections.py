@@ -13,7 +13,7 @@ from oncehook.model.delivery import Rejection
 from oncehook.operations.doctor import diagnose
 from oncehook.providers.definition import built_in, built_in_names
 from oncehook.providers.sample import compose
-from oncehook.store.rows import REJECTIONS_KEPT
+from oncehook.store.rows import MAX_REJECTIONS
 from oncehook.testing import deliver, post
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.providers import NOW, sender
@@ -136,7 +136,7 @@ async def test_of_a_query_only_the_names_are_kept_unless_the_address_is_signed(
 
 async def test_of_each_source_the_newest_samples_stay(inbox: Inbox) -> None:
     store = inbox._runtime.store
-    for number in range(REJECTIONS_KEPT + 5):
+    for number in range(MAX_REJECTIONS + 5):
         await store.rejections.keep(
             Rejection(
                 source="stripe",
@@ -155,8 +155,8 @@ async def test_of_each_source_the_newest_samples_stay(inbox: Inbox) -> None:
         )
     )
     kept = await store.rejections.find("stripe", limit=100)
-    assert [row.detail for row in kept] == [str(n) for n in reversed(range(5, REJECTIONS_KEPT + 5))]
-    assert len(await store.rejections.find(limit=100)) == REJECTIONS_KEPT + 1
+    assert [row.detail for row in kept] == [str(n) for n in reversed(range(5, MAX_REJECTIONS + 5))]
+    assert len(await store.rejections.find(limit=100)) == MAX_REJECTIONS + 1
     assert kept[0].rejected_at.endswith("Z") and bytes(kept[0].body) == b"x"
 
 

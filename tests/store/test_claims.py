@@ -16,7 +16,7 @@ from oncehook.model.receipt import StoredPayload
 from oncehook.model.rows import DuplicateCount
 from oncehook.model.states import State
 from oncehook.store import make_store
-from oncehook.store.rows import DUPLICATES_KEPT
+from oncehook.store.rows import MAX_DUPLICATES
 from oncehook.store.store import Store
 from tests.support.events import NO_STATE, Rows, make_claim
 
@@ -202,13 +202,13 @@ async def test_a_duplicate_of_a_receipt_that_was_pruned_meanwhile_leaves_nothing
 async def test_of_each_kind_of_duplicate_a_hundred_are_kept_per_receipt(store: Store, rows: Rows, batch: int) -> None:
     receipt = await claim_one(store, make_claim("evt_1"))
     other = await claim_one(store, make_claim("evt_2"))
-    flood = [Duplicate(receipt, None, b"f", n % 2 == 0) for n in range(2 * DUPLICATES_KEPT + 20)]
+    flood = [Duplicate(receipt, None, b"f", n % 2 == 0) for n in range(2 * MAX_DUPLICATES + 20)]
     for start in range(0, len(flood), batch):
         await store.claims.note_duplicates(flood[start : start + batch])
     await store.claims.note_duplicates([Duplicate(other, None, b"f", True)])
     kept = "SELECT receipt_id, same_body, count(*) FROM webhook_deliveries GROUP BY 1, 2 ORDER BY 1, 2"
-    assert rows(kept) == [(receipt, False, DUPLICATES_KEPT), (receipt, True, DUPLICATES_KEPT), (other, True, 1)]
-    assert DUPLICATES_KEPT == 100
+    assert rows(kept) == [(receipt, False, MAX_DUPLICATES), (receipt, True, MAX_DUPLICATES), (other, True, 1)]
+    assert MAX_DUPLICATES == 100
 
 
 # -- looking --------------------------------------------------------------------------------------------------------

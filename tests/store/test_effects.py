@@ -21,7 +21,7 @@ async def record(store: Store, *keys: str, **changes: Any) -> None:
     facts = {"scope": "stripe", "kind": "function", "target": "send", "args": "{}", "source": "stripe", "receipt": 1}
     transaction = store.transaction()
     given = json.dumps([{**facts, "key": key, **changes} for key in keys])
-    rows = await transaction.ask(lambda sql: sql["record_effects"], given)
+    rows = await transaction.run_query(lambda sql: sql["record_effects"], given)
     assert len(rows) == len(keys)
     assert await transaction.settle([])
 
@@ -143,7 +143,7 @@ async def test_arguments_go_with_the_payloads_and_keys_only_when_it_is_asked_for
     await finish(store, EffectState.FAILED, error="no")
     await record(store, "waiting", args='{"to":"jane"}')
     soon = datetime.now(UTC) + timedelta(hours=1)
-    async with store.retention.pruning() as pruning:
+    async with store.retention.start_pruning() as pruning:
         assert pruning is not None
         assert await pruning.clear_effects({"other": soon}, 10) == 0
         assert await pruning.clear_effects({"stripe": soon - timedelta(hours=2)}, 10) == 0
@@ -168,7 +168,7 @@ async def test_two_transactions_that_record_many_keys_in_any_order_do_not_deadlo
     async def once(keys: list[str]) -> int:
         transaction = store.transaction()
         given = json.dumps([{**facts, "key": key} for key in keys])
-        new = await transaction.ask(lambda sql: sql["record_effects"], given)
+        new = await transaction.run_query(lambda sql: sql["record_effects"], given)
         assert await transaction.settle([])
         return len(new)
 

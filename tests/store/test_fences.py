@@ -71,14 +71,14 @@ async def test_a_heartbeat_of_a_lost_lease_does_not_keep_the_receipt(store: Stor
     again = await take_away(store, one)
     until_when = "SELECT lease_until FROM webhook_receipts"
     before = rows(until_when)
-    heart = store.heart()
+    heart = store.heartbeat_connection()
 
     def beat() -> list[Any]:
         """In one thread, as the heartbeat's own: the lost lease, then the one that holds."""
         try:
-            heart.beat([one.held], 3600)
+            heart.extend([one.held], 3600)
             after_lost = rows(until_when)
-            heart.beat([again.held], 3600)
+            heart.extend([again.held], 3600)
             return [after_lost, rows(until_when)]
         finally:
             heart.close()
@@ -146,7 +146,7 @@ async def test_a_lease_runs_by_the_clock_of_the_database(
 
 @pytest.fixture
 async def heartbeat(store: Store) -> AsyncIterator[Heartbeat]:
-    beating = Heartbeat(store.heart(), 1.0)
+    beating = Heartbeat(store.heartbeat_connection(), 1.0)
     beating.start()
     yield beating
     await asyncio.to_thread(beating.stop)

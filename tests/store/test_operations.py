@@ -59,7 +59,7 @@ async def test_an_id_is_found_in_every_source_that_has_it(store: Store) -> None:
 
 async def test_an_empty_store_has_no_sources_and_nothing_stands(store: Store) -> None:
     assert await store.receipts.sources() == []
-    assert await store.stats.standing(10) == SourceTotals({}, {}, {})
+    assert await store.stats.source_totals(10) == SourceTotals({}, {}, {})
     assert await store.stats.rates(await store.operations.now() - timedelta(hours=1), 60) == []
 
 
@@ -93,23 +93,23 @@ async def test_what_stands_is_counted_per_source_and_up_to_a_bound(store: Store)
     await claim(store, "a", "b", "c")
     await claim(store, "d", "e", status=State.FAILED)
     last = (await store.receipts.find(Filter(), limit=1))[0]
-    found = await store.stats.standing(100)
+    found = await store.stats.source_totals(100)
     assert found.waiting == {"stripe": 3} and found.dead_letters == {"stripe": 2}
     assert found.last_received_at == {"stripe": rfc3339(last.received_at)}
-    assert (await store.stats.standing(2)).waiting == {"stripe": 2}
+    assert (await store.stats.source_totals(2)).waiting == {"stripe": 2}
 
 
 async def test_the_pulse_changes_with_whatever_happens_and_else_does_not(store: Store) -> None:
-    pulses = [await store.stats.pulse(), await store.stats.pulse()]
+    pulses = [await store.stats.change_token(), await store.stats.change_token()]
     (receipt,) = await claim(store, "evt_1")
-    pulses.append(await store.stats.pulse())
+    pulses.append(await store.stats.change_token())
     await store.claims.note_duplicates([Duplicate(receipt, None, b"", True)])
-    pulses.append(await store.stats.pulse())
+    pulses.append(await store.stats.change_token())
     (leased,) = await store.leases.take(1, 30, "w")
     await store.leases.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
-    pulses.append(await store.stats.pulse())
+    pulses.append(await store.stats.change_token())
     await store.operations.audit("me", "test", {})
-    pulses.append(await store.stats.pulse())
+    pulses.append(await store.stats.change_token())
     assert pulses[0] == pulses[1] and len(set(pulses)) == 5
 
 
@@ -119,11 +119,11 @@ async def test_the_pulse_changes_when_an_old_event_ends_well_between_two_looks(s
     await store.pauses.pause("paused", "me")
     await store.claims.insert([make_claim("evt_old", serial_key="in_1" if waits == "serial" else None)])
     await claim(store, *(f"evt_{number:03d}" for number in range(201)), status=State.FAILED)
-    before = await store.stats.pulse()
+    before = await store.stats.change_token()
     (leased,) = await store.leases.take(1, 30, "w")
     await store.leases.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
     assert leased.event_id == "evt_old"
-    assert await store.stats.pulse() != before
+    assert await store.stats.change_token() != before
 
 
 async def test_the_audit_is_read_back_newest_first_in_pages(store: Store) -> None:
@@ -192,24 +192,24 @@ async def large(database: str) -> AsyncIterator[Store]:
 
 PLACE = {"before_time": "2026-11-15T03:00:00.000000Z", "before_receipt": 15000}
 QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
-    "the first page": ("find", {"limit": 51}),
-    "a later page": ("find", {"limit": 51, **PLACE}),
+    "the first page": ("find_receipts", {"limit": 51}),
+    "a later page": ("find_receipts", {"limit": 51, **PLACE}),
     "a window": (
-        "find",
+        "find_receipts",
         {"limit": 51, "source": "x", "type": "y", "from_time": PLACE["before_time"], "from_receipt": 9},
     ),
-    "an object": ("find", {"limit": 51, "object": "in_77"}),
-    "an event id": ("find", {"limit": 11, "event_id": "evt_77", "sources": ["stripe", "github"]}),
-    "dead letters": ("find", {"limit": 51, "status": "failed"}),
+    "an object": ("find_receipts", {"limit": 51, "object": "in_77"}),
+    "an event id": ("find_receipts", {"limit": 11, "event_id": "evt_77", "sources": ["stripe", "github"]}),
+    "dead letters": ("find_receipts", {"limit": 51, "status": "failed"}),
     "the end of a window": ("window_end", {"skipped": 999, **PLACE}),
     "the sources": ("known_sources", {}),
     "the last of each source": ("last_received", {"most": 1000}),
-    "what waits": ("waiting", {"most": 1000}),
-    "how many are dead": ("dead_letters", {"most": 1000}),
-    "the pulse": ("pulse", {}),
-    "the first event": ("history", {}),
+    "what waits": ("waiting_counts", {"most": 1000}),
+    "how many are dead": ("dead_letter_counts", {"most": 1000}),
+    "the pulse": ("change_token", {}),
+    "the first event": ("history_age", {}),
     "the attempts at an event": ("attempts", {"receipt": 77}),
-    "what is known of an object": ("entities_of", {"given": '{"scope": "stripe", "id": "in_77"}'}),
+    "what is known of an object": ("entities_of", {"input": '{"scope": "stripe", "id": "in_77"}'}),
     "the rates of a minute": ("rates", {"seconds": 60, "since": "now"}),
 }
 
@@ -224,10 +224,12 @@ SORTED = re.compile(r"TEMP B-TREE FOR ORDER BY|-> *Sort *\(cost")
 
 async def test_no_question_of_a_page_goes_through_the_whole_ledger(large: Store, database: str) -> None:
     for question, (name, given) in QUESTIONS.items():
-        sql = queries.with_given(large.sql[name], set(given))  # type: ignore[attr-defined]
+        sql = queries.with_parameters(large.sql[name], set(given))  # type: ignore[attr-defined]
         plan = "\n".join(await explained(large, database, sql, given))
         assert not WHOLE.search(plan), f"{question}\n{plan}"
-        if name in ("find", "window_end") and "event_id" not in given:  # a list comes out of its index in order
+        if (
+            name in ("find_receipts", "window_end") and "event_id" not in given
+        ):  # a list comes out of its index in order
             assert not SORTED.search(plan), f"{question}\n{plan}"
 
 
@@ -251,6 +253,6 @@ async def explained(store: Any, database: str, sql: str, given: dict[str, Any]) 
         rows = await store.database.file.read(f"EXPLAIN QUERY PLAN {sql}", plain)
         return [row["detail"] for row in rows]
     times = {name: now if v == "now" or str(v).endswith("Z") else v for name, v in given.items()}
-    text, names = queries.numbered(f"EXPLAIN {sql}")
+    text, names = queries.number_parameters(f"EXPLAIN {sql}")
     async with store.database.pool.connection() as connection:
         return [row[0] for row in await connection.fetch(text, *(times[name] for name in names))]

@@ -87,18 +87,18 @@ async def test_a_process_is_live_for_a_minute_and_forgotten_after_an_hour(store:
     assert [(row.worker, row.pattern) for row in await store.roster.live_handlers()] == [("one", "a"), ("two", "b")]
     rows(f"UPDATE webhook_workers SET seen_at = {LONG_AGO} WHERE name = 'one'")
     assert [row.worker for row in await store.roster.live_handlers()] == ["two"]
-    assert await store.roster.seen("one")
+    assert await store.roster.renew("one")
     assert [row.worker for row in await store.roster.live_handlers()] == ["one", "two"]
     rows(f"UPDATE webhook_workers SET seen_at = {LONG_AGO} WHERE name = 'one'")
     await store.roster.register("two", Handled((("stripe", "c"),)))
     assert rows("SELECT worker, pattern FROM webhook_handlers") == [("two", "c")]
-    assert not await store.roster.seen("one")
+    assert not await store.roster.renew("one")
 
 
 async def set_apart(store: Store, type_: str, *, serial: bool = False) -> int:
     _, last, _ = await store.roster.waiting_types(None, 1000, serial=serial)
     assert last is not None
-    return (await store.roster.set_apart([("stripe", type_)], None, last, 1000, serial=serial))["stripe", type_]
+    return (await store.roster.hold_unhandled([("stripe", type_)], None, last, 1000, serial=serial))["stripe", type_]
 
 
 @pytest.mark.parametrize("key", [None, "k"])
@@ -115,7 +115,7 @@ async def test_what_is_set_apart_is_leased_by_nobody_until_it_is_taken_up(store:
     assert (list(found), found["stripe"].number) == (["stripe"], 5)
     assert await store.leases.next_due() is None
     assert await store.stats.lags() == {}
-    assert [await store.roster.take_up(("stripe", "a"), 3) for _ in range(3)] == [3, 2, 0]
+    assert [await store.roster.release_unhandled(("stripe", "a"), 3) for _ in range(3)] == [3, 2, 0]
     assert len(await store.leases.take(100, 30, "test")) == 5
 
 
@@ -165,7 +165,7 @@ async def test_a_backlog_of_another_process_is_not_passed_over_by_every_lease(po
         ask(address, "ANALYZE webhook_receipts")
         mine = Handled((("github", "*"),), is_shared=True)
         assert len(await store.leases.take(1, 30, "test", handled=mine)) == 1
-        text, names = queries.numbered(store.sql["lease"])  # type: ignore[attr-defined]
+        text, names = queries.number_parameters(store.sql["lease"])  # type: ignore[attr-defined]
         given = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
         given |= handled_parameters(POSTGRES, mine)
         connection = await asyncpg.connect(address)
@@ -184,8 +184,8 @@ PARAMETERS = {
     "types": '[{"source": "stripe", "type": "t"}]', "type": "t", "most": 10, "reason": "why", "seconds": 300.0,
 }  # fmt: skip
 INDEXES = {
-    "waiting_types": "due", "set_apart": "due", "waiting_serial_types": "serial_waiting",
-    "set_apart_serial": "serial_waiting", "unhandled_types": "unhandled", "take_up": "unhandled",
+    "waiting_types": "due", "hold_unhandled": "due", "waiting_serial_types": "serial_waiting",
+    "hold_unhandled_serial": "serial_waiting", "unhandled_types": "unhandled", "release_unhandled": "unhandled",
     "ignore_unhandled": "unhandled", "unhandled": "unhandled",
 }  # fmt: skip
 
@@ -202,7 +202,7 @@ async def test_the_statements_of_the_roster_go_by_an_index(postgres: Postgres) -
     ask(address, "ANALYZE webhook_receipts")
     connection = await asyncpg.connect(address)
     for name, index in INDEXES.items():
-        text, names = queries.numbered(queries.load("postgres")[name])
+        text, names = queries.number_parameters(queries.load("postgres")[name])
         rows = await connection.fetch(f"EXPLAIN {text}", *(PARAMETERS[name] for name in names))
         plan = "\n".join(row[0] for row in rows)
         assert f"webhook_receipts_{index}" in plan and "Seq Scan on webhook_receipts" not in plan, plan

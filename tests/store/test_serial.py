@@ -462,7 +462,7 @@ async def test_a_look_at_a_key_is_a_look_into_its_indexes(postgres: Postgres, an
         connection = await asyncpg.connect(address)
         plans = {}
         for name in ("serial_keys", "lease_serial", "lease"):
-            text, names = queries.numbered(store.sql[name])  # type: ignore[attr-defined]
+            text, names = queries.number_parameters(store.sql[name])  # type: ignore[attr-defined]
             rows = await connection.fetch(f"EXPLAIN {text}", *(GIVEN[name] for name in names))
             plans[name] = "\n".join(row[0] for row in rows)
         await connection.close()

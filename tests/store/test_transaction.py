@@ -108,7 +108,7 @@ async def test_nothing_is_held_before_the_first_statement(inbox: Inbox, insert: 
 async def test_the_writes_and_the_mark_commit_together(inbox: Inbox, rows: Rows, insert: str) -> None:
     leased = await lease(inbox)
     transaction = inbox._runtime.store.transaction()
-    tx = transaction.offer(is_async=True)
+    tx = transaction.make_tx(is_async=True)
     await tx.execute(insert, "work")
     assert (rows(RECEIPTS)[0][0], rows(NOTES)) == ("processing", [])
     assert await transaction.settle([processed(leased)]) is True
@@ -132,9 +132,9 @@ async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, rows: Ro
     rows(STEAL)
     taken = replace(leased, lease=leased.lease + 1)
     second = inbox._runtime.store.transaction()
-    await second.offer(is_async=True).execute(insert, "the second worker's")
+    await second.make_tx(is_async=True).execute(insert, "the second worker's")
     assert await second.settle([processed(taken)]) is True
-    await late.offer(is_async=True).execute(insert, "the zombie's")
+    await late.make_tx(is_async=True).execute(insert, "the zombie's")
     assert await late.settle([processed(leased)]) is False
     assert (rows(RECEIPTS), rows(NOTES)) == ([("processed", 1, "processed")], [("the second worker's",)])
 
@@ -205,7 +205,7 @@ async def test_a_handler_that_ends_its_transaction_itself_is_not_marked(inbox: I
 
 async def test_the_four_verbs_are_the_same_on_both(inbox: Inbox, insert: str) -> None:
     transaction = inbox._runtime.store.transaction()
-    tx = transaction.offer(is_async=True)
+    tx = transaction.make_tx(is_async=True)
     await tx.execute(insert, "one")
     await tx.execute(insert, "two")
     assert [dict(row) for row in await tx.fetch(NOTES)] == [{"note": "one"}, {"note": "two"}]
@@ -329,7 +329,7 @@ async def test_a_transaction_that_was_given_up_before_its_turn_holds_nothing_lat
     with pytest.raises(TransactionClosed):
         await waiting
     third = inbox._runtime.store.transaction()
-    await asyncio.wait_for(third.offer(is_async=True).execute(insert, "work"), 2)
+    await asyncio.wait_for(third.make_tx(is_async=True).execute(insert, "work"), 2)
     await third.rollback()
 
 
@@ -341,7 +341,7 @@ def shortly(is_sqlite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The write lock may be held for a moment only."""
     if not is_sqlite:
         pytest.skip("PostgreSQL has many writers")
-    monkeypatch.setattr(sqlite_handler, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_handler, "MAX_HANDLER_SECONDS", 0.2)
 
 
 @pytest.mark.parametrize("goes_on", [True, False], ids=["sends more", "just returns"])

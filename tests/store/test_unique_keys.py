@@ -81,7 +81,7 @@ async def test_keys_go_with_their_receipt(inbox: Inbox, rows: Rows) -> None:
     receipts = [row[0] for row in rows("SELECT id FROM webhook_receipts WHERE status = 'received'")]
     rows(f"UPDATE webhook_receipts SET status = 'processed' WHERE id = {receipts[0]} RETURNING id")
     later = datetime.now(UTC) + timedelta(days=1)
-    async with inbox._runtime.store.retention.pruning() as pruning:
+    async with inbox._runtime.store.retention.start_pruning() as pruning:
         assert pruning is not None
         await pruning.prune_receipts({"mailgun": later}, None, 100)
     assert rows("SELECT count(*) FROM webhook_receipts") == [(1,)]

@@ -185,11 +185,11 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
     async with dashboard_of(inbox) as site, site.program("reader") as program, site.signed_in("vera") as browser:
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert "Open incidents" not in (await browser.get("/")).text
-        before = await inbox._runtime.store.stats.pulse()
+        before = await inbox._runtime.store.stats.change_token()
         await with_a_dead_letter(inbox)
         await look(inbox)
         await inbox._runtime.alerts.send_due()
-        assert await inbox._runtime.store.stats.pulse() != before
+        assert await inbox._runtime.store.stats.change_token() != before
         page = (await browser.get("/")).text
         assert "Open incidents" in page
         assert "Dead letters of stripe: 1 now</strong></a>, worst 1 (limit 0)" in page

@@ -269,9 +269,9 @@ class Everything(RuleBasedStateMachine):
 
     async def finish(self, leased: Leased) -> bool:
         transaction: Any = self.bench.inbox._runtime.store.transaction()
-        tx = transaction.offer(is_async=True)
+        tx = transaction.make_tx(is_async=True)
         await tx.execute(self.insert, leased.receipt, leased.replays)
-        transaction.withdraw()
+        transaction.close_tx()
         return bool(await transaction.settle([Settled(*leased.held, State.PROCESSED, "processed")]))
 
     # -- people, and time -----------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import pytest
 
 from oncehook import Event, Inbox, RetryLater
 from oncehook.operations.replay import replay
-from oncehook.store.postgres.wake import CHANNEL
+from oncehook.store.postgres.wakeups import CHANNEL
 from oncehook.store.rows import Selection
 from oncehook.testing import deliver
 from oncehook.worker.wakeups import APART

@@ -143,7 +143,7 @@ class AlertMonitor:
 
         A failed measurement changes nothing: no incident recovers because the database does not answer.
         """
-        number = await self.store.alerts.take_turn(LOCK, self.settings.every * 0.9)
+        number = await self.store.alerts.become_leader(LOCK, self.settings.every * 0.9)
         if number is None:
             return None
         readings = await self.readings()

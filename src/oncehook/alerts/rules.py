@@ -45,7 +45,7 @@ RULES = (
     Rule(
         name="dead_letters",
         setting="dead_letters",
-        measure="dead_letters",
+        measure="dead_letter_counts",
         sentence="{source} has dead letters: {value} (limit {threshold}).",
         remedy="Run `oncehook dead` to see the errors. Fix the cause, then run `oncehook replay --failed --source "
         "{source}`.",
@@ -57,7 +57,7 @@ RULES = (
     Rule(
         name="lag",
         setting="lag",
-        measure="unfinished",
+        measure="oldest_unfinished",
         sentence="The oldest unfinished event of {source} is {value} old (limit {threshold}).",
         remedy="Run `oncehook stats` to check that a worker is running. Then list the events of slow handlers with "
         "`oncehook events --source {source} --status processing`, and failed attempts with `--status retrying`.",
@@ -68,7 +68,7 @@ RULES = (
     Rule(
         name="unhandled",
         setting="unhandled",
-        measure="unhandled_for",
+        measure="unhandled_counts",
         sentence="Events of {source} without a handler in any process: {value} (limit {threshold}).",
         remedy="List them with `oncehook events --unhandled --source {source}`. Start the process that handles them, "
         'exclude their types with `types`, or set `unhandled = "ignore"` on the source.',
@@ -79,7 +79,7 @@ RULES = (
     Rule(
         name="paused",
         setting="paused",
-        measure="paused_for",
+        measure="pause_ages",
         sentence="{source} has been paused for {value} (limit {threshold}). Its events are accepted and wait.",
         remedy="Run `oncehook resume {source}` to process them.",
         page="/sources",
@@ -89,7 +89,7 @@ RULES = (
     Rule(
         name="rejections",
         setting="rejections",
-        measure="refused",
+        measure="rejection_counts",
         sentence="Rejected deliveries to {source} in the last 5 minutes: {value} (limit {threshold}).",
         remedy="Run `oncehook doctor signature {source}` to see why.",
         page="/sources",
@@ -99,7 +99,7 @@ RULES = (
     Rule(
         name="silent",
         setting="silent",
-        measure="silences",
+        measure="silent_sources",
         sentence="{source} has received no authentic delivery for {value} (limit {threshold}).",
         remedy="Check at {provider} that the webhook still exists and has no failed deliveries. Run `oncehook doctor` "
         "to check that its address leads here.",
@@ -111,7 +111,7 @@ RULES = (
     Rule(
         name="effects",
         setting="effects",
-        measure="sources_of_failed_effects",
+        measure="failed_effect_counts",
         sentence="{source} has failed effects: {value} (limit {threshold}).",
         remedy="List them with `oncehook effects --status failed --source {source}`. Fix the cause, then run "
         "`oncehook effects replay --failed`.",
@@ -121,7 +121,7 @@ RULES = (
     Rule(
         name="refusing",
         setting="retries",
-        measure="refusing",
+        measure="rejecting_sources",
         sentence="Every delivery to {source} has been rejected for {value}. {provider} stops retrying after {horizon}. "
         "The rejected events are then lost.",
         remedy="Run `oncehook doctor signature {source}` to see why, and fix the cause before then.",
@@ -132,7 +132,7 @@ RULES = (
     Rule(
         name="failing",
         setting="retries",
-        measure="inline_failing",
+        measure="failing_inline",
         sentence="An inline event of {source} has failed at every delivery for {value}. {provider} stops retrying "
         "after {horizon}. The event then becomes a dead letter.",
         remedy="Find it with `oncehook events --source {source} --status retrying`, and fix its handler before then.",

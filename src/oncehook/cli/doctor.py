@@ -19,7 +19,7 @@ from oncehook.model.values import as_duration
 from oncehook.operations.doctor import examine
 from oncehook.operations.rotation import removed_secret
 from oncehook.runtime import Runtime
-from oncehook.store.rows import REJECTIONS_KEPT
+from oncehook.store.rows import MAX_REJECTIONS
 from oncehook.store.store import Store
 
 SAFE_SQLITE = (3, 51, 3)
@@ -135,7 +135,7 @@ async def _removed_secrets(runtime: Runtime, store: Store) -> AsyncIterator[Find
         except ConfigurationError:
             continue  # its secrets are not set: _sources reports it
         if removed is not None:
-            rejections = await store.rejections.find(name, limit=REJECTIONS_KEPT)
+            rejections = await store.rejections.find(name, limit=MAX_REJECTIONS)
             is_rejecting = any(
                 row.reason == "bad_signature" and row.rejected_at > removed.last_used_at for row in rejections
             )

@@ -43,7 +43,7 @@ def command(config: str | None, object_: str | None, address: str | None, yes: b
 async def _forget(config: str | None, object_id: str, address: str, yes: bool) -> int:
     configuration, _ = configured(config)
     async with opened(configuration) as store:
-        receipts = await store.retention.about_object(object_id) if object_id else await _search(store, address)
+        receipts = await store.retention.with_object(object_id) if object_id else await _search(store, address)
         email = _email(store, configuration) if address else None
         if not receipts and not (email and await email.knows(address)):
             click.echo("no payload matches", err=True)

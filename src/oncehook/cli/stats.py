@@ -107,7 +107,7 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     pauses = await store.pauses.active()
     counts, lags, noops = await store.stats.counts(), await store.stats.lags(), await store.effects.noop_counts()
     states, waiting = await store.effects.counts(), await store.effects.waiting()
-    unfinished = await store.alerts.measure("unfinished", {})
+    unfinished = await store.alerts.measure("oldest_unfinished", {})
     sources: dict[str, dict[str, Any]] = {}
     for count in counts:
         of_source = sources.setdefault(count.source, _empty_row(count.source))

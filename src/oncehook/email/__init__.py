@@ -75,7 +75,7 @@ class Email:
         if not found:
             return None
         async with self._opened_store() as store:
-            rows = await store.email.query("email_suppressed", [found, suppress.hashed(found)], Suppression)
+            rows = await store.email.query("email_suppressions_of", [found, suppress.hashed(found)], Suppression)
         return next((suppress.as_json(row) for row in rows if row.since is not None), None)
 
     async def suppressions(self, *, after: str = "", limit: int = PAGE, search: str = "") -> list[dict[str, Any]]:
@@ -138,7 +138,7 @@ class Email:
         if found is None:
             return False
         async with self._opened_store() as store:
-            return bool(await store.email.query("email_about", {"address": found}, Found))
+            return bool(await store.email.query("email_mentions", {"address": found}, Found))
 
     def named(self, to: str) -> str:
         """An address as it is compared; raises ValueError for what is none."""
@@ -238,12 +238,12 @@ class _Pruning:
 
     async def __call__(self, transaction: Transaction) -> tuple[int, bool]:
         given = {"before": self.before, "most": PAGE}
-        keys = await status.ask(transaction, "email_old", given)
+        keys = await status.ask(transaction, "email_old_status", given)
         named = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
-        gone = len(await status.ask(transaction, "email_drop_loose", given))
+        gone = len(await status.ask(transaction, "email_drop_unassigned", given))
         is_more = gone == PAGE or len(keys) == PAGE
         if named:
-            gone += len(await status.ask(transaction, "email_drop_facts", named))
+            gone += len(await status.ask(transaction, "email_drop_events", named))
             await status.ask(transaction, "email_drop_status", named)
         return gone, is_more
 

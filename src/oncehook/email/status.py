@@ -153,17 +153,17 @@ _encode = msgspec.json.Encoder().encode
 async def record(transaction: Transaction, facts: Sequence[Fact]) -> list[Fact]:
     """Store the facts that are new and fold them into the statuses; returns those that were."""
     once = {fact.at: fact for fact in reversed(facts)}
-    rows = await ask(transaction, "email_record", [once[at] for at in sorted(once)])
+    rows = await ask(transaction, "email_insert_events", [once[at] for at in sorted(once)])
     new = [once[source, key] for source, key in rows]
     statuses = fold(new)
     if statuses:
-        await ask(transaction, "email_fold", [statuses[key] for key in sorted(statuses)])
+        await ask(transaction, "email_update_status", [statuses[key] for key in sorted(statuses)])
     return new
 
 
 async def ask(transaction: Transaction, name: str, given: Any) -> list[tuple[Any, ...]]:
     """One of the statements about email, in a transaction; times in its rows are texts on either database."""
-    rows = await transaction.ask(lambda sql: sql[name], _encode(given).decode())
+    rows = await transaction.run_query(lambda sql: sql[name], _encode(given).decode())
     return [tuple(rfc3339(one) if isinstance(one, datetime) else one for one in row) for row in rows]
 
 
@@ -184,8 +184,11 @@ async def check_page(
     if not keys:
         return None, 0, []
     named = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
-    kept = {row[:3]: row for row in await ask(transaction, "email_hold_status", named)}
-    facts = [Fact(**dict(zip(FACT_COLUMNS, row, strict=True))) for row in await ask(transaction, "email_facts", named)]
+    kept = {row[:3]: row for row in await ask(transaction, "email_lock_status", named)}
+    facts = [
+        Fact(**dict(zip(FACT_COLUMNS, row, strict=True)))
+        for row in await ask(transaction, "email_status_events", named)
+    ]
     folded = fold(facts)
     made = {key: tuple(getattr(status, name) for name in STATUS_COLUMNS) for key, status in folded.items()}
     wrong = sorted(key for key in {*kept, *made} if kept.get(key) != made.get(key))
@@ -208,7 +211,7 @@ async def _drop(transaction: Transaction, keys: Sequence[Any]) -> None:
 
 async def _put(transaction: Transaction, statuses: Sequence[Status]) -> None:
     if statuses:
-        await ask(transaction, "email_fold", statuses)
+        await ask(transaction, "email_update_status", statuses)
 
 
 def _difference(key: Any, kept: Any, made: Any) -> Difference:

@@ -176,7 +176,7 @@ async def suppress(transaction: Transaction, new: Sequence[Fact], policy: Policy
             entries[fact.recipient].append(_entry(fact, reason))
     soft = sorted({f.recipient for f in new if f.bounce == SOFT and f.recipient}) if policy.counts_soft else []
     if soft:
-        await ask(transaction, "email_lock", soft)
+        await ask(transaction, "email_lock_counts", soft)
         for to, facts, removed_at in await _facts(transaction, soft):
             found = _soft([fact for fact in facts if removed_at is None or fact.occurred_at > removed_at], policy)
             entries[to] += found
@@ -192,7 +192,7 @@ async def _facts(transaction: Transaction, addresses: Sequence[str]) -> list[tup
     facts: dict[str, list[Fact]] = {to: [] for to in addresses}
     removed: dict[str, str | None] = dict.fromkeys(addresses)
     for to, source, key, type_, bounce, message_id, occurred_at, removed_at in await ask(
-        transaction, "email_suppressing", addresses
+        transaction, "email_suppressing_events", addresses
     ):
         facts[to].append(
             Fact(
@@ -223,7 +223,7 @@ class Change:
 async def forgotten(transaction: Transaction, changes: Mapping[str, Change]) -> dict[str, Change]:
     """Whoever lifts an address means also what is kept of it by its hash. A note might name it, and is left out."""
     hashes = {hashed(to): replace(change, note=None) for to, change in changes.items() if change.remove}
-    kept = await ask(transaction, "email_suppressed", sorted(hashes))
+    kept = await ask(transaction, "email_suppressions_of", sorted(hashes))
     return {row[0]: hashes[row[0]] for row in kept}
 
 
@@ -233,14 +233,14 @@ async def apply(
     """Make the changes and refold their addresses; the rows as they are now."""
     addresses = sorted(changes)
     ((now,),) = await ask(transaction, "email_now", [])
-    await ask(transaction, "email_lock", addresses)
-    await ask(transaction, "email_touch", addresses)
-    rows = {row[0]: Suppression(*row) for row in await ask(transaction, "email_hold_suppressions", addresses)}
+    await ask(transaction, "email_lock_counts", addresses)
+    await ask(transaction, "email_lock_addresses", addresses)
+    rows = {row[0]: Suppression(*row) for row in await ask(transaction, "email_lock_suppressions", addresses)}
     for to, facts, _ in await _facts(transaction, addresses):
         row = rows[to]
         _change(row, changes[to], actor, now, facts)
         row.put(refold(row, facts, policy))
-    await ask(transaction, "email_put_suppressions", [rows[to] for to in addresses])
+    await ask(transaction, "email_write_suppressions", [rows[to] for to in addresses])
     return [rows[to] for to in addresses]
 
 
@@ -286,7 +286,7 @@ async def check_page(
     for row, made in wrong:
         row.put(made)
     if wrong and mend:
-        await ask(transaction, "email_put_suppressions", [row for row, _ in wrong])
+        await ask(transaction, "email_write_suppressions", [row for row, _ in wrong])
     return addresses[-1], len(addresses), differences
 
 
@@ -294,7 +294,7 @@ async def _wrong(
     transaction: Transaction, addresses: Sequence[str], policy: Policy
 ) -> list[tuple[Suppression, Entry | None]]:
     """The rows that do not follow from the facts, and what does. They are held before the facts are read."""
-    rows = {row[0]: Suppression(*row) for row in await ask(transaction, "email_hold_suppressions", addresses)}
+    rows = {row[0]: Suppression(*row) for row in await ask(transaction, "email_lock_suppressions", addresses)}
     found = []
     for to, facts, _ in await _facts(transaction, addresses):
         row = rows.get(to) or Suppression(to)
@@ -338,7 +338,7 @@ async def can_send(store: Store, given: str, policy: Policy) -> Allowed | Blocke
     to = None if FORGOTTEN.fullmatch(given) else policy.address(given)
     if to is None:
         return Blocked(None, "not an address", None)
-    for row in await store.email.query("email_suppressed", [to, hashed(to)], Suppression):
+    for row in await store.email.query("email_suppressions_of", [to, hashed(to)], Suppression):
         if row.since is not None:
             return Blocked(row.event_key or None, row.reason or "", parse_time(row.since), row.source or None)
     return Allowed()
@@ -367,7 +367,7 @@ async def forget(transaction: Transaction, to: str) -> int:
     """Erase what is known of an address; its suppression stays, by a hash, and still counts. How much there was."""
     given = {"address": to}
     erased = 0
-    await ask(transaction, "email_shred", given)
+    await ask(transaction, "email_secure_delete", given)
     for name in (
         "email_forget_events",
         "email_forget_mentions",
@@ -378,8 +378,8 @@ async def forget(transaction: Transaction, to: str) -> int:
         erased += len(await ask(transaction, name, given))
     plain = [row[0] for row in await ask(transaction, "email_forget_addresses", given)]
     if plain:
-        old = [Suppression(*row) for row in await ask(transaction, "email_hold_suppressions", plain)]
-        await ask(transaction, "email_put_suppressions", [_forgotten(row) for row in old])
+        old = [Suppression(*row) for row in await ask(transaction, "email_lock_suppressions", plain)]
+        await ask(transaction, "email_write_suppressions", [_forgotten(row) for row in old])
         await ask(transaction, "email_drop_suppressions", plain)
     return erased + len(plain)
 

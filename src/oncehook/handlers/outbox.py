@@ -19,7 +19,7 @@ from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Leased, Settled
 from oncehook.providers.expressions import index_text, is_storable, parse_time
 from oncehook.store.protocols import EffectStore
-from oncehook.store.transaction import Pick, Transaction, TransactionClosed
+from oncehook.store.transaction import StatementSelector, Transaction, TransactionClosed
 
 ONCE = "once"
 """The kind of a row that records a `once_per` identity: the relay has nothing to call for it."""
@@ -162,15 +162,15 @@ class Outbox:
     async def connection(self) -> Any:
         return await self._transaction.connection()
 
-    async def ask(self, pick: Pick, given: str) -> list[Any]:
-        return await self._transaction.ask(pick, given)
+    async def run_query(self, select: StatementSelector, parameters: str) -> list[Any]:
+        return await self._transaction.run_query(select, parameters)
 
-    def offer(self, *, is_async: bool) -> Any:
-        return self._transaction.offer(is_async=is_async)
+    def make_tx(self, *, is_async: bool) -> Any:
+        return self._transaction.make_tx(is_async=is_async)
 
-    def withdraw(self) -> None:
+    def close_tx(self) -> None:
         self._ended = True
-        self._transaction.withdraw()
+        self._transaction.close_tx()
 
     async def rollback(self) -> None:
         self._ended = True
@@ -266,7 +266,9 @@ class Outbox:
             if not requests:
                 return
             parameters = json.dumps([request.row() for request in requests])
-            new_keys = {(scope, key) for scope, key in await self.ask(lambda sql: sql["record_effects"], parameters)}
+            new_keys = {
+                (scope, key) for scope, key in await self.run_query(lambda sql: sql["record_effects"], parameters)
+            }
             for request in requests:
                 request.new = request.scoped_key in new_keys
                 new_keys.discard(request.scoped_key)
@@ -279,7 +281,7 @@ class Outbox:
     async def _handle_repeated(self, repeated: list[EffectRequest]) -> None:
         """Record a noop for each request whose key was already recorded. Raises AlreadyHandled for `once_per`."""
         parameters = json.dumps([{"scope": request.scope, "key": request.key} for request in repeated])
-        rows = await self.ask(lambda sql: sql["recorded_effects"], parameters)
+        rows = await self.run_query(lambda sql: sql["existing_effects"], parameters)
         recorded = {(scope, key): (status, receipt) for scope, key, status, receipt in rows}
         conflicts = []
         for request in repeated:
@@ -305,7 +307,7 @@ class Outbox:
                 )
 
     async def _record_noops(self, noops: list[Noop]) -> None:
-        await self.ask(lambda sql: sql["note_noops"], json.dumps([noop.row() for noop in noops]))
+        await self.run_query(lambda sql: sql["note_noops"], json.dumps([noop.row() for noop in noops]))
         self.noops += noops
 
     # -- once per identity ----------------------------------------------------------------------------------------
@@ -329,7 +331,7 @@ class Outbox:
         return self._defer("advance", lambda: self._advance(leased, advance))
 
     async def _advance(self, leased: Leased, advance: Advance) -> bool:
-        moved = await self.ask(lambda sql: sql["advance"], json.dumps(advance.as_json()))
+        moved = await self.run_query(lambda sql: sql["advance"], json.dumps(advance.as_json()))
         if not moved:
             await self._record_noops([Noop(leased, "stale", advance.scope, advance.key)])
         return bool(moved)
@@ -339,7 +341,7 @@ class Outbox:
 
     async def _is_stale(self, advance: Advance) -> bool:
         if self._transaction.used:
-            rows = await self.ask(lambda sql: sql["entity"], json.dumps(advance.as_json()))
+            rows = await self.run_query(lambda sql: sql["entity"], json.dumps(advance.as_json()))
             newest = _order_key_of(rows[0]) if rows else None
         else:
             row = await self._store.entity(advance.scope, advance.kind, advance.id)

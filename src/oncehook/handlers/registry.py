@@ -84,14 +84,14 @@ class Handler:
         """Call the function with its timeout, and close its `tx` afterwards. A plain function runs in `threads`."""
         arguments: Sequence[Any] = (event_or_batch,)
         if self.takes_tx:
-            arguments = (event_or_batch, transaction.offer(is_async=self.is_async))
+            arguments = (event_or_batch, transaction.make_tx(is_async=self.is_async))
         keywords: dict[str, Any] = {}
         if payloads is not None:
             arguments, keywords = payloads.bind(arguments)
         try:
             await calling.call("the handler", self.function, threads, self.timeout, *arguments, **keywords)
         finally:
-            transaction.withdraw()
+            transaction.close_tx()
 
     def longest(self, threads: Threads) -> float:
         """Return the most seconds that a call may take, including the wait for a free thread."""

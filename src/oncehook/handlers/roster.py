@@ -22,7 +22,7 @@ from oncehook.model.patterns import Handled, compile_pattern
 from oncehook.model.rows import LiveHandler
 from oncehook.observability import signals
 from oncehook.providers.source import Source
-from oncehook.store.rows import Position, Type
+from oncehook.store.rows import EventType, WindowPosition
 from oncehook.store.store import Store
 
 REFRESH_SECONDS = 1.0
@@ -65,9 +65,9 @@ class Roster:
         self._elsewhere: tuple[tuple[str, str, bool], ...] = ()  # (source, pattern, whether it is a projection)
         self._handled = self._registered = Handled()
         self._next_seen = self._next_resume = float("-inf")
-        self._after: dict[bool, Position | None] = {False: None, True: None}  # by whether receipts have a serial key
+        self._after: dict[bool, WindowPosition | None] = {False: None, True: None}  # by: have a serial key
         self._size = WINDOW
-        self._warned: set[Type] = set()
+        self._warned: set[EventType] = set()
         self._changed = 0  # how many events this refresh has set aside, resumed or ignored
         self._task: asyncio.Task[None] | None = None
 
@@ -146,7 +146,7 @@ class Roster:
         if not self._registered or self.clock.monotonic() < self._next_seen:
             return True
         self._next_seen = self.clock.monotonic() + SEEN_SECONDS
-        return await self.store.roster.seen(self.name)
+        return await self.store.roster.renew(self.name)
 
     def _update(self, live: Iterable[LiveHandler]) -> bool:
         """Store the handlers of the other processes. Returns whether they changed."""
@@ -166,14 +166,14 @@ class Roster:
             types, last, is_full = await self.store.roster.waiting_types(after, self._size, serial=serial)
             unhandled = [type_ for type_ in types if not self.is_handled(*type_)]
             if unhandled and last is not None:
-                counts = await self.store.roster.set_apart(unhandled, after, last, self._size, serial=serial)
+                counts = await self.store.roster.hold_unhandled(unhandled, after, last, self._size, serial=serial)
                 self._changed += counts.total()
                 self._warn(counts)
             self._after[serial] = self._next(after, last, serial) if is_full else None
             if not is_full:
                 return
 
-    def _next(self, after: Position | None, last: Position | None, serial: bool) -> Position | None:
+    def _next(self, after: WindowPosition | None, last: WindowPosition | None, serial: bool) -> WindowPosition | None:
         """Return the position after a full window."""
         if last is None or last != after:
             self._size = WINDOW
@@ -183,7 +183,7 @@ class Roster:
         self._size *= 2  # all are due at the same moment
         return last
 
-    def _warn(self, counts: Mapping[Type, int]) -> None:
+    def _warn(self, counts: Mapping[EventType, int]) -> None:
         """Log each type once."""
         if len(self._warned) > MOST_TYPES:
             self._warned.clear()
@@ -202,7 +202,7 @@ class Roster:
             elif self._ignores(type_[0]):
                 await self._until(deadline, self._ignore_some, type_)
 
-    async def _until(self, deadline: float, change: Callable[[Type], Awaitable[int]], type_: Type) -> None:
+    async def _until(self, deadline: float, change: Callable[[EventType], Awaitable[int]], type_: EventType) -> None:
         """Call `change` for one window after another. After the deadline, the next refresh continues."""
         while self.clock.monotonic() < deadline:
             number = await change(type_)
@@ -211,15 +211,15 @@ class Roster:
                 return
         self._next_resume = float("-inf")
 
-    async def _resume_some(self, type_: Type) -> int:
-        resumed = await self.store.roster.take_up(type_, WINDOW)
+    async def _resume_some(self, type_: EventType) -> int:
+        resumed = await self.store.roster.release_unhandled(type_, WINDOW)
         if resumed:
             self._warned.discard(type_)
             signals.emit("handler_available", source=type_[0], type=type_[1], count=resumed)
             self.announce()
         return resumed
 
-    async def _ignore_some(self, type_: Type) -> int:
+    async def _ignore_some(self, type_: EventType) -> int:
         ignored = await self.store.roster.ignore_unhandled(type_, ignored_because(*type_), IGNORE_SECONDS, WINDOW)
         if ignored:
             signals.emit("unhandled_ignored", source=type_[0], type=type_[1], count=ignored)

@@ -56,7 +56,7 @@ class MetricsExporter:
             counts, lags = await self.store.stats.counts(), await self.store.stats.lags()
             effects, pauses = await self.store.effects.counts(), await self.store.pauses.active()
             unfinished, unhandled = (
-                await self.store.alerts.measure("unfinished", {}),
+                await self.store.alerts.measure("oldest_unfinished", {}),
                 await self.store.roster.unhandled(),
             )
         except Unavailable:

@@ -25,7 +25,7 @@ from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.providers.definition import Provider
 from oncehook.store.operator_protocols import Pruning
-from oncehook.store.rows import Cursor, Cutoffs
+from oncehook.store.rows import Cutoffs, PruneCursor
 from oncehook.store.store import Store
 
 MARGIN = 5 * 86400.0
@@ -116,10 +116,10 @@ async def prune(
     `payloads_from`, payloads of receipts before that time were looked at already.
     """
     pace = Pace(clock)
-    async with store.retention.pruning() as pruning:
+    async with store.retention.start_pruning() as pruning:
         if pruning is None:
             return None
-        await pruning.make_days()
+        await pruning.create_days()
         now = await store.operations.now()
         receipts, payloads = cutoffs(horizons, now)
         done = Pruned()
@@ -150,10 +150,12 @@ async def count_prunable(store: Store, horizons: Iterable[Horizon]) -> Pruned:
     return would
 
 
-Step = Callable[[Cutoffs, Cursor | None, int], Awaitable[tuple[dict[str, int], Cursor | None]]]
+Step = Callable[[Cutoffs, PruneCursor | None, int], Awaitable[tuple[dict[str, int], PruneCursor | None]]]
 
 
-async def _steps(step: Step, before: Cutoffs, cursor: Cursor | None, pace: "Pace") -> AsyncIterator[dict[str, int]]:
+async def _steps(
+    step: Step, before: Cutoffs, cursor: PruneCursor | None, pace: "Pace"
+) -> AsyncIterator[dict[str, int]]:
     while before:
         gone, cursor = await step(before, cursor, STEP)
         yield gone
@@ -172,7 +174,7 @@ async def _prune_effects(pruning: Pruning, before: datetime, pace: "Pace") -> in
 
 
 async def _give_back(pruning: Pruning, pace: "Pace") -> None:
-    while await pruning.give_back():
+    while await pruning.free_space():
         await pace.rest()
 
 
@@ -278,7 +280,7 @@ PAGE = 100
 async def mentioning(store: Store, address: str) -> AsyncIterator[tuple[int, bool]]:
     """Every receipt with a payload, and whether that holds the address."""
     after = 0
-    while page := await store.retention.bodies(after, PAGE):
+    while page := await store.retention.payloads(after, PAGE):
         for row in page:
             yield row.receipt_id, mentions(row.body, address) or mentions(row.headers.encode(), address)
         after = page[-1].receipt_id

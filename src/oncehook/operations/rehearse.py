@@ -24,7 +24,7 @@ from oncehook.model.event import facts_of
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Receipt, StoredPayload
 from oncehook.store.store import Store
-from oncehook.store.transaction import Native, Pick, Transaction
+from oncehook.store.transaction import DriverTransaction, StatementSelector, Transaction
 
 REALLY_MADE = "Calls that a handler makes itself (HTTP, mail, another database) are really made."
 _ENDS_TRANSACTION = re.compile(r"(?:^|;)\s*(?:commit|end|abort|rollback(?!\s+to\b)|prepare\s+transaction)\b", re.I)
@@ -195,7 +195,7 @@ class Watch(Record):
         self._under_way = None
 
 
-class Recording(Native):
+class Recording(DriverTransaction):
     """A handler's transaction that writes down what is run in it, and can only be rolled back."""
 
     def __init__(self, transaction: Transaction, record: Record) -> None:
@@ -209,8 +209,8 @@ class Recording(Native):
     async def connection(self) -> "Recorder":
         return Recorder(await self._transaction.connection(), self._record)
 
-    async def ask(self, pick: Pick, given: str) -> list[Any]:
-        return await self._transaction.ask(pick, given)  # ours, and no statement of the handler's
+    async def run_query(self, select: StatementSelector, parameters: str) -> list[Any]:
+        return await self._transaction.run_query(select, parameters)  # ours, and no statement of the handler's
 
     async def settle(self, settled: Any) -> bool:
         await self.rollback()

@@ -249,7 +249,7 @@ def obstacle(status: State, *, typed: bool, kept: bool) -> str | None:
 
 def as_json(selection: Selection) -> dict[str, Any]:
     """The selection as the audit keeps it: only what was asked for."""
-    asked: dict[str, Any] = {**asdict(selection.wanted), "handled_by": selection.handled_by}
+    asked: dict[str, Any] = {**asdict(selection.filter), "handled_by": selection.handled_by}
     asked |= {name: rfc3339(asked[name]) for name in ("since", "until")}
     if selection.after:
         asked["after"] = selection.after

@@ -29,7 +29,7 @@ from oncehook.observability import signals
 from oncehook.providers.source import Source
 from oncehook.receiver.ack import Response, inline_failed, inline_processed, unavailable
 from oncehook.receiver.claim import Claimer
-from oncehook.store.paused_sources import Paused
+from oncehook.store.paused_sources import PausedSources
 from oncehook.store.store import Store
 
 UNHANDLED_SECONDS = 60
@@ -65,7 +65,7 @@ class Inline:
         self.processor = processor
         self.roster = roster
         self.lease_seconds = lease_seconds
-        self._paused = Paused(store.pauses)
+        self._paused = PausedSources(store.pauses)
         self._running: set[asyncio.Task[Response]] = set()
 
     async def take(self, source: Source, claims: Sequence[Claim], *, batch: bool) -> Response:

@@ -329,7 +329,7 @@ class Runtime:
         """Be able to run handlers in this process: for the worker, for inline sources, and for tests without either."""
         if self.processor is None:
             settings = self.settings
-            self.heartbeat = Heartbeat(self.store.heart(), settings.lease, self.clock)
+            self.heartbeat = Heartbeat(self.store.heartbeat_connection(), settings.lease, self.clock)
             self.heartbeat.start()
             self.processor = Processor(
                 self.store,

@@ -9,7 +9,7 @@ from oncehook.observability import signals
 from oncehook.operations.prune import effect_horizon
 from oncehook.store import make_store
 from oncehook.store.store import Store
-from oncehook.store.transaction import django_writes_apart
+from oncehook.store.transaction import django_has_database
 
 if TYPE_CHECKING:
     from oncehook.runtime import Runtime
@@ -48,5 +48,5 @@ def log_warnings(runtime: "Runtime") -> None:
             signals.emit("unverified_source", source=source.name)
         elif source.waits_for_secret:
             signals.emit("secret_missing", source=source.name)
-    if django_writes_apart() and any(not handler.forwards_to for handler in runtime.handlers):
+    if django_has_database() and any(not handler.forwards_to for handler in runtime.handlers):
         signals.emit("django_orm_not_transactional", detail="use tx, or make what the ORM writes idempotent")

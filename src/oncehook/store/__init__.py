@@ -1,4 +1,4 @@
-"""The database: protocols that the rest of the code uses, and one package per dialect."""
+"""The database: the protocols that other packages use, and one package per dialect."""
 
 from importlib import import_module
 
@@ -11,21 +11,21 @@ from oncehook.store.sqlite.dialect import SQLITE
 from oncehook.store.store import Store
 
 DIALECTS = {"sqlite": SQLITE, "postgresql": POSTGRES, "postgres": POSTGRES}
-"""By the scheme of an address."""
+"""The dialect of each URL scheme that `database` accepts."""
 
 
 def dialect_of(address: str) -> Dialect:
-    """The dialect of a database address. Raises ConfigurationError for an unknown scheme."""
+    """Returns the dialect of a database URL. Raises ConfigurationError for an unknown scheme."""
     scheme = address.partition(":")[0]
     if scheme not in DIALECTS:
         raise ConfigurationError(
-            f"database: {scheme}: is not a database Oncehook knows; use sqlite:///file.db or postgresql://user@host/db"
+            f"database: {scheme}: is not a supported database; use sqlite:///file.db or postgresql://user@host/db"
         )
     return DIALECTS[scheme]
 
 
 def make_store(settings: Settings) -> Store:
-    """The store of `settings.database`, not opened yet."""
+    """Makes the store for `settings.database`. The caller opens it."""
     dialect = dialect_of(settings.database)
     try:
         module = import_module(f"oncehook.store.{dialect.name}.database")

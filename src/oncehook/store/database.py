@@ -1,4 +1,4 @@
-"""The part of a store that differs per database: what another database implements."""
+"""The part of a store that differs per database."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -10,43 +10,43 @@ from oncehook.config.settings import Settings
 from oncehook.store.dialect import Dialect
 from oncehook.store.executor import Executor
 from oncehook.store.operator_protocols import RetentionStore
-from oncehook.store.pauses import Pauses
+from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.protocols import ClaimStore, LeaseStore, SchemaStore, WakeupStore
-from oncehook.store.transaction import Heart, Transaction
+from oncehook.store.transaction import HeartbeatConnection, Transaction
 
 
 @dataclass(slots=True)
 class Process:
-    """What the store knows of the process that uses it."""
+    """Facts about the process that uses the store."""
 
     worker: str = ""
-    """The name of the worker whose handlers use the store, once there is one."""
+    """The name of the worker whose handlers use the store. Empty until a worker starts."""
 
     longest_handler: Callable[[], float] = lambda: 300.0
-    """How many seconds a handler may take, at most."""
+    """Returns the longest timeout of a handler, in seconds."""
 
 
 class NoWakeups:
-    """Implements `WakeupStore` where processes cannot wake each other: workers poll."""
+    """Implements `WakeupStore` for a database without notifications. Workers poll instead."""
 
     is_on = False
 
     async def notify(self) -> None:
-        """Does nothing."""
+        """Do nothing."""
 
     async def listen(self, wake: Callable[[], None]) -> None:
-        """Returns at once."""
+        """Return immediately."""
 
 
 class Connector(Protocol):
-    """What opens connections."""
+    """Opens connections."""
 
     settings: Settings
-    """What it opens them with. A change counts from the next `open`."""
+    """A change takes effect at the next `open`."""
 
 
 class Database(Protocol):
-    """The part of a store that differs per database."""
+    """The operations that each database implements for `Store`."""
 
     dialect: Dialect
     process: Process
@@ -58,34 +58,34 @@ class Database(Protocol):
     wakeups: WakeupStore
 
     @property
-    def handler_turn(self) -> asyncio.Lock | None:
-        """Where handlers' transactions take turns: the lock of a transaction that somebody else begins."""
+    def handler_lock(self) -> asyncio.Lock | None:
+        """The lock that a transaction of the user's own session must hold. None if they can run concurrently."""
 
-    def leases(self, pauses: Pauses) -> LeaseStore:
-        """Leases that skip what is paused."""
+    def leases(self, pauses: SqlPauseStore) -> LeaseStore:
+        """Make the lease store. It skips the sources in `pauses`."""
 
     async def open(self) -> None:
-        """Connect, check that commits are durable, and bring the schema up to date if the settings say so."""
+        """Connect, check that commits are durable, and migrate the schema if `migrate` is "auto"."""
 
     async def close(self) -> None:
-        """Finish what is under way and disconnect."""
+        """Finish the running statements and disconnect."""
 
     async def ping(self) -> None:
-        """Return if a claim could be committed now, and durably, else raise StoreUnavailable."""
+        """Raise StoreUnavailable unless a claim could be committed durably now."""
 
     async def risks(self) -> list[str]:
-        """Sentences about settings and standbys of the database that could cost acked events."""
+        """Return a sentence for each setting or standby of the database with which acked events could be lost."""
 
     def transaction(self) -> Transaction:
-        """A handler's transaction, not begun yet."""
+        """Make a transaction for a handler. It begins at its first use."""
 
-    def heart(self) -> Heart:
-        """A way to extend leases from a thread of its own."""
+    def heartbeat_connection(self) -> HeartbeatConnection:
+        """Make a connection that extends leases from the heartbeat's thread."""
 
 
 @asynccontextmanager
 async def closing_on_error(database: Database) -> AsyncIterator[None]:
-    """Closes a database that could not be opened completely."""
+    """Closes the database if opening it fails."""
     try:
         yield
     except BaseException:

@@ -1,4 +1,4 @@
-"""Reads the rows of either database as structs."""
+"""Converts rows of either database to structs."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 
 def decode(rows: Iterable[Any], kind: type[T]) -> list[T]:
-    """Read rows of either database as a struct or dataclass, by the names of their columns."""
-    moments = _moments(cast(type, kind))
-    return [msgspec.convert(_plain(row, moments), kind, strict=False) for row in rows]
+    """Converts rows to instances of a struct or dataclass, by column name."""
+    datetimes = _datetime_fields(cast(type, kind))
+    return [msgspec.convert(_plain(row, datetimes), kind, strict=False) for row in rows]
 
 
-def _plain(row: Any, moments: frozenset[str]) -> dict[str, Any]:
+def _plain(row: Any, datetimes: frozenset[str]) -> dict[str, Any]:
     return {
-        name: rfc3339(value) if isinstance(value, datetime) and name not in moments else value
+        name: rfc3339(value) if isinstance(value, datetime) and name not in datetimes else value
         for name, value in dict(row).items()
     }
 
 
 @cache
-def _moments(kind: type) -> frozenset[str]:
-    """The fields that are times, not texts."""
+def _datetime_fields(kind: type) -> frozenset[str]:
+    """Returns the fields whose type is datetime. Times for other fields are converted to text."""
     hints = get_type_hints(kind)
     return frozenset(name for name, hint in hints.items() if datetime in (hint, *get_args(hint)))

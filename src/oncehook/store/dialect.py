@@ -1,4 +1,4 @@
-"""What the shared verbs need to know about a database: facts, and how parameters are written in its SQL."""
+"""A database's properties, and how parameters are written in its SQL. The shared store classes use them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -9,40 +9,40 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """One database's facts and notations."""
+    """One database's properties and notations."""
 
     name: str
-    """The folder of its statements below `store/sql/`."""
+    """The folder of its SQL below `store/sql/`."""
 
     title: str
-    """The database's own name, for messages."""
+    """The database's name in messages."""
 
     placeholder: str
-    """The first parameter in a handler's statement."""
+    """How the first parameter is written in a handler's statement."""
 
     single_writer: bool
-    """Whether only one transaction can write at a time, so that more processes process nothing faster."""
+    """Whether only one transaction can write at a time. More worker processes are then no faster."""
 
     earliest: str
     """A text that sorts before every time."""
 
     array: Callable[[Iterable[Any]], str]
-    """Numbers or dates as one parameter."""
+    """Encodes numbers or dates as one parameter."""
 
     texts: Callable[[Iterable[str]], Any]
-    """Texts as one parameter."""
+    """Encodes texts as one parameter."""
 
     time: Callable[[datetime | None], Any]
-    """A time as a parameter."""
+    """Encodes a time as a parameter."""
 
     json: Callable[[Any], str]
-    """A value as JSON that the database can hold."""
+    """Encodes a value as JSON that the database can store."""
 
     file: Callable[[str], Path | None]
-    """The file that an address names. None: a server has the database."""
+    """Returns the database file of a URL, or None if the database is on a server."""
 
     replay: tuple[str, ...]
-    """The statements that replay receipts; the last one returns those that moved."""
+    """The names of the statements that replay receipts. The last one returns the replayed receipts."""
 
     pattern: Callable[[str], str]
-    """A type pattern in the notation of the database's own matching operator."""
+    """Converts a type pattern to the syntax of the database's matching operator."""

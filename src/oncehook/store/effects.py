@@ -1,4 +1,4 @@
-"""Effects and entities: the verbs of the relay, and what a person asks about effects."""
+"""Effects and entities: the operations of the relay, and queries for operators."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from oncehook.store.executor import Executor, Run
 from oncehook.store.rows import EffectTarget
 
 
-class Effects:
+class SqlEffectStore:
     """Implements `EffectStore` on every database."""
 
     def __init__(self, executor: Executor) -> None:
@@ -21,14 +21,14 @@ class Effects:
     async def lease(
         self, limit: int, worker: str, targets: Sequence[EffectTarget], *, rescued: bool = False
     ) -> list[LeasedEffect]:
-        given = {"limit": limit, "worker": worker, "targets": self._dialect.json(targets), "rescued": rescued}
-        rows = await self._executor.write("lease_effects", given)
-        names = LeasedEffect.__struct_fields__  # the columns are in their order
+        parameters = {"limit": limit, "worker": worker, "targets": self._dialect.json(targets), "rescued": rescued}
+        rows = await self._executor.write("lease_effects", parameters)
+        names = LeasedEffect.__struct_fields__  # the columns have the same order
         leased = [LeasedEffect(**dict(zip(names, row, strict=True))) for row in rows]
         return sorted(leased, key=lambda effect: effect.id)
 
     async def settle(self, settled: Sequence[SettledEffect]) -> set[int]:
-        return {row[0] for row in await self._executor.write("settle_effects", {"given": self._dialect.json(settled)})}
+        return {row[0] for row in await self._executor.write("settle_effects", {"input": self._dialect.json(settled)})}
 
     async def expired(self, limit: int, after: int) -> list[model.ExpiredEffect]:
         return decode(
@@ -36,24 +36,24 @@ class Effects:
         )
 
     async def recorded_by(self, scope: str, key: str) -> int | None:
-        rows = await self._executor.read("recorded_effects", {"given": json.dumps([{"scope": scope, "key": key}])})
+        rows = await self._executor.read("existing_effects", {"input": json.dumps([{"scope": scope, "key": key}])})
         return rows[0]["receipt_id"] if rows else None
 
     async def entity(self, scope: str, kind: str, id: str) -> model.EntityState | None:
-        given = json.dumps({"scope": scope, "kind": kind, "id": id})
-        rows = decode(await self._executor.read("entity", {"given": given}), model.EntityState)
+        parameters = json.dumps({"scope": scope, "kind": kind, "id": id})
+        rows = decode(await self._executor.read("entity", {"input": parameters}), model.EntityState)
         return rows[0] if rows else None
 
     async def find(
-        self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
+        self, filter: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
     ) -> list[model.StoredEffect]:
-        given = {name: getattr(wanted, name) for name in EffectFilter.__slots__}
-        given["ids"] = None if wanted.ids is None else self._dialect.array(wanted.ids)
-        given |= {"before": before, "down_to": down_to, "limit": limit}
-        return decode(await self._executor.scan("find_effects", _without_none(given)), model.StoredEffect)
+        parameters = {name: getattr(filter, name) for name in EffectFilter.__slots__}
+        parameters["ids"] = None if filter.ids is None else self._dialect.array(filter.ids)
+        parameters |= {"before": before, "down_to": down_to, "limit": limit}
+        return decode(await self._executor.scan("find_effects", _without_none(parameters)), model.StoredEffect)
 
     async def noops(self, receipt: int) -> list[model.StoredNoop]:
-        return decode(await self._executor.read("noops", {"receipt": receipt}), model.StoredNoop)
+        return decode(await self._executor.read("receipt_noops", {"receipt": receipt}), model.StoredNoop)
 
     async def noop_counts(self) -> list[model.NoopCount]:
         return decode(await self._executor.scan("noop_counts"), model.NoopCount)
@@ -62,15 +62,17 @@ class Effects:
         return {row["status"]: row["effects"] for row in await self._executor.scan("effect_counts")}
 
     async def bounded_counts(self, most: int) -> dict[str, int]:
-        return {row["status"]: row["effects"] for row in await self._executor.scan("effect_standing", {"most": most})}
+        return {
+            row["status"]: row["effects"] for row in await self._executor.scan("bounded_effect_counts", {"most": most})
+        }
 
-    async def count_failed(self, wanted: EffectFilter) -> tuple[int, int]:
-        given = _without_none({"source": wanted.source, "target": wanted.target})
-        row = (await self._executor.scan("failed_effects", given))[0]
+    async def count_failed(self, filter: EffectFilter) -> tuple[int, int]:
+        parameters = _without_none({"source": filter.source, "target": filter.target})
+        row = (await self._executor.scan("failed_effect_totals", parameters))[0]
         return row["replayable"], row["erased"]
 
     async def waiting(self) -> list[model.WaitingEffects]:
-        return decode(await self._executor.scan("effects_waiting"), model.WaitingEffects)
+        return decode(await self._executor.scan("waiting_effects"), model.WaitingEffects)
 
     async def replay(self, ids: Sequence[int], actor: str) -> list[int]:
         async def move(run: Run) -> list[int]:
@@ -83,5 +85,5 @@ class Effects:
         return await self._executor.transaction(move)
 
 
-def _without_none(given: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in given.items() if value is not None}
+def _without_none(parameters: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in parameters.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The statements about email and entities, read or run in a transaction of their own."""
+"""Queries about email and entities, and the transactions of changes by operators."""
 
 import asyncio
 import json
@@ -12,26 +12,26 @@ from oncehook.store.transaction import Transaction
 T = TypeVar("T")
 
 
-class Email:
+class SqlEmailStore:
     """Implements `EmailStore` on every database."""
 
     def __init__(self, executor: Executor, begin: Callable[[], Transaction]) -> None:
         self._executor = executor
         self._begin = begin
 
-    async def query(self, name: str, given: Any, kind: type[T]) -> list[T]:
-        return decode(await self._executor.read(name, {"given": json.dumps(given)}), kind)
+    async def query(self, name: str, parameters: Any, kind: type[T]) -> list[T]:
+        return decode(await self._executor.read(name, {"input": json.dumps(parameters)}), kind)
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         transaction = self._begin()
         try:
-            done = await work(transaction)
+            result = await work(transaction)
             if transaction.used:
                 await transaction.settle([])
         except BaseException as error:
             await asyncio.shield(transaction.rollback())
-            unavailable = self._executor.unavailable(error)
+            unavailable = self._executor.as_unavailable(error)
             if unavailable is not None:
                 raise unavailable from error
             raise
-        return done
+        return result

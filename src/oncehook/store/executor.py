@@ -1,6 +1,6 @@
-"""How the shared verbs run their statements. Each database implements `Executor` once.
+"""How the shared store classes run their statements. Each database implements `Executor`.
 
-A statement is named, not written out: its SQL is in `store/sql/<dialect>/` under the same name for every database.
+Statements are run by name. Their SQL is in `store/sql/<dialect>/`, under the same names for every database.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -10,42 +10,42 @@ from oncehook.model.errors import StoreUnavailable
 from oncehook.store.dialect import Dialect
 
 T = TypeVar("T")
-NOTHING: Mapping[str, Any] = {}
+NO_PARAMETERS: Mapping[str, Any] = {}
 
 Run = Callable[[str, Mapping[str, Any]], Awaitable[list[Any]]]
 """Runs a named statement inside a transaction and returns its rows."""
 
 Work = Callable[[Run], Coroutine[Any, Any, T]]
-"""The statements of one transaction. It may await `run`, and nothing else."""
+"""Runs the statements of one transaction. It must await nothing but `run`."""
 
 
 class Executor(Protocol):
-    """Runs statements. Rows can be read by position and by column name. Errors are StoreUnavailable or RowRefused."""
+    """Runs statements. Rows can be read by position or column name. Raises StoreUnavailable or RowRefused."""
 
     dialect: Dialect
 
-    async def read(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
-        """Return the rows of a statement that only reads."""
+    async def read(self, name: str, parameters: Mapping[str, Any] = NO_PARAMETERS) -> list[Any]:
+        """Run a statement that only reads, and return its rows."""
 
-    async def scan(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
-        """Same as `read`, for a statement that may visit a whole table and take minutes."""
+    async def scan(self, name: str, parameters: Mapping[str, Any] = NO_PARAMETERS) -> list[Any]:
+        """Same as `read`, with a long timeout: for statements that may read a whole table."""
 
-    async def write(self, name: str, given: Mapping[str, Any] = NOTHING) -> list[Any]:
+    async def write(self, name: str, parameters: Mapping[str, Any] = NO_PARAMETERS) -> list[Any]:
         """Run one statement, commit it, and return its rows."""
 
     async def transaction(self, work: Work[T]) -> T:
-        """Run `work` in a transaction: when this returns, all its statements are committed. If it raises, none is."""
+        """Run `work` in a transaction and commit it. If `work` raises, roll back."""
 
-    def unavailable(self, error: BaseException) -> StoreUnavailable | None:
-        """What a driver's error means to callers, or None if it is not a driver's error."""
+    def as_unavailable(self, error: BaseException) -> StoreUnavailable | None:
+        """Convert an error of the driver to StoreUnavailable. Returns None for any other error."""
 
 
 def drive(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine to its end in this thread, without an event loop. It must not wait for anything."""
+    """Run a coroutine to its end in this thread, without an event loop. The coroutine must not suspend."""
     try:
         coroutine.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
     coroutine.close()
-    raise RuntimeError("a transaction may await its own statements only")
+    raise RuntimeError("a transaction may only await its own statements")

@@ -1,6 +1,6 @@
-"""Leases: which receipts a worker takes, and how attempts end.
+"""Leases: which receipts a worker leases, and how attempts are settled.
 
-Receipts without a serial key are taken in the order in which they are due, those with one key by key.
+Receipts without a serial key are leased in the order in which they are due, receipts with a serial key by key.
 """
 
 from abc import ABC, abstractmethod
@@ -17,22 +17,22 @@ from oncehook.model.patterns import Handled
 from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run, Work
-from oncehook.store.pauses import Pauses, handled_parameters
-from oncehook.store.serial import Rounds, told_of
+from oncehook.store.pauses import SqlPauseStore, handled_parameters
+from oncehook.store.serial import KeyRotation, keys_json
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
 
 
-class Leases(ABC):
-    """Implements `LeaseStore`; what one lease has in one transaction differs per database."""
+class SqlLeaseStore(ABC):
+    """Implements the part of `LeaseStore` that both databases share."""
 
-    def __init__(self, executor: Executor, pauses: Pauses, clock: Clock) -> None:
+    def __init__(self, executor: Executor, pauses: SqlPauseStore, clock: Clock) -> None:
         self._executor = executor
         self._dialect = executor.dialect
         self._pauses = pauses
         self._backlog = pauses.backlog
-        self._rounds = Rounds(clock)
+        self._rotation = KeyRotation(clock)
 
     @abstractmethod
     async def settle(self, settled: Sequence[Settled]) -> set[int]: ...
@@ -41,22 +41,23 @@ class Leases(ABC):
     async def end_sessions(self, worker: str) -> int: ...
 
     @abstractmethod
-    async def _together(self, work: Work[T]) -> T:
-        """Run the statements of one lease."""
+    async def _run_statements(self, work: Work[T]) -> T:
+        """Run the statements of one `take`: in one transaction, or each in its own."""
 
     @abstractmethod
-    async def _heads(self, run: Run, given: dict[str, Any]) -> list[Any]:
-        """The receipts that could be leased of some serial keys."""
+    async def _lease_heads(self, run: Run, parameters: dict[str, Any]) -> list[Any]:
+        """Lease the first receipts of some serial keys."""
 
     @abstractmethod
-    def _leased(self, rows: Sequence[Any]) -> list[Leased]: ...
+    def _to_leased(self, rows: Sequence[Any]) -> list[Leased]:
+        """Convert the rows of a lease."""
 
     async def take(
         self, limit: int, seconds: float, worker: str, *,
         rescued: bool = False, skip_failed: Collection[str] = (), handled: Handled | None = None,
     ) -> list[Leased]:  # fmt: skip
         await self._pauses.refresh(handled)
-        given = {
+        parameters = {
             "seconds": seconds,
             "worker": worker,
             "rescued": rescued,
@@ -64,31 +65,32 @@ class Leases(ABC):
             "skip_failed": self._dialect.texts(sorted(skip_failed)),
             **handled_parameters(self._dialect, handled),
         }
-        return await self._together(partial(self._take, limit, given))
+        return await self._run_statements(partial(self._take, limit, parameters))
 
-    async def _take(self, limit: int, given: dict[str, Any], run: Run) -> list[Leased]:
-        share = self._rounds.share(limit)
-        leased = await self._take_serial(run, share, given) if share else []
+    async def _take(self, limit: int, parameters: dict[str, Any], run: Run) -> list[Leased]:
+        share = self._rotation.share(limit)
+        leased = await self._take_serial(run, share, parameters) if share else []
         if len(leased) < limit:
-            leased += self._leased(await run("lease", {**given, "limit": limit - len(leased)}))
+            leased += self._to_leased(await run("lease", {**parameters, "limit": limit - len(leased)}))
         if len(leased) < limit:
-            leased += await self._take_serial(run, limit - len(leased), given)
+            leased += await self._take_serial(run, limit - len(leased), parameters)
         return leased
 
-    async def _take_serial(self, run: Run, limit: int, given: dict[str, Any]) -> list[Leased]:
-        look = self._rounds.begin()
-        while look.goes_on(limit):
-            source, key = self._backlog.past(self._rounds.after)
-            wanted = look.keys_wanted(limit)
-            rows = await run("serial_keys", {"source": source, "key": key, "most": wanted})
+    async def _take_serial(self, run: Run, limit: int, parameters: dict[str, Any]) -> list[Leased]:
+        scan = self._rotation.begin()
+        while scan.is_unfinished(limit):
+            source, key = self._backlog.skip_source(self._rotation.after)
+            size = scan.batch_size(limit)
+            rows = await run("serial_keys", {"source": source, "key": key, "most": size})
             keys = [(row["source"], row["key"]) for row in rows]
-            room = {**given, "limit": limit - len(look.leased), "keys": told_of(keys, self._backlog.may_lease)}
-            look.passed(keys, wanted, self._leased(await self._heads(run, room)) if keys else [], limit)
-        return look.leased
+            heads = {**parameters, "limit": limit - len(scan.leased), "keys": keys_json(keys, self._backlog.may_lease)}
+            leased = self._to_leased(await self._lease_heads(run, heads)) if keys else []
+            scan.advance(keys, size, leased, limit)
+        return scan.leased
 
     async def take_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
-        given = {"receipt": receipt, "seconds": seconds, "worker": worker}
-        leased = self._leased(await self._executor.write("lease_one", given))
+        parameters = {"receipt": receipt, "seconds": seconds, "worker": worker}
+        leased = self._to_leased(await self._executor.write("lease_one", parameters))
         return leased[0] if leased else None
 
     async def abandon_inline(self, reason: str) -> list[AbandonedReceipt]:
@@ -98,8 +100,8 @@ class Leases(ABC):
         return len(await self._executor.write("release", {"held": held_json(held), "after": after}))
 
     async def release_strays(self, worker: str, held: Collection[int]) -> int:
-        given = {"worker": worker, "held": self._dialect.array(held)}
-        return len(await self._executor.write("release_strays", given))
+        parameters = {"worker": worker, "held": self._dialect.array(held)}
+        return len(await self._executor.write("release_strays", parameters))
 
     async def expired(self, limit: int, after: int) -> list[ExpiredReceipt]:
         return decode(await self._executor.read("expired", {"limit": limit, "after": after}), ExpiredReceipt)
@@ -110,11 +112,12 @@ class Leases(ABC):
         return due
 
 
-def by_name(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Rows as the arguments of a struct. Interned names are found by identity, which is faster."""
+def as_dicts(rows: Sequence[Any]) -> list[dict[str, Any]]:
+    """Converts rows to arguments of a struct. Interned names are compared by identity, which is faster."""
     names = [intern(name) for name in rows[0].keys()] if rows else []  # noqa: SIM118 - a row iterates over values
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def held_json(held: Sequence[Held]) -> str:
+    """Encodes leases for a statement."""
     return _encode([{"receipt": receipt, "lease": lease} for receipt, lease in held]).decode()

@@ -1,4 +1,4 @@
-"""What operators do: replays, retries, and the audit of both."""
+"""Operations of people: replays, retries, and the audit log."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from oncehook.store.rows import Selection
 NO_LIMIT = 2**62
 
 
-class Operations:
+class SqlOperationStore:
     """Implements `OperationStore` on every database."""
 
     def __init__(self, executor: Executor) -> None:
@@ -26,13 +26,13 @@ class Operations:
         return decode(await self._executor.read("replay_now"), Time)[0].now
 
     async def select(self, selection: Selection, *, after: int, limit: int) -> list[tuple[Receipt, bool]]:
-        given = self._parameters(selection) | {"after": after, "limit": limit}
-        rows = await self._executor.scan("replay_page", given)
+        parameters = self._parameters(selection) | {"after": after, "limit": limit}
+        rows = await self._executor.scan("replay_page", parameters)
         return [(receipt, bool(row["kept"])) for receipt, row in zip(decode(rows, Receipt), rows, strict=True)]
 
     async def count(self, selection: Selection) -> list[SelectedCount]:
-        given = self._parameters(selection) | {"after": selection.after, "limit": NO_LIMIT}
-        return decode(await self._executor.scan("replay_counts", given), SelectedCount)
+        parameters = self._parameters(selection) | {"after": selection.after, "limit": NO_LIMIT}
+        return decode(await self._executor.scan("replay_counts", parameters), SelectedCount)
 
     async def replay(
         self, receipts: Sequence[int], actor: str, detail: dict[str, Any], *, action: str = "replay"
@@ -45,13 +45,13 @@ class Operations:
     async def _move(
         self, statements: Sequence[str], receipts: Sequence[int], actor: str, action: str, detail: dict[str, Any]
     ) -> list[int]:
-        """Run the statements, the last of which returns the receipts that moved, and record the actor."""
-        given = {"receipts": self._dialect.array(receipts)}
+        """Runs the statements and audits the actor. The last statement returns the receipts that were changed."""
+        parameters = {"receipts": self._dialect.array(receipts)}
 
         async def work(run: Run) -> list[int]:
             for name in statements[:-1]:
-                await run(name, given)
-            moved = sorted(row[0] for row in await run(statements[-1], given))
+                await run(name, parameters)
+            moved = sorted(row[0] for row in await run(statements[-1], parameters))
             if moved:
                 recorded = json.dumps({**detail, "count": len(moved), "receipts": moved})
                 await run("audit", {"actor": actor, "action": action, "detail": recorded})
@@ -60,7 +60,7 @@ class Operations:
         return await self._executor.transaction(work)
 
     async def replays(self, receipt: int) -> list[ReplayEntry]:
-        return decode(await self._executor.scan("audited_replays", {"receipt": receipt}), ReplayEntry)
+        return decode(await self._executor.scan("receipt_replays", {"receipt": receipt}), ReplayEntry)
 
     async def run_outcomes(self, run: str) -> dict[str, int]:
         return {row["status"]: row["receipts"] for row in await self._executor.scan("run_outcomes", {"run": run})}
@@ -69,19 +69,19 @@ class Operations:
         await self._executor.write("audit", {"actor": actor, "action": action, "detail": json.dumps(detail)})
 
     async def audited(self, *, before: int | None, limit: int) -> list[AuditEntry]:
-        given = {"limit": limit} | ({} if before is None else {"before": before})
-        rows = await self._executor.read("audited", given)
+        parameters = {"limit": limit} | ({} if before is None else {"before": before})
+        rows = await self._executor.read("audit_entries", parameters)
         return decode([{**dict(row), "detail": json.loads(row["detail"])} for row in rows], AuditEntry)
 
     async def audited_run(self, run: str) -> list[AuditedRun]:
-        return decode(await self._executor.read("audited_run", {"run": run}), AuditedRun)
+        return decode(await self._executor.read("run_entries", {"run": run}), AuditedRun)
 
     def _parameters(self, selection: Selection) -> dict[str, Any]:
-        given = filter_parameters(self._dialect, selection.wanted)
+        parameters = filter_parameters(self._dialect, selection.filter)
         if selection.receipts is not None:
-            given["receipts"] = self._dialect.array(selection.receipts)
+            parameters["receipts"] = self._dialect.array(selection.receipts)
         if selection.handled_by is not None:
-            given["handled_by"] = selection.handled_by
+            parameters["handled_by"] = selection.handled_by
         if selection.horizon is not None:
-            given["horizon"] = self._dialect.time(selection.horizon)
-        return given
+            parameters["horizon"] = self._dialect.time(selection.horizon)
+        return parameters

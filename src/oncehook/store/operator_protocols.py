@@ -1,4 +1,4 @@
-"""What operators ask of a database: the protocols behind the CLI, the pages, the API and alerts."""
+"""Protocols that a database implements for operators: for the CLI, the dashboard, the API and alerts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -25,205 +25,226 @@ from oncehook.model.rows import (
     StoredDuplicate,
     StoredRejection,
 )
-from oncehook.store.rows import Cursor, Cutoffs, Place, Selection
+from oncehook.store.rows import Cutoffs, PruneCursor, ReceiptPosition, Selection
 
 T = TypeVar("T")
 
 
 class Pruning(Protocol):
-    """The turn to prune. Every verb is short, changes finished receipts only, and may be repeated after a crash."""
+    """The lock to prune. Every method is short, changes finished receipts only, and may be repeated after a crash."""
 
-    async def make_days(self) -> None:
-        """Have a place for the payloads of every day of the coming week."""
+    async def create_days(self) -> None:
+        """Create the partitions for the payloads of the coming week."""
 
     async def drop_days(self, payloads: Cutoffs) -> list[str]:
-        """Drop whole days of payloads in which nothing has to stay; return which. Never makes a claim wait."""
+        """Drop the days of payloads that are no longer needed, and return their names. Never makes a claim wait."""
 
     async def prune_payloads(
-        self, before: Cutoffs, after: Cursor | None, limit: int
-    ) -> tuple[dict[str, int], Cursor | None]:
-        """Look at the next `limit` receipts and delete their payloads: how many per source, and where to go on."""
+        self, before: Cutoffs, after: PruneCursor | None, limit: int
+    ) -> tuple[dict[str, int], PruneCursor | None]:
+        """Delete the payloads of the next `limit` old receipts. Returns the number per source, and the next cursor."""
 
     async def prune_receipts(
-        self, before: Cutoffs, after: Cursor | None, limit: int
-    ) -> tuple[dict[str, int], Cursor | None]:
-        """The same for receipts with all that belongs to them."""
+        self, before: Cutoffs, after: PruneCursor | None, limit: int
+    ) -> tuple[dict[str, int], PruneCursor | None]:
+        """Delete the next `limit` old receipts with all their rows. Returns the same as `prune_payloads`."""
 
     async def clear_effects(self, before: Cutoffs, limit: int) -> int:
-        """Take the arguments from up to `limit` effects that were done before their source's cutoff; how many."""
+        """Clear the arguments of up to `limit` effects that were done before the cutoff. Returns how many."""
 
     async def prune_effects(self, before: datetime, limit: int) -> int:
-        """Delete up to `limit` effects, with their keys, that were done before then; how many."""
+        """Delete up to `limit` effects that were done before `before`, with their keys. Returns how many."""
 
-    async def give_back(self) -> bool:
-        """Give some of the free space back to the disk; whether there is more."""
+    async def free_space(self) -> bool:
+        """Return some free space to the file system. Returns whether more can be freed."""
 
 
 class ReceiptStore(Protocol):
-    """Receipts as people look at them."""
+    """Receipts, as shown to people."""
 
     async def find(
-        self, wanted: Filter, *, limit: int, before: Place | None = None, down_to: Place | None = None
+        self,
+        filter: Filter,
+        *,
+        limit: int,
+        before: ReceiptPosition | None = None,
+        down_to: ReceiptPosition | None = None,
     ) -> list[Receipt]:
-        """Receipts that match, newest first: older than `before`, and none older than `down_to`."""
+        """Return matching receipts, newest first: those older than `before` and not older than `down_to`."""
 
     async def by_event_id(self, event_id: str, *, limit: int) -> list[Receipt]:
-        """Receipts of a sender's id in any source, by the unique key, however many receipts there are."""
+        """Return the receipts with a sender's event id, in all sources. Uses the unique index."""
 
-    async def window_end(self, wanted: Filter, *, before: Place | None, size: int) -> Place | None:
-        """Where the next `size` receipts of `wanted`'s time end, whatever they are; None if there are fewer."""
+    async def window_end(self, filter: Filter, *, before: ReceiptPosition | None, size: int) -> ReceiptPosition | None:
+        """Return the position of the last of the next `size` receipts, or None if there are fewer.
+
+        Of `filter`, only the times count.
+        """
 
     async def get(self, receipt: int) -> Receipt | None:
-        """One receipt."""
+        """Return one receipt, or None."""
 
     async def payload(self, receipt: int) -> StoredPayload | None:
-        """What arrived, or None if it was pruned or never there."""
+        """Return the payload of a receipt, or None if it was pruned or never existed."""
 
     async def duplicates(self, receipt: int) -> list[StoredDuplicate]:
-        """The noted duplicates of a receipt, oldest first."""
+        """Return the recorded duplicates of a receipt, oldest first."""
 
     async def attempts(self, receipt: int) -> list[StoredAttempt]:
-        """Every attempt at a receipt, oldest first."""
+        """Return all attempts at a receipt, oldest first."""
 
     async def sources(self) -> list[str]:
-        """The sources that receipts are of, configured or not any more; by steps through the unique key."""
+        """Return the sources that have receipts, configured or not. Steps through the unique index."""
 
 
 class OperationStore(Protocol):
-    """What operators do, and the record of it."""
+    """Operations of people, and their audit log."""
 
     async def now(self) -> datetime:
-        """The database's time."""
+        """Return the database's time."""
 
     async def select(self, selection: Selection, *, after: int, limit: int) -> list[tuple[Receipt, bool]]:
-        """Receipts that are selected, by id above `after`, and whether each one's payload is still there."""
+        """Return the selected receipts with an id above `after`, each with whether its payload still exists."""
 
     async def count(self, selection: Selection) -> list[SelectedCount]:
-        """How many are selected, by status, whether they have a type, and whether their payload is still there."""
+        """Count the selected receipts by status, by whether they have a type, and by whether the payload exists."""
 
     async def replay(
         self, receipts: Sequence[int], actor: str, detail: dict[str, Any], *, action: str = "replay"
     ) -> list[int]:
-        """Move finished receipts back to `received` and record who did, in one transaction; returns those that moved.
+        """Set finished receipts to `received` and audit the actor, in one transaction. Returns the changed receipts.
 
-        One in another state, without a type or without its payload is left as it is.
+        Receipts in another state, without a type or without a payload are not changed.
         """
 
     async def retry_now(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
-        """Make waiting retries due now and record who asked, in one transaction; returns those that were waiting.
+        """Make waiting retries due now and audit the actor, in one transaction. Returns the changed receipts.
 
-        An inline receipt is left as it is: its provider delivers it again.
+        Inline receipts are not changed: their provider delivers them again.
         """
 
     async def replays(self, receipt: int) -> list[ReplayEntry]:
-        """When and by whom a receipt was replayed, oldest first."""
+        """Return the time and actor of each replay of a receipt, oldest first."""
 
     async def run_outcomes(self, run: str) -> dict[str, int]:
-        """How many of the receipts that a replay moved are in which state now."""
+        """Count the receipts that a replay moved, by their current status."""
 
     async def audit(self, actor: str, action: str, detail: dict[str, Any]) -> None:
-        """Record what somebody did."""
+        """Add an entry to the audit log."""
 
     async def audited(self, *, before: int | None, limit: int) -> list[AuditEntry]:
-        """What people did, newest first; `before` is the id of the last one of a page."""
+        """Return entries of the audit log, newest first, with ids below `before`."""
 
     async def audited_run(self, run: str) -> list[AuditedRun]:
-        """What the audit has of a replay that was started as `run`: a row per action, with how many it moved."""
+        """Return the audit entries of a replay, one row for each action, with the number of receipts it moved."""
 
 
 class StatStore(Protocol):
-    """Numbers for operators."""
+    """Statistics for operators."""
 
     async def counts(self) -> list[ReceiptCount]:
-        """Per source and status: how many receipts."""
+        """Count receipts by source and status."""
 
     async def duplicate_counts(self) -> list[DuplicateCount]:
-        """Per source: how many noted duplicates, and how many of them with another body."""
+        """Count recorded duplicates by source, and those among them with another body."""
 
     async def dead_letters(self, limit: int) -> list[DeadLetters]:
-        """Dead letters by source, handler and error: how many, the first and last time, and one of them."""
+        """Group dead letters by source, handler and error: their number, first and last time, and the last receipt."""
 
     async def lags(self) -> dict[str, float]:
-        """Per source with work waiting: for how many seconds the oldest has been due (negative: not due yet)."""
+        """Return, for each source with waiting events, the seconds since the oldest was due (negative: not due yet)."""
 
     async def rates(self, since: datetime, seconds: int) -> list[Rate]:
-        """The number of each series, source and bucket of that many seconds."""
+        """Count events of each series and source in buckets of `seconds`."""
 
-    async def standing(self, most: int) -> SourceTotals:
-        """Waiting events and dead letters up to `most`, and the newest arrival among the newest `most`: by source."""
+    async def source_totals(self, most: int) -> SourceTotals:
+        """Return, by source, the waiting events, the dead letters and the newest arrival.
 
-    async def pulse(self) -> str:
-        """A text that changes whenever something was received, attempted, noted or done."""
+        Each is read from up to `most` rows.
+        """
+
+    async def change_token(self) -> str:
+        """Return a text that changes whenever an event is received, attempted, recorded as a duplicate or settled."""
 
 
 class RetentionStore(Protocol):
-    """Deleting what is old, and erasing what somebody asks to have forgotten."""
+    """Deletion of old data, and erasure on request."""
 
     async def prunable(self, receipts: Cutoffs, payloads: Cutoffs) -> list[Prunable]:
-        """Per source: how many finished receipts, and how many payloads of such, are older than its cutoff."""
+        """Count, by source, the finished receipts and the payloads that are older than their cutoff."""
 
-    def pruning(self) -> AbstractAsyncContextManager[Pruning | None]:
-        """The turn to prune, which one process at a time has; None if another has it."""
+    def start_pruning(self) -> AbstractAsyncContextManager[Pruning | None]:
+        """Acquire the lock to prune, which one process has at a time. None if another process has it."""
 
-    async def bodies(self, after: int, limit: int) -> list[StoredBody]:
-        """Payloads, by receipt above `after`."""
+    async def payloads(self, after: int, limit: int) -> list[StoredBody]:
+        """Return the payloads of receipts with an id above `after`, in the order of ids."""
 
-    async def about_object(self, object_id: str) -> list[int]:
-        """The receipts of an object whose payloads are still there."""
+    async def with_object(self, object_id: str) -> list[int]:
+        """Return the receipts of an object whose payloads still exist."""
 
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
-        """Erase the payloads of `receipts`, and `text` where else they hold it; note who did; return how many went."""
+        """Erase the payloads of `receipts`, and `text` in their other columns. Audits the actor.
+
+        Returns the number of erased payloads.
+        """
 
 
 class RejectionStore(Protocol):
-    """Samples of rejected requests, and which secrets verify."""
+    """Samples of rejected requests, and uses of secrets."""
 
     async def keep(self, rejection: Rejection) -> None:
-        """Keep a sample of a rejected request, and of its source no more than REJECTIONS_KEPT."""
+        """Store a sample of a rejected request, and delete all but the newest MAX_REJECTIONS of its source."""
 
     async def find(self, source: str | None = None, *, limit: int = 20) -> list[StoredRejection]:
-        """The kept samples, newest first."""
+        """Return the stored samples, newest first."""
 
     async def note_secrets(self, used: Mapping[tuple[str, str], int]) -> None:
-        """Add how often each (source, mark of a secret) has verified a delivery just now."""
+        """Add to the number of deliveries that each (source, digest of a secret) has verified."""
 
     async def secrets_used(self) -> list[SecretUse]:
-        """Per source and mark: how often it has verified, first and last when; and the database's time."""
+        """Return, for each source and secret, its number of uses, the first and last use, and the database's time."""
 
 
 class AlertStore(Protocol):
-    """Incidents, and what is sent to targets."""
+    """Incidents and the notifications of alert targets."""
 
     async def note_rejections(self, rejected: Mapping[tuple[str, str], int]) -> None:
-        """Add how many deliveries of each (source, reason) were rejected just now, to the current minute."""
+        """Add to the number of rejected deliveries of each (source, reason) in the current minute."""
 
     async def note_acks(self, acked: Mapping[tuple[str, int], int]) -> None:
-        """Add how many deliveries of each (source, bucket of latencies) were acked, to the current minute."""
+        """Add to the number of acked deliveries of each (source, latency bucket) in the current minute."""
 
-    async def measure(self, name: str, given: Mapping[str, Any]) -> list[RuleMeasurement]:
-        """The rows of one of the statements that rules measure by."""
+    async def measure(self, name: str, parameters: Mapping[str, Any]) -> list[RuleMeasurement]:
+        """Run one of the queries by which rules are measured."""
 
-    async def take_turn(self, name: str, every: float) -> int | None:
-        """Take a turn that comes once in `every` seconds for all processes: its number, or None if it was taken."""
+    async def become_leader(self, name: str, every: float) -> int | None:
+        """Become the leader of a task that one process does every `every` seconds.
+
+        Returns the fencing counter, or None if another process became the leader within that time.
+        """
 
     async def record(
-        self, turn: tuple[str, int], firing: Sequence[Mapping[str, Any]], *,
+        self, leadership: tuple[str, int], firing: Sequence[Mapping[str, Any]], *,
         targets: Iterable[str], recover_after: float, remind: float | None,
     ) -> IncidentChanges | None:  # fmt: skip
-        """Open an incident for what fires and has none, recover those that were below for long enough, and record what
-        each target is to be told, in one transaction; None if the turn is another's by now, and nothing was done."""
+        """Open incidents for the rules that fire, close those that have recovered, and queue the notifications.
+
+        `leadership` is the task and the fencing counter of `become_leader`. All changes are in one transaction. Returns
+        None, and changes nothing, if another process has become the leader.
+        """
 
     async def lease(self, limit: int, worker: str, targets: Sequence[TargetLease]) -> list[LeasedAlert]:
-        """Take up to `limit` alerts that are due, or whose lease ran out: attempt counted, fence raised.
+        """Lease up to `limit` notifications that are due or whose lease has expired.
 
-        A recovery is due only once its target was told of the beginning.
+        The attempts and the fencing counter of each increase by one. A recovery is due only after its target has
+        received the opening.
         """
 
     async def settle(self, settled: SettledAlert) -> bool:
-        """End an attempt to send an alert; False if its lease was lost."""
+        """End an attempt to send a notification. Returns False if its lease was lost."""
 
     async def incidents(self, limit: int) -> list[Incident]:
-        """The open incidents, newest first, each with its alerts."""
+        """Return the open incidents, newest first, each with its notifications."""
 
     async def prune(self, incidents: float, rejections: float, acks: float) -> None:
-        """Delete incidents that recovered that many seconds ago, and counts of rejections and acks of that age."""
+        """Delete recovered incidents, rejection counts and ack counts that are older than these numbers of seconds."""

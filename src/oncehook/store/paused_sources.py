@@ -1,27 +1,28 @@
-"""Pausing a source: its events are accepted and acked, and wait; nobody works on them until it is resumed.
+"""Paused sources, as one process knows them.
 
-The database has which sources are paused, and the statement that leases leaves them out, in every process and after a
-restart. What a worker holds and has not started goes back within a second; what runs ends.
+The receiver accepts and acks the events of a paused source, and no worker leases them until the source is resumed. The
+pauses are in the database, so they hold in every process and after a restart. A worker releases the receipts of a newly
+paused source that it has not started within a second. Running handlers finish.
 """
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.store.protocols import PauseStore
 
-FRESH = 1.0
-"""Seconds for which an answer is as good as a new one."""
+MAX_AGE = 1.0
+"""For how many seconds the paused sources are cached."""
 
 
-class Paused:
-    """The paused sources, asked for once a second at most."""
+class PausedSources:
+    """The paused sources, queried at most once a second."""
 
     def __init__(self, pauses: PauseStore, clock: Clock = SYSTEM) -> None:
         self.pauses = pauses
         self.clock = clock
         self._sources: frozenset[str] = frozenset()
-        self._asked = float("-inf")
+        self._queried_at = float("-inf")
 
     async def sources(self) -> frozenset[str]:
-        if self.clock.monotonic() - self._asked >= FRESH:
+        if self.clock.monotonic() - self._queried_at >= MAX_AGE:
             self._sources = frozenset(row.source for row in await self.pauses.active())
-            self._asked = self.clock.monotonic()
+            self._queried_at = self.clock.monotonic()
         return self._sources

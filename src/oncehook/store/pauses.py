@@ -1,4 +1,4 @@
-"""Paused sources: the verbs, and what a worker keeps of them to lease past a paused backlog."""
+"""Pauses of sources, and the backlog that a worker must skip."""
 
 import json
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from oncehook.store.decode import decode
 from oncehook.store.dialect import Dialect
 from oncehook.store.executor import Executor, Run
 
-ENDS_ITSELF = "oncehook"
-"""The actor that is recorded when a pause reaches its end."""
+AUTOMATIC = "oncehook"
+"""The actor in the audit log when a pause ends by its time."""
 
 
-class Pauses:
+class SqlPauseStore:
     """Implements `PauseStore` on every database."""
 
     def __init__(self, executor: Executor, clock: Clock) -> None:
@@ -24,9 +24,11 @@ class Pauses:
         self.backlog = Backlog(clock, executor.dialect.earliest)
 
     async def pause(self, source: str, actor: str, *, reason: str | None = None, seconds: float | None = None) -> bool:
-        given = {"source": source, "actor": actor, "reason": reason, "seconds": seconds}
+        parameters = {"source": source, "actor": actor, "reason": reason, "seconds": seconds}
         detail = {"source": source, "reason": reason, "seconds": seconds}
-        return await self._change("pause", given, {name: value for name, value in detail.items() if value is not None})
+        return await self._change(
+            "pause", parameters, {name: value for name, value in detail.items() if value is not None}
+        )
 
     async def resume(self, source: str, actor: str) -> bool:
         return await self._change("resume", {"source": source, "actor": actor}, {"source": source})
@@ -35,41 +37,41 @@ class Pauses:
         return decode(await self._executor.read("pauses"), Pause)
 
     async def refresh(self, handled: Handled | None) -> None:
-        """Bring the backlog's cursor up to date, at most once a second."""
+        """Refreshes the backlog, at most once a second."""
 
         async def window(after: str, size: int) -> DueWindow:
-            given = {"after": after, "size": size, **handled_parameters(self._executor.dialect, handled)}
-            return decode(await self._executor.read("due_window", given), DueWindow)[0]
+            parameters = {"after": after, "size": size, **handled_parameters(self._executor.dialect, handled)}
+            return decode(await self._executor.read("due_window", parameters), DueWindow)[0]
 
         await self.backlog.refresh(self._sources, window, handled)
 
-    async def _change(self, name: str, given: Mapping[str, Any], detail: dict[str, Any]) -> bool:
+    async def _change(self, name: str, parameters: Mapping[str, Any], detail: dict[str, Any]) -> bool:
         async def work(run: Run) -> bool:
-            changed = await run(name, given)
+            changed = await run(name, parameters)
             if changed:
-                await run("audit", {"actor": given["actor"], "action": name, "detail": json.dumps(detail)})
+                await run("audit", {"actor": parameters["actor"], "action": name, "detail": json.dumps(detail)})
             return bool(changed)
 
         changed = await self._executor.transaction(work)
-        self.backlog.forget()
+        self.backlog.invalidate()
         return changed
 
     async def _sources(self) -> list[str]:
-        rows = decode(await self._executor.read("pauses_looked_at"), PauseState)
+        rows = decode(await self._executor.read("pause_states"), PauseState)
         if any(row.is_over for row in rows):
             await self._executor.transaction(_end_pauses)
         return [row.source for row in rows if not row.is_over]
 
 
 async def _end_pauses(run: Run) -> None:
-    """Remove the pauses that reached their end, and record it."""
+    """Removes the pauses whose time is over, and audits it."""
     for row in decode(await run("end_pauses", {}), EndedPause):
         detail = json.dumps({"source": row.source, "ended_at": row.ends_at})
-        await run("audit", {"actor": ENDS_ITSELF, "action": "resume", "detail": detail})
+        await run("audit", {"actor": AUTOMATIC, "action": "resume", "detail": detail})
 
 
 def handled_parameters(dialect: Dialect, handled: Handled | None) -> dict[str, Any]:
-    """The parameters of the fragment `handled_here`. None: this process handles everything."""
+    """Returns the parameters of the fragment `handled_here`. None means that this process handles all types."""
     if handled is None:
         return {"handled": dialect.texts([dialect.pattern("*")]), "projected": dialect.texts([])}
     patterns = matchers(handled, dialect.pattern)

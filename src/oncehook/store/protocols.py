@@ -1,7 +1,6 @@
-"""What the receiver, the worker and the relay need of a database, one protocol per area.
+"""Protocols that a database implements for the receiver, the worker and the relay, one for each area.
 
-`operator_protocols.py` has the protocols for operators. One suite, tests/store, checks every database against
-both.
+`operator_protocols.py` has the protocols for operators. The tests in tests/store check every database against both.
 """
 
 from collections import Counter
@@ -29,7 +28,7 @@ from oncehook.model.rows import (
     Pause,
     Unhandled,
 )
-from oncehook.store.rows import EffectTarget, Position, Type
+from oncehook.store.rows import EffectTarget, EventType, WindowPosition
 from oncehook.store.transaction import Transaction
 
 T = TypeVar("T")
@@ -41,209 +40,217 @@ class EffectStore(Protocol):
     async def lease(
         self, limit: int, worker: str, targets: Sequence[EffectTarget], *, rescued: bool = False
     ) -> list[LeasedEffect]:
-        """Take up to `limit` due effects of these targets: `performing`, attempt counted, fence raised.
+        """Lease up to `limit` due effects of these targets.
 
-        With `rescued`, only such whose last relay died; without, only others.
+        Each leased effect becomes `performing`, and its attempts and fencing counter increase by one. With `rescued`,
+        only effects whose last relay died are leased; without it, only the others.
         """
 
     async def settle(self, settled: Sequence[SettledEffect]) -> set[int]:
-        """End attempts at effects: those whose lease still held are moved on; returns those."""
+        """End attempts at effects. Changes the effects whose lease is still held, and returns their ids."""
 
     async def expired(self, limit: int, after: int) -> list[ExpiredEffect]:
-        """Effects whose lease ran out, by id above `after`."""
+        """Return effects whose lease has expired and whose id is greater than `after`, in the order of ids."""
 
     async def recorded_by(self, scope: str, key: str) -> int | None:
-        """The receipt whose event recorded a key, or None if there is none."""
+        """Return the receipt whose event recorded a key, or None if no event did."""
 
     async def entity(self, scope: str, kind: str, id: str) -> EntityState | None:
-        """Where an entity stands, or None if it was never advanced."""
+        """Return the newest state of an entity, or None if it was never advanced."""
 
     async def find(
-        self, wanted: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
+        self, filter: EffectFilter, *, limit: int, before: int | None = None, down_to: int | None = None
     ) -> list[StoredEffect]:
-        """Effects that match, newest first: of an id below `before`, the last of a page, and none below `down_to`."""
+        """Return matching effects, newest first, with ids below `before` and not below `down_to`."""
 
     async def noops(self, receipt: int) -> list[StoredNoop]:
-        """What a receipt's event asked for and did not get, oldest first."""
+        """Return the requests of a receipt's handlers that changed nothing, oldest first."""
 
     async def noop_counts(self) -> list[NoopCount]:
-        """Per source and reason: how often an event asked for what was done, or came too late."""
+        """Count the requests that changed nothing, by source and reason."""
 
     async def counts(self) -> dict[str, int]:
-        """How many effects are in which state."""
+        """Count effects by status."""
 
     async def bounded_counts(self, most: int) -> dict[str, int]:
-        """The same, of each state up to `most`."""
+        """Count effects by status, up to `most` of each."""
 
-    async def count_failed(self, wanted: EffectFilter) -> tuple[int, int]:
-        """How many failed effects of a source and target can be replayed, and how many have lost their arguments."""
+    async def count_failed(self, filter: EffectFilter) -> tuple[int, int]:
+        """Count failed effects of a source and target: those that can be replayed, and those without arguments."""
 
     async def waiting(self) -> list[WaitingEffects]:
-        """Per kind and target with effects to be performed: how many, and for how long the oldest has been due."""
+        """Return, for each kind and target, the number of waiting effects and the lag of the oldest."""
 
     async def replay(self, ids: Sequence[int], actor: str) -> list[int]:
-        """Have failed effects performed again and record who asked, in one transaction; returns those that moved."""
+        """Make failed effects due again and audit the actor, in one transaction. Returns the ids that were changed."""
 
 
 class EmailStore(Protocol):
-    """The statements about email and entities."""
+    """Queries about email and entities. Each takes its parameters as one JSON text."""
 
-    async def query(self, name: str, given: Any, kind: type[T]) -> list[T]:
-        """The rows of a statement that only reads. `given` goes as JSON."""
+    async def query(self, name: str, parameters: Any, kind: type[T]) -> list[T]:
+        """Run a query that only reads, and return its rows as `kind`. `parameters` is encoded as JSON."""
 
     async def transact(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        """Run `work` in a transaction: when this returns, its writes are committed. If it raises, none is."""
+        """Run `work` in a transaction, and commit it. If `work` raises, roll back."""
 
 
 class ClaimStore(Protocol):
-    """What the receiver writes."""
+    """Operations of the receiver."""
 
     parallel: int
-    """How many `insert` calls may usefully be under way at once."""
+    """How many concurrent `insert` calls are useful."""
 
     async def insert(self, claims: Sequence[Claim]) -> list[Claimed]:
-        """Insert all that are new in one durable transaction; return what became of each, in their order.
+        """Insert all new claims in one durable transaction, and return the result of each, in their order.
 
-        No two of `claims` have the same (source, event_id). Receipts are numbered in their order. When this returns,
-        the commit is on disk. It raises RowRefused if the database refuses a row for what is in it (KeyTaken if one of
-        its `keys` is another receipt's), StoreUnavailable if nothing can be recorded now.
+        No two of `claims` have the same (source, event_id). Receipt ids ascend in the order of `claims`. When this
+        returns, the commit is on disk. Raises RowRefused if the database rejects the content of a row, KeyTaken if
+        another receipt has one of its `keys`, and StoreUnavailable if nothing can be written now.
         """
 
     async def insert_or_find(self, claim: Claim) -> Claimed:
-        """Same as `insert` for one claim; if one of its `keys` is taken, what is known of the receipt that has it."""
+        """Insert one claim. If another receipt has one of its `keys`, return that receipt instead."""
 
     async def note_duplicates(self, duplicates: Sequence[Duplicate]) -> None:
-        """Append deliveries of events that were here before, at most DUPLICATES_KEPT of a kind per receipt."""
+        """Record duplicate deliveries, up to MAX_DUPLICATES per receipt, and as many with another body."""
 
 
 class WakeupStore(Protocol):
-    """How processes wake each other's workers."""
+    """Wake-ups between processes."""
 
     @property
     def is_on(self) -> bool:
-        """Whether `notify` may reach anybody."""
+        """Whether `notify` can reach another process."""
 
     async def notify(self) -> None:
-        """Tell the workers of other processes that something may be due. A hint: it never raises."""
+        """Wake the workers of other processes. A wake-up is a hint: this never raises."""
 
     async def listen(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when another process notifies, and once at first. Returns where there is no way to listen.
+        """Call `wake` once at the start and then whenever another process notifies.
 
-        Raises StoreUnavailable when the connection is lost.
+        Returns immediately if the database has no notifications. Raises StoreUnavailable when the connection is lost.
         """
 
 
 class LeaseStore(Protocol):
-    """What workers take and how attempts end."""
+    """Leases of workers, and the settling of attempts."""
 
     async def take(
         self, limit: int, seconds: float, worker: str, *,
         rescued: bool = False, skip_failed: Collection[str] = (), handled: Handled | None = None,
     ) -> list[Leased]:  # fmt: skip
-        """Take up to `limit` due receipts of sources that are not paused: `processing`, attempt counted, fence raised.
+        """Lease up to `limit` due receipts of sources that are not paused.
 
-        Only what is `handled` is taken; None: everything. Receipts that no process handles (`set_apart`) are not taken.
-        With `rescued`, only such whose last worker died; without, only others. Of receipts with a serial key only the
-        first of its key that is not finished is taken, and only while none of that key is `processing`. A dead letter
-        is not finished, except in the sources of `skip_failed`, and where its payload is gone.
+        Each leased receipt becomes `processing`, and its attempts and fencing counter increase by one. `handled`
+        limits the lease to the types that this process handles; None means all types. Receipts without a handler in
+        any process (`hold_unhandled`) are not leased. With `rescued`, only receipts whose last worker died are leased;
+        without it, only the others.
+
+        Of the receipts with a serial key, only the first unfinished one of its key is leased, and only while none of
+        that key is `processing`. A dead letter counts as unfinished, except in the sources `skip_failed` and after its
+        payload was pruned.
         """
 
     async def take_one(self, receipt: int, seconds: float, worker: str) -> Leased | None:
-        """Take one inline receipt that is `retrying`, or whose lease ran out; None if it is neither."""
+        """Lease an inline receipt that is `retrying` or whose lease has expired. Returns None if it is neither."""
 
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
-        """End attempts: the receipts whose lease still held are moved on, with a row of history; returns those."""
+        """End attempts and record them. Changes the receipts whose lease is still held, and returns their ids."""
 
     async def release(self, held: Sequence[Held], after: float | None = None) -> int:
-        """Release receipts that were leased and not started, and their attempts; returns how many were still held.
+        """Release leased receipts that were not started, and uncount their attempts. Returns how many were held.
 
-        With `after`, they are due again in that many seconds.
+        With `after`, they are due again in `after` seconds.
         """
 
     async def release_strays(self, worker: str, held: Collection[int]) -> int:
-        """Release what `worker` has leased besides the receipts `held`: it never heard of them. Returns how many."""
+        """Release the receipts that `worker` has leased, except those in `held`. Returns how many were released.
+
+        A worker does not know of a receipt that it leased if the reply of the database was lost.
+        """
 
     async def expired(self, limit: int, after: int) -> list[ExpiredReceipt]:
-        """Receipts whose lease ran out, by id above `after`."""
+        """Return receipts whose lease has expired and whose id is greater than `after`, in the order of ids."""
 
     async def abandon_inline(self, reason: str) -> list[AbandonedReceipt]:
-        """Make dead letters of inline receipts whose provider has stopped retrying.
+        """Turn inline receipts whose provider has stopped retrying into dead letters.
 
-        `last_error` becomes `reason`, followed by the error of the last attempt.
+        Sets `last_error` to `reason`, followed by the error of the last attempt.
         """
 
     async def end_sessions(self, worker: str) -> int:
-        """End what handlers of a worker that lost all its leases still hold open in the database; how many sessions."""
+        """End the database sessions that handlers of a dead worker left open. Returns how many were ended."""
 
     async def next_due(self, handled: Handled | None = None) -> float | None:
-        """Seconds until the next receipt that may be leased is due (negative: overdue), or None if none waits."""
+        """Return the seconds until the next receipt is due (negative: overdue), or None if none is waiting."""
 
 
 class PauseStore(Protocol):
     """Paused sources."""
 
     async def pause(self, source: str, actor: str, *, reason: str | None = None, seconds: float | None = None) -> bool:
-        """From here on lease nothing of a source, in any process, and record who asked; False if it was paused.
+        """Pause a source in all processes and audit the actor. Returns False if it was paused already.
 
-        With `seconds` it is resumed by itself, by the database's time, when a worker next looks after that.
+        With `seconds`, the pause ends after that time: the next worker that refreshes its pauses resumes the source.
         """
 
     async def resume(self, source: str, actor: str) -> bool:
-        """Lease it again, and record who asked; False if it was not paused."""
+        """Resume a source and audit the actor. Returns False if it was not paused."""
 
     async def active(self) -> list[Pause]:
-        """The paused sources."""
+        """Return the pauses that are in force."""
 
 
 class RosterStore(Protocol):
-    """The verbs of the roster."""
+    """The roster: live workers and the patterns they handle."""
 
     async def register(self, worker: str, handled: Handled) -> None:
-        """Record what a process handles, in place of what it handled before. It is live for a minute."""
+        """Register a process, replacing its earlier patterns. The registration is live for one minute."""
 
-    async def seen(self, worker: str) -> bool:
-        """Keep a process live for another minute; False if it is not registered."""
+    async def renew(self, worker: str) -> bool:
+        """Keep a registration live for another minute. Returns False if the process is not registered."""
 
     async def live_handlers(self) -> list[LiveHandler]:
-        """What live processes handle."""
+        """Return the patterns of the live processes."""
 
     async def waiting_types(
-        self, after: Position | None, size: int, *, serial: bool
-    ) -> tuple[list[Type], Position | None, bool]:
-        """The types among the next `size` due receipts, where these receipts end, and whether there are more.
+        self, after: WindowPosition | None, size: int, *, serial: bool
+    ) -> tuple[list[EventType], WindowPosition | None, bool]:
+        """Return the types in the next window of `size` due receipts, the end of the window, and whether it is full.
 
-        With `serial`, among receipts with a serial key, due or not, in the order of their keys.
+        With `serial`, the window is over receipts with a serial key, due or not, in the order of keys.
         """
 
-    async def set_apart(
-        self, types: Sequence[Type], after: Position | None, last: Position, size: int, *, serial: bool
-    ) -> Counter[Type]:
-        """Have the receipts of these types in a window wait until `take_up`; how many of each type."""
+    async def hold_unhandled(
+        self, types: Sequence[EventType], after: WindowPosition | None, last: WindowPosition, size: int, *, serial: bool
+    ) -> Counter[EventType]:
+        """Hold the receipts of these types in a window until `release_unhandled`. Returns how many of each type."""
 
-    async def unhandled_types(self, most: int) -> list[Type]:
-        """The types that were set apart."""
+    async def unhandled_types(self, most: int) -> list[EventType]:
+        """Return up to `most` types that have held receipts."""
 
-    async def take_up(self, type_: Type, size: int) -> int:
-        """Have up to `size` receipts of a type leased again, the oldest first; how many there were."""
+    async def release_unhandled(self, type_: EventType, size: int) -> int:
+        """Let workers lease up to `size` held receipts of a type, the oldest first. Returns how many were released."""
 
-    async def ignore_unhandled(self, type_: Type, reason: str, seconds: float, size: int) -> int:
-        """Finish up to `size` receipts of a type that were set apart so long ago as `ignored`; how many.
+    async def ignore_unhandled(self, type_: EventType, reason: str, seconds: float, size: int) -> int:
+        """Set up to `size` receipts of a type that were held for `seconds` to `ignored`. Returns how many.
 
-        Nothing is done if a process has registered within the last minute.
+        Does nothing if a process has registered within the last minute.
         """
 
     async def unhandled(self) -> dict[str, Unhandled]:
-        """By source: how many receipts were set apart, and since when."""
+        """Return, for each source, how many receipts are held and since when."""
 
 
 class SchemaStore(Protocol):
     """The tables."""
 
     async def pending(self) -> list[tuple[int, str, str]]:
-        """(number, name, SQL) of the migrations that are not applied yet."""
+        """Return (number, name, SQL) of each migration that was not applied yet."""
 
     async def migrate(self) -> list[str]:
-        """Apply them under a lock, each in a transaction; return the names of those that were."""
+        """Apply the pending migrations in one transaction, under a lock. Returns their names."""
 
     async def move_times_back(self, seconds: float) -> None:
-        """Move every recorded time back, for tests. Nothing may be at work meanwhile."""
+        """Move every recorded time back, for tests. Nothing else may use the database during the call."""

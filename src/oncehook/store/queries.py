@@ -1,8 +1,8 @@
-"""SQL out of `store/sql/<dialect>/`: one plain file per area of the store, the same query names in every dialect.
+"""SQL from `store/sql/<dialect>/`: one file per area of the store, with the same query names in every dialect.
 
-A query begins with `-- name: NAME`. Parameters are `:name`. A line that ends in `--? name` is in the query
-only when that parameter is given, so a filter is written where it is used. `{> NAME}`
-stands for the fragment of that name.
+A query begins with `-- name: NAME`. Parameters are written `:name`. A line that ends in `--? name` is part of the query
+only if that parameter is passed, so each condition of a filter stands where it applies. `{> NAME}` includes the query
+of that name as a fragment.
 """
 
 import json
@@ -23,40 +23,40 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
 
 @cache
 def load(dialect: str) -> dict[str, str]:
-    """Every query of a dialect by its name."""
-    found: dict[str, str] = {}
+    """Returns the queries of a dialect by name."""
+    bodies: dict[str, str] = {}
     for file in (SQL / dialect).iterdir():
         if file.name.endswith(".sql"):
             _, *parts = _NAME.split(file.read_text("utf-8"))
             for name, body in zip(parts[::2], parts[1::2], strict=True):
-                assert name not in found, f"{file.name} names {name} again"
-                found[name] = body.strip()
-    whole = {name: _INCLUDED.sub(lambda part: _COMMENT.sub("", found[part[1]]), body) for name, body in found.items()}
-    fragments = {name for body in found.values() for name in _INCLUDED.findall(body)}
+                assert name not in bodies, f"{file.name} defines {name} again"
+                bodies[name] = body.strip()
+    whole = {name: _INCLUDED.sub(lambda part: _COMMENT.sub("", bodies[part[1]]), body) for name, body in bodies.items()}
+    fragments = {name for body in bodies.values() for name in _INCLUDED.findall(body)}
     return {name: body for name, body in whole.items() if name not in fragments}
 
 
-def with_given(sql: str, given: Set[str]) -> str:
-    """The query with the optional lines whose parameter is given, and without the others."""
+def with_parameters(sql: str, parameters: Set[str]) -> str:
+    """Returns the query with the optional lines for these parameters, and without the other optional lines."""
     lines = []
     for line in sql.splitlines():
         optional = _OPTIONAL.search(line)
         if optional is None:
             lines.append(line)
-        elif optional[1] in given:
+        elif optional[1] in parameters:
             lines.append(line[: optional.start()].rstrip())
     return "\n".join(lines)
 
 
 @cache
-def statement(dialect: str, name: str, given: frozenset[str]) -> str:
-    """A query of a dialect with the optional lines of these parameters."""
-    return with_given(load(dialect)[name], given)
+def statement(dialect: str, name: str, parameters: frozenset[str]) -> str:
+    """Returns a query of a dialect with the optional lines for these parameters."""
+    return with_parameters(load(dialect)[name], parameters)
 
 
 @cache
-def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
-    """The query with `$1, $2 …` in place of `:name`, and the names in that order."""
+def number_parameters(sql: str) -> tuple[str, tuple[str, ...]]:
+    """Returns the query with `$1, $2 …` in place of `:name`, and the names in that order."""
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -69,26 +69,26 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def columns() -> dict[str, dict[str, dict[str, str]]]:
-    """Of every table and view: its columns, each with its type in both dialects and its meaning."""
-    found: dict[str, dict[str, dict[str, str]]] = json.loads((SQL / "columns.json").read_text("utf-8"))
-    return found
+    """Returns the columns of every table and view, each with its type in both dialects and its meaning."""
+    tables: dict[str, dict[str, dict[str, str]]] = json.loads((SQL / "columns.json").read_text("utf-8"))
+    return tables
 
 
 @cache
 def migrations(dialect: str) -> tuple[tuple[int, str, str], ...]:
-    """(number, name, SQL) of every migration of a dialect, in order."""
+    """Returns (number, name, SQL) of every migration of a dialect, in order."""
     folder = SQL / dialect / "migrations"
-    found = []
+    parsed = []
     for file in folder.iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
-        found.append((int(number), name, file.read_text("utf-8")))
-    return tuple(sorted(found))
+        parsed.append((int(number), name, file.read_text("utf-8")))
+    return tuple(sorted(parsed))
 
 
 def pending_migrations(dialect: str, applied: Mapping[int, str]) -> list[tuple[int, str, str]]:
-    """The migrations that a database still lacks, by the numbers and names of those that it has.
+    """Returns the migrations that are not in `applied`, a mapping of numbers to names.
 
-    Migrations beyond the last one here belong to a newer release, which this one can run beside.
+    A database may have later migrations: a newer release may use it at the same time.
     """
     known = migrations(dialect)
     for number, name, _ in known:

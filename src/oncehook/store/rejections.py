@@ -1,4 +1,4 @@
-"""Samples of rejected requests, and how often each secret has verified a delivery."""
+"""Samples of rejected requests, and the number of deliveries that each secret has verified."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -7,27 +7,27 @@ from oncehook.model.delivery import Rejection
 from oncehook.model.rows import SecretUse, StoredRejection
 from oncehook.store.decode import decode
 from oncehook.store.executor import Executor, Run
-from oncehook.store.rows import REJECTIONS_KEPT
+from oncehook.store.rows import MAX_REJECTIONS
 
 
-class Rejections:
+class SqlRejectionStore:
     """Implements `RejectionStore` on every database."""
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
 
     async def keep(self, rejection: Rejection) -> None:
-        given = asdict(rejection) | {"kept": REJECTIONS_KEPT}
+        parameters = asdict(rejection) | {"kept": MAX_REJECTIONS}
 
         async def work(run: Run) -> None:
-            await run("keep_rejection", given)
-            await run("trim_rejections", given)
+            await run("keep_rejection", parameters)
+            await run("trim_rejections", parameters)
 
         await self._executor.transaction(work)
 
     async def find(self, source: str | None = None, *, limit: int = 20) -> list[StoredRejection]:
-        given = {"limit": limit} | ({} if source is None else {"source": source})
-        return decode(await self._executor.read("rejections", given), StoredRejection)
+        parameters = {"limit": limit} | ({} if source is None else {"source": source})
+        return decode(await self._executor.read("rejections", parameters), StoredRejection)
 
     async def note_secrets(self, used: Mapping[tuple[str, str], int]) -> None:
         async def work(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""Values that the store's methods take and return, beside those of `oncehook.model`."""
+"""Parameter and return types of the store's methods. The rows that other packages share are in `oncehook.model`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,28 +6,28 @@ from datetime import datetime
 
 from oncehook.model.receipt import Filter
 
-DUPLICATES_KEPT = 100
-"""How many duplicates of one receipt are noted, and as many again with another body."""
+MAX_DUPLICATES = 100
+"""How many duplicates are recorded per receipt; as many again with another body."""
 
 
-REJECTIONS_KEPT = 20
-"""How many refused requests of one source are kept; the newest push out the oldest."""
+MAX_REJECTIONS = 20
+"""How many samples of rejected requests are kept per source. The oldest are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which receipts a replay is for: all conditions hold together."""
+    """The receipts of a replay. A receipt is selected if it meets all conditions."""
 
-    wanted: Filter = field(default_factory=Filter)
+    filter: Filter = field(default_factory=Filter)
     receipts: tuple[int, ...] | None = None
-    handled_by: str | None = None  # a code version that has attempted them
-    after: int = 0  # only receipts with a greater number
-    horizon: datetime | None = None  # received no later: what arrives while a replay runs is not of it
+    handled_by: str | None = None  # the version of the code that attempted them
+    after: int = 0  # only receipts with a greater id
+    horizon: datetime | None = None  # received no later: events that arrive during a replay are not part of it
 
 
 @dataclass(frozen=True, slots=True)
 class EffectTarget:
-    """What a relay can perform: effects of a kind and target (None: any), each leased for so many seconds."""
+    """Effects that a relay can run: a kind, a target (None: all targets), and the seconds of a lease."""
 
     kind: str
     target: str | None
@@ -35,17 +35,17 @@ class EffectTarget:
 
 
 Cutoffs = Mapping[str, datetime]
-"""Source → the time before which something of it may go. A source that is not in it is left alone."""
+"""By source, the time before which rows may be deleted. Other sources are not pruned."""
 
-Cursor = tuple[datetime, int]
-"""(received_at, receipt) where a step of pruning ended, to go on from."""
+PruneCursor = tuple[datetime, int]
+"""(received_at, receipt) at which the next step of pruning continues."""
 
 
-Place = tuple[str, int]
-"""(received_at, receipt) of a receipt in a list that goes from the newest to the oldest."""
+ReceiptPosition = tuple[str, int]
+"""(received_at, receipt): a position in a list of receipts, newest first."""
 
-Type = tuple[str, str]
+EventType = tuple[str, str]
 """(source, type)"""
 
-Position = tuple[str, ...]
-"""Where a window of waiting receipts ends: (due time,), and among receipts with a serial key (source, key)."""
+WindowPosition = tuple[str, ...]
+"""The end of a window of waiting receipts: (due time,), or (source, key) for receipts with a serial key."""

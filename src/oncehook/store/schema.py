@@ -1,4 +1,4 @@
-"""What both databases share about their tables."""
+"""SQL scripts and statements for the schemas of both databases."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from oncehook.store import queries
 
 
 def migration_script(dialect: str, migrations: Sequence[tuple[int, str, str]]) -> str:
-    """The SQL that applies and records these migrations in one transaction, as `migrate` does; empty without any."""
+    """Returns the SQL that applies and records these migrations in one transaction, as `migrate` does."""
     if not migrations:
         return ""
     sql = queries.load(dialect)
@@ -18,9 +18,9 @@ def migration_script(dialect: str, migrations: Sequence[tuple[int, str, str]]) -
     return "\n".join([*lines, "COMMIT;\n"])
 
 
-def moves(sql: Mapping[str, str], columns: Iterable[Any]) -> list[str]:
-    """One statement per table that moves the times in these (table, column) pairs back."""
+def move_statements(sql: Mapping[str, str], columns: Iterable[Any]) -> list[str]:
+    """Returns one statement per table that moves the times in these (table, column) pairs back."""
     tables: dict[str, list[str]] = {}
     for table, column in columns:
-        tables.setdefault(table, []).append(sql["moved_back"].format(column=column))
-    return [sql["move_back"].format(table=table, moves=", ".join(moves)) for table, moves in tables.items()]
+        tables.setdefault(table, []).append(sql["move_column_back"].format(column=column))
+    return [sql["move_table_back"].format(table=table, moves=", ".join(moves)) for table, moves in tables.items()]

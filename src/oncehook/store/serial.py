@@ -1,7 +1,8 @@
-"""Serial keys: one receipt of a key at a time, in order of arrival; keys side by side, each in its turn.
+"""Serial keys: at most one receipt of a key is processed at a time, in the order of arrival.
 
-A look goes round the keys from where the last one ended, so that neither a key with many waiting receipts nor many
-blocked keys keep another from its turn. A look costs by the keys that it passes, never by how many receipts wait.
+Different keys run concurrently. A scan continues at the key where the last one ended, so neither a key with many
+waiting receipts nor many blocked keys can starve another key. Its cost depends on the number of keys it visits, not on
+the number of waiting receipts.
 """
 
 import json
@@ -11,67 +12,67 @@ from oncehook.concurrency.clock import Clock
 from oncehook.model.lease import Leased
 
 Key = tuple[str, str]
-"""(source, serial key). The same text at another source is another key."""
+"""(source, serial key). The same text in another source is another key."""
 
 START: Key = ("", "")
-MOST_KEYS = 1000
-"""How many keys one look passes at most; the next look goes on from there."""
+MAX_KEYS = 1000
+"""How many keys one scan visits at most. The next scan continues from there."""
 
-LOOK_SECONDS = 1.0
-"""How long a store that has had no serial keys goes on without looking for some, while it has other work."""
+REFRESH_SECONDS = 1.0
+"""A store without serial keys checks for new ones at this interval, in seconds, while it has other work."""
 
 
-class Rounds:
-    """Where the next look begins, and how a worker's room is shared between receipts with a key and without."""
+class KeyRotation:
+    """Where the next scan begins, and how a lease is shared between receipts with and without a serial key."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.after = START
-        self._looked = clock.monotonic() - LOOK_SECONDS
-        self._seen = False
+        self._scanned_at = clock.monotonic() - REFRESH_SECONDS
+        self._has_keys = False
         self._odd = 0
 
     def share(self, limit: int) -> int:
-        """How much of the room to offer to serial keys before the rest: half, or nothing where there are none."""
-        if not self._seen and self.clock.monotonic() - self._looked < LOOK_SECONDS:
+        """Returns how many of `limit` receipts to lease by serial key first: half, or 0 if there are no serial keys."""
+        if not self._has_keys and self.clock.monotonic() - self._scanned_at < REFRESH_SECONDS:
             return 0
-        self._odd ^= 1  # of a room of one, they have it every other time
+        self._odd ^= 1  # a limit of 1 alternates between 0 and 1
         return (limit + self._odd) // 2
 
-    def begin(self) -> "Look":
-        self._looked, self._seen = self.clock.monotonic(), False
-        return Look(self)
+    def begin(self) -> "KeyScan":
+        self._scanned_at, self._has_keys = self.clock.monotonic(), False
+        return KeyScan(self)
 
 
-class Look:
-    """One look: on from where the last one ended, and once more from the start, until there is enough."""
+class KeyScan:
+    """One scan over the keys: from the end of the last scan, then from the start, until enough receipts are leased."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self.rounds = rounds
+    def __init__(self, rotation: KeyRotation) -> None:
+        self.rotation = rotation
         self.leased: list[Leased] = []
-        self._passes = 1 if rounds.after == START else 2
-        self._left = MOST_KEYS
+        self._passes = 1 if rotation.after == START else 2
+        self._left = MAX_KEYS
 
-    def goes_on(self, limit: int) -> bool:
+    def is_unfinished(self, limit: int) -> bool:
         return self._passes > 0 and self._left > 0 and len(self.leased) < limit
 
-    def keys_wanted(self, limit: int) -> int:
+    def batch_size(self, limit: int) -> int:
         return 2 * (limit - len(self.leased)) + 16
 
-    def passed(self, keys: Sequence[Key], wanted: int, leased: Sequence[Leased], limit: int) -> None:
-        """Note which keys were looked at, and what was leased of them."""
+    def advance(self, keys: Sequence[Key], size: int, leased: Sequence[Leased], limit: int) -> None:
+        """Records the keys of a batch of `size` and the receipts that were leased."""
         self.leased += leased
         self._left -= len(keys)
-        self.rounds._seen |= bool(keys)
+        self.rotation._has_keys |= bool(keys)
         if leased and len(self.leased) >= limit:
-            self.rounds.after = max((one.source, one.serial_key or "") for one in leased)
-        elif len(keys) < wanted:
-            self.rounds.after = START
+            self.rotation.after = max((receipt.source, receipt.serial_key or "") for receipt in leased)
+        elif len(keys) < size:
+            self.rotation.after = START
             self._passes -= 1
         else:
-            self.rounds.after = keys[-1]
+            self.rotation.after = keys[-1]
 
 
-def told_of(keys: Sequence[Key], may_lease: Callable[[str], bool]) -> str:
-    """The keys as a statement takes them, without those of sources that must not be leased."""
+def keys_json(keys: Sequence[Key], may_lease: Callable[[str], bool]) -> str:
+    """Encodes keys for a statement, without those of sources that must not be leased."""
     return json.dumps([{"source": source, "key": key} for source, key in keys if may_lease(source)])

@@ -1,13 +1,13 @@
-"""The store: one database, and what each part of the code asks of it, by noun."""
+"""The store: one database with an attribute for each group of operations, such as `store.leases.take`."""
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
 from oncehook.store import queries
-from oncehook.store.alerts import Alerts
+from oncehook.store.alerts import SqlAlertStore
 from oncehook.store.database import Database
-from oncehook.store.effects import Effects
-from oncehook.store.email import Email
-from oncehook.store.operations import Operations
+from oncehook.store.effects import SqlEffectStore
+from oncehook.store.email import SqlEmailStore
+from oncehook.store.operations import SqlOperationStore
 from oncehook.store.operator_protocols import (
     AlertStore,
     OperationStore,
@@ -16,7 +16,7 @@ from oncehook.store.operator_protocols import (
     RetentionStore,
     StatStore,
 )
-from oncehook.store.pauses import Pauses
+from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.protocols import (
     ClaimStore,
     EffectStore,
@@ -27,33 +27,33 @@ from oncehook.store.protocols import (
     SchemaStore,
     WakeupStore,
 )
-from oncehook.store.receipts import Receipts
-from oncehook.store.rejections import Rejections
-from oncehook.store.roster import Roster
-from oncehook.store.stats import Stats
+from oncehook.store.receipts import SqlReceiptStore
+from oncehook.store.rejections import SqlRejectionStore
+from oncehook.store.roster import SqlRosterStore
+from oncehook.store.stats import SqlStatStore
 
 
 class Store:
-    """Times are the database's own; every text that comes in is already capped and free of NULs."""
+    """Uses the database's clock for all times. Callers pass texts that are already truncated and contain no NUL."""
 
     def __init__(self, database: Database, clock: Clock = SYSTEM) -> None:
-        executor, pauses = database.executor, Pauses(database.executor, clock)
+        executor, pauses = database.executor, SqlPauseStore(database.executor, clock)
         self.database = database
         self.dialect = database.dialect
         self.process = database.process
         self.sql = queries.load(database.dialect.name)
         self.claims: ClaimStore = database.claims
         self.leases: LeaseStore = database.leases(pauses)
-        self.receipts: ReceiptStore = Receipts(executor)
-        self.effects: EffectStore = Effects(executor)
+        self.receipts: ReceiptStore = SqlReceiptStore(executor)
+        self.effects: EffectStore = SqlEffectStore(executor)
         self.retention: RetentionStore = database.retention
-        self.operations: OperationStore = Operations(executor)
-        self.stats: StatStore = Stats(executor)
+        self.operations: OperationStore = SqlOperationStore(executor)
+        self.stats: StatStore = SqlStatStore(executor)
         self.pauses: PauseStore = pauses
-        self.roster: RosterStore = Roster(executor)
-        self.rejections: RejectionStore = Rejections(executor)
-        self.alerts: AlertStore = Alerts(executor)
-        self.email: EmailStore = Email(executor, database.transaction)
+        self.roster: RosterStore = SqlRosterStore(executor)
+        self.rejections: RejectionStore = SqlRejectionStore(executor)
+        self.alerts: AlertStore = SqlAlertStore(executor)
+        self.email: EmailStore = SqlEmailStore(executor, database.transaction)
         self.schema: SchemaStore = database.schema
         self.wakeups: WakeupStore = database.wakeups
         self.open = database.open
@@ -61,11 +61,11 @@ class Store:
         self.ping = database.ping
         self.risks = database.risks
         self.transaction = database.transaction
-        self.heart = database.heart
+        self.heartbeat_connection = database.heartbeat_connection
 
     @property
     def settings(self) -> Settings:
-        """What it opens with."""
+        """The settings that the next `open` uses."""
         return self.database.connector.settings
 
     @settings.setter

@@ -1,7 +1,7 @@
-"""The handler's transaction: its writes, and the mark that they are done, commit together or not at all.
+"""A handler's transaction: its writes and the processed status of its event commit together or not at all.
 
-It opens at the handler's first use of `tx`, so a handler that first waits on the network holds no lock. `tx` belongs to
-that handler alone and is dead once its event is settled.
+The transaction begins when the handler first uses `tx`, so a handler that first waits for the network holds no lock.
+Only that handler can use `tx`, and only until its event is settled.
 """
 
 import asyncio
@@ -14,15 +14,15 @@ from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Held, Settled
 
 SAVEPOINT = ("SAVEPOINT handler", "ROLLBACK TO SAVEPOINT handler", "RELEASE SAVEPOINT handler")
-"""Set, undo, forget: the same words on both databases."""
+"""Set, roll back, release: the same statements on both databases."""
 
 
-Pick = Callable[[Mapping[str, str]], str]
-"""One of the store's own statements, out of all of them; its only parameter is `:given`, a JSON text."""
+StatementSelector = Callable[[Mapping[str, str]], str]
+"""Selects one of the store's statements by name. Its only parameter is `:input`, a JSON text."""
 
-ENDED = "tx was used after its handler had ended: await everything inside the handler"
-NOT_YOURS = "the handler ended its transaction itself: COMMIT and ROLLBACK are not its to send"
-RESETS = "RESET ALL counts as such: reset settings by their names"
+AFTER_HANDLER_ENDED = "tx was used after its handler had ended: await everything inside the handler"
+ENDED_BY_HANDLER = "the handler ended its transaction itself: a handler must not send COMMIT or ROLLBACK"
+RESET_ALL_HINT = "RESET ALL has the same effect: reset settings by name instead"
 
 
 class TransactionClosed(OncehookError):
@@ -30,62 +30,66 @@ class TransactionClosed(OncehookError):
 
 
 class Transaction(Protocol):
-    """What the processor needs of a handler's transaction, whoever opens it."""
+    """A handler's transaction: one of the store's connections, or a session of the user's own."""
 
     @property
     def used(self) -> bool:
-        """Whether the handler touched it. One that did not is settled in bulk with others."""
+        """Whether the handler has used `tx`. If not, its event is settled in a batch with others."""
 
     async def connection(self) -> Any:
-        """The connection, in its transaction; begun now if it was not."""
+        """Begin the transaction if it has not begun, and return its connection."""
 
-    async def ask(self, pick: Pick, given: str) -> list[Any]:
-        """Run one of the store's own statements in it, begun now if it was not; its rows."""
+    async def run_query(self, select: StatementSelector, parameters: str) -> list[Any]:
+        """Begin the transaction if it has not begun, run one of the store's statements, and return its rows."""
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
-        """Write the marks as the last statement and commit; False, with all rolled back, if a lease was lost.
+        """Settle the events as the last statement, and commit. If a lease was lost, roll back and return False.
 
-        Whatever it raises, it is rolled back too, or was committed and only the reply is lost: the fence knows.
+        If this raises, the transaction was rolled back, or it was committed and the reply was lost. The fencing counter
+        tells which.
         """
 
     async def rollback(self) -> None:
-        """Undo everything. Nothing happens if it was never used, or is over."""
+        """Roll back. Does nothing if the transaction was never used or has ended."""
 
-    def offer(self, *, is_async: bool) -> Any:
-        """What the handler gets as `tx`."""
+    def make_tx(self, *, is_async: bool) -> Any:
+        """Make the `tx` that the handler gets."""
 
-    def withdraw(self) -> None:
-        """The handler has ended: what it got is dead."""
+    def close_tx(self) -> None:
+        """Make `tx` unusable, because the handler has ended."""
 
 
-class Native:
-    """The `tx` of a store's own transaction: a proxy of its connection."""
+class DriverTransaction:
+    """Base of transactions on the store's connections. Their `tx` is a proxy of the driver's connection."""
 
     _tx: "Tx | None" = None
 
-    def offer(self: Any, *, is_async: bool) -> Any:
+    def make_tx(self: Any, *, is_async: bool) -> Any:
         self._tx = Tx(self)
         return self._tx
 
-    def withdraw(self) -> None:
+    def close_tx(self) -> None:
         if self._tx is not None:
             self._tx._close()
 
 
-class Heart(Protocol):
-    """A store's way to extend leases and to release them, used from one thread."""
+class HeartbeatConnection(Protocol):
+    """A dedicated connection that extends and releases leases from the heartbeat's thread."""
 
-    def beat(self, held: Sequence[Held], seconds: float) -> None: ...
+    def extend(self, held: Sequence[Held], seconds: float) -> None:
+        """Extend these leases to `seconds` from now. Raises StoreUnavailable if the database does not answer."""
 
-    def release(self, held: Sequence[Held]) -> None: ...
+    def release(self, held: Sequence[Held]) -> None:
+        """Release these receipts without an attempt. Raises StoreUnavailable if the database does not answer."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Disconnect."""
 
 
 class Tx:
-    """A handler's `tx`: the connection of its transaction, asked for when it is first used.
+    """A handler's `tx`: a proxy of its transaction's connection, which is acquired at the first use.
 
-    In a loop each verb is awaited; in a thread, where a plain `def` handler runs, it answers at once.
+    An `async def` handler awaits each method. A plain `def` handler runs in a thread, where each method blocks.
     """
 
     def __init__(self, transaction: Transaction) -> None:
@@ -93,21 +97,21 @@ class Tx:
         self._loop = asyncio.get_running_loop()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def ask(*args: Any, **named: Any) -> Any:
+        async def call_connection(*args: Any, **named: Any) -> Any:
             if self._transaction is None:
-                raise TransactionClosed(ENDED)
+                raise TransactionClosed(AFTER_HANDLER_ENDED)
             connection = await self._transaction.connection()
             return await getattr(connection, name)(*args, **named)
 
         def call(*args: Any, **named: Any) -> Any:
-            return in_its_way(ask(*args, **named), self._loop)
+            return in_its_way(call_connection(*args, **named), self._loop)
 
         if name.startswith("_"):
             raise AttributeError(name)
         return call
 
     def transaction(self) -> "Savepoint":
-        """A savepoint: `async with tx.transaction():`, `with` in a thread, undoes only its own block when it fails."""
+        """Make a savepoint for `async with`, or for `with` in a thread. An error rolls back only its block."""
         return Savepoint(self)
 
     def _close(self) -> None:
@@ -115,7 +119,7 @@ class Tx:
 
 
 class Savepoint:
-    """A nested transaction: SAVEPOINT, and its RELEASE or ROLLBACK, in the words that both databases share."""
+    """A nested transaction, by SAVEPOINT and RELEASE or ROLLBACK TO."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
@@ -137,8 +141,8 @@ class Savepoint:
         self._tx.execute(SAVEPOINT[2])
 
 
-def django_writes_apart() -> bool:
-    """Whether Django is set up with a database here: its ORM has connections of its own, and knows nothing of `tx`."""
+def django_has_database() -> bool:
+    """Whether this process has a Django database. Django's ORM uses its own connections, not `tx`."""
     conf = sys.modules.get("django.conf")
     if conf is None or not conf.settings.configured:
         return False

@@ -27,7 +27,7 @@ def _run(server: str, statement: str) -> None:
     try:
         import asyncpg
 
-        from oncehook.store.postgres.pool import told
+        from oncehook.store.postgres.pool import error_summary
     except ModuleNotFoundError:
         raise ConfigurationError("PostgreSQL needs its driver: pip install 'oncehook[postgres]'") from None
 
@@ -43,6 +43,6 @@ def _run(server: str, statement: str) -> None:
             thread.submit(asyncio.run, run()).result()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
             raise ConfigurationError(
-                f"PostgreSQL has no database for this test: {told(error)}. Is it running, is the address right, and "
-                f"may its user create databases?"
+                f"PostgreSQL has no database for this test: {error_summary(error)}. Is it running, is the address "
+                f"right, and may its user create databases?"
             ) from None

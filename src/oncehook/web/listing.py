@@ -20,7 +20,7 @@ from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import duration
 from oncehook.providers.expressions import parse_time
 from oncehook.store.operator_protocols import ReceiptStore
-from oncehook.store.rows import Place
+from oncehook.store.rows import ReceiptPosition
 from oncehook.web.page import Problem, check_texts, parse_id
 
 PAGE = 50
@@ -34,11 +34,13 @@ class EventPage:
     """A page of events, and the cursor of the next page."""
 
     receipts: list[Receipt]
-    next: Place | None = None
+    next: ReceiptPosition | None = None
     searched_to: str | None = None  # set if the search ran out of time before the page was full
 
 
-async def list_events(receipts: ReceiptStore, condition: Filter, before: Place | None, limit: int = PAGE) -> EventPage:
+async def list_events(
+    receipts: ReceiptStore, condition: Filter, before: ReceiptPosition | None, limit: int = PAGE
+) -> EventPage:
     """Returns the newest events that match `condition` and are older than `before`."""
     if _is_indexed(condition):
         return _page(await receipts.find(condition, limit=limit + 1, before=before), limit)
@@ -57,7 +59,9 @@ def _page(rows: list[Receipt], limit: int) -> EventPage:
     return EventPage(rows[:limit], position(rows[limit - 1]) if len(rows) > limit else None)
 
 
-async def _search_windows(receipts: ReceiptStore, condition: Filter, before: Place | None, limit: int) -> EventPage:
+async def _search_windows(
+    receipts: ReceiptStore, condition: Filter, before: ReceiptPosition | None, limit: int
+) -> EventPage:
     size = WINDOW if condition.search is None else SEARCH_WINDOW
     deadline = SYSTEM.monotonic() + SECONDS
     rows: list[Receipt] = []
@@ -83,7 +87,7 @@ async def find_by_id(receipts: ReceiptStore, text: str) -> list[Receipt]:
     return matches
 
 
-def position(receipt: Receipt) -> Place:
+def position(receipt: Receipt) -> ReceiptPosition:
     """The position of a receipt in the lists."""
     return rfc3339(receipt.received_at) or "", receipt.receipt
 
@@ -91,14 +95,14 @@ def position(receipt: Receipt) -> Place:
 # -- cursors and filters as text ------------------------------------------------------------------------------------
 
 
-def write_cursor(position: Place | None) -> str | None:
+def write_cursor(position: ReceiptPosition | None) -> str | None:
     """Encodes a position as an opaque cursor."""
     if position is None:
         return None
     return base64.urlsafe_b64encode(f"{position[0]} {position[1]}".encode()).decode().rstrip("=")
 
 
-def read_cursor(text: str | None) -> Place | None:
+def read_cursor(text: str | None) -> ReceiptPosition | None:
     if not text:
         return None
     try:

@@ -75,7 +75,7 @@ class Live:
     async def _poll(self) -> None:
         while True:
             with suppress(Unavailable):
-                now = await self.stats.pulse()
+                now = await self.stats.change_token()
                 if now != self._pulse:
                     self._pulse = now
                     self._notify()

@@ -101,7 +101,7 @@ class Overview:
     async def default_range(self) -> Range:
         """The last hour, or 15 minutes while the oldest event is less than an hour old."""
         if self._is_young:
-            history = await self.runtime.store.alerts.measure("history", {})
+            history = await self.runtime.store.alerts.measure("history_age", {})
             self._is_young = not history or history[0].value < RANGES["1h"].seconds
         return RANGES["15m" if self._is_young else "1h"]
 
@@ -120,12 +120,14 @@ class Overview:
             if self._snapshot is None or self.clock.monotonic() - self._snapshot[0] >= 1.0:
                 store = self.runtime.store
                 values = {
-                    **(await store.stats.standing(MAX_COUNT)).as_json(),
+                    **(await store.stats.source_totals(MAX_COUNT)).as_json(),
                     "lag": await store.stats.lags(),
-                    "unfinished": {row.source: row.value for row in await store.alerts.measure("unfinished", {})},
+                    "unfinished": {
+                        row.source: row.value for row in await store.alerts.measure("oldest_unfinished", {})
+                    },
                     "unhandled": {name: row.number for name, row in (await store.roster.unhandled()).items()},
                     "sources": await store.receipts.sources(),
-                    "acks": await store.alerts.measure("acks", {"seconds": LATENCY_SECONDS}),
+                    "acks": await store.alerts.measure("ack_buckets", {"seconds": LATENCY_SECONDS}),
                     "paused": {row.source: row for row in await store.pauses.active()},
                 }
                 self._snapshot = self.clock.monotonic(), values

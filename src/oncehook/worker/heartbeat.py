@@ -14,7 +14,7 @@ from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Held
 from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
-from oncehook.store.transaction import Heart
+from oncehook.store.transaction import HeartbeatConnection
 
 STALLED = 5.0
 """Seconds without a turn of the event loop after which it counts as blocked."""
@@ -26,8 +26,8 @@ JOIN_SECONDS = 2.0
 class Heartbeat:
     """Extends the leases that are held, three times in each lease."""
 
-    def __init__(self, heart: Heart, lease_seconds: float, clock: Clock = SYSTEM) -> None:
-        self.heart = heart
+    def __init__(self, connection: HeartbeatConnection, lease_seconds: float, clock: Clock = SYSTEM) -> None:
+        self.connection = connection
         self.lease_seconds = lease_seconds
         self.clock = clock
         self.stalled = STALLED
@@ -85,13 +85,13 @@ class Heartbeat:
             held = self._due() if done % steps == 0 else []
             if held:
                 try:
-                    self.heart.beat(held, self.lease_seconds)
+                    self.connection.extend(held, self.lease_seconds)
                     reach(Checkpoint.LEASES_RENEWED)
                 except StoreUnavailable as error:
                     signals.emit("heartbeat_failed", held=len(held), detail=error.detail)
                 except Exception as error:  # the leases of every handler here hang on this thread
                     signals.emit("heartbeat_failed", held=len(held), detail=type(error).__name__)
-        self.heart.close()
+        self.connection.close()
 
     def _watch_loop(self, most: int) -> None:
         """Steps are counted, not time: a process that was stopped and goes on has not blocked its loop."""
@@ -117,7 +117,7 @@ class Heartbeat:
         if waiting:
             signals.emit("event_loop_blocked", released=len(waiting))
             try:
-                self.heart.release(waiting)
+                self.connection.release(waiting)
             except Exception as error:  # their leases run out
                 signals.emit("release_failed", count=len(waiting), detail=type(error).__name__)
 

@@ -17,7 +17,7 @@ from oncehook.model.lease import Held, Leased
 from oncehook.model.patterns import Handled
 from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
-from oncehook.store.paused_sources import Paused
+from oncehook.store.paused_sources import PausedSources
 from oncehook.store.store import Store
 from oncehook.worker.process import Processor, nobody
 
@@ -56,7 +56,7 @@ class Worker:
         self._pace = 1  # how many are leased ahead for each place
         self._enough = 0  # with more than so many ready, no lease is needed
         self._alone: Alone[Leased] = Alone(processor.clock)
-        self._paused = Paused(store.pauses, processor.clock)
+        self._paused = PausedSources(store.pauses, processor.clock)
         self._known_paused: frozenset[str] = frozenset()
         self._running: set[asyncio.Task[Any]] = set()
         self._attention = asyncio.Event()  # something may be due, or a place is free

@@ -463,7 +463,7 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
 ) -> None:
     if not is_sqlite:
         pytest.skip("PostgreSQL has many writers")
-    monkeypatch.setattr(sqlite_handler, "MOST_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_handler, "MAX_HANDLER_SECONDS", 0.2)
     holding, claimed = threading.Event(), threading.Event()
 
     def started(event: Event, session: Session) -> None:

@@ -245,8 +245,8 @@ async def plan(address: str, sql: str, *values: object) -> str:
 
 
 async def find_plan(address: str, **given: object) -> str:
-    sql = queries.with_given(queries.load("postgres")["find"], set(given))
-    text, names = queries.numbered(sql)
+    sql = queries.with_parameters(queries.load("postgres")["find_receipts"], set(given))
+    text, names = queries.number_parameters(sql)
     return await plan(address, text, *(given[name] for name in names))
 
 
@@ -264,7 +264,7 @@ async def test_the_hot_queries_go_by_an_index(store: Store, address: str) -> Non
     plans["webhook_receipts_received "] = await find_plan(
         address, before_time=datetime.now(UTC), before_receipt=99, limit=50
     )
-    lease, names = queries.numbered(store.sql["lease"])
+    lease, names = queries.number_parameters(store.sql["lease"])
     given = {"seconds": 30.0, "worker": "w", "rescued": False, "floor": "-infinity", "limit": 16}
     given |= {"handled": ["stripe %"], "projected": []}
     plans["webhook_receipts_due"] = await plan(address, lease, *(given[name] for name in names))

@@ -11,7 +11,7 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.settings import Settings
 from oncehook.store import make_store
 from oncehook.store.postgres.database import PostgresDatabase
-from oncehook.store.postgres.handler import FRESH, HandlerConnections
+from oncehook.store.postgres.handler import MAX_AHEAD_SECONDS, HandlerConnections
 from tests.support.events import make_claim
 from tests.support.proxy import proxied
 from tests.support.servers import Postgres, ask
@@ -181,18 +181,18 @@ async def test_a_handler_that_is_cancelled_while_its_transaction_begins_leaves_r
     async with proxied(database) as (proxy, through):
         store = make_store(Settings(database=through, concurrency=1, claim_timeout=5.0))
         await store.open()
-        assert store.database.handling is not None
+        assert store.database.handler_connections is not None
         for is_connected in (False, True):
             proxy.stall()
-            taking = asyncio.create_task(store.database.handling.take())
-            await eventually(lambda task=taking: store.database.handling._free.locked())  # type: ignore[misc, union-attr]
+            taking = asyncio.create_task(store.database.handler_connections.take())
+            await eventually(lambda task=taking: store.database.handler_connections._slots.locked())  # type: ignore[misc, union-attr]
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
             assert taking.cancelled(), is_connected
             proxy.flow()
-            connection = await asyncio.wait_for(store.database.handling.take(), 5)
-            await store.database.handling.roll_back(connection)
-            store.database.handling.give_back(connection)
+            connection = await asyncio.wait_for(store.database.handler_connections.take(), 5)
+            await store.database.handler_connections.roll_back(connection)
+            store.database.handler_connections.release(connection)
         await store.close()
 
 
@@ -225,15 +225,15 @@ async def test_no_transaction_stays_open_when_the_work_is_done(make_inbox: Calla
     async with inbox.lifespan():
         assert (
             isinstance(inbox._runtime.store.database, PostgresDatabase)
-            and inbox._runtime.store.database.handling is not None
+            and inbox._runtime.store.database.handler_connections is not None
         )
-        give_back = inbox._runtime.store.database.handling.give_back
+        give_back = inbox._runtime.store.database.handler_connections.release
 
         def watched(connection: Any) -> None:
             ahead.append(connection.begun_at is not None)
             give_back(connection)
 
-        inbox._runtime.store.database.handling.give_back = watched  # type: ignore[method-assign]
+        inbox._runtime.store.database.handler_connections.release = watched  # type: ignore[method-assign]
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(100)])
         inbox._runtime.start_worker()
         await eventually(lambda: set(states(database)) == {"processed"})
@@ -247,18 +247,18 @@ async def test_no_transaction_stays_open_when_the_work_is_done(make_inbox: Calla
 async def test_a_transaction_that_was_begun_long_ahead_is_begun_anew(inbox: Inbox) -> None:
     assert (
         isinstance(inbox._runtime.store.database, PostgresDatabase)
-        and inbox._runtime.store.database.handling is not None
+        and inbox._runtime.store.database.handler_connections is not None
     )
-    connections: HandlerConnections = inbox._runtime.store.database.handling
+    connections: HandlerConnections = inbox._runtime.store.database.handler_connections
     early = await connections.take()
     begun = await early.fetchval("SELECT now()")
-    early.begun_at = SYSTEM.monotonic() - 2 * FRESH
-    connections.give_back(early)
+    early.begun_at = SYSTEM.monotonic() - 2 * MAX_AHEAD_SECONDS
+    connections.release(early)
     late = await connections.take()
     assert late is early
     assert await late.fetchval("SELECT now()") > begun
     await connections.roll_back(late)
-    connections.give_back(late)
+    connections.release(late)
 
 
 async def test_a_division_by_zero_of_the_users_own_at_the_commit_is_the_handlers_failure(

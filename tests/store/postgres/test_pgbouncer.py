@@ -271,7 +271,7 @@ async def test_pruning_drops_days_and_rows_and_forgetting_erases(inbox: Inbox, d
     assert done is not None and done.receipts == {"stripe": 2} and old in done.days
     assert (old,) not in ask(database, PARTITIONS)
     assert ask(database, "SELECT event_id FROM webhook_receipts ORDER BY 1") == [("evt_2",), ("evt_3",)]
-    receipts = await inbox._runtime.store.retention.about_object("in_1")
+    receipts = await inbox._runtime.store.retention.with_object("in_1")
     assert await forget(inbox._runtime.store, receipts, actor="test", object_id="in_1") == 2
 
 

@@ -367,9 +367,9 @@ async def test_a_session_can_be_left_as_it_is(make_inbox: Callable[..., Inbox], 
 def connections_of(inbox: Inbox) -> HandlerConnections:
     assert (
         isinstance(inbox._runtime.store.database, PostgresDatabase)
-        and inbox._runtime.store.database.handling is not None
+        and inbox._runtime.store.database.handler_connections is not None
     )
-    return inbox._runtime.store.database.handling
+    return inbox._runtime.store.database.handler_connections
 
 
 async def test_a_connection_whose_commit_was_cancelled_is_not_used_again(inbox: Inbox, database: str) -> None:
@@ -386,8 +386,8 @@ async def test_a_connection_whose_commit_was_cancelled_is_not_used_again(inbox: 
     with pytest.raises(asyncio.CancelledError):
         await committing
     await connections.roll_back(connection)
-    connections.give_back(connection)
+    connections.release(connection)
     other = await connections.take()
     assert other is not connection and connection.is_closed()
     await connections.roll_back(other)
-    connections.give_back(other)
+    connections.release(other)

@@ -210,19 +210,21 @@ async def test_the_hot_queries_go_by_an_index(store: Store, address: str) -> Non
         connection.close()
         return found
 
-    find = store.sql["find"]
+    find = store.sql["find_receipts"]
     before = store.sql["claimed_before"].replace("?", "'x'")
     assert "USING INDEX sqlite_autoindex_webhook_receipts_1 (source=? AND event_id=?)" in plan(before)
-    assert "webhook_receipts_object" in plan(queries.with_given(find, {"object", "limit"}))
-    assert "webhook_receipts_received" in plan(queries.with_given(find, {"limit"}))
-    assert "webhook_receipts_received (received_at<?)" in plan(queries.with_given(find, {"before_receipt", "limit"}))
-    assert "PRIMARY KEY" in plan(queries.with_given(find, {"receipt", "limit"}))
+    assert "webhook_receipts_object" in plan(queries.with_parameters(find, {"object", "limit"}))
+    assert "webhook_receipts_received" in plan(queries.with_parameters(find, {"limit"}))
+    assert "webhook_receipts_received (received_at<?)" in plan(
+        queries.with_parameters(find, {"before_receipt", "limit"})
+    )
+    assert "PRIMARY KEY" in plan(queries.with_parameters(find, {"receipt", "limit"}))
     for name in ("lease", "due_window"):
         assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])
-    for name in ("waiting_types", "set_apart"):
+    for name in ("waiting_types", "hold_unhandled"):
         assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])
-    for name in ("waiting_serial_types", "set_apart_serial"):
+    for name in ("waiting_serial_types", "hold_unhandled_serial"):
         assert "webhook_receipts_serial_waiting" in plan(store.sql[name])
-    for name in ("unhandled_types", "take_up", "ignore_unhandled", "unhandled"):
+    for name in ("unhandled_types", "release_unhandled", "ignore_unhandled", "unhandled"):
         assert "webhook_receipts_unhandled" in plan(store.sql[name])
         assert "SCAN webhook_receipts " not in plan(store.sql[name]).replace("SCAN webhook_receipts USING", "")

@@ -157,7 +157,7 @@ async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str)
         await tx.execute("UPDATE ledger SET note = lower(note) WHERE note IN (SELECT name FROM customers)")
         await tx.fetch("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 9) SELECT x FROM n")
         await tx.execute("DELETE FROM ledger WHERE note = '1'")
-        connections.add(id(inbox._runtime.store.database.handling.connection))  # type: ignore[attr-defined]
+        connections.add(id(inbox._runtime.store.database.handler_thread.connection))  # type: ignore[attr-defined]
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
     inbox._runtime.start_worker()

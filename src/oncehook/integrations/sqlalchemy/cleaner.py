@@ -32,8 +32,8 @@ from oncehook.store.postgres.finish import (
     literal,
 )
 from oncehook.store.sqlite.file import BUSY_MS
-from oncehook.store.sqlite.session import FORGET, MAKE_TABLE, is_harmless
-from oncehook.store.transaction import NOT_YOURS, RESETS, TransactionClosed
+from oncehook.store.sqlite.session import CREATE_SESSION_TABLE, RESET_ROWID, is_harmless
+from oncehook.store.transaction import ENDED_BY_HANDLER, RESET_ALL_HINT, TransactionClosed
 
 KEY = "oncehook"
 _STATE = "oncehook.state"
@@ -173,7 +173,7 @@ class PostgresCleaner(Cleaner):
             if code == LEASE_LOST:
                 raise LeaseLost from error
             if code == TRANSACTION_REPLACED:
-                raise TransactionClosed(f"{NOT_YOURS} ({RESETS})") from error
+                raise TransactionClosed(f"{ENDED_BY_HANDLER} ({RESET_ALL_HINT})") from error
             raise
 
     def _ending(self, connection: Connection, settled: Sequence[Settled]) -> str:
@@ -256,7 +256,7 @@ class SqliteCleaner(Cleaner):
             connection.exec_driver_sql("PRAGMA synchronous = FULL")
             connection.exec_driver_sql("PRAGMA wal_autocheckpoint = 0")  # only the store's writer checkpoints
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_MS}")
-            connection.exec_driver_sql(MAKE_TABLE)
+            connection.exec_driver_sql(CREATE_SESSION_TABLE)
             connection.info[KEY] = Watch(connection.info)
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         watch: Watch = connection.info[KEY]
@@ -298,7 +298,7 @@ class Watch:
 
     def stop(self, raw: sqlite3.Connection) -> None:
         self._user = "oncehook"
-        raw.execute(FORGET)
+        raw.execute(RESET_ROWID)
         self._user = "app"
 
     def _note(self, action: int, _name: Any, _detail: Any, database: str | None, _within: Any) -> int:

@@ -14,7 +14,7 @@ from oncehook.integrations.sqlalchemy.session import HandlerSession, used_by_onc
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Settled
 from oncehook.store.sqlite import handler as sqlite_handler
-from oncehook.store.transaction import ENDED, NOT_YOURS, Pick, TransactionClosed
+from oncehook.store.transaction import AFTER_HANDLER_ENDED, ENDED_BY_HANDLER, StatementSelector, TransactionClosed
 
 if TYPE_CHECKING:
     from oncehook.integrations.sqlalchemy.engine import Sessions
@@ -61,30 +61,32 @@ class SessionTransaction(ABC):
     async def connection(self) -> Any:
         return await self._run(lambda session: session.connection())
 
-    async def ask(self, pick: Pick, given: str) -> list[Any]:
+    async def run_query(self, select: StatementSelector, parameters: str) -> list[Any]:
         self._check_limit()
         if self._finished:
-            raise TransactionClosed(ENDED)
+            raise TransactionClosed(AFTER_HANDLER_ENDED)
         if self.sessions.on_sqlite and self._turn is None:
             await self._take_turn()
-        statement = text(pick(self.sessions.store.sql)).execution_options(**{KEY: "ours"})
-        return await self._ask(lambda session: [tuple(row) for row in session.execute(statement, {"given": given})])
+        statement = text(select(self.sessions.store.sql)).execution_options(**{KEY: "ours"})
+        return await self._ask(
+            lambda session: [tuple(row) for row in session.execute(statement, {"input": parameters})]
+        )
 
     async def _ask(self, work: Callable[[HandlerSession], T]) -> T:
         return await self._run(work)
 
-    def offer(self, *, is_async: bool) -> Any:
+    def make_tx(self, *, is_async: bool) -> Any:
         """What the handler gets as `tx`."""
         self.sessions.check_kind("the handler", is_async=is_async)
         return self.tx
 
-    def withdraw(self) -> None:
+    def close_tx(self) -> None:
         """The handler has ended: what it got is dead."""
         self._ended = True
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
         """The marks after all of the handler's work, and the COMMIT of both. Whatever it raises, all is rolled back."""
-        self.withdraw()
+        self.close_tx()
         try:
             self._check_limit()
             self._stop_limit()
@@ -106,7 +108,7 @@ class SessionTransaction(ABC):
         session.connection()  # also where nothing was sent so far
         if self.sessions.on_sqlite:
             landed = session.execute(
-                text(self.sessions.store.sql["settle"]), {"given": _encode(settled).decode()}
+                text(self.sessions.store.sql["settle"]), {"input": _encode(settled).decode()}
             ).all()
             if len(landed) != len(settled):
                 return False
@@ -119,7 +121,7 @@ class SessionTransaction(ABC):
         return True
 
     async def rollback(self) -> None:
-        self.withdraw()
+        self.close_tx()
         if self._finished:
             return
         self._finished = True
@@ -157,7 +159,7 @@ class SessionTransaction(ABC):
         if used_by_oncehook.get() is self.session:
             return
         if self._ended:
-            raise TransactionClosed(ENDED)
+            raise TransactionClosed(AFTER_HANDLER_ENDED)
         self._check_limit()
 
     def begun(self, connection: Connection) -> None:
@@ -189,7 +191,7 @@ class SessionTransaction(ABC):
         else:
             self._is_lost = True
             close_afterwards(connection)
-            raise TransactionClosed(NOT_YOURS)
+            raise TransactionClosed(ENDED_BY_HANDLER)
 
     def _before_rollback(self, connection: Connection) -> None:
         self.sessions.cleaner.before_rollback(connection)
@@ -201,12 +203,12 @@ class SessionTransaction(ABC):
         if self.sessions.on_sqlite and self._driver is not None:
             self._is_lost = self._is_lost or not self._driver.in_transaction
         if self._is_lost:
-            raise TransactionClosed(NOT_YOURS)
+            raise TransactionClosed(ENDED_BY_HANDLER)
 
     # -- SQLite: one writer, and not for long ---------------------------------------------------------------------
 
     async def _take_turn(self) -> None:
-        turn = self.sessions.store.database.handler_turn
+        turn = self.sessions.store.database.handler_lock
         assert turn is not None
         await turn.acquire()
         if self._finished:  # it was given up while it waited
@@ -221,7 +223,7 @@ class SessionTransaction(ABC):
 
     def _start_limit(self) -> None:
         if self._turn is not None and not self._ended:
-            self._limit = self._loop.call_later(sqlite_handler.MOST_SECONDS, self._expire)
+            self._limit = self._loop.call_later(sqlite_handler.MAX_HANDLER_SECONDS, self._expire)
 
     def _stop_limit(self) -> None:
         if self._limit is not None:
@@ -243,7 +245,7 @@ class SessionTransaction(ABC):
 
     def _check_limit(self) -> None:
         if self._cutting is not None:
-            raise StoreUnavailable(sqlite_handler.held_too_long(sqlite_handler.MOST_SECONDS))
+            raise StoreUnavailable(sqlite_handler.lock_timeout_message(sqlite_handler.MAX_HANDLER_SECONDS))
 
 
 def _undo(session: HandlerSession) -> None:

@@ -1,21 +1,21 @@
-"""PostgreSQL as the store needs it, through asyncpg."""
+"""The PostgreSQL database, through asyncpg."""
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Settings
 from oncehook.store.database import Connector, Process, closing_on_error
 from oncehook.store.executor import Executor
 from oncehook.store.operator_protocols import RetentionStore
-from oncehook.store.pauses import Pauses
-from oncehook.store.postgres.claims import PostgresClaims
+from oncehook.store.pauses import SqlPauseStore
+from oncehook.store.postgres.claims import PostgresClaimStore
 from oncehook.store.postgres.dialect import POSTGRES
 from oncehook.store.postgres.executor import PostgresExecutor
 from oncehook.store.postgres.handler import HandlerConnections, PostgresTransaction
-from oncehook.store.postgres.heart import PostgresHeart
-from oncehook.store.postgres.leases import PostgresLeases
+from oncehook.store.postgres.heartbeat import PostgresHeartbeatConnection
+from oncehook.store.postgres.leases import PostgresLeaseStore
 from oncehook.store.postgres.pool import PostgresPool
-from oncehook.store.postgres.retention import PostgresRetention
-from oncehook.store.postgres.schema import PostgresSchema
-from oncehook.store.postgres.wake import PostgresWakeups
+from oncehook.store.postgres.retention import PostgresRetentionStore
+from oncehook.store.postgres.schema import PostgresSchemaStore
+from oncehook.store.postgres.wakeups import PostgresWakeupStore
 from oncehook.store.protocols import ClaimStore, SchemaStore, WakeupStore
 
 
@@ -23,46 +23,46 @@ class PostgresDatabase:
     """Implements `Database`."""
 
     dialect = POSTGRES
-    handler_turn = None
+    handler_lock = None
 
     def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
         self.pool = PostgresPool(settings, clock)
         self.connector: Connector = self.pool
         self.process = Process()
         self.executor: Executor = PostgresExecutor(self.pool.connection)
-        claims = PostgresClaims(self.pool)
+        claims = PostgresClaimStore(self.pool)
         self.claims: ClaimStore = claims
         self._probe = claims.probe
-        self.schema: SchemaStore = PostgresSchema(self.pool)
-        self.retention: RetentionStore = PostgresRetention(self.pool, self.executor)
-        self.wakeups: WakeupStore = PostgresWakeups(self.pool)
-        self.handling: HandlerConnections | None = None
+        self.schema: SchemaStore = PostgresSchemaStore(self.pool)
+        self.retention: RetentionStore = PostgresRetentionStore(self.pool, self.executor)
+        self.wakeups: WakeupStore = PostgresWakeupStore(self.pool)
+        self.handler_connections: HandlerConnections | None = None
 
-    def leases(self, pauses: Pauses) -> PostgresLeases:
-        return PostgresLeases(self.executor, pauses, self.pool.clock)
+    def leases(self, pauses: SqlPauseStore) -> PostgresLeaseStore:
+        return PostgresLeaseStore(self.executor, pauses, self.pool.clock)
 
     async def open(self) -> None:
         settings = self.pool.settings
-        self.handling = HandlerConnections(
+        self.handler_connections = HandlerConnections(
             settings.database,
             self.pool.sql,
             limit=settings.concurrency,
             timeout=settings.claim_timeout,
-            statements=self.pool.statements,
-            cleans=settings.clean_sessions,
+            pooler_options=self.pool.cache_options,
+            cleans_sessions=settings.clean_sessions,
             fast=settings.fast_paths,
             lease=settings.lease,
-            longest=lambda: self.process.longest_handler(),
+            longest_handler=lambda: self.process.longest_handler(),
             worker=lambda: self.process.worker,
         )
         async with closing_on_error(self):
             await self.pool.open()
 
     async def close(self) -> None:
-        handling, self.handling = self.handling, None
+        connections, self.handler_connections = self.handler_connections, None
         try:
-            if handling is not None:
-                await handling.close()
+            if connections is not None:
+                await connections.close()
         finally:
             await self.pool.close()
 
@@ -75,11 +75,11 @@ class PostgresDatabase:
 
     def transaction(self) -> PostgresTransaction:
         self.pool.check_open()
-        assert self.handling is not None
-        return PostgresTransaction(self.handling)
+        assert self.handler_connections is not None
+        return PostgresTransaction(self.handler_connections)
 
-    def heart(self) -> PostgresHeart:
-        return PostgresHeart(self.pool)
+    def heartbeat_connection(self) -> PostgresHeartbeatConnection:
+        return PostgresHeartbeatConnection(self.pool)
 
 
 open_database = PostgresDatabase

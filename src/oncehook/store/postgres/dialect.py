@@ -1,4 +1,4 @@
-"""Facts about PostgreSQL. This module does not need its driver."""
+"""The PostgreSQL dialect. This module does not import the driver."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,16 +12,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 def array(values: Iterable[Any]) -> str:
-    """Numbers or dates as the text of a PostgreSQL array.
+    """Returns numbers or dates as the text of a PostgreSQL array.
 
-    For an array parameter asyncpg asks each new connection what that type is, in a query that can take seconds on a
-    busy server, the more so behind a pooler.
+    For a real array parameter, asyncpg looks up the type on each new connection. That query can take seconds on a busy
+    server, and longer behind a pooler.
     """
     return "{" + ",".join(map(str, values)) + "}"
 
 
 def storable_json(value: Any) -> str:
-    """A value as JSON. PostgreSQL's text cannot hold NUL, so each one is replaced."""
+    """Returns a value as JSON. Replaces NUL, which PostgreSQL's text type cannot store."""
     return _encode(value).decode().replace("\\u0000", "\\ufffd")
 
 

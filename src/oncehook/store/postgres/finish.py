@@ -1,4 +1,7 @@
-"""The statement that makes events processed in a handler's own transaction, as text: it is part of a longer message."""
+"""The statement that settles events as processed in their handler's transaction.
+
+It is built as text, because it is part of a longer message that also commits.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -6,15 +9,15 @@ from operator import attrgetter
 
 from oncehook.model.lease import Settled
 
-_held = attrgetter("receipt", "lease")  # sorted by it, receipts are in the order in which every process locks them
+_held = attrgetter("receipt", "lease")  # every process locks receipts in this order
 
 LEASE_LOST = "OH001"
 TRANSACTION_REPLACED = "OH002"
-"""Errors that `webhook_finish` raises in PostgreSQL."""
+"""Error codes that `webhook_finish` raises in PostgreSQL."""
 
 
 def finish_statement(sql: Mapping[str, str], settled: Sequence[Settled], *, resets: bool, guarded: bool | None) -> str:
-    """The statement that makes them processed. They are of one handler, and ran together."""
+    """Returns the statement that settles events as processed. All were handled by one call of one handler."""
     first, *others = settled if len(settled) == 1 else sorted(settled, key=_held)
     values = {
         "handler": literal(first.handler),
@@ -35,13 +38,13 @@ def finish_statement(sql: Mapping[str, str], settled: Sequence[Settled], *, rese
 
 
 def in_one_line(sql: str) -> str:
-    """A message that is sent with every event, without the comments that explain it."""
+    """Removes comments and line breaks from a message that is sent with every event."""
     return " ".join(line for line in sql.splitlines() if not line.startswith("--"))
 
 
 @lru_cache(1000)  # an inbox has few handlers and versions
 def literal(text: str | None) -> str:
-    """A text as SQL has it, whatever the session takes for a string; without what PostgreSQL cannot hold."""
+    """Returns a text as an SQL literal that is valid under all session settings. Replaces NUL."""
     if text is None:
         return "NULL"
     return "E'" + text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\ufffd") + "'"

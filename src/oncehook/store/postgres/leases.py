@@ -1,4 +1,4 @@
-"""Leasing on PostgreSQL: each statement of a lease commits by itself."""
+"""Leases on PostgreSQL. Each statement of a lease commits separately."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -8,31 +8,31 @@ import asyncpg
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Leased, Settled
 from oncehook.store.executor import Run, Work
-from oncehook.store.leases import Leases, by_name
+from oncehook.store.leases import SqlLeaseStore, as_dicts
 from oncehook.store.postgres.session import session_name
 
 T = TypeVar("T")
 
 
-class PostgresLeases(Leases):
+class PostgresLeaseStore(SqlLeaseStore):
     """Implements `LeaseStore`."""
 
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
-        return {row[0] for row in await self._executor.write("settle", {"given": self._dialect.json(settled)})}
+        return {row[0] for row in await self._executor.write("settle", {"input": self._dialect.json(settled)})}
 
     async def end_sessions(self, worker: str) -> int:
         return len(await self._executor.write("end_sessions", {"worker": worker, "session": session_name(worker)}))
 
-    async def _together(self, work: Work[T]) -> T:
+    async def _run_statements(self, work: Work[T]) -> T:
         return await work(self._executor.write)
 
-    async def _heads(self, run: Run, given: dict[str, Any]) -> list[Any]:
+    async def _lease_heads(self, run: Run, parameters: dict[str, Any]) -> list[Any]:
         try:
-            return await run("lease_serial", given)
+            return await run("lease_serial", parameters)
         except StoreUnavailable as error:
             if isinstance(error.__cause__, asyncpg.UniqueViolationError):
                 return []  # another worker leased one of these keys at the same moment
             raise
 
-    def _leased(self, rows: Sequence[Any]) -> list[Leased]:
-        return [Leased(**row) for row in by_name(rows)]
+    def _to_leased(self, rows: Sequence[Any]) -> list[Leased]:
+        return [Leased(**row) for row in as_dicts(rows)]

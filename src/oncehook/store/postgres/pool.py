@@ -1,4 +1,4 @@
-"""PostgreSQL through asyncpg: the pool, what its errors mean, migrations and partitions."""
+"""The connection pool of PostgreSQL, the classes of its errors, migrations and partitions."""
 
 import asyncio
 import os
@@ -15,36 +15,36 @@ from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError, KeyTaken, RowRefused, StoreUnavailable
 from oncehook.observability import signals
 from oncehook.store import queries
-from oncehook.store.postgres.durable import risks, unsafe_setting
+from oncehook.store.postgres.durability import risks, unsafe_setting
 
 Connection = asyncpg.pool.PoolConnectionProxy
 T = TypeVar("T")
 
 CONNECTIONS = 10
 DAYS_AHEAD = 7
-CLOSE_SECONDS = 2.0  # for a goodbye: a server that answers takes milliseconds
+CLOSE_SECONDS = 2.0  # a server that answers takes milliseconds
 MIGRATION_SECONDS = 3600.0
 
-LOST = (
+CONNECTION_LOST = (
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
-    asyncpg.InternalClientError,  # what asyncpg raises when the server says goodbye at the wrong moment
+    asyncpg.InternalClientError,  # raised by asyncpg if the server closes the connection at the wrong moment
     asyncpg.OperatorInterventionError,
     OSError,
     TimeoutError,
 )
-"""After one of these it is unknown whether the statement was committed, and the connection is of no more use."""
+"""After one of these errors it is unknown whether the statement was committed, and the connection is unusable."""
 
-AGAIN = (
+RETRYABLE = (
     asyncpg.DeadlockDetectedError,
     asyncpg.SerializationError,
     asyncpg.UniqueViolationError,
     asyncpg.LockNotAvailableError,
 )
-"""After one of these it was certainly not, and may well be next time. A unique violation is our own first try, whose
-reply was lost and which commits at this very moment: next time the statement finds its rows."""
+"""After one of these errors the statement was not committed, and a retry may succeed. A unique violation means that our
+own first try, whose reply was lost, is just being committed. The retry then finds its rows."""
 
-REFUSED = (
+INVALID_ROW = (
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
     asyncpg.ProgramLimitExceededError,
@@ -52,11 +52,11 @@ REFUSED = (
     UnicodeError,
     OverflowError,
 )
-"""These are about what is in a row."""
+"""These errors are caused by the content of a row."""
 
 
 class PostgresPool:
-    """Connections, and the schema behind them."""
+    """A pool of connections. Also migrates the schema and creates partitions."""
 
     def __init__(self, settings: Settings, clock: Clock = SYSTEM) -> None:
         self.settings = settings
@@ -64,41 +64,41 @@ class PostgresPool:
         self.sql = queries.load("postgres")
         self._pool: asyncpg.Pool[Any] | None = None
         self._pid = os.getpid()
-        self.pooled = settings.pooler == "transaction"
+        self.is_pooled = settings.pooler == "transaction"
         self.is_durable = not settings.unsafe_durability
 
     # -- opening and closing --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         try:
-            self.pooled = await self._is_pooled()
-            if self.pooled:
+            self.is_pooled = await self._detect_pooler()
+            if self.is_pooled:
                 signals.emit("pooler_detected")
             self._pool = await asyncpg.create_pool(
                 self.settings.database,
                 min_size=1,
-                max_size=CONNECTIONS,  # handlers have others: they must not keep the door from one
+                max_size=CONNECTIONS,  # handlers use other connections, so that they cannot block the receiver
                 timeout=self.settings.claim_timeout,
                 command_timeout=self.settings.claim_timeout / 2,
-                reset=_keep_as_it_is,
+                reset=_skip_reset,
                 server_settings={"application_name": "oncehook"},
-                **self.statements(),
+                **self.cache_options(),
             )
         except ValueError:
             raise ConfigurationError(
-                "database is not a PostgreSQL address: expected postgresql://user:password@host:port/name"
+                "database is not a PostgreSQL URL: expected postgresql://user:password@host:port/name"
             ) from None
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
             raise StoreUnavailable(
-                f"PostgreSQL at {_where(self.settings.database)} cannot be reached: {told(error)}. "
-                f"Is it running, and are the address and the password right?"
+                f"PostgreSQL at {_location(self.settings.database)} cannot be reached: {error_summary(error)}. "
+                f"Check that it is running, and the address and password"
             ) from error
         self._pid = os.getpid()
         await self._check_durability()
         if self.settings.migrate == "auto":
             await self.migrate()
         elif not await self.pending_migrations():
-            await self.make_partitions()
+            await self.create_partitions()
 
     async def close(self) -> None:
         pool, self._pool = self._pool, None
@@ -111,7 +111,7 @@ class PostgresPool:
     async def ping(self) -> None:
         row = await self._durability()
         if row["is_standby"]:
-            raise StoreUnavailable("PostgreSQL is read-only here: it is a standby")
+            raise StoreUnavailable("PostgreSQL is read-only: the server is a standby")
         unsafe = unsafe_setting(row)
         if unsafe is not None and self.is_durable:
             raise StoreUnavailable(f"PostgreSQL runs with {unsafe}: an acked event could be lost")
@@ -123,11 +123,11 @@ class PostgresPool:
         async with self.connection() as connection:
             return await connection.fetchrow(self.sql["durability"])
 
-    async def _is_pooled(self) -> bool:
-        """Whether a pooler in transaction mode is, or may be, between.
+    async def _detect_pooler(self) -> bool:
+        """Whether there is, or may be, a pooler in transaction mode.
 
-        A server tells a client its process when they connect; a pooler has to make one up, and is found out by asking
-        the server itself. In which mode it pools cannot be asked, and transaction mode is the one that needs care.
+        A server reports its process id when a client connects. A pooler reports an invented one, which differs from
+        `pg_backend_pid()`. Its mode cannot be queried, so transaction mode is assumed, which needs the most care.
         """
         if self.settings.pooler != "auto":
             return self.settings.pooler == "transaction"
@@ -135,23 +135,23 @@ class PostgresPool:
             self.settings.database, timeout=self.settings.claim_timeout, statement_cache_size=0
         )
         try:
-            process = await connection.fetchval(self.sql["backend"], timeout=self.settings.claim_timeout)
+            process = await connection.fetchval(self.sql["backend_pid"], timeout=self.settings.claim_timeout)
             return bool(process != connection.get_server_pid())
         finally:
             connection.terminate()
 
-    def statements(self) -> dict[str, Any]:
-        """Behind a pooler in transaction mode the next statement may meet another server: none is prepared ahead."""
-        return {"statement_cache_size": 0} if self.pooled else {}
+    def cache_options(self) -> dict[str, Any]:
+        """Returns connection options. Behind a pooler in transaction mode, no statement is kept prepared."""
+        return {"statement_cache_size": 0} if self.is_pooled else {}
 
     async def connect(self, name: str, command_timeout: float) -> Any:
-        """A connection beside the pool."""
+        """Opens a connection outside the pool."""
         return await asyncpg.connect(
             self.settings.database,
             timeout=min(self.settings.claim_timeout, command_timeout),
             command_timeout=command_timeout,
             server_settings={"application_name": name},
-            **self.statements(),
+            **self.cache_options(),
         )
 
     async def _check_durability(self) -> None:
@@ -160,12 +160,12 @@ class PostgresPool:
         if unsafe is not None and self.is_durable:
             raise ConfigurationError(
                 f"PostgreSQL runs with {unsafe}: an acked event could be lost. Turn it on, "
-                f"or set unsafe_durability = true if that is acceptable here"
+                f"or accept the risk with unsafe_durability = true"
             )
         for risk in risks(row):
             signals.emit("durability_risk", detail=risk)
 
-    # -- plumbing -------------------------------------------------------------------------------------------------
+    # -- connections ----------------------------------------------------------------------------------------------
 
     def check_open(self) -> "asyncpg.Pool[Any]":
         if self._pool is None:
@@ -176,12 +176,12 @@ class PostgresPool:
 
     @asynccontextmanager
     async def _acquired(self, seconds: float) -> AsyncIterator[Connection]:
-        """A connection of the pool. One whose answer was lost or late is cut: nobody waits for it to say more."""
+        """Yields a connection of the pool. Closes it if its reply was lost or came too late."""
         pool = self.check_open()
         connection = await pool.acquire(timeout=seconds)
         try:
             yield connection
-        except (*LOST, asyncio.CancelledError):
+        except (*CONNECTION_LOST, asyncio.CancelledError):
             connection.terminate()
             raise
         finally:
@@ -189,17 +189,17 @@ class PostgresPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """A connection; what goes wrong on it is Unavailable."""
+        """Yields a connection. Converts errors of the driver to StoreUnavailable."""
         try:
             async with self._acquired(self.settings.claim_timeout) as connection:
                 yield connection
-        except (*LOST, asyncpg.PostgresError) as error:
-            raise StoreUnavailable(f"PostgreSQL: {told(error)}") from error
+        except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
+            raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
 
-    async def surely(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """`work`, repeated while its outcome is unknown or undone, until the claim's time is up.
+    async def run_until_certain(self, work: Callable[[Connection], Awaitable[T]]) -> T:
+        """Runs `work`, and retries it for `claim_timeout` seconds while its outcome is unknown or it was rolled back.
 
-        What it does must be the same however often it is done.
+        `work` must be idempotent.
         """
         pause, deadline = 0.01, self.clock.monotonic() + self.settings.claim_timeout
         while True:
@@ -209,19 +209,19 @@ class PostgresPool:
                     return await work(connection)
             except asyncpg.CheckViolationError as error:
                 if error.constraint_name:
-                    raise RowRefused(f"PostgreSQL refuses a row: {error.constraint_name}") from error
-                await self.make_partitions()  # there is none for today: this process slept for a week
+                    raise RowRefused(f"PostgreSQL rejected a row: {error.constraint_name}") from error
+                await self.create_partitions()  # today has no partition: this process slept for a week
                 problem: Exception = error
-            except (*LOST, *AGAIN) as error:
+            except (*CONNECTION_LOST, *RETRYABLE) as error:
                 if getattr(error, "constraint_name", None) == "webhook_keys_pkey":
                     raise KeyTaken("another receipt has one of the event's keys") from error
                 problem = error
-            except REFUSED as error:
-                raise RowRefused(f"PostgreSQL refuses a row: {type(error).__name__}") from error
+            except INVALID_ROW as error:
+                raise RowRefused(f"PostgreSQL rejected a row: {type(error).__name__}") from error
             except asyncpg.PostgresError as error:
-                raise StoreUnavailable(f"PostgreSQL: {told(error)}") from error
+                raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
             if self.clock.monotonic() + pause > deadline:
-                raise StoreUnavailable(f"PostgreSQL: {told(problem)}") from problem
+                raise StoreUnavailable(f"PostgreSQL: {error_summary(problem)}") from problem
             await asyncio.sleep(pause)
             pause = min(2 * pause, 1.0)
 
@@ -248,57 +248,61 @@ class PostgresPool:
                 await connection.execute(sql, timeout=MIGRATION_SECONDS)
                 await connection.execute(self.sql["record_migration"].format(number=number, name=name))
                 done.append(f"{number:03d}_{name}")
-        await self.make_partitions()
+        await self.create_partitions()
         return done
 
-    async def make_partitions(self) -> None:
-        """Have a partition of payloads for every day from yesterday to a week ahead.
+    async def create_partitions(self) -> None:
+        """Creates the missing partitions of payloads for the days from yesterday to a week ahead.
 
-        LIKE and ATTACH take no lock that a claim waits for; CREATE … PARTITION OF would.
+        LIKE and ATTACH take no lock that blocks a claim; CREATE … PARTITION OF would.
         """
         async with self.connection() as connection:
-            there = await self.partitions(connection)
+            existing = await self.partitions(connection)
             today = await connection.fetchval(self.sql["today"])
             missing = [
-                d for n in range(-1, DAYS_AHEAD + 1) if partition_name(d := today + timedelta(days=n)) not in there
+                d for n in range(-1, DAYS_AHEAD + 1) if partition_name(d := today + timedelta(days=n)) not in existing
             ]
             for day in missing:
-                await self.make_partition(connection, day)
+                await self.create_partition(connection, day)
 
     async def partitions(self, connection: Connection) -> set[str]:
         return {row["name"] for row in await connection.fetch(self.sql["payload_partitions"])}
 
-    async def make_partition(self, connection: Connection, day: date) -> None:
+    async def create_partition(self, connection: Connection, day: date) -> None:
         names = {"name": partition_name(day), "day": day, "next_day": day + timedelta(days=1)}
         async with connection.transaction():
             await connection.execute(self.sql["migration_lock"])
             if names["name"] not in await self.partitions(connection):  # another process may have been first
-                await connection.execute(self.sql["make_partition"].format_map(names))
+                await connection.execute(self.sql["create_partition"].format_map(names))
                 await connection.execute(self.sql["attach_partition"].format_map(names))
 
 
-async def _keep_as_it_is(connection: Any) -> None:
-    """asyncpg would reset the session with a round trip on each release; nobody changes these: handlers have others."""
+async def _skip_reset(connection: Any) -> None:
+    """Replaces asyncpg's reset, which costs a round trip. No handler uses these sessions, so they never change."""
 
 
 def partition_name(day: date) -> str:
     return f"webhook_payloads_{day:%Y%m%d}"
 
 
-def _where(address: str) -> str:
-    """Host, port and name of a database address, without its user and password."""
+def _location(address: str) -> str:
+    """Returns host, port and name of a database URL, without user and password."""
     parts = urlsplit(address)
     host = parts.netloc.rpartition("@")[2] or "the local socket"
     return f"{host}{parts.path}"
 
 
-def unavailable(error: BaseException) -> StoreUnavailable | None:
-    """What a driver's error means to callers, or None if it is not a driver's error."""
-    return StoreUnavailable(f"PostgreSQL: {told(error)}") if isinstance(error, (*LOST, asyncpg.PostgresError)) else None
+def as_unavailable(error: BaseException) -> StoreUnavailable | None:
+    """Converts an error of the driver to StoreUnavailable. Returns None for any other error."""
+    return (
+        StoreUnavailable(f"PostgreSQL: {error_summary(error)}")
+        if isinstance(error, (*CONNECTION_LOST, asyncpg.PostgresError))
+        else None
+    )
 
 
-def told(error: BaseException) -> str:
-    """What may be told of a driver's error: its kind and the server's own sentence, never a value or an address."""
+def error_summary(error: BaseException) -> str:
+    """Returns the server's message, or else the class of the error. Never contains a value or an address."""
     if isinstance(error, asyncpg.PostgresError) and error.args:
         return str(error.args[0]).splitlines()[0]
     return type(error).__name__

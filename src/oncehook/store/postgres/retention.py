@@ -1,8 +1,8 @@
 """Retention on PostgreSQL: receipts in short transactions, payloads by the day.
 
-A day of payloads in which nothing has to stay is taken off with DETACH … CONCURRENTLY, which waits for open readers
-without making anybody else wait, and then dropped. Each of its steps may be cut off: the day is marked first, so the
-next turn finds what was left half done and finishes it. A day in which something has to stay loses its other rows.
+If no payload of a day is needed, its partition is detached with DETACH … CONCURRENTLY and dropped. That waits for open
+readers without blocking other sessions. Each step may be interrupted: the day is flagged first, so the next run finds
+and finishes a day that was left half done. If a day has payloads that are still needed, its other rows are deleted.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -15,17 +15,17 @@ import asyncpg
 from oncehook.model.errors import StoreUnavailable
 from oncehook.store.executor import Executor
 from oncehook.store.postgres.executor import PostgresExecutor, fetch
-from oncehook.store.postgres.pool import LOST, PostgresPool, told
-from oncehook.store.retention import Pruning, Retention, before_json
+from oncehook.store.postgres.pool import CONNECTION_LOST, PostgresPool, error_summary
+from oncehook.store.retention import SqlPruning, SqlRetentionStore, before_json
 from oncehook.store.rows import Cutoffs
 
 PRUNE_LOCK = 0x7072756E  # "prun"
 STEP_SECONDS = 60.0
 DETACH_SECONDS = 30.0
-"""How long a detach waits for open readers; after that it is left pending and finished at a later turn."""
+"""For how many seconds a detach waits for open readers. After that a later run finishes it."""
 
 
-class PostgresRetention(Retention):
+class PostgresRetentionStore(SqlRetentionStore):
     """Implements `RetentionStore`."""
 
     def __init__(self, pool: PostgresPool, executor: Executor) -> None:
@@ -33,25 +33,25 @@ class PostgresRetention(Retention):
         self._pool = pool
 
     @asynccontextmanager
-    async def pruning(self) -> AsyncIterator[Pruning | None]:
-        """Two connections beside the pool: one holds the turn in an open transaction, the other works outside of it."""
-        turn = works = None
+    async def start_pruning(self) -> AsyncIterator[SqlPruning | None]:
+        """Uses two connections outside the pool: one holds the lock in an open transaction, the other prunes."""
+        lock = worker = None
         try:
-            turn = await self._pool.connect("oncehook prune", STEP_SECONDS)
-            await turn.execute("BEGIN")
-            ((mine,),) = await fetch(turn, "turn_to_prune", {"lock": PRUNE_LOCK})
-            # That one's portal, and with it a snapshot that our own detach would wait for, stays until the next.
-            await turn.execute(self._pool.sql["today"])
-            if mine:
-                works = await self._pool.connect("oncehook prune", STEP_SECONDS)
-                yield PostgresPruning(self._pool, works)
+            lock = await self._pool.connect("oncehook prune", STEP_SECONDS)
+            await lock.execute("BEGIN")
+            ((is_acquired,),) = await fetch(lock, "prune_lock", {"lock": PRUNE_LOCK})
+            # The portal of that statement holds a snapshot that our own detach would wait for. This closes it:
+            await lock.execute(self._pool.sql["today"])
+            if is_acquired:
+                worker = await self._pool.connect("oncehook prune", STEP_SECONDS)
+                yield PostgresPruning(self._pool, worker)
             else:
                 yield None
-            await turn.execute("COMMIT")  # whoever asks next need not wait until the server sees that we are gone
-        except (*LOST, asyncpg.PostgresError) as error:
-            raise StoreUnavailable(f"PostgreSQL: {told(error)}") from error
+            await lock.execute("COMMIT")  # releases the lock now, not when the server notices the disconnect
+        except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
+            raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
         finally:
-            for connection in (works, turn):
+            for connection in (worker, lock):
                 if connection is not None:
                     connection.terminate()
 
@@ -61,7 +61,7 @@ class PostgresRetention(Retention):
         return len(erased)
 
     async def _vacuum(self, days: Sequence[str]) -> None:
-        """A deleted row is on its page until this; where it takes too long, it is left to autovacuum."""
+        """Removes deleted rows from their pages. If that takes too long, autovacuum does it later."""
         try:
             connection = await self._pool.connect("oncehook prune", STEP_SECONDS)
             try:
@@ -69,20 +69,20 @@ class PostgresRetention(Retention):
                     await connection.execute(self._pool.sql["vacuum_day"].format(name=day))
             finally:
                 connection.terminate()
-        except (*LOST, asyncpg.PostgresError):
+        except (*CONNECTION_LOST, asyncpg.PostgresError):
             pass
 
 
-class PostgresPruning(Pruning):
-    """Implements `Pruning` of the protocols, on a connection of its own."""
+class PostgresPruning(SqlPruning):
+    """Implements `Pruning`, on a dedicated connection."""
 
     def __init__(self, pool: PostgresPool, connection: Any) -> None:
         super().__init__(PostgresExecutor(lambda: nullcontext(connection)))
         self._pool = pool
         self._connection = connection
 
-    async def make_days(self) -> None:
-        await self._pool.make_partitions()
+    async def create_days(self) -> None:
+        await self._pool.create_partitions()
 
     # -- days -----------------------------------------------------------------------------------------------------
 
@@ -90,27 +90,27 @@ class PostgresPruning(Pruning):
         dropped = []
         today: date = await self._connection.fetchval(self._pool.sql["today"])
         days = await self._connection.fetch(self._pool.sql["payload_days"])
-        for row in sorted(days, key=lambda row: not row["is_pending"]):  # only one may be pending at a time
-            if await self._may_go(row, today, payloads) and await self._drop(row):
+        for row in sorted(days, key=lambda row: not row["is_pending"]):  # only one detach may be pending at a time
+            if await self._is_droppable(row, today, payloads) and await self._drop(row):
                 dropped.append(row["name"])
         return dropped
 
-    async def _may_go(self, row: Any, today: date, payloads: Cutoffs) -> bool:
+    async def _is_droppable(self, row: Any, today: date, payloads: Cutoffs) -> bool:
         if row["is_pending"] or row["is_detached"]:
-            return True  # it was found so before, and nothing can have been added since
+            return True  # an earlier run found it unneeded, and no row can have been added since
         if row["day"] >= today - timedelta(days=1):
-            return False  # a claim may be under way that began before midnight
-        given = {"before": before_json(payloads), "day": row["day"]}
-        stays = await fetch(self._connection, "day_must_stay", given, timeout=STEP_SECONDS * 10)
-        return not stays[0][0]
+            return False  # a claim that began before midnight may still be running
+        parameters = {"before": before_json(payloads), "day": row["day"]}
+        rows = await fetch(self._connection, "day_is_needed", parameters, timeout=STEP_SECONDS * 10)
+        return not rows[0][0]
 
     async def _drop(self, row: Any) -> bool:
-        """Detach and drop; False if readers would not end, and it is left for a later turn."""
+        """Detaches and drops a day. Returns False if readers did not end in time; a later run tries again."""
         steps = [self._pool.sql["drop_day"]]
         if row["is_pending"]:
-            steps = [self._pool.sql["finish_detaching"], *steps]
+            steps = [self._pool.sql["finish_detach"], *steps]
         elif not row["is_detached"]:
-            steps = [self._pool.sql["mark_day"], self._pool.sql["detach_day"], *steps]
+            steps = [self._pool.sql["flag_day"], self._pool.sql["detach_day"], *steps]
         try:
             for step in steps:
                 await self._connection.execute(step.format(name=row["name"]), timeout=DETACH_SECONDS)
@@ -120,5 +120,5 @@ class PostgresPruning(Pruning):
             return False
         return True
 
-    async def give_back(self) -> bool:
-        return False  # a dropped day is back at once; the rest is autovacuum's
+    async def free_space(self) -> bool:
+        return False  # dropping a day frees its space, and autovacuum does the rest

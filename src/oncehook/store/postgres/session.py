@@ -1,11 +1,11 @@
-"""A handler's connection on PostgreSQL, and which of its methods leave something that no statement takes back.
+"""A handler's connection on PostgreSQL.
 
-What SQL leaves in a session is cleaned in the session itself, after every handler, whatever the handler sent: no
-statement is judged by its text. What asyncpg keeps on its side of the connection (codecs, listeners, prepared
-statements and cursors that a handler may hold on to) ends with the connection.
+After every handler, the session itself is cleaned, whatever SQL the handler sent: no statement is judged by its text.
+What asyncpg keeps on the client side (codecs, listeners, prepared statements and cursors that a handler may hold)
+cannot be cleaned. After a call of a method that changes it, the connection is closed.
 
-A worker whose host vanishes says no goodbye, and the server would keep its transactions and their locks for hours. So
-the server is told when to give a session up, and sessions have their worker's name, by which `end_sessions` finds them.
+When a worker's host vanishes, the server would keep the worker's transactions and their locks for hours. Therefore the
+sessions have timeouts, and they carry their worker's name, by which `end_sessions` finds them.
 """
 
 import hashlib
@@ -35,17 +35,17 @@ STATELESS = frozenset(
         "terminate",
     }
 )
-"""Methods that change nothing in the driver. After any other, also one that a later asyncpg adds, it is closed."""
+"""Methods that leave no state in the driver. After any other method, also a future one, the connection is closed."""
 
 
 MARGIN = 10.0
-"""Seconds by which a session outlives the longest handler, whose worker ends it in time."""
+"""For how many seconds a session outlives the longest handler. A live worker ends its handlers before that."""
 
 IDLE = "idle_in_transaction_session_timeout"
 
 
 def session_name(worker: str) -> str:
-    """The application_name of one worker's sessions, and of no other's, though PostgreSQL keeps only 63 bytes of it."""
+    """Returns the application_name of a worker's sessions. It is unique within the 63 bytes that PostgreSQL keeps."""
     name = f"oncehook {worker}".rstrip()
     if name.isascii() and len(name) < 64:
         return name
@@ -53,7 +53,7 @@ def session_name(worker: str) -> str:
 
 
 def session_limits(address: str, lease: float, longest: float) -> dict[str, str]:
-    """When the server gives up a session whose client is gone; without what the address itself says."""
+    """Returns the timeouts of a session whose client is gone, without those that the URL sets."""
     seconds = ceil(lease)
     limits = {
         IDLE: str(ceil((longest + MARGIN) * 1000)),
@@ -62,34 +62,34 @@ def session_limits(address: str, lease: float, longest: float) -> dict[str, str]
         "tcp_keepalives_count": "3",
         "tcp_user_timeout": str(2 * seconds * 1000),
     }
-    given = parse_qs(urlsplit(address).query)
-    options = " ".join(given.get("options", []))
-    return {name: value for name, value in limits.items() if name not in given and name not in options}
+    query = parse_qs(urlsplit(address).query)
+    options = " ".join(query.get("options", []))
+    return {name: value for name, value in limits.items() if name not in query and name not in options}
 
 
 class HandlerConnection(asyncpg.Connection):
-    """A connection that knows whether another handler may have it."""
+    """A connection that records whether another handler may use it."""
 
-    is_used_up = False  # a handler changed the driver's side of it, or it is not known what state it is in
-    begun_at: float | None = None  # it waits for its next handler in a transaction, since then
-    login = ""  # who logged in; behind a pooler that is not known
+    must_close = False  # a handler changed the driver's state, or the session's state is unknown
+    begun_at: float | None = None  # when a transaction was begun ahead for the next handler
+    login = ""  # the user that logged in; unknown behind a pooler
 
     @property
-    def is_as_at_login(self) -> bool:
-        """Whether no SET SESSION AUTHORIZATION is in force: the server reports it after every message."""
+    def has_login_user(self) -> bool:
+        """Whether the session has its login user. The server reports changes by SET SESSION AUTHORIZATION."""
         return bool(self.get_settings().session_authorization == self.login)
 
 
-def _uses_up(name: str) -> None:
+def _close_after(name: str) -> None:
     inherited = getattr(asyncpg.Connection, name)
 
-    def used_up(self: HandlerConnection, *args: Any, **named: Any) -> Any:
-        self.is_used_up = True
+    def call(self: HandlerConnection, *args: Any, **named: Any) -> Any:
+        self.must_close = True
         return inherited(self, *args, **named)
 
-    setattr(HandlerConnection, name, used_up)
+    setattr(HandlerConnection, name, call)
 
 
 for _name in dir(asyncpg.Connection):
     if not _name.startswith("_") and _name not in STATELESS:
-        _uses_up(_name)
+        _close_after(_name)

@@ -1,4 +1,4 @@
-"""Claims on SQLite: few, large statements of the one writer."""
+"""Claims on SQLite: few, large statements on the writer's connection."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -10,14 +10,14 @@ from oncehook.model.claim import Claim, Claimed, Duplicate
 from oncehook.model.errors import KeyTaken, StoreUnavailable
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
-from oncehook.store.rows import DUPLICATES_KEPT
+from oncehook.store.rows import MAX_DUPLICATES
 from oncehook.store.sqlite.file import SqliteFile
 
 ROWS_AT_ONCE = (256, 64, 16, 4, 1)
-"""The sizes of INSERT statements: few sizes, so that SQLite's cache of prepared statements holds them all."""
+"""How many rows an INSERT has. With few sizes, SQLite's cache of prepared statements holds them all."""
 
 
-class SqliteClaims:
+class SqliteClaimStore:
     """Implements `ClaimStore`."""
 
     parallel = 1
@@ -31,23 +31,23 @@ class SqliteClaims:
         return await self._file.write(lambda connection: self._claim_in_time(connection, claims, latest))
 
     def _claim_in_time(self, connection: sqlite3.Connection, claims: Sequence[Claim], latest: float) -> list[Claimed]:
-        """Claim, unless the writer took too long for what was before: its sender may have left."""
+        """Claims, unless the claim waited too long for the writer: its sender may have left."""
         if SYSTEM.monotonic() > latest:
             raise StoreUnavailable("SQLite: the writer was busy for too long")
         return self._claim(connection, claims)
 
     def _claim(self, connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claimed]:
-        """Few, large statements: `sqlite3` gives up the GIL at each, and the event loop is slow to give it back."""
+        """Claims with few, large statements. `sqlite3` releases the GIL at each, and getting it back is slow."""
         connection.execute("BEGIN IMMEDIATE")
         (last,) = connection.execute(self._sql["last_receipt"]).fetchone()
-        offered = list(enumerate(claims, last + 1))  # nobody else can draw ids before our COMMIT
-        inserted = _insert_rows(connection, self._sql["claim"], [_receipt_row(id, claim) for id, claim in offered])
+        numbered = list(enumerate(claims, last + 1))  # no other writer can use these ids before our COMMIT
+        inserted = _insert_rows(connection, self._sql["claim"], [_receipt_row(id, claim) for id, claim in numbered])
         if inserted == len(claims):
-            fresh = offered
+            fresh = numbered
         else:
             rows = connection.execute(self._sql["fresh_receipts"], (last,))
             new = {row[0] for row in rows}
-            fresh = [(id, claim) for id, claim in offered if id in new]
+            fresh = [(id, claim) for id, claim in numbered if id in new]
         _insert_rows(connection, self._sql["claim_payload"], [(id, claim.body, claim.headers) for id, claim in fresh])
         for id, claim in fresh:
             if claim.keys:
@@ -56,12 +56,12 @@ class SqliteClaims:
                 connection.execute(self._sql["claim_inline"], (claim.inline_seconds, id))
             elif claim.status is State.FAILED:
                 connection.execute(self._sql["claim_failed"], (id,))
-        outcome = {id: Claimed(id, True, claim.status, claim.fingerprint) for id, claim in fresh}
-        for id, claim in offered:
-            if id not in outcome:
-                outcome[id] = self._look_up(connection, claim)
+        results = {id: Claimed(id, True, claim.status, claim.fingerprint) for id, claim in fresh}
+        for id, claim in numbered:
+            if id not in results:
+                results[id] = self._find_existing(connection, claim)
         connection.execute("COMMIT")
-        return list(map(outcome.__getitem__, range(last + 1, last + 1 + len(claims))))
+        return list(map(results.__getitem__, range(last + 1, last + 1 + len(claims))))
 
     def _take_keys(self, connection: sqlite3.Connection, receipt: int, claim: Claim) -> None:
         try:
@@ -74,12 +74,12 @@ class SqliteClaims:
 
     def _insert_or_find(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
         for key in claim.keys:
-            found = connection.execute(self._sql["claimed_by_key"], (claim.source, key)).fetchone()
-            if found is not None:
-                return Claimed(found[0], False, State(found[1]), found[2], found[2] == claim.fingerprint)
+            row = connection.execute(self._sql["claimed_by_key"], (claim.source, key)).fetchone()
+            if row is not None:
+                return Claimed(row[0], False, State(row[1]), row[2], row[2] == claim.fingerprint)
         return self._claim(connection, [claim])[0]
 
-    def _look_up(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
+    def _find_existing(self, connection: sqlite3.Connection, claim: Claim) -> Claimed:
         before = connection.execute(self._sql["claimed_before"], (claim.source, claim.event_id)).fetchone()
         return Claimed(before[0], False, State(before[1]), before[2], before[2] == claim.fingerprint)
 
@@ -90,7 +90,7 @@ class SqliteClaims:
                 "delivery_id": d.delivery_id,
                 "fingerprint": d.fingerprint,
                 "same_body": d.same_body,
-                "most": DUPLICATES_KEPT,
+                "most": MAX_DUPLICATES,
             }
             for d in duplicates
         ]
@@ -106,7 +106,7 @@ def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:
 
 
 def _insert_rows(connection: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Insert all of them in few statements, and return how many were new."""
+    """Inserts all rows in few statements, and returns how many were new."""
     inserted, start = 0, 0
     for size in ROWS_AT_ONCE:
         while len(rows) - start >= size:

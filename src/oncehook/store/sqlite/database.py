@@ -1,4 +1,4 @@
-"""SQLite as the store needs it: the standard library's driver, one writer, WAL."""
+"""The SQLite database: the driver of the standard library, one writer, WAL."""
 
 import asyncio
 
@@ -7,17 +7,17 @@ from oncehook.model.errors import StoreUnavailable
 from oncehook.store.database import Connector, NoWakeups, Process, closing_on_error
 from oncehook.store.executor import Executor
 from oncehook.store.operator_protocols import RetentionStore
-from oncehook.store.pauses import Pauses
+from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.protocols import ClaimStore, SchemaStore, WakeupStore
-from oncehook.store.sqlite.claims import SqliteClaims
+from oncehook.store.sqlite.claims import SqliteClaimStore
 from oncehook.store.sqlite.dialect import SQLITE
 from oncehook.store.sqlite.executor import SqliteExecutor
 from oncehook.store.sqlite.file import SqliteFile
-from oncehook.store.sqlite.handler import Handling, SqliteTransaction
-from oncehook.store.sqlite.heart import SqliteHeart
-from oncehook.store.sqlite.leases import SqliteLeases
-from oncehook.store.sqlite.retention import SqliteRetention
-from oncehook.store.sqlite.schema import SqliteSchema
+from oncehook.store.sqlite.handler import HandlerThread, SqliteTransaction
+from oncehook.store.sqlite.heartbeat import SqliteHeartbeatConnection
+from oncehook.store.sqlite.leases import SqliteLeaseStore
+from oncehook.store.sqlite.retention import SqliteRetentionStore
+from oncehook.store.sqlite.schema import SqliteSchemaStore
 
 
 class SqliteDatabase:
@@ -30,26 +30,26 @@ class SqliteDatabase:
         self.connector: Connector = self.file
         self.process = Process()
         self.executor: Executor = SqliteExecutor(self.file)
-        self.claims: ClaimStore = SqliteClaims(self.file)
-        self.schema: SchemaStore = SqliteSchema(self.file)
-        self.retention: RetentionStore = SqliteRetention(self.file, self.executor)
+        self.claims: ClaimStore = SqliteClaimStore(self.file)
+        self.schema: SchemaStore = SqliteSchemaStore(self.file)
+        self.retention: RetentionStore = SqliteRetentionStore(self.file, self.executor)
         self.wakeups: WakeupStore = NoWakeups()
-        self.handling: Handling | None = None
+        self.handler_thread: HandlerThread | None = None
 
-    def leases(self, pauses: Pauses) -> SqliteLeases:
-        return SqliteLeases(self.file, self.executor, pauses)
+    def leases(self, pauses: SqlPauseStore) -> SqliteLeaseStore:
+        return SqliteLeaseStore(self.file, self.executor, pauses)
 
     async def open(self) -> None:
-        self.handling = Handling(self.file.path, self.file.sql, self.file.turn)
+        self.handler_thread = HandlerThread(self.file.path, self.file.sql, self.file.write_lock)
         async with closing_on_error(self):
             await self.file.open()
             if self.file.settings.migrate == "auto":
                 await self.schema.migrate()
 
     async def close(self) -> None:
-        handling, self.handling = self.handling, None
-        if handling is not None:
-            await asyncio.to_thread(handling.close)
+        thread, self.handler_thread = self.handler_thread, None
+        if thread is not None:
+            await asyncio.to_thread(thread.close)
         await self.file.close()
 
     async def ping(self) -> None:
@@ -59,19 +59,19 @@ class SqliteDatabase:
         return await self.file.risks()
 
     @property
-    def handler_turn(self) -> asyncio.Lock:
-        return self._handling().turn
+    def handler_lock(self) -> asyncio.Lock:
+        return self._open_thread().lock
 
     def transaction(self) -> SqliteTransaction:
-        return SqliteTransaction(self._handling())
+        return SqliteTransaction(self._open_thread())
 
-    def heart(self) -> SqliteHeart:
-        return SqliteHeart(self.file.path, self.file.sql)
+    def heartbeat_connection(self) -> SqliteHeartbeatConnection:
+        return SqliteHeartbeatConnection(self.file.path, self.file.sql)
 
-    def _handling(self) -> Handling:
-        if self.handling is None:
+    def _open_thread(self) -> HandlerThread:
+        if self.handler_thread is None:
             raise StoreUnavailable("the store is not open")
-        return self.handling
+        return self.handler_thread
 
 
 open_database = SqliteDatabase

@@ -1,4 +1,4 @@
-"""Facts about SQLite."""
+"""The SQLite dialect."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def database_path(address: str) -> Path:
-    """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    """Returns the file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
     rest = address.removeprefix("sqlite:///")
     if rest == address or not rest or rest == ":memory:":
         raise ConfigurationError(

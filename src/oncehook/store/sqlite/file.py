@@ -1,8 +1,8 @@
-"""SQLite: the standard `sqlite3`, one writer thread, WAL, `synchronous=FULL`, `BEGIN IMMEDIATE`.
+"""The SQLite file: the standard `sqlite3`, one writer thread, WAL, `synchronous=FULL`, `BEGIN IMMEDIATE`.
 
-Every write of the process but a handler's own goes through one connection in one thread. The writer and the handlers'
-transactions take turns (`SqliteFile.turn`), so that neither polls a file that its own process has locked. Reads use
-connections of their own and never block the writer. Only the writer checkpoints.
+All writes of the process, except those of handlers, use one connection in one thread. The writer and the handlers'
+transactions share a lock (`SqliteFile.write_lock`), so that neither polls a file that its own process has locked. Each
+read uses a new connection and never blocks the writer. Only the writer checkpoints.
 """
 
 import asyncio
@@ -27,31 +27,31 @@ T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], Any]
 
 BUSY_MS = 5000
-"""How long another process may hold the write lock before a claim is answered 503."""
+"""For how many milliseconds another process may hold the write lock before a delivery is answered 503."""
 
 PING_SECONDS = 1.4
-"""How long a check waits for the write lock: one that is held longer would make deliveries wait."""
+"""For how many seconds a health check waits for the write lock. A lock held longer would delay deliveries."""
 
 LOCKED = "database is locked"
 
 
 class SqliteFile:
-    """The file, its writer, and the schema in it."""
+    """A database file and its writer thread."""
 
     def __init__(self, settings: Settings) -> None:
         self.path = database_path(settings.database)
         self.settings = settings
         self.sql = queries.load("sqlite")
-        self.turn = threading.Lock()
-        """Held by the thread of this process that writes: a thread that waits for it is woken, where SQLite would sleep
-        for up to 100 ms and look again. A handler's transaction has it for its length."""
+        self.write_lock = threading.Lock()
+        """Held by the thread of this process that writes. A waiting thread is woken when it is free, where SQLite would
+        sleep up to 100 ms before it tries again. A handler's transaction holds it until its end."""
         self._writer: Writer | None = None
 
     # -- opening and closing --------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        self._writer = Writer(self.path, min(BUSY_MS / 1000, self.settings.claim_timeout / 2), self.turn)
-        await self.write(lambda connection: None)  # connecting is the first piece of work
+        self._writer = Writer(self.path, min(BUSY_MS / 1000, self.settings.claim_timeout / 2), self.write_lock)
+        await self.write(lambda connection: None)  # makes the writer connect
 
     async def close(self) -> None:
         writer, self._writer = self._writer, None
@@ -59,7 +59,7 @@ class SqliteFile:
             await asyncio.to_thread(writer.stop)
 
     async def ping(self) -> None:
-        """Take the write lock for a moment. Not by the writer: what waits there for the lock would make this wait."""
+        """Acquires and releases the write lock of the file. Does not wait for the writer's queue."""
         if self._writer is None:
             raise StoreUnavailable("the store is not open")
 
@@ -78,9 +78,9 @@ class SqliteFile:
             raise StoreUnavailable(f"SQLite cannot write to {self.path}: {error}") from error
 
     async def risks(self) -> list[str]:
-        return await asyncio.to_thread(_readable_by_others, self.path)
+        return await asyncio.to_thread(_permission_risks, self.path)
 
-    # -- plumbing -------------------------------------------------------------------------------------------------
+    # -- statements -----------------------------------------------------------------------------------------------
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
         if self._writer is None:
@@ -94,7 +94,7 @@ class SqliteFile:
             UnicodeError,
             OverflowError,
         ) as error:
-            raise RowRefused(f"SQLite refuses a row: {type(error).__name__}") from error
+            raise RowRefused(f"SQLite rejected a row: {type(error).__name__}") from error
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(f"SQLite cannot write to {self.path}: {error}") from error
 
@@ -114,19 +114,19 @@ class SqliteFile:
 
 
 class Writer:
-    """The one thread that writes. A piece of work that fails leaves no transaction open behind it."""
+    """The thread that writes. It rolls back the transaction of work that fails."""
 
-    def __init__(self, path: Path, busy_seconds: float, turn: threading.Lock) -> None:
+    def __init__(self, path: Path, busy_seconds: float, write_lock: threading.Lock) -> None:
         self.path = path
         self.busy_seconds = busy_seconds
-        self.turn = turn
+        self.write_lock = write_lock
         self.pid = os.getpid()
         self.queue: queue.SimpleQueue[tuple[Work, asyncio.Future[Any]] | None] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name="oncehook-sqlite-writer", daemon=True)
         self.thread.start()
 
     async def run(self, work: Work) -> Any:
-        """Do `work` in the writer's thread. Cancelling the wait does not cancel the work."""
+        """Runs `work` in the writer's thread. Cancelling the caller does not cancel the work."""
         if self.pid != os.getpid():
             raise StoreUnavailable("the store was opened before a fork: open it in the process that uses it")
         future = asyncio.get_running_loop().create_future()
@@ -134,7 +134,7 @@ class Writer:
         return await asyncio.shield(future)
 
     def stop(self) -> None:
-        """Finish what is queued, checkpoint and close."""
+        """Finishes the queued work, checkpoints and closes."""
         self.queue.put(None)
         self.thread.join()
 
@@ -144,25 +144,25 @@ class Writer:
             work, future = item
             result: Any = None
             failure: BaseException | None = None
-            is_ours = self.turn.acquire(timeout=self.busy_seconds)
+            has_lock = self.write_lock.acquire(timeout=self.busy_seconds)
             try:
-                if not is_ours:
+                if not has_lock:
                     raise sqlite3.OperationalError(LOCKED)
                 connection = connection or _connect(self.path, self.busy_seconds)
                 result = work(connection)
-            except BaseException as error:  # whatever it is, it belongs to the waiter, and the thread goes on
+            except BaseException as error:  # the caller gets the error, and the thread continues
                 failure = error
-                connection = _rolled_back(connection)
+                connection = _without_transaction(connection)
             finally:
-                if is_ours:
-                    self.turn.release()
+                if has_lock:
+                    self.write_lock.release()
             _deliver(future, result, failure)
         if connection is not None:
             connection.close()
 
 
-def _rolled_back(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
-    """The connection without an open transaction, or None where even that failed: then it is opened anew."""
+def _without_transaction(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
+    """Rolls back. Returns the connection, or None if that failed; the writer then opens another one."""
     if connection is None:
         return None
     try:
@@ -186,11 +186,11 @@ def _deliver(future: "asyncio.Future[Any]", result: Any, failure: BaseException 
     try:
         future.get_loop().call_soon_threadsafe(settle)
     except RuntimeError:
-        pass  # the loop is closed: nobody waits any more
+        pass  # the loop is closed, so there is no waiter
 
 
 def _use_wal(connection: sqlite3.Connection) -> str:
-    """Switch to WAL. Of several that start on a new file at once, SQLite refuses all but one instead of waiting."""
+    """Switches to WAL, with retries: if several processes do so at once on a new file, SQLite fails in all but one."""
     deadline = SYSTEM.monotonic() + BUSY_MS / 1000
     while True:
         try:
@@ -198,19 +198,19 @@ def _use_wal(connection: sqlite3.Connection) -> str:
         except sqlite3.OperationalError:
             if SYSTEM.monotonic() > deadline:
                 raise
-            time.sleep(0.01)  # in the writer's own thread
+            time.sleep(0.01)  # in the writer's thread
         else:
             return mode
 
 
 def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
-    """A connection with the pragmas of a durable inbox."""
+    """Opens the writer's connection, with durable commits."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileExistsError):  # only a new file: closing one that SQLite has open would drop SQLite's locks
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite gives -wal and -shm the same mode
+    with suppress(FileExistsError):  # closing an existing file would drop the locks of SQLite
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite creates -wal and -shm with the same mode
     connection = sqlite3.connect(path, isolation_level=None, timeout=busy_seconds)
     try:
-        # This counts only before the first table, so it comes first.
+        # This pragma takes effect only before the first table is created.
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
         mode = _use_wal(connection)
         connection.execute("PRAGMA synchronous = FULL")
@@ -219,16 +219,18 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
         raise
     if mode != "wal":
         connection.close()
-        raise ConfigurationError(f"database: SQLite cannot use WAL here (it says {mode}); use a file on a local disk")
+        raise ConfigurationError(
+            f"database: SQLite cannot use WAL for this file (journal mode: {mode}); use a file on a local disk"
+        )
     return connection
 
 
-def _readable_by_others(path: Path) -> list[str]:
-    """A sentence, if any user of this machine may read the payloads."""
+def _permission_risks(path: Path) -> list[str]:
+    """Returns a sentence if all users of this machine can read the payloads."""
     files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
     if os.name == "nt" or not any(file.exists() and file.stat().st_mode & stat.S_IROTH for file in files):
         return []
-    return [f"{path}: every user of this machine can read it, with all payloads: chmod o= {path}*"]
+    return [f"{path}: all users of this machine can read it, including the payloads. Run: chmod o= {path}*"]
 
 
 def _quoted(path: Path) -> str:

@@ -1,7 +1,8 @@
 """Handlers' transactions on SQLite.
 
-One handler's transaction is open at a time in a process, on a connection and a thread of its own: the database has one
-writer anyway. It never runs on the connection that claims, and it may hold the write lock only for a limited time.
+A process has one handler's transaction open at a time, on a dedicated connection and thread: the database allows only
+one writer anyway. The transaction never uses the connection that claims, and it may hold the write lock only for a
+limited time.
 """
 
 import asyncio
@@ -19,49 +20,55 @@ from oncehook.model.lease import Settled
 from oncehook.model.states import State
 from oncehook.store.sqlite.file import BUSY_MS, LOCKED
 from oncehook.store.sqlite.session import HandlerConnection, connect
-from oncehook.store.transaction import ENDED, NOT_YOURS, Native, Pick, TransactionClosed
+from oncehook.store.transaction import (
+    AFTER_HANDLER_ENDED,
+    ENDED_BY_HANDLER,
+    DriverTransaction,
+    StatementSelector,
+    TransactionClosed,
+)
 
-MOST_SECONDS = 2.0
-"""How long a handler's transaction may keep the door from writing."""
+MAX_HANDLER_SECONDS = 2.0
+"""For how many seconds a handler's transaction may block the receiver."""
 
 
-def held_too_long(seconds: float) -> str:
-    """What a handler is told whose transaction was rolled back because it took too long."""
+def lock_timeout_message(seconds: float) -> str:
+    """Returns the error message of a handler whose transaction was rolled back because it took too long."""
     return (
         f"the handler held SQLite's write lock for more than {seconds:g} s and was rolled back. Do slow work before "
-        "its first statement. If it was waiting for the database, another session of yours waits for this one: use "
-        "`tx` for that too. Or use PostgreSQL"
+        "the first statement. If the handler waited for the database, another session of your code blocked it: use "
+        "`tx` for those statements too. Or use PostgreSQL"
     )
 
 
 _encode = msgspec.json.Encoder().encode
 
 
-def settle_in(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequence[Settled]) -> set[int]:
-    """The mark, inside a transaction; the receipts whose lease still held."""
-    given = _encode(settled).decode()
-    landed = {row[0] for row in connection.execute(sql["settle"], {"given": given}).fetchall()}
-    if any(one.status is not State.PROCESSED for one in settled):
-        connection.execute(sql["settle_attempts"], {"given": given, "settled": _encode(sorted(landed)).decode()})
+def settle_receipts(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequence[Settled]) -> set[int]:
+    """Settles receipts inside a transaction. Returns the receipts whose lease was still held."""
+    parameters = _encode(settled).decode()
+    landed = {row[0] for row in connection.execute(sql["settle"], {"input": parameters}).fetchall()}
+    if any(attempt.status is not State.PROCESSED for attempt in settled):
+        connection.execute(sql["settle_attempts"], {"input": parameters, "settled": _encode(sorted(landed)).decode()})
     return landed
 
 
-class Handling:
-    """The connection and the thread of handlers' transactions, and whose turn it is."""
+class HandlerThread:
+    """The connection and the thread of handlers' transactions, and the lock that serializes them."""
 
-    def __init__(self, path: Path, sql: dict[str, str], writing: threading.Lock) -> None:
+    def __init__(self, path: Path, sql: dict[str, str], write_lock: threading.Lock) -> None:
         self.path = path
         self.sql = sql
-        self.turn = asyncio.Lock()
-        self._writing = writing
-        self._is_writing = False
+        self.lock = asyncio.Lock()
+        self._write_lock = write_lock
+        self._has_write_lock = False
         self.connection: HandlerConnection | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="oncehook-sqlite-handler")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="oncehook-sqlite-handler")
 
     async def run(self, work: Any) -> Any:
-        """Do `work` with the connection, in its thread."""
+        """Runs `work` with the connection, in the thread."""
         loop = asyncio.get_running_loop()
-        return await asyncio.shield(loop.run_in_executor(self._thread, self._work, work))
+        return await asyncio.shield(loop.run_in_executor(self._pool, self._work, work))
 
     def _work(self, work: Any) -> Any:
         if self.connection is None:
@@ -72,22 +79,22 @@ class Handling:
         await self.run(self._begin)
 
     def _begin(self, connection: HandlerConnection) -> None:
-        if not self._writing.acquire(timeout=BUSY_MS / 1000):
+        if not self._write_lock.acquire(timeout=BUSY_MS / 1000):
             raise sqlite3.OperationalError(LOCKED)
-        self._is_writing = True
+        self._has_write_lock = True
         connection.execute("BEGIN IMMEDIATE")
 
     async def end(self, statement: str) -> None:
-        """End the handler's transaction with COMMIT or ROLLBACK. The next one finds nothing of it in the connection."""
+        """Ends the handler's transaction with COMMIT or ROLLBACK, and cleans the connection."""
         await self.run(lambda connection: self._end(connection, statement))
 
     def _end(self, connection: HandlerConnection, statement: str) -> None:
         try:
             self._leave_transaction(connection, statement)
         finally:
-            if self._is_writing:
-                self._is_writing = False
-                self._writing.release()
+            if self._has_write_lock:
+                self._has_write_lock = False
+                self._write_lock.release()
 
     def _leave_transaction(self, connection: HandlerConnection, statement: str) -> None:
         try:
@@ -97,7 +104,7 @@ class Handling:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if connection.is_clean:
-                connection.forget()
+                connection.reset_rowid()
             else:
                 self._disconnect()
 
@@ -107,20 +114,20 @@ class Handling:
             connection.close()
 
     def close(self) -> None:
-        self._thread.submit(self._disconnect).result()
-        self._thread.shutdown()
+        self._pool.submit(self._disconnect).result()
+        self._pool.shutdown()
 
 
-class SqliteTransaction(Native):
-    """A handler's transaction, begun at its first use: `BEGIN IMMEDIATE`, limited in time."""
+class SqliteTransaction(DriverTransaction):
+    """A handler's transaction. It begins with `BEGIN IMMEDIATE` at its first use, and its time is limited."""
 
-    def __init__(self, handling: Handling) -> None:
-        self.handling = handling
-        self.used = False  # and never False again: what was rolled back must not be marked as done
+    def __init__(self, thread: HandlerThread) -> None:
+        self.thread = thread
+        self.used = False  # stays True after a rollback, so that the event is not settled without its writes
         self._beginning = asyncio.Lock()
-        self._limit: asyncio.TimerHandle | None = None
-        self._undoing: asyncio.Future[None] | None = None  # its time was up
-        self._is_lost = False  # the handler ended it, or SQLite did after an error (INSERT OR ROLLBACK)
+        self._timer: asyncio.TimerHandle | None = None
+        self._rollback_task: asyncio.Future[None] | None = None  # set when the time is over
+        self._is_lost = False  # the handler ended it, or SQLite did (INSERT OR ROLLBACK)
         self._finished = False
 
     async def connection(self) -> "SqliteConnection":
@@ -129,92 +136,94 @@ class SqliteTransaction(Native):
                 await self._begin()
         return SqliteConnection(self)
 
-    async def ask(self, pick: Pick, given: str) -> list[Any]:
+    async def run_query(self, select: StatementSelector, parameters: str) -> list[Any]:
         await self.connection()
-        statement = pick(self.handling.sql)
-        rows: list[Any] = await self.run(lambda one: one.execute(statement, {"given": given}).fetchall())
+        statement = select(self.thread.sql)
+        rows: list[Any] = await self.run(
+            lambda connection: connection.execute(statement, {"input": parameters}).fetchall()
+        )
         return rows
 
     async def _begin(self) -> None:
-        await self.handling.turn.acquire()
-        if self._finished:  # the handler was given up while this waited
-            self.handling.turn.release()
-            raise TransactionClosed(ENDED)
+        await self.thread.lock.acquire()
+        if self._finished:  # the handler was abandoned while this waited
+            self.thread.lock.release()
+            raise TransactionClosed(AFTER_HANDLER_ENDED)
         self.used = True
         try:
-            await self.handling.begin()
+            await self.thread.begin()
         except BaseException:
-            await asyncio.shield(self._finish("ROLLBACK"))  # a BEGIN whose waiter was cancelled still happens
+            await asyncio.shield(self._finish("ROLLBACK"))  # a BEGIN is executed even if its waiter was cancelled
             raise
-        self._limit = asyncio.get_running_loop().call_later(MOST_SECONDS, self._expire)
+        self._timer = asyncio.get_running_loop().call_later(MAX_HANDLER_SECONDS, self._expire)
 
     def _expire(self) -> None:
         if self._finished:
-            return  # the connection is another handler's by now
-        if self.handling.connection is not None:
-            self.handling.connection.interrupt()
-        self._undoing = asyncio.ensure_future(self._finish("ROLLBACK"))
+            return  # another handler uses the connection now
+        if self.thread.connection is not None:
+            self.thread.connection.interrupt()
+        self._rollback_task = asyncio.ensure_future(self._finish("ROLLBACK"))
 
     async def run(self, work: Any) -> Any:
-        if self._undoing is not None:
-            raise StoreUnavailable(held_too_long(MOST_SECONDS))
+        if self._rollback_task is not None:
+            raise StoreUnavailable(lock_timeout_message(MAX_HANDLER_SECONDS))
         if self._finished:
-            raise TransactionClosed("the transaction could not be begun, or is over")
+            raise TransactionClosed("the transaction could not begin, or has ended")
         if self._is_lost:
-            raise TransactionClosed(NOT_YOURS)
-        result = await self.handling.run(lambda connection: self._watched(connection, work))
+            raise TransactionClosed(ENDED_BY_HANDLER)
+        result = await self.thread.run(lambda connection: self._watched(connection, work))
         if self._is_lost:
-            raise TransactionClosed(NOT_YOURS)
+            raise TransactionClosed(ENDED_BY_HANDLER)
         return result
 
     def _watched(self, connection: sqlite3.Connection, work: Any) -> Any:
-        """Do `work`, which is one statement, and see whether it ended the transaction: no other one may follow it."""
+        """Runs `work`, which is one statement, and records whether it ended the transaction."""
         try:
             return work(connection)
         finally:
             self._is_lost = self._is_lost or not connection.in_transaction
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
-        if self._limit is not None:
-            self._limit.cancel()  # from here on it does not depend on the handler
+        if self._timer is not None:
+            self._timer.cancel()  # from here on, the handler cannot delay it
         try:
             landed = await self.run(lambda connection: self._settle(connection, settled))
         except BaseException:
             await asyncio.shield(self.rollback())
             raise
-        whole = len(landed) == len(settled)
-        await self._finish("COMMIT" if whole else "ROLLBACK")
-        return whole
+        is_complete = len(landed) == len(settled)
+        await self._finish("COMMIT" if is_complete else "ROLLBACK")
+        return is_complete
 
     def _settle(self, connection: sqlite3.Connection, settled: Sequence[Settled]) -> set[int]:
-        return settle_in(connection, self.handling.sql, settled)
+        return settle_receipts(connection, self.thread.sql, settled)
 
     async def rollback(self) -> None:
-        if self._undoing is not None:
-            await asyncio.gather(self._undoing, return_exceptions=True)
+        if self._rollback_task is not None:
+            await asyncio.gather(self._rollback_task, return_exceptions=True)
         await self._finish("ROLLBACK")
 
     async def _finish(self, statement: str) -> None:
         if self._finished:
             return
         self._finished = True
-        if self._limit is not None:
-            self._limit.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         if self.used:
             try:
-                await self.handling.end(statement)
+                await self.thread.end(statement)
             finally:
-                self.handling.turn.release()
+                self.thread.lock.release()
 
 
 class SqliteConnection:
-    """What a handler gets as `tx` on SQLite: the same four verbs as on PostgreSQL."""
+    """The connection behind `tx` on SQLite, with methods of asyncpg's connection."""
 
     def __init__(self, transaction: SqliteTransaction) -> None:
         self._transaction = transaction
 
     async def execute(self, sql: str, *args: Any) -> int:
-        """Run a statement; how many rows it changed."""
+        """Run a statement, and return the number of changed rows."""
         return int(await self._transaction.run(lambda connection: connection.execute(sql, args).rowcount))
 
     async def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Leasing on SQLite: all of one lease is one transaction of the one writer, so what is looked at is what is leased."""
+"""Leases on SQLite. All statements of a lease run in one transaction of the writer."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -8,44 +8,44 @@ from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.lease import Leased, Settled
 from oncehook.providers.expressions import parse_time
 from oncehook.store.executor import Executor, Run, Work
-from oncehook.store.leases import Leases, by_name
-from oncehook.store.pauses import Pauses
+from oncehook.store.leases import SqlLeaseStore, as_dicts
+from oncehook.store.pauses import SqlPauseStore
 from oncehook.store.sqlite.file import SqliteFile
-from oncehook.store.sqlite.handler import settle_in
+from oncehook.store.sqlite.handler import settle_receipts
 
 T = TypeVar("T")
 
 
-class SqliteLeases(Leases):
+class SqliteLeaseStore(SqlLeaseStore):
     """Implements `LeaseStore`."""
 
-    def __init__(self, file: SqliteFile, executor: Executor, pauses: Pauses) -> None:
+    def __init__(self, file: SqliteFile, executor: Executor, pauses: SqlPauseStore) -> None:
         super().__init__(executor, pauses, SYSTEM)
         self._file = file
 
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
         def settle(connection: sqlite3.Connection) -> set[int]:
             connection.execute("BEGIN IMMEDIATE")
-            landed = settle_in(connection, self._file.sql, settled)
+            landed = settle_receipts(connection, self._file.sql, settled)
             connection.execute("COMMIT")
             return landed
 
         return await self._file.write(settle)
 
     async def end_sessions(self, worker: str) -> int:
-        return 0  # a process's lock ends with the process
+        return 0  # the operating system releases the locks of a dead process
 
-    async def _together(self, work: Work[T]) -> T:
+    async def _run_statements(self, work: Work[T]) -> T:
         return await self._executor.transaction(work)
 
-    async def _heads(self, run: Run, given: dict[str, Any]) -> list[Any]:
-        return await run("lease_serial", given)
+    async def _lease_heads(self, run: Run, parameters: dict[str, Any]) -> list[Any]:
+        return await run("lease_serial", parameters)
 
-    def _leased(self, rows: Sequence[Any]) -> list[Leased]:
-        """The receipts that a statement leased, oldest first."""
-        return sorted(map(_leased, by_name(rows)), key=lambda one: one.receipt)
+    def _to_leased(self, rows: Sequence[Any]) -> list[Leased]:
+        """Converts the rows of a lease, oldest first."""
+        return sorted(map(_to_leased, as_dicts(rows)), key=lambda leased: leased.receipt)
 
 
-def _leased(row: dict[str, Any]) -> Leased:
+def _to_leased(row: dict[str, Any]) -> Leased:
     row["occurred_at"], row["received_at"] = parse_time(row["occurred_at"]), parse_time(row["received_at"])
     return Leased(**row)

@@ -1,17 +1,17 @@
-"""Retention on SQLite: short transactions of the one writer, and a file that shrinks afterwards."""
+"""Retention on SQLite: short transactions of the writer, then the file is shrunk."""
 
 import sqlite3
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from oncehook.store.executor import Executor
-from oncehook.store.retention import Pruning, Retention
+from oncehook.store.retention import SqlPruning, SqlRetentionStore
 from oncehook.store.rows import Cutoffs
 from oncehook.store.sqlite.executor import fetch, transact
 from oncehook.store.sqlite.file import SqliteFile
 
 
-class SqliteRetention(Retention):
+class SqliteRetentionStore(SqlRetentionStore):
     """Implements `RetentionStore`."""
 
     def __init__(self, file: SqliteFile, executor: Executor) -> None:
@@ -19,52 +19,54 @@ class SqliteRetention(Retention):
         self._file = file
 
     @asynccontextmanager
-    async def pruning(self) -> AsyncIterator[Pruning]:
-        yield SqlitePruning(self._file, self._executor)  # there is one writer anyway; a second pruner finds less to do
+    async def start_pruning(self) -> AsyncIterator[SqlPruning]:
+        yield SqlitePruning(
+            self._file, self._executor
+        )  # no lock: there is one writer, and a second pruner does no harm
 
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
         work = self._erasing(receipts, text, actor, detail)
 
         def erase(connection: sqlite3.Connection) -> int:
-            connection.execute("PRAGMA secure_delete = ON").fetchall()  # what is freed is overwritten
+            connection.execute("PRAGMA secure_delete = ON").fetchall()  # overwrite deleted content
             erased = transact(connection, work)
-            # The write-ahead log holds the page as it was before, until it starts over.
+            # The write-ahead log keeps the old page until it is truncated.
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             return len(erased)
 
         return await self._file.write(erase)
 
 
-class SqlitePruning(Pruning):
-    """Implements `Pruning` of the protocols."""
+class SqlitePruning(SqlPruning):
+    """Implements `Pruning`."""
 
     def __init__(self, file: SqliteFile, executor: Executor) -> None:
         super().__init__(executor)
         self._file = file
 
-    async def make_days(self) -> None:
+    async def create_days(self) -> None:
         """SQLite has no partitions."""
 
     async def drop_days(self, payloads: Cutoffs) -> list[str]:
         return []
 
-    async def give_back(self) -> bool:
+    async def free_space(self) -> bool:
         return await self._file.write(_shrink)
 
 
 PAGES_AT_ONCE = 256
-"""How many pages go back to the disk in one step: a mebibyte."""
+"""How many pages one step frees: 1 MiB."""
 
-FREE_SHARE = 10
-"""A tenth of the file may stay free: the next payloads take it, and need not wait for the file to grow."""
+MAX_FREE_SHARE = 10
+"""A tenth of the file may stay free, so that the file need not grow for the next payloads."""
 
 
 def _shrink(connection: sqlite3.Connection) -> bool:
-    """Free some pages; whether there are more. A file that was made without auto_vacuum never shrinks."""
+    """Frees some pages. Returns whether there are more. A file without auto_vacuum never shrinks."""
     [(free, pages)] = fetch(connection, "free_pages")
-    if free < PAGES_AT_ONCE or free < pages / FREE_SHARE:
+    if free < PAGES_AT_ONCE or free < pages / MAX_FREE_SHARE:
         return False
-    connection.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})")  # `execute` would free one page
-    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # only then is the file shorter
+    connection.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})")  # `execute` would free only one page
+    connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # the file shrinks only at a checkpoint
     [(left, _)] = fetch(connection, "free_pages")
     return bool(left < free)

@@ -3,11 +3,11 @@
 import sqlite3
 
 from oncehook.store import queries
-from oncehook.store.schema import moves
+from oncehook.store.schema import move_statements
 from oncehook.store.sqlite.file import SqliteFile
 
 
-class SqliteSchema:
+class SqliteSchemaStore:
     """Implements `SchemaStore`."""
 
     def __init__(self, file: SqliteFile) -> None:
@@ -43,7 +43,7 @@ class SqliteSchema:
     async def move_times_back(self, seconds: float) -> None:
         def move(connection: sqlite3.Connection) -> None:
             connection.execute("BEGIN IMMEDIATE")
-            for statement in moves(self._sql, connection.execute(self._sql["time_columns"]).fetchall()):
+            for statement in move_statements(self._sql, connection.execute(self._sql["time_columns"]).fetchall()):
                 connection.execute(statement, {"seconds": seconds})
             connection.execute("COMMIT")
 
@@ -51,7 +51,7 @@ class SqliteSchema:
 
 
 def _statements(sql: str) -> list[str]:
-    """A migration's statements, one by one: `executescript` would commit before the first."""
+    """Splits a migration into statements, because `executescript` would commit before the first."""
     statements, current = [], ""
     for line in sql.splitlines(keepends=True):
         current += line

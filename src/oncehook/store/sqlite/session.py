@@ -1,10 +1,9 @@
-"""A handler's connection on SQLite, and whether the next handler may have it.
+"""A handler's connection on SQLite, and whether the next handler may use it.
 
-SQLite tells what a statement really does when it compiles it, in the words of its authorizer: also what a view or a
-trigger behind it does. Only statements that read and write rows of the database itself leave a connection as it was.
-After any other one (a pragma, ATTACH, a temporary table, a change of the schema) the connection is closed. A statement
-that Python has compiled before is not announced again, but one that was not harmless has closed the connection that
-knew it.
+When SQLite compiles a statement, it reports to the authorizer what the statement does, including its views and
+triggers. Only statements that read and write rows of the main database leave a connection unchanged. After any other
+statement (a pragma, ATTACH, a temporary table, a schema change) the connection is closed. SQLite does not report a
+statement again that Python has cached, but a statement that was not harmless has already closed its connection.
 """
 
 import sqlite3
@@ -26,37 +25,40 @@ HARMLESS = frozenset(
         sqlite3.SQLITE_TRANSACTION,
     }
 )
-"""Actions of a statement that change nothing in the connection. One that a later SQLite adds is not among them."""
+"""Actions that leave the connection unchanged. An action that a later SQLite adds is not among them."""
 
 
-MAKE_TABLE = "CREATE TEMP TABLE IF NOT EXISTS oncehook_session (id INTEGER PRIMARY KEY)"
-FORGET = "INSERT OR REPLACE INTO temp.oncehook_session VALUES (0)"
-"""Let `last_insert_rowid()` be 0, as on a new connection."""
+CREATE_SESSION_TABLE = "CREATE TEMP TABLE IF NOT EXISTS oncehook_session (id INTEGER PRIMARY KEY)"
+RESET_ROWID = "INSERT OR REPLACE INTO temp.oncehook_session VALUES (0)"
+"""Sets `last_insert_rowid()` to 0, as on a new connection."""
 
 
 def is_harmless(action: int, database: str | None) -> bool:
-    """Whether a statement leaves its connection as it was, by what SQLite tells its authorizer."""
+    """Whether an action, as SQLite reports it to the authorizer, leaves the connection unchanged."""
     return action in HARMLESS and database != "temp"
 
 
 class HandlerConnection(sqlite3.Connection):
-    """A connection that knows whether its handlers left anything in it."""
+    """A connection that records whether a handler changed its state."""
 
     is_clean = True
 
-    def watch(self) -> None:
-        """From here on, note what statements do."""
-        self.execute(MAKE_TABLE)
-        self.set_authorizer(self._note)
+    def watch_statements(self) -> None:
+        """Starts recording what statements do."""
+        self.execute(CREATE_SESSION_TABLE)
+        self.set_authorizer(self._record)
 
-    def _note(self, action: int, name: str | None, detail: str | None, database: str | None, within: str | None) -> int:
+    def _record(
+        self, action: int, name: str | None, detail: str | None, database: str | None, within: str | None
+    ) -> int:
         if not is_harmless(action, database):
             self.is_clean = False
         return sqlite3.SQLITE_OK
 
-    def forget(self) -> None:
+    def reset_rowid(self) -> None:
+        """Resets `last_insert_rowid()`."""
         was_clean = self.is_clean
-        self.execute(FORGET)
+        self.execute(RESET_ROWID)
         self.is_clean = was_clean
 
 
@@ -64,5 +66,5 @@ def connect(path: Path) -> HandlerConnection:
     connection: Any = sqlite3.connect(path, isolation_level=None, timeout=BUSY_MS / 1000, factory=HandlerConnection)
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA wal_autocheckpoint = 0")  # only the writer checkpoints
-    connection.watch()
+    connection.watch_statements()
     return connection  # type: ignore[no-any-return]

@@ -1,29 +1,29 @@
--- name: note_refusals
+-- name: add_rejection_counts
 INSERT INTO webhook_refusals AS r (source, minute_at, reason, refused)
 SELECT source, date_trunc('minute', now()), reason, refused
-FROM json_to_recordset(CAST(:given AS json)) AS g (source text, reason text, refused bigint)
+FROM json_to_recordset(CAST(:input AS json)) AS g (source text, reason text, refused bigint)
 ORDER BY source COLLATE "C", reason COLLATE "C"
 ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = r.refused + excluded.refused
 
--- name: note_acks
+-- name: add_ack_counts
 INSERT INTO webhook_acks AS a (source, minute_at, bucket, acked)
 SELECT source, date_trunc('minute', now()), bucket, acked
-FROM json_to_recordset(CAST(:given AS json)) AS g (source text, bucket integer, acked bigint)
+FROM json_to_recordset(CAST(:input AS json)) AS g (source text, bucket integer, acked bigint)
 ORDER BY source COLLATE "C", bucket
 ON CONFLICT (source, minute_at, bucket) DO UPDATE SET acked = a.acked + excluded.acked
 
--- name: acks
+-- name: ack_buckets
 SELECT source, bucket, sum(acked)::bigint AS value FROM webhook_acks
 WHERE minute_at >= now() - CAST(:seconds AS double precision) * interval '1 second' GROUP BY source, bucket
 
--- name: history
+-- name: history_age
 SELECT extract(epoch FROM now() - received_at)::double precision AS value FROM webhook_receipts
 ORDER BY received_at, id LIMIT 1
 
--- name: sources_of_failed_effects
+-- name: failed_effect_counts
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
--- name: unfinished
+-- name: oldest_unfinished
 -- The age of each source's oldest event that is not finished, from its arrival or its last replay: events that wait, by one
 -- probe of the index a source, and events that a worker holds, which are few. Of an inline event only the attempt under
 -- way counts: between attempts its provider decides when the next delivery comes. Events that no process has a handler
@@ -51,20 +51,20 @@ FROM (
 ) u
 GROUP BY u.source ORDER BY u.source
 
--- name: unhandled_for
+-- name: unhandled_counts
 SELECT source, count(*) AS value FROM webhook_receipts
 WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at < now() - :seconds * interval '1 second'
 GROUP BY source
 
--- name: paused_for
+-- name: pause_ages
 -- A pause that ends by itself is not forgotten.
 SELECT source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses WHERE ends_at IS NULL
 
--- name: refused
+-- name: rejection_counts
 SELECT source, sum(refused)::bigint AS value FROM webhook_refusals
 WHERE minute_at >= now() - CAST(:seconds AS double precision) * interval '1 second' GROUP BY source
 
--- name: silences
+-- name: silent_sources
 -- For how long nothing authentic came: by when a secret last verified, or by the newest receipts where nothing is verified.
 SELECT source, min(extract(epoch FROM now() - heard_at))::double precision AS value FROM (
     SELECT source, last_used_at AS heard_at FROM webhook_secrets
@@ -74,7 +74,7 @@ SELECT source, min(extract(epoch FROM now() - heard_at))::double precision AS va
     ) AS newest
 ) AS heard GROUP BY source
 
--- name: refusing
+-- name: rejecting_sources
 -- Since when everything is refused: what came before a delivery was last verified does not count.
 SELECT f.source, extract(epoch FROM now() - min(f.minute_at))::double precision AS value,
        extract(epoch FROM now() - max(f.minute_at))::double precision AS last, sum(f.refused)::bigint AS number
@@ -84,37 +84,37 @@ WHERE f.reason IN ('bad_signature', 'stale_timestamp', 'malformed', 'too_large',
   AND (s.used_at IS NULL OR f.minute_at > s.used_at)
 GROUP BY f.source
 
--- name: inline_failing
+-- name: failing_inline
 SELECT source, extract(epoch FROM now() - min(received_at))::double precision AS value, count(*) AS number
 FROM webhook_receipts WHERE is_inline AND status = 'retrying' GROUP BY source
 
--- name: take_turn
+-- name: become_leader
 INSERT INTO webhook_turns AS t (name, number, taken_at) VALUES (:name, 1, now())
 ON CONFLICT (name) DO UPDATE SET number = t.number + 1, taken_at = now()
 WHERE t.taken_at <= now() - CAST(:every AS double precision) * interval '1 second'
 RETURNING number
 
--- name: hold_turn
+-- name: lock_leadership
 SELECT number FROM webhook_turns WHERE name = :name AND number = CAST(:number AS bigint) FOR UPDATE
 
 -- name: open_incidents
 INSERT INTO webhook_incidents (key, rule, source, value, worst, threshold, summary)
-SELECT key, rule, source, value, value, threshold, summary FROM json_to_recordset(CAST(:given AS json)) AS g (
+SELECT key, rule, source, value, value, threshold, summary FROM json_to_recordset(CAST(:input AS json)) AS g (
     key text, rule text, source text, value double precision, threshold double precision, summary text
 )
 ORDER BY rule COLLATE "C", source COLLATE "C"
 ON CONFLICT (rule, source) WHERE recovered_at IS NULL DO NOTHING
 RETURNING id, rule, source, value, threshold, summary
 
--- name: see_incidents
+-- name: update_incidents
 UPDATE webhook_incidents i SET value = g.value, worst = greatest(i.worst, g.value), threshold = g.threshold, below_at = NULL
-FROM json_to_recordset(CAST(:given AS json)) AS g (rule text, source text, value double precision, threshold double precision)
+FROM json_to_recordset(CAST(:input AS json)) AS g (rule text, source text, value double precision, threshold double precision)
 WHERE i.rule = g.rule AND i.source = g.source AND i.recovered_at IS NULL
 
--- name: lower_incidents
+-- name: start_recovery
 UPDATE webhook_incidents i SET below_at = now()
 WHERE i.recovered_at IS NULL AND i.below_at IS NULL AND NOT EXISTS (
-    SELECT 1 FROM json_to_recordset(CAST(:given AS json)) AS g (rule text, source text) WHERE g.rule = i.rule AND g.source = i.source
+    SELECT 1 FROM json_to_recordset(CAST(:input AS json)) AS g (rule text, source text) WHERE g.rule = i.rule AND g.source = i.source
 )
 
 -- name: recover_incidents
@@ -122,20 +122,20 @@ UPDATE webhook_incidents SET recovered_at = now()
 WHERE recovered_at IS NULL AND below_at <= now() - CAST(:seconds AS double precision) * interval '1 second'
 RETURNING id, rule, source, extract(epoch FROM now() - opened_at)::double precision AS seconds
 
--- name: alert_opened
+-- name: notify_opened
 INSERT INTO webhook_alerts (incident_id, target, word)
 SELECT i.id, t.target, 'opened'
 FROM webhook_incidents i CROSS JOIN json_array_elements_text(CAST(:targets AS json)) AS t (target)
 WHERE i.id = ANY(CAST(:ids AS text)::bigint[])
 
--- name: alert_recovered
+-- name: notify_recovered
 -- Only who was told, or is being told, that it began.
 INSERT INTO webhook_alerts (incident_id, target, word)
 SELECT a.incident_id, a.target, 'recovered' FROM webhook_alerts a
 WHERE a.incident_id = ANY(CAST(:ids AS text)::bigint[]) AND a.word = 'opened' AND a.status <> 'failed'
 ON CONFLICT DO NOTHING
 
--- name: alert_again
+-- name: notify_reminder
 INSERT INTO webhook_alerts (incident_id, target, word, number)
 SELECT a.incident_id, a.target, 'reminder', floor(extract(epoch FROM now() - i.opened_at) / CAST(:seconds AS double precision))
 FROM webhook_alerts a JOIN webhook_incidents i ON i.id = a.incident_id
@@ -181,7 +181,7 @@ RETURNING id
 SELECT id AS incident, rule, source, opened_at, value, worst, threshold, summary, below_at FROM webhook_incidents
 WHERE recovered_at IS NULL ORDER BY id DESC LIMIT :limit
 
--- name: alerts_of
+-- name: incident_alerts
 SELECT incident_id AS incident, target, word, status, attempts, told_at, last_error FROM webhook_alerts
 WHERE incident_id = ANY(CAST(:ids AS text)::bigint[]) ORDER BY id
 
@@ -193,7 +193,7 @@ DELETE FROM webhook_alerts WHERE incident_id IN (
 -- name: prune_incidents
 DELETE FROM webhook_incidents WHERE recovered_at < now() - CAST(:seconds AS double precision) * interval '1 second'
 
--- name: prune_refusals
+-- name: prune_rejection_counts
 DELETE FROM webhook_refusals WHERE minute_at < now() - CAST(:seconds AS double precision) * interval '1 second'
 
 -- name: prune_acks

@@ -3,28 +3,28 @@
 INSERT INTO webhook_effects (scope, key, kind, target, args, source, receipt_id, status, done_at)
 SELECT scope, key, kind, target, args, source, receipt, CASE WHEN kind = 'once' THEN 'done' ELSE 'waiting' END,
        CASE WHEN kind = 'once' THEN now() END
-FROM json_to_recordset(CAST(:given AS json)) AS g (
+FROM json_to_recordset(CAST(:input AS json)) AS g (
     scope text, key text, kind text, target text, args text, source text, receipt bigint
 )
 ORDER BY scope COLLATE "C", key COLLATE "C"
 ON CONFLICT (scope, key) DO NOTHING
 RETURNING scope, key
 
--- name: recorded_effects
+-- name: existing_effects
 SELECT e.scope, e.key, e.status, e.receipt_id
 FROM webhook_effects e
-JOIN json_to_recordset(CAST(:given AS json)) AS g (scope text, key text) ON g.scope = e.scope AND g.key = e.key
+JOIN json_to_recordset(CAST(:input AS json)) AS g (scope text, key text) ON g.scope = e.scope AND g.key = e.key
 
 -- name: note_noops
 INSERT INTO webhook_noops (receipt_id, source, reason, scope, key)
 SELECT receipt, source, reason, scope, key
-FROM json_to_recordset(CAST(:given AS json)) AS g (receipt bigint, source text, reason text, scope text, key text)
+FROM json_to_recordset(CAST(:input AS json)) AS g (receipt bigint, source text, reason text, scope text, key text)
 RETURNING id
 
 -- name: advance
 INSERT INTO webhook_entities AS e (scope, kind, id, state, at, version, is_terminal, event_id, receipt_id)
 SELECT scope, kind, id, state, at, version, is_terminal, event_id, receipt
-FROM json_to_record(CAST(:given AS json)) AS g (
+FROM json_to_record(CAST(:input AS json)) AS g (
     scope text, kind text, id text, state text, at timestamptz, version bigint, is_terminal boolean, event_id text, receipt bigint
 )
 ON CONFLICT (scope, kind, id) DO UPDATE
@@ -38,21 +38,21 @@ RETURNING e.id
 -- name: entity
 SELECT e.is_terminal, e.at, e.version, e.event_id, e.state
 FROM webhook_entities e
-JOIN json_to_record(CAST(:given AS json)) AS g (scope text, kind text, id text)
+JOIN json_to_record(CAST(:input AS json)) AS g (scope text, kind text, id text)
     ON g.scope = e.scope AND g.kind = e.kind AND g.id = e.id
 
 -- name: entities_of
 -- Few kinds, many ids: from kind to kind by the key.
 WITH RECURSIVE kinds AS (
-    SELECT min(kind) AS kind FROM webhook_entities WHERE scope = CAST(:given AS json) ->> 'scope'
+    SELECT min(kind) AS kind FROM webhook_entities WHERE scope = CAST(:input AS json) ->> 'scope'
     UNION ALL
-    SELECT (SELECT min(e.kind) FROM webhook_entities e WHERE e.scope = CAST(:given AS json) ->> 'scope' AND e.kind > kinds.kind)
+    SELECT (SELECT min(e.kind) FROM webhook_entities e WHERE e.scope = CAST(:input AS json) ->> 'scope' AND e.kind > kinds.kind)
     FROM kinds WHERE kinds.kind IS NOT NULL
 )
 SELECT e.kind, e.id, e.state, e.at, e.version, e.is_terminal, e.event_id, e.receipt_id AS receipt, e.updated_at
 FROM kinds CROSS JOIN LATERAL (
     SELECT * FROM webhook_entities one
-    WHERE one.scope = CAST(:given AS json) ->> 'scope' AND one.kind = kinds.kind AND one.id = CAST(:given AS json) ->> 'id'
+    WHERE one.scope = CAST(:input AS json) ->> 'scope' AND one.kind = kinds.kind AND one.id = CAST(:input AS json) ->> 'id'
     LIMIT 1  -- it is one by the key, and the planner takes the key
 ) AS e
 ORDER BY e.kind
@@ -81,12 +81,12 @@ RETURNING e.id, e.lease, e.attempts AS attempt, e.scope, e.key, e.kind, e.target
           e.replays
 
 -- name: settle_effects
-WITH given AS (
-    SELECT * FROM json_to_recordset(CAST(:given AS json)) AS g (
+WITH input AS (
+    SELECT * FROM json_to_recordset(CAST(:input AS json)) AS g (
         id bigint, lease bigint, status text, after double precision, error text, crashed boolean, uncharged boolean
     )
 ), held AS (
-    SELECT e.id FROM webhook_effects e JOIN given g ON g.id = e.id
+    SELECT e.id FROM webhook_effects e JOIN input g ON g.id = e.id
     WHERE e.lease = g.lease AND e.status = 'performing'
     ORDER BY e.id FOR UPDATE OF e
 )
@@ -97,7 +97,7 @@ SET status = g.status, lease_until = NULL,
     crashes = CASE WHEN g.uncharged THEN e.crashes WHEN g.crashed THEN e.crashes + 1 ELSE 0 END,
     done_at = CASE WHEN g.status = 'done' THEN now() END,
     next_attempt_at = CASE WHEN g.after IS NOT NULL THEN now() + g.after * interval '1 second' END
-FROM given g JOIN held ON held.id = g.id
+FROM input g JOIN held ON held.id = g.id
 WHERE e.id = g.id AND e.lease = g.lease AND e.status = 'performing'
 RETURNING e.id
 
@@ -122,13 +122,13 @@ WHERE e.id > 0
 ORDER BY e.id DESC
 LIMIT :limit
 
--- name: noops
+-- name: receipt_noops
 SELECT at, reason, scope, key FROM webhook_noops WHERE receipt_id = :receipt ORDER BY id
 
 -- name: effect_counts
 SELECT status, count(*) AS effects FROM webhook_effects WHERE kind <> 'once' GROUP BY status ORDER BY status
 
--- name: effect_standing
+-- name: bounded_effect_counts
 SELECT 'waiting' AS status, count(*) AS effects FROM (
     SELECT 1 FROM webhook_effects WHERE status = 'waiting' AND kind <> 'once' LIMIT :most
 ) AS waiting
@@ -149,7 +149,7 @@ SELECT 'failed' AS status, count(*) AS effects FROM (
     SELECT 1 FROM webhook_effects WHERE status = 'failed' AND kind <> 'once' LIMIT :most
 ) AS failed
 
--- name: failed_effects
+-- name: failed_effect_totals
 SELECT count(*) FILTER (WHERE args IS NOT NULL) AS replayable, count(*) FILTER (WHERE args IS NULL) AS erased
 FROM webhook_effects
 WHERE status = 'failed'
@@ -159,7 +159,7 @@ WHERE status = 'failed'
 -- name: noop_counts
 SELECT source, reason, count(*) AS noops FROM webhook_noops GROUP BY source, reason ORDER BY source, reason
 
--- name: effects_waiting
+-- name: waiting_effects
 SELECT kind, target, count(*) AS effects,
        count(*) FILTER (WHERE crashes > 0 AND coalesce(next_attempt_at, created_at) <= now()) AS crashed,
        extract(epoch FROM now() - min(coalesce(next_attempt_at, created_at)))::double precision AS lag

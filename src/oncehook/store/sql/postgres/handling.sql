@@ -42,9 +42,9 @@ CALL webhook_finish({receipt}, {lease}, {handler}, {version}, {seconds}, {resets
 
 -- name: finish_others
 -- The other receipts of a batch.
-CALL webhook_mark({receipts}, {leases}, {handler}, {version}, {seconds})
+CALL webhook_finish_others({receipts}, {leases}, {handler}, {version}, {seconds})
 
--- name: is_done
+-- name: is_committed
 -- Whether the message that settles came past its COMMIT, for an error whose position in the message is not known.
 SELECT FROM webhook_receipts WHERE id = {receipt} AND lease = {lease} AND status = 'processed'
 

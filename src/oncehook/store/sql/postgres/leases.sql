@@ -45,7 +45,7 @@ FROM (
 WHERE r.id = held.id
 
 -- name: settle
-SELECT receipt FROM webhook_settle(CAST(:given AS json)) AS receipt
+SELECT receipt FROM webhook_settle(CAST(:input AS json)) AS receipt
 
 -- name: release
 UPDATE webhook_receipts r

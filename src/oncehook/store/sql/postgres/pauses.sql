@@ -15,7 +15,7 @@ SELECT source, paused_at, actor, reason, ends_at FROM webhook_pauses
 WHERE ends_at IS NULL OR ends_at > now()
 ORDER BY source
 
--- name: pauses_looked_at
+-- name: pause_states
 SELECT source, coalesce(ends_at <= now(), false) AS is_over FROM webhook_pauses
 
 -- name: end_pauses

@@ -20,7 +20,7 @@ WHERE r.status IN ('processed', 'ignored') AND r.received_at < h.before AND r.re
 ORDER BY r.received_at, r.id
 LIMIT :limit
 
--- name: hold_old
+-- name: lock_old_receipts
 -- Whoever replays one of these is first or waits for a moment; nobody waits for the pruner in a circle.
 SELECT id, source FROM webhook_receipts
 WHERE id = ANY(CAST(:receipts AS text)::bigint[]) AND status IN ('processed', 'ignored')
@@ -41,7 +41,7 @@ DELETE FROM webhook_past_attempts WHERE receipt_id = ANY(CAST(:receipts AS text)
 -- name: prune_receipts
 DELETE FROM webhook_receipts WHERE id = ANY(CAST(:receipts AS text)::bigint[])
 
--- name: turn_to_prune
+-- name: prune_lock
 SELECT pg_try_advisory_xact_lock(CAST(:lock AS bigint))
 
 -- name: payload_days
@@ -55,7 +55,7 @@ WHERE c.relkind = 'r' AND c.relname ~ '^webhook_payloads_[0-9]{8}$' AND (
 )
 ORDER BY day
 
--- name: day_must_stay
+-- name: day_is_needed
 SELECT EXISTS (
     SELECT 1 FROM webhook_receipts r
     LEFT JOIN json_to_recordset(CAST(:before AS json)) AS h (source text, before timestamptz) ON h.source = r.source
@@ -65,22 +65,22 @@ SELECT EXISTS (
       AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = CAST(:day AS date))
 )
 
--- name: mark_day
+-- name: flag_day
 COMMENT ON TABLE {name} IS 'oncehook: to be dropped'
 
 -- name: detach_day
 ALTER TABLE webhook_payloads DETACH PARTITION {name} CONCURRENTLY
 
--- name: finish_detaching
+-- name: finish_detach
 ALTER TABLE webhook_payloads DETACH PARTITION {name} FINALIZE
 
 -- name: drop_day
 DROP TABLE IF EXISTS {name}
 
--- name: bodies
+-- name: payloads_after
 SELECT receipt_id, body, headers FROM webhook_payloads WHERE receipt_id > :after ORDER BY receipt_id LIMIT :limit
 
--- name: about_object
+-- name: receipts_with_object
 SELECT r.id FROM webhook_receipts r
 JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
 WHERE r.object_id = :object_id ORDER BY r.id

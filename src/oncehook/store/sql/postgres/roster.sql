@@ -2,11 +2,11 @@
 INSERT INTO webhook_workers (name) VALUES (:worker)
 ON CONFLICT (name) DO UPDATE SET registered_at = now(), seen_at = now()
 
--- name: forget_handlers
+-- name: remove_handlers
 DELETE FROM webhook_handlers
 WHERE worker = :worker OR worker IN (SELECT name FROM webhook_workers WHERE seen_at < now() - interval '1 hour')
 
--- name: forget_workers
+-- name: remove_workers
 DELETE FROM webhook_workers WHERE seen_at < now() - interval '1 hour'
 
 -- name: register_handlers
@@ -14,7 +14,7 @@ INSERT INTO webhook_handlers (worker, source, pattern, matcher, is_projection)
 SELECT :worker, source, pattern, matcher, is_projection
 FROM json_to_recordset(CAST(:handlers AS json)) AS h (source text, pattern text, matcher text, is_projection boolean)
 
--- name: worker_seen
+-- name: renew_worker
 UPDATE webhook_workers SET seen_at = now() WHERE name = :worker
 RETURNING name
 
@@ -46,7 +46,7 @@ FROM (
 ) waiting
 GROUP BY source, type
 
--- name: set_apart
+-- name: hold_unhandled
 -- Receipts of these types wait apart. One that a worker leases at the same moment is left alone.
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
@@ -60,7 +60,7 @@ WITH chosen AS (
 UPDATE webhook_receipts r SET unhandled_at = now() FROM chosen WHERE r.id = chosen.id
 RETURNING r.source, r.type
 
--- name: set_apart_serial
+-- name: hold_unhandled_serial
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
     WHERE r.serial_key IS NOT NULL AND r.status IN ('received', 'retrying') AND r.unhandled_at IS NULL
@@ -87,7 +87,7 @@ WITH RECURSIVE types AS (
 )
 SELECT source, type FROM types LIMIT :most
 
--- name: take_up
+-- name: release_unhandled
 -- Receipts of a type that some process handles now are leased again, the oldest first.
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r

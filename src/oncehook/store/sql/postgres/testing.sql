@@ -6,10 +6,10 @@ WHERE c.table_schema = current_schema() AND c.table_name ~ '^webhook_' AND t.tab
   AND c.data_type = 'timestamp with time zone'
 ORDER BY c.table_name, c.ordinal_position
 
--- name: move_back
+-- name: move_table_back
 UPDATE {table} SET {moves}
 
--- name: moved_back
+-- name: move_column_back
 {column} = {column} - CAST(:seconds AS double precision) * interval '1 second'
 
 -- name: days_received

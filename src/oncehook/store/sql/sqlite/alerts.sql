@@ -1,26 +1,26 @@
--- name: note_refusals
+-- name: add_rejection_counts
 INSERT INTO webhook_refusals (source, minute_at, reason, refused)
 SELECT value ->> 'source', strftime('%Y-%m-%dT%H:%M:00.000000Z', 'now'), value ->> 'reason', value ->> 'refused'
-FROM json_each(:given) WHERE true
+FROM json_each(:input) WHERE true
 ON CONFLICT (source, minute_at, reason) DO UPDATE SET refused = refused + excluded.refused
 
--- name: note_acks
+-- name: add_ack_counts
 INSERT INTO webhook_acks (source, minute_at, bucket, acked)
 SELECT value ->> 'source', strftime('%Y-%m-%dT%H:%M:00.000000Z', 'now'), value ->> 'bucket', value ->> 'acked'
-FROM json_each(:given) WHERE true
+FROM json_each(:input) WHERE true
 ON CONFLICT (source, minute_at, bucket) DO UPDATE SET acked = acked + excluded.acked
 
--- name: acks
+-- name: ack_buckets
 SELECT source, bucket, sum(acked) AS value FROM webhook_acks
 WHERE minute_at >= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds') GROUP BY source, bucket
 
--- name: history
+-- name: history_age
 SELECT (julianday('now') - julianday(received_at)) * 86400 AS value FROM webhook_receipts ORDER BY received_at, id LIMIT 1
 
--- name: sources_of_failed_effects
+-- name: failed_effect_counts
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
--- name: unfinished
+-- name: oldest_unfinished
 -- The age of each source's oldest event that is not finished, from its arrival or its last replay: events that wait, by one
 -- probe of the index a source, and events that a worker holds, which are few. Of an inline event only the attempt under
 -- way counts: between attempts its provider decides when the next delivery comes. Events that no process has a handler
@@ -53,20 +53,20 @@ FROM (
 ) u
 GROUP BY u.source ORDER BY u.source
 
--- name: unhandled_for
+-- name: unhandled_counts
 SELECT source, count(*) AS value FROM webhook_receipts
 WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') AND unhandled_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
 GROUP BY source
 
--- name: paused_for
+-- name: pause_ages
 -- A pause that ends by itself is not forgotten.
 SELECT source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses WHERE ends_at IS NULL
 
--- name: refused
+-- name: rejection_counts
 SELECT source, sum(refused) AS value FROM webhook_refusals
 WHERE minute_at >= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds') GROUP BY source
 
--- name: silences
+-- name: silent_sources
 -- For how long nothing authentic came: by when a secret last verified, or by the newest receipts where nothing is verified.
 SELECT source, (julianday('now') - julianday(max(heard_at))) * 86400 AS value FROM (
     SELECT source, last_used_at AS heard_at FROM webhook_secrets
@@ -76,7 +76,7 @@ SELECT source, (julianday('now') - julianday(max(heard_at))) * 86400 AS value FR
     ) AS newest
 ) AS heard GROUP BY source
 
--- name: refusing
+-- name: rejecting_sources
 -- Since when everything is refused: what came before a delivery was last verified does not count.
 SELECT f.source, (julianday('now') - julianday(min(f.minute_at))) * 86400 AS value,
        (julianday('now') - julianday(max(f.minute_at))) * 86400 AS last, sum(f.refused) AS number
@@ -86,39 +86,39 @@ WHERE f.reason IN ('bad_signature', 'stale_timestamp', 'malformed', 'too_large',
   AND (s.used_at IS NULL OR f.minute_at > s.used_at)
 GROUP BY f.source
 
--- name: inline_failing
+-- name: failing_inline
 SELECT source, (julianday('now') - julianday(min(received_at))) * 86400 AS value, count(*) AS number
 FROM webhook_receipts WHERE is_inline AND status = 'retrying' GROUP BY source
 
--- name: take_turn
+-- name: become_leader
 INSERT INTO webhook_turns (name, number, taken_at) VALUES (:name, 1, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 ON CONFLICT (name) DO UPDATE SET number = number + 1, taken_at = excluded.taken_at
 WHERE taken_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :every || ' seconds')
 RETURNING number
 
--- name: hold_turn
+-- name: lock_leadership
 SELECT number FROM webhook_turns WHERE name = :name AND number = :number
 
 -- name: open_incidents
 INSERT INTO webhook_incidents (key, rule, source, value, worst, threshold, summary)
 SELECT value ->> 'key', value ->> 'rule', value ->> 'source', value ->> 'value', value ->> 'value', value ->> 'threshold',
        value ->> 'summary'
-FROM json_each(:given) WHERE true
+FROM json_each(:input) WHERE true
 ON CONFLICT (rule, source) WHERE recovered_at IS NULL DO NOTHING
 RETURNING id, rule, source, value, threshold, summary
 
--- name: see_incidents
+-- name: update_incidents
 UPDATE webhook_incidents SET value = g.value, worst = max(worst, g.value), threshold = g.threshold, below_at = NULL
 FROM (
     SELECT value ->> 'rule' AS rule, value ->> 'source' AS source, value ->> 'value' AS value, value ->> 'threshold' AS threshold
-    FROM json_each(:given)
+    FROM json_each(:input)
 ) AS g
 WHERE webhook_incidents.rule = g.rule AND webhook_incidents.source = g.source AND recovered_at IS NULL
 
--- name: lower_incidents
+-- name: start_recovery
 UPDATE webhook_incidents SET below_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 WHERE recovered_at IS NULL AND below_at IS NULL AND NOT EXISTS (
-    SELECT 1 FROM json_each(:given) AS g
+    SELECT 1 FROM json_each(:input) AS g
     WHERE g.value ->> 'rule' = webhook_incidents.rule AND g.value ->> 'source' = webhook_incidents.source
 )
 
@@ -127,18 +127,18 @@ UPDATE webhook_incidents SET recovered_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'n
 WHERE recovered_at IS NULL AND below_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
 RETURNING id, rule, source, (julianday('now') - julianday(opened_at)) * 86400 AS seconds
 
--- name: alert_opened
+-- name: notify_opened
 INSERT INTO webhook_alerts (incident_id, target, word)
 SELECT i.value, t.value, 'opened' FROM json_each(:ids) AS i CROSS JOIN json_each(:targets) AS t
 
--- name: alert_recovered
+-- name: notify_recovered
 -- Only who was told, or is being told, that it began.
 INSERT INTO webhook_alerts (incident_id, target, word)
 SELECT a.incident_id, a.target, 'recovered' FROM webhook_alerts a
 WHERE a.incident_id IN (SELECT value FROM json_each(:ids)) AND a.word = 'opened' AND a.status <> 'failed'
 ON CONFLICT DO NOTHING
 
--- name: alert_again
+-- name: notify_reminder
 INSERT INTO webhook_alerts (incident_id, target, word, number)
 SELECT a.incident_id, a.target, 'reminder', CAST((julianday('now') - julianday(i.opened_at)) * 86400 / :seconds AS INTEGER)
 FROM webhook_alerts a JOIN webhook_incidents i ON i.id = a.incident_id
@@ -185,7 +185,7 @@ RETURNING id
 SELECT id AS incident, rule, source, opened_at, value, worst, threshold, summary, below_at FROM webhook_incidents
 WHERE recovered_at IS NULL ORDER BY id DESC LIMIT :limit
 
--- name: alerts_of
+-- name: incident_alerts
 SELECT incident_id AS incident, target, word, status, attempts, told_at, last_error FROM webhook_alerts
 WHERE incident_id IN (SELECT value FROM json_each(:ids)) ORDER BY id
 
@@ -198,7 +198,7 @@ DELETE FROM webhook_alerts WHERE incident_id IN (
 -- name: prune_incidents
 DELETE FROM webhook_incidents WHERE recovered_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
 
--- name: prune_refusals
+-- name: prune_rejection_counts
 DELETE FROM webhook_refusals WHERE minute_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds')
 
 -- name: prune_acks

@@ -3,24 +3,24 @@ INSERT INTO webhook_effects (scope, key, kind, target, args, source, receipt_id,
 SELECT value ->> 'scope', value ->> 'key', value ->> 'kind', value ->> 'target', value ->> 'args', value ->> 'source',
        value ->> 'receipt', CASE WHEN value ->> 'kind' = 'once' THEN 'done' ELSE 'waiting' END,
        CASE WHEN value ->> 'kind' = 'once' THEN strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') END
-FROM json_each(:given) WHERE true
+FROM json_each(:input) WHERE true
 ON CONFLICT (scope, key) DO NOTHING
 RETURNING scope, key
 
--- name: recorded_effects
+-- name: existing_effects
 SELECT e.scope, e.key, e.status, e.receipt_id
-FROM json_each(:given) g JOIN webhook_effects e ON e.scope = g.value ->> 'scope' AND e.key = g.value ->> 'key'
+FROM json_each(:input) g JOIN webhook_effects e ON e.scope = g.value ->> 'scope' AND e.key = g.value ->> 'key'
 
 -- name: note_noops
 INSERT INTO webhook_noops (receipt_id, source, reason, scope, key)
-SELECT value ->> 'receipt', value ->> 'source', value ->> 'reason', value ->> 'scope', value ->> 'key' FROM json_each(:given)
+SELECT value ->> 'receipt', value ->> 'source', value ->> 'reason', value ->> 'scope', value ->> 'key' FROM json_each(:input)
 RETURNING id
 
 -- name: advance
 INSERT INTO webhook_entities AS e (scope, kind, id, state, at, version, is_terminal, event_id, receipt_id)
 SELECT g ->> 'scope', g ->> 'kind', g ->> 'id', g ->> 'state', g ->> 'at', g ->> 'version', g ->> 'is_terminal',
        g ->> 'event_id', g ->> 'receipt'
-FROM (SELECT :given AS g) WHERE true
+FROM (SELECT :input AS g) WHERE true
 ON CONFLICT (scope, kind, id) DO UPDATE
 SET state = excluded.state, at = excluded.at, version = excluded.version, is_terminal = excluded.is_terminal,
     event_id = excluded.event_id, receipt_id = excluded.receipt_id,
@@ -31,19 +31,19 @@ RETURNING id
 
 -- name: entity
 SELECT e.is_terminal, e.at, e.version, e.event_id, e.state
-FROM (SELECT :given AS g) JOIN webhook_entities e
+FROM (SELECT :input AS g) JOIN webhook_entities e
     ON e.scope = g ->> 'scope' AND e.kind = g ->> 'kind' AND e.id = g ->> 'id'
 
 -- name: entities_of
 -- Few kinds, many ids: from kind to kind by the key.
 WITH RECURSIVE kinds AS (
-    SELECT min(kind) AS kind FROM webhook_entities WHERE scope = :given ->> 'scope'
+    SELECT min(kind) AS kind FROM webhook_entities WHERE scope = :input ->> 'scope'
     UNION ALL
-    SELECT (SELECT min(e.kind) FROM webhook_entities e WHERE e.scope = :given ->> 'scope' AND e.kind > kinds.kind)
+    SELECT (SELECT min(e.kind) FROM webhook_entities e WHERE e.scope = :input ->> 'scope' AND e.kind > kinds.kind)
     FROM kinds WHERE kinds.kind IS NOT NULL
 )
 SELECT e.kind, e.id, e.state, e.at, e.version, e.is_terminal, e.event_id, e.receipt_id AS receipt, e.updated_at
-FROM kinds JOIN webhook_entities e ON e.scope = :given ->> 'scope' AND e.kind = kinds.kind AND e.id = :given ->> 'id'
+FROM kinds JOIN webhook_entities e ON e.scope = :input ->> 'scope' AND e.kind = kinds.kind AND e.id = :input ->> 'id'
 ORDER BY e.kind
 LIMIT 100
 
@@ -84,7 +84,7 @@ SET status = g.status, lease_until = NULL,
 FROM (
     SELECT value ->> 'id' AS effect, value ->> 'lease' AS lease, value ->> 'status' AS status, value ->> 'after' AS after,
            value ->> 'error' AS error, value ->> 'crashed' AS crashed, value ->> 'uncharged' AS uncharged
-    FROM json_each(:given)
+    FROM json_each(:input)
 ) g
 WHERE id = g.effect AND webhook_effects.lease = g.lease AND webhook_effects.status = 'performing'
 RETURNING id
@@ -110,13 +110,13 @@ WHERE e.id > 0
 ORDER BY e.id DESC
 LIMIT :limit
 
--- name: noops
+-- name: receipt_noops
 SELECT at, reason, scope, key FROM webhook_noops WHERE receipt_id = :receipt ORDER BY id
 
 -- name: effect_counts
 SELECT status, count(*) AS effects FROM webhook_effects WHERE kind <> 'once' GROUP BY status ORDER BY status
 
--- name: effect_standing
+-- name: bounded_effect_counts
 SELECT 'waiting' AS status, count(*) AS effects FROM (
     SELECT 1 FROM webhook_effects WHERE status = 'waiting' AND kind <> 'once' LIMIT :most
 ) AS waiting
@@ -137,7 +137,7 @@ SELECT 'failed' AS status, count(*) AS effects FROM (
     SELECT 1 FROM webhook_effects WHERE status = 'failed' AND kind <> 'once' LIMIT :most
 ) AS failed
 
--- name: failed_effects
+-- name: failed_effect_totals
 SELECT count(*) FILTER (WHERE args IS NOT NULL) AS replayable, count(*) FILTER (WHERE args IS NULL) AS erased
 FROM webhook_effects
 WHERE status = 'failed'
@@ -147,7 +147,7 @@ WHERE status = 'failed'
 -- name: noop_counts
 SELECT source, reason, count(*) AS noops FROM webhook_noops GROUP BY source, reason ORDER BY source, reason
 
--- name: effects_waiting
+-- name: waiting_effects
 SELECT kind, target, count(*) AS effects,
        count(*) FILTER (WHERE crashes > 0 AND coalesce(next_attempt_at, created_at)
                               <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')) AS crashed,

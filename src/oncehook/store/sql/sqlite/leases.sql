@@ -55,7 +55,7 @@ FROM (
            value ->> 'outcome' AS outcome, value ->> 'after' AS after, value ->> 'error' AS error,
            value ->> 'handler' AS handler, value ->> 'version' AS version, value ->> 'seconds' AS seconds,
            value ->> 'crashed' AS crashed
-    FROM json_each(:given)
+    FROM json_each(:input)
 ) g
 WHERE id = g.receipt AND webhook_receipts.lease = g.lease AND webhook_receipts.status = 'processing'
 RETURNING id
@@ -65,7 +65,7 @@ INSERT INTO main.webhook_past_attempts
     (receipt_id, number, started_at, ended_at, outcome, error, traceback, handler, version, worker)
 SELECT r.id, r.attempts, r.started_at, coalesce(r.failed_at, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')), r.outcome, r.last_error,
        value ->> 'traceback', r.handler, r.version, r.worker
-FROM json_each(:given) JOIN main.webhook_receipts r ON r.id = value ->> 'receipt'
+FROM json_each(:input) JOIN main.webhook_receipts r ON r.id = value ->> 'receipt'
 WHERE r.id IN (SELECT value FROM json_each(:settled)) AND r.status <> 'processed'
 
 -- name: release

@@ -2,9 +2,9 @@
 SELECT strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') AS now
 
 -- name: replay_page
-{> selected}
+{> selected_receipts}
 
--- name: selected
+-- name: selected_receipts
 SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r.occurred_at, r.received_at, r.status,
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
@@ -28,7 +28,7 @@ LIMIT :limit
 
 -- name: replay_counts
 SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM (
-{> selected}
+{> selected_receipts}
 ) AS matching
 GROUP BY status, type IS NOT NULL, kept
 
@@ -67,18 +67,18 @@ FROM webhook_audit a, json_each(a.detail, '$.receipts') AS e JOIN webhook_receip
 WHERE a.detail ->> 'run' = :run AND a.action IN ('replay', 'replay_batch')
 GROUP BY r.status
 
--- name: audited_replays
+-- name: receipt_replays
 SELECT at, actor FROM webhook_audit
 WHERE action IN ('replay', 'replay_batch') AND EXISTS (SELECT 1 FROM json_each(detail, '$.receipts') WHERE value = :receipt)
 ORDER BY id
 
--- name: audited
+-- name: audit_entries
 SELECT id, at, actor, action, detail FROM webhook_audit
 WHERE action NOT IN ('replay_batch', 'replay_ended')  -- people see one row a replay
   AND id < :before                                             --? before
 ORDER BY id DESC LIMIT :limit
 
--- name: audited_run
+-- name: run_entries
 SELECT CASE WHEN action = 'replay_batch' THEN 'replay' ELSE action END AS action, count(*) AS rows, sum(detail ->> 'count') AS number, min(at) AS at, max(at) AS last_at,
        min(actor) AS actor, max(CASE WHEN action NOT IN ('replay', 'replay_batch') THEN detail END) AS detail
 FROM webhook_audit WHERE action IN ('replay', 'replay_batch', 'replay_started', 'replay_ended') AND detail ->> 'run' = :run

@@ -15,7 +15,7 @@ SELECT source, paused_at, actor, reason, ends_at FROM webhook_pauses
 WHERE ends_at IS NULL OR ends_at > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 ORDER BY source
 
--- name: pauses_looked_at
+-- name: pause_states
 SELECT source, coalesce(ends_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), 0) AS is_over FROM webhook_pauses
 
 -- name: end_pauses

@@ -13,7 +13,7 @@ WHERE r.status IN ('processed', 'ignored') AND r.received_at < h.value ->> 'befo
 ORDER BY r.received_at, r.id
 LIMIT :limit
 
--- name: hold_old
+-- name: lock_old_receipts
 SELECT id, source FROM webhook_receipts
 WHERE id IN (SELECT value FROM json_each(:receipts)) AND status IN ('processed', 'ignored')
 ORDER BY id
@@ -36,10 +36,10 @@ DELETE FROM webhook_receipts WHERE id IN (SELECT value FROM json_each(:receipts)
 -- name: free_pages
 SELECT freelist_count, page_count FROM pragma_freelist_count, pragma_page_count
 
--- name: bodies
+-- name: payloads_after
 SELECT receipt_id, body, headers FROM webhook_payloads WHERE receipt_id > :after ORDER BY receipt_id LIMIT :limit
 
--- name: about_object
+-- name: receipts_with_object
 SELECT r.id FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = r.id
 WHERE r.object_id = :object_id ORDER BY r.id
 

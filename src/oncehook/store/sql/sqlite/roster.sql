@@ -3,13 +3,13 @@ INSERT INTO webhook_workers (name) VALUES (:worker)
 ON CONFLICT (name) DO UPDATE
 SET registered_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), seen_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 
--- name: forget_handlers
+-- name: remove_handlers
 DELETE FROM webhook_handlers
 WHERE worker = :worker OR worker IN (
     SELECT name FROM webhook_workers WHERE seen_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-1 hour')
 )
 
--- name: forget_workers
+-- name: remove_workers
 DELETE FROM webhook_workers WHERE seen_at < strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-1 hour')
 
 -- name: register_handlers
@@ -17,7 +17,7 @@ INSERT INTO webhook_handlers (worker, source, pattern, matcher, is_projection)
 SELECT :worker, value ->> 'source', value ->> 'pattern', value ->> 'matcher', value ->> 'is_projection'
 FROM json_each(:handlers)
 
--- name: worker_seen
+-- name: renew_worker
 UPDATE webhook_workers SET seen_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now') WHERE name = :worker
 RETURNING name
 
@@ -49,7 +49,7 @@ FROM (
 ) waiting
 GROUP BY source, type
 
--- name: set_apart
+-- name: hold_unhandled
 -- Receipts of these types wait apart. One that a worker leases at the same moment is left alone.
 UPDATE webhook_receipts SET unhandled_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 WHERE id IN (
@@ -63,7 +63,7 @@ WHERE id IN (
 )
 RETURNING source, type
 
--- name: set_apart_serial
+-- name: hold_unhandled_serial
 UPDATE webhook_receipts SET unhandled_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 WHERE id IN (
     SELECT r.id FROM webhook_receipts r
@@ -99,7 +99,7 @@ WITH RECURSIVE types (source, type) AS (
 )
 SELECT source, type FROM types
 
--- name: take_up
+-- name: release_unhandled
 -- Receipts of a type that some process handles now are leased again, the oldest first.
 UPDATE webhook_receipts SET unhandled_at = NULL
 WHERE id IN (

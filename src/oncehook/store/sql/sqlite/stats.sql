@@ -1,4 +1,4 @@
--- name: dead
+-- name: dead_letter_groups
 SELECT source, handler, last_error, count(*) AS receipts, min(received_at) AS first_received_at,
        max(received_at) AS last_received_at, min(coalesce(failed_at, received_at)) AS first_failed_at,
        max(coalesce(failed_at, received_at)) AS last_failed_at, max(id) AS last_receipt
@@ -32,7 +32,7 @@ UNION ALL
 SELECT 'rejected', source, sum(refused), CAST(strftime('%s', minute_at) AS INTEGER) / :seconds * :seconds AS bucket
 FROM webhook_refusals WHERE minute_at >= :since GROUP BY source, bucket
 
--- name: waiting
+-- name: waiting_counts
 SELECT source, count(*) AS number FROM (
     SELECT source FROM webhook_receipts
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
@@ -42,7 +42,7 @@ SELECT source, count(*) AS number FROM (
     LIMIT :most
 ) AS counted GROUP BY source
 
--- name: dead_letters
+-- name: dead_letter_counts
 SELECT source, count(*) AS number FROM (
     SELECT source FROM webhook_receipts WHERE status = 'failed' ORDER BY received_at DESC, id DESC LIMIT :most
 ) AS counted GROUP BY source
@@ -52,7 +52,7 @@ SELECT source, max(received_at) AS received_at FROM (
     SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
 ) AS counted GROUP BY source
 
--- name: pulse
+-- name: change_token
 -- Something of it changes with everything that a page shows. An event that ended well leaves no row behind, but it was
 -- among those that wait, of which the first 1000 are counted: those with a serial key, those of inline sources, the others.
 SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 1) AS receipts,
@@ -81,10 +81,10 @@ SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id D
        (SELECT max(id) FROM webhook_incidents) AS incidents,
        (SELECT count(*) FROM webhook_incidents WHERE recovered_at IS NULL) AS open_incidents
 
--- name: counts
+-- name: receipt_counts
 SELECT source, status, count(*) AS receipts, max(received_at) AS last_received_at
 FROM webhook_receipts GROUP BY source, status ORDER BY source, status
 
--- name: counts_duplicates
+-- name: duplicate_counts
 SELECT r.source, count(*) AS duplicates, count(*) FILTER (WHERE NOT d.same_body) AS other_bodies
 FROM webhook_deliveries d JOIN webhook_receipts r ON r.id = d.receipt_id GROUP BY r.source

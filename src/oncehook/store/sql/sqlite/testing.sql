@@ -5,8 +5,8 @@ FROM sqlite_master m JOIN pragma_table_info(m.name) c
 WHERE m.type = 'table' AND m.name GLOB 'webhook_*' AND (c.name = 'at' OR c.name GLOB '*_at' OR c.name GLOB '*_until')
 ORDER BY m.name, c.cid
 
--- name: move_back
+-- name: move_table_back
 UPDATE {table} SET {moves}
 
--- name: moved_back
+-- name: move_column_back
 {column} = strftime('%Y-%m-%dT%H:%M:%f000Z', {column}, '-' || :seconds || ' seconds')

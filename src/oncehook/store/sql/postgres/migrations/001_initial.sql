@@ -437,11 +437,11 @@ END $$;
 
 -- Settles attempts outside a handler's transaction; returns the receipts whose lease was still held. Receipts of a crashed
 -- worker that another session has locked are skipped.
-CREATE FUNCTION webhook_settle(given json) RETURNS SETOF bigint LANGUAGE plpgsql SET enable_seqscan = off AS $$
+CREATE FUNCTION webhook_settle(input json) RETURNS SETOF bigint LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     RETURN QUERY
     WITH offered AS MATERIALIZED (
-        SELECT * FROM json_to_recordset(given) AS s (
+        SELECT * FROM json_to_recordset(input) AS s (
             receipt bigint, lease bigint, status text, outcome text, after double precision, error text, traceback text,
             handler text, version text, seconds double precision, crashed boolean
         )
@@ -527,7 +527,7 @@ END $$;
 
 -- Settles the other receipts of a batch, after webhook_finish: all of them, or an error. Receipts are given in ascending order, which is the order in
 -- which every process locks them.
-CREATE PROCEDURE webhook_mark(
+CREATE PROCEDURE webhook_finish_others(
     receipts bigint[], leases bigint[], a_handler text, a_version text, seconds double precision
 ) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE

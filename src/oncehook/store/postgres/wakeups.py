@@ -1,7 +1,7 @@
-"""Wake-ups across processes: NOTIFY, and a connection of its own that listens.
+"""Wake-ups between processes: NOTIFY, and a dedicated connection that listens.
 
-A notification is a hint. It is sent after the commit in a statement of its own, because inside the transaction it would
-make commits wait for each other; whoever misses one finds the work by looking.
+A notification is a hint. It is sent in a separate statement after the commit, because commits that contain NOTIFY wait
+for each other. A worker that misses a notification finds the event at its next poll.
 """
 
 import asyncio
@@ -11,14 +11,14 @@ from typing import Any
 import asyncpg
 
 from oncehook.model.errors import StoreUnavailable
-from oncehook.store.postgres.pool import LOST, PostgresPool, told
+from oncehook.store.postgres.pool import CONNECTION_LOST, PostgresPool, error_summary
 
 CHANNEL = "oncehook"
 PING_SECONDS = 20.0
-"""How often a silent listener asks whether its connection still stands: a half-open one would stay silent for ever."""
+"""After this many silent seconds a listener checks its connection. A half-open one would stay silent forever."""
 
 
-class PostgresWakeups:
+class PostgresWakeupStore:
     """Implements `WakeupStore`."""
 
     def __init__(self, pool: PostgresPool) -> None:
@@ -38,7 +38,7 @@ class PostgresWakeups:
             pass
 
     async def listen(self, wake: Callable[[], None]) -> None:
-        if not self.is_on or self._pool.pooled:  # a pooler in transaction mode would listen on anybody's connection
+        if not self.is_on or self._pool.is_pooled:  # a pooler in transaction mode shares its server connections
             return
         connection: Any = None
         try:
@@ -46,20 +46,20 @@ class PostgresWakeups:
             lost = asyncio.Event()
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(CHANNEL, lambda *_: wake())
-            wake()  # what was committed while nobody listened
-            while not await _within(lost, PING_SECONDS):
-                await connection.fetchval(self._pool.sql["backend"])
-            raise StoreUnavailable("the connection that listens was lost")
-        except (*LOST, asyncpg.PostgresError) as error:
-            raise StoreUnavailable(f"PostgreSQL: {told(error)}") from error
+            wake()  # events may have been committed before this listens
+            while not await _is_set_within(lost, PING_SECONDS):
+                await connection.fetchval(self._pool.sql["backend_pid"])
+            raise StoreUnavailable("the listening connection was lost")
+        except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
+            raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
         finally:
             if connection is not None:
                 connection.terminate()
 
 
-async def _within(event: asyncio.Event, seconds: float) -> bool:
+async def _is_set_within(event: asyncio.Event, seconds: float) -> bool:
     try:
-        async with asyncio.timeout(seconds):  # before Python 3.12 `wait_for` may swallow the end of the listener
+        async with asyncio.timeout(seconds):  # before Python 3.12, `wait_for` may swallow a cancellation
             await event.wait()
     except TimeoutError:
         return False

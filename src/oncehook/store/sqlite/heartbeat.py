@@ -1,4 +1,4 @@
-"""Extending leases on SQLite."""
+"""Extends leases on SQLite."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -11,28 +11,28 @@ from oncehook.store.leases import held_json
 from oncehook.store.sqlite.file import BUSY_MS
 
 
-class SqliteHeart:
-    """Extends leases from a thread of its own, on a connection of its own."""
+class SqliteHeartbeatConnection:
+    """Implements `HeartbeatConnection` with a dedicated connection."""
 
     def __init__(self, path: Path, sql: dict[str, str]) -> None:
         self.path = path
         self.sql = sql
         self._connection: sqlite3.Connection | None = None
 
-    def beat(self, held: Sequence[Held], seconds: float) -> None:
+    def extend(self, held: Sequence[Held], seconds: float) -> None:
         self._execute("extend", {"held": held_json(held), "seconds": seconds}, seconds / 3)
 
     def release(self, held: Sequence[Held]) -> None:
         self._execute("release", {"held": held_json(held), "after": None}, BUSY_MS / 1000)
 
-    def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
+    def _execute(self, name: str, parameters: dict[str, Any], seconds: float) -> None:
         try:
             if self._connection is None:
                 self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=seconds)
                 self._connection.execute("PRAGMA synchronous = FULL")
                 self._connection.execute("PRAGMA wal_autocheckpoint = 0")
             self._connection.execute("BEGIN IMMEDIATE")
-            self._connection.execute(self.sql[name], given).fetchall()
+            self._connection.execute(self.sql[name], parameters).fetchall()
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             if self._connection is not None and self._connection.in_transaction:

@@ -1,4 +1,4 @@
-"""Extending leases on PostgreSQL."""
+"""Extends leases on PostgreSQL."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,46 +10,44 @@ from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Held
 from oncehook.store import queries
 from oncehook.store.leases import held_json
-from oncehook.store.postgres.pool import LOST, PostgresPool
+from oncehook.store.postgres.pool import CONNECTION_LOST, PostgresPool
 
 
-class PostgresHeart:
-    """Extends leases from a thread of its own, on a connection of its own."""
+class PostgresHeartbeatConnection:
+    """Implements `HeartbeatConnection` with a dedicated connection and event loop."""
 
     def __init__(self, pool: PostgresPool) -> None:
         self._pool = pool
         self._loop = asyncio.new_event_loop()
         self._connection: Any = None
 
-    def beat(self, held: Sequence[Held], seconds: float) -> None:
-        """Hold these for so long from now. Raises StoreUnavailable if the database does not answer."""
+    def extend(self, held: Sequence[Held], seconds: float) -> None:
         self._send("extend", {"seconds": seconds, "held": held_json(held)}, seconds)
 
     def release(self, held: Sequence[Held]) -> None:
-        """Give these back without an attempt. Raises StoreUnavailable if the database does not answer."""
         self._send("release", {"held": held_json(held), "after": None}, self._pool.settings.claim_timeout)
 
-    def _send(self, name: str, given: dict[str, Any], seconds: float) -> None:
+    def _send(self, name: str, parameters: dict[str, Any], seconds: float) -> None:
         try:
-            self._loop.run_until_complete(self._execute(name, given, seconds))
-        except (*LOST, asyncpg.PostgresError) as error:
+            self._loop.run_until_complete(self._execute(name, parameters, seconds))
+        except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
             self._drop()
             raise StoreUnavailable(f"the heartbeat failed: {type(error).__name__}") from error
         except BaseException:
-            self._drop()  # what state it is in is not known
+            self._drop()  # the state of the connection is unknown
             raise
 
-    async def _execute(self, name: str, given: dict[str, Any], seconds: float) -> None:
+    async def _execute(self, name: str, parameters: dict[str, Any], seconds: float) -> None:
         if self._connection is None or self._connection.is_closed():
             self._connection = await self._pool.connect("oncehook heartbeat", seconds)
-        text, names = queries.numbered(self._pool.sql[name])
-        await self._connection.execute(text, *(given[one] for one in names))
+        text, names = queries.number_parameters(self._pool.sql[name])
+        await self._connection.execute(text, *(parameters[key] for key in names))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.terminate()
-            self._loop.run_until_complete(asyncio.sleep(0))  # the loop closes the socket in its next turn
+            self._loop.run_until_complete(asyncio.sleep(0))  # the loop closes the socket in its next iteration
 
     def close(self) -> None:
         self._drop()

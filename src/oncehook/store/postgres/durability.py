@@ -1,0 +1,38 @@
+"""Whether PostgreSQL keeps committed data: checks the settings of the server and its standbys."""
+
+from typing import Any
+
+LOCAL_ONLY = ("local", "remote_write")
+"""Values of `synchronous_commit` with which a commit returns before a synchronous standby has written it to disk."""
+
+
+def unsafe_setting(row: Any) -> str | None:
+    """Returns a setting with which an acked event could be lost, such as "fsync = off", or None.
+
+    `row` is the result of the query `durability`.
+    """
+    commit = row["synchronous_commit"]
+    if row["fsync"] == "off":
+        return "fsync = off"
+    if commit == "off" or (commit in LOCAL_ONLY and row["standby_names"]):
+        return f"synchronous_commit = {commit}"
+    return None
+
+
+def risks(row: Any) -> list[str]:
+    """Returns a sentence for each risk that an acked event is lost. Some of them may be intended."""
+    sentences = []
+    unsafe = unsafe_setting(row)
+    if unsafe is not None:
+        sentences.append(f"PostgreSQL runs with {unsafe}: a crash can lose acked events (unsafe_durability allows it)")
+    if row["full_page_writes"] == "off":
+        sentences.append(
+            "PostgreSQL runs with full_page_writes = off: a power cut can tear pages of its files and lose acked "
+            "events, unless the file system writes whole pages (ZFS does)"
+        )
+    if row["standbys"] and not row["standby_names"]:
+        sentences.append(
+            f"PostgreSQL has {row['standbys']} asynchronous standby server(s): a failover loses the events that were "
+            f"acked last. To keep them, name a standby in synchronous_standby_names"
+        )
+    return sentences
