@@ -410,10 +410,10 @@ def test_a_new_database_is_for_its_owner_alone_and_doctor_says_where_others_can_
     finally:
         os.umask(before)
     assert modes == {"inbox.db": 0o600, "inbox.db-wal": 0o600, "inbox.db-shm": 0o600}
-    assert "every user" not in run("doctor").out
+    assert "all users" not in run("doctor").out
     (in_folder / "inbox.db").chmod(0o644)
     told = run("doctor", "--json")
-    (line,) = [line for line in told.lines if "every user" in line["message"]]
+    (line,) = [line for line in told.lines if "all users" in line["message"]]
     assert told.code == 0 and line["level"] == "note" and "chmod o= inbox.db*" in line["message"]
 
 

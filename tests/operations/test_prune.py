@@ -334,14 +334,14 @@ async def test_a_receipt_that_is_replayed_meanwhile_stays(store: Store, database
     receipts, _ = cutoffs(KEEP_30, await store.operations.now())
     async with store.retention.start_pruning() as pruning:
         assert pruning is not None
-        old = pruning._old  # type: ignore[attr-defined]
+        old = pruning._old_receipts  # type: ignore[attr-defined]
 
         async def old_then_replayed(*given: Any) -> Any:
             found = await old(*given)
             age(database, "evt_1", 40, "received")
             return found
 
-        pruning._old = old_then_replayed  # type: ignore[attr-defined]
+        pruning._old_receipts = old_then_replayed  # type: ignore[attr-defined]
         assert (await pruning.prune_receipts(receipts, None, 100))[0] == {"stripe": 1}
     assert ids(rows) == with_payload(rows) == ["evt_1"]
 

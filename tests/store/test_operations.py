@@ -227,9 +227,7 @@ async def test_no_question_of_a_page_goes_through_the_whole_ledger(large: Store,
         sql = queries.with_parameters(large.sql[name], set(given))  # type: ignore[attr-defined]
         plan = "\n".join(await explained(large, database, sql, given))
         assert not WHOLE.search(plan), f"{question}\n{plan}"
-        if (
-            name in ("find_receipts", "window_end") and "event_id" not in given
-        ):  # a list comes out of its index in order
+        if name in ("find_receipts", "window_end") and "event_id" not in given:
             assert not SORTED.search(plan), f"{question}\n{plan}"
 
 

@@ -36,7 +36,7 @@ POSTGRES_ONLY = {
     "session_state",
     "end_sessions",
     "notify",
-    "backend",
+    "backend_pid",
     "prune_lock",
     "payload_days",
     "day_is_needed",
@@ -48,7 +48,7 @@ POSTGRES_ONLY = {
     "receipt_ids",
     "payload_partitions",
     "today",
-    "make_partition",
+    "create_partition",
     "attach_partition",
     "migration_lock",
     "durability",
@@ -139,9 +139,10 @@ def test_every_query_is_used_and_no_other_sql_stands_in_the_source() -> None:
     source = {path: path.read_text("utf-8") for path in Path(oncehook.__file__).parent.rglob("*.py")}
     everything = "\n".join(source.values())
     for name in {*queries.load("postgres"), *queries.load("sqlite")}:
-        assert f'sql["{name}"]' in everything or f'"{name}"' in everything, f"nobody asks {name}"
+        assert f'sql["{name}"]' in everything or f'"{name}"' in everything, f"no code uses the query {name}"
     statement = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE TABLE|ALTER TABLE|DROP TABLE) [a-z*'(]")
-    assert [str(path) for path, text in source.items() if statement.search(text)] == []
+    code = {path: re.sub(r'""".*?"""', "", text, flags=re.DOTALL) for path, text in source.items()}  # without examples
+    assert [str(path) for path, text in code.items() if statement.search(text)] == []
 
 
 async def test_database_has_exactly_the_columns_that_the_docs_list(store: Store, database: str) -> None:

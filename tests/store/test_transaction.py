@@ -197,7 +197,7 @@ async def test_a_handler_that_ends_its_transaction_itself_is_not_marked(inbox: I
 
     inbox._runtime.start_worker()
     await eventually(shows(rows, "retrying"))
-    assert "not its to send" in rows("SELECT last_error FROM webhook_receipts")[0][0]
+    assert "must not send COMMIT" in rows("SELECT last_error FROM webhook_receipts")[0][0]
 
 
 # -- tx -------------------------------------------------------------------------------------------------------------
@@ -366,7 +366,7 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
     await eventually(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(NOTES) == [("evt_1 2",), ("evt_2 1",)]
     told = rows("SELECT error FROM webhook_attempts WHERE outcome = 'retrying'")[0][0]
-    assert "more than 0.2 s" in told and "another session of yours waits for this one" in told
+    assert "more than 0.2 s" in told and "another session of your code blocked it" in told
 
 
 async def test_a_statement_that_takes_too_long_is_interrupted(

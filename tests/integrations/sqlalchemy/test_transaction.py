@@ -494,7 +494,7 @@ async def test_a_handler_that_keeps_the_door_from_writing_is_rolled_back_and_ret
     await eventually(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(INVOICES) == [("evt_1 2", "paid"), ("evt_2 1", "paid")]
     told = rows("SELECT error FROM webhook_attempts WHERE outcome = 'retrying'")[0][0]
-    assert "more than 0.2 s" in told and "another session of yours waits for this one" in told
+    assert "more than 0.2 s" in told and "another session of your code blocked it" in told
 
 
 async def test_handlers_connections_are_durable_and_leave_checkpoints_to_the_writer(

@@ -221,7 +221,7 @@ async def test_an_open_reader_does_not_hold_up_a_claim_that_makes_a_partition(st
     reader = await asyncpg.connect(address)
     async with reader.transaction():
         await reader.fetch("SELECT * FROM webhook_receipts, webhook_payloads")
-        await asyncio.wait_for(store.database.pool.make_partitions(), 2)
+        await asyncio.wait_for(store.database.pool.create_partitions(), 2)
         await asyncio.wait_for(store.claims.insert([make_claim("after")]), 2)
     await reader.close()
 

@@ -68,7 +68,7 @@ async def test_a_pooler_is_found_out_and_a_server_is_not_taken_for_one(bouncer: 
         if (address, pooler) != (bouncer.url(database), "none"):  # that one is wrong here, and its user's choice
             await store.open()
             await store.close()
-        assert store.database.pool.pooled is pooled  # type: ignore[attr-defined]
+        assert store.database.pool.is_pooled is pooled  # type: ignore[attr-defined]
 
 
 async def test_events_come_twice_are_handled_once_and_share_few_connections(inbox: Inbox, database: str) -> None:

@@ -24,10 +24,9 @@ ORDER BY received_at, id LIMIT 1
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
 -- name: oldest_unfinished
--- The age of each source's oldest event that is not finished, from its arrival or its last replay: events that wait, by one
--- probe of the index a source, and events that a worker holds, which are few. Of an inline event only the attempt under
--- way counts: between attempts its provider decides when the next delivery comes. Events that no process has a handler
--- for have a count of their own.
+-- The age of the oldest unfinished event of each source, from its arrival or last replay. Waiting events are read with one
+-- probe of the index per source, and leased events are few. For an inline event only the running attempt counts: between
+-- attempts its provider decides when to deliver again. Events without a handler are counted by unhandled_counts.
 WITH RECURSIVE waiting AS (
     (
         SELECT source, coalesce(replayed_at, received_at) AS since FROM webhook_receipts
@@ -57,7 +56,7 @@ WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') AND unhand
 GROUP BY source
 
 -- name: pause_ages
--- A pause that ends by itself is not forgotten.
+-- A pause with an end cannot be forgotten, so it does not count.
 SELECT source, extract(epoch FROM now() - paused_at)::double precision AS value FROM webhook_pauses WHERE ends_at IS NULL
 
 -- name: rejection_counts
@@ -65,17 +64,17 @@ SELECT source, sum(refused)::bigint AS value FROM webhook_refusals
 WHERE minute_at >= now() - CAST(:seconds AS double precision) * interval '1 second' GROUP BY source
 
 -- name: silent_sources
--- For how long nothing authentic came: by when a secret last verified, or by the newest receipts where nothing is verified.
-SELECT source, min(extract(epoch FROM now() - heard_at))::double precision AS value FROM (
-    SELECT source, last_used_at AS heard_at FROM webhook_secrets
+-- The seconds since the last authentic delivery: since a secret last verified one, or since the newest receipt.
+SELECT source, min(extract(epoch FROM now() - verified_at))::double precision AS value FROM (
+    SELECT source, last_used_at AS verified_at FROM webhook_secrets
     UNION ALL
     SELECT source, received_at FROM (
         SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
     ) AS newest
-) AS heard GROUP BY source
+) AS deliveries GROUP BY source
 
 -- name: rejecting_sources
--- Since when everything is refused: what came before a delivery was last verified does not count.
+-- The age of the first rejection since a delivery was last verified.
 SELECT f.source, extract(epoch FROM now() - min(f.minute_at))::double precision AS value,
        extract(epoch FROM now() - max(f.minute_at))::double precision AS last, sum(f.refused)::bigint AS number
 FROM webhook_refusals f
@@ -129,7 +128,7 @@ FROM webhook_incidents i CROSS JOIN json_array_elements_text(CAST(:targets AS js
 WHERE i.id = ANY(CAST(:ids AS text)::bigint[])
 
 -- name: notify_recovered
--- Only who was told, or is being told, that it began.
+-- Only for targets that received the opening or will receive it.
 INSERT INTO webhook_alerts (incident_id, target, word)
 SELECT a.incident_id, a.target, 'recovered' FROM webhook_alerts a
 WHERE a.incident_id = ANY(CAST(:ids AS text)::bigint[]) AND a.word = 'opened' AND a.status <> 'failed'
@@ -144,7 +143,7 @@ WHERE a.word = 'opened' AND a.status = 'told' AND i.recovered_at IS NULL AND i.b
 ON CONFLICT DO NOTHING
 
 -- name: lease_alerts
--- Recovery is told after the beginning was, and nobody is reminded of what is over.
+-- A recovery waits until its target has received the opening. No reminder is sent for a recovered incident.
 WITH due AS (
     SELECT a.id, g.seconds FROM webhook_alerts a
     JOIN webhook_incidents i ON i.id = a.incident_id

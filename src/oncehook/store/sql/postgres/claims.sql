@@ -2,8 +2,8 @@
 SELECT nextval('webhook_receipt_ids') FROM generate_series(1, $1::integer)
 
 -- name: claim
--- The settings are of this transaction alone. Somebody may hold a receipt that is delivered again, for hours: then
--- whatever shares the statement with it must not wait as long. And a commit is durable, whatever the session's default is.
+-- The settings apply to this transaction only. The lock timeout is for a session that holds the lock of a receipt which is
+-- delivered again: other events of the statement must not wait for it. The commit is durable, whatever the default is.
 WITH settings AS MATERIALIZED (
     SELECT set_config('lock_timeout', '500ms', true),
            CASE WHEN $3::boolean AND current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
@@ -36,8 +36,8 @@ FROM offered JOIN claimed USING (id)
 RETURNING receipt_id
 
 -- name: claimed_before
--- A row that is here may be on no standby yet: after a restart of the primary its commit is not waited for any more. Where a
--- synchronous standby is named, a commit of our own waits until the standby has all that was committed before it.
+-- A committed row may not be on a standby yet: after a restart of the primary, nothing waits for its replication any more.
+-- If a synchronous standby is named, this statement commits too, which waits until the standby has all earlier commits.
 WITH replicated AS MATERIALIZED (
     SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
                 THEN set_config('synchronous_commit', 'on', true) END,
@@ -50,7 +50,7 @@ CROSS JOIN unnest($1::text[], $2::text[]) AS o (source, event_id)
 JOIN webhook_receipts r ON r.source = o.source AND r.event_id = o.event_id
 
 -- name: claimed_by_key
-WITH replicated AS MATERIALIZED (  -- as above
+WITH replicated AS MATERIALIZED (  -- as in claimed_before
     SELECT CASE WHEN current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')
                 THEN set_config('synchronous_commit', 'on', true) END,
            pg_logical_emit_message(true, 'oncehook', '')
@@ -64,12 +64,12 @@ WHERE k.source = $1 AND k.key = ANY($2::text[]) ORDER BY r.id LIMIT 1
 INSERT INTO webhook_deliveries (receipt_id, delivery_id, fingerprint, same_body)
 SELECT receipt_id, delivery_id, decode(fingerprint, 'hex'), same_body
 FROM (
-    SELECT *, row_number() OVER (PARTITION BY receipt_id, same_body ORDER BY number) AS place
+    SELECT *, row_number() OVER (PARTITION BY receipt_id, same_body ORDER BY number) AS position
     FROM ROWS FROM (
         json_to_recordset($1::json) AS (receipt_id bigint, delivery_id text, fingerprint text, same_body boolean)
     ) WITH ORDINALITY AS o (receipt_id, delivery_id, fingerprint, same_body, number)
 ) o
-WHERE place + (SELECT count(*) FROM webhook_deliveries d
+WHERE position + (SELECT count(*) FROM webhook_deliveries d
                WHERE d.receipt_id = o.receipt_id AND d.same_body = o.same_body) <= $2
   AND EXISTS (SELECT 1 FROM webhook_receipts r WHERE r.id = o.receipt_id)  -- it may have been pruned since
 ORDER BY number

@@ -1,5 +1,5 @@
 -- name: record_effects
--- Whoever asks for a key that another transaction has just recorded waits for its end. Sorted, so that nobody waits in a circle.
+-- A transaction that inserts a key of a running transaction waits for its end. The order of keys prevents deadlocks.
 INSERT INTO webhook_effects (scope, key, kind, target, args, source, receipt_id, status, done_at)
 SELECT scope, key, kind, target, args, source, receipt, CASE WHEN kind = 'once' THEN 'done' ELSE 'waiting' END,
        CASE WHEN kind = 'once' THEN now() END
@@ -42,7 +42,7 @@ JOIN json_to_record(CAST(:input AS json)) AS g (scope text, kind text, id text)
     ON g.scope = e.scope AND g.kind = e.kind AND g.id = e.id
 
 -- name: entities_of
--- Few kinds, many ids: from kind to kind by the key.
+-- There are few kinds and many ids: steps from kind to kind by the primary key.
 WITH RECURSIVE kinds AS (
     SELECT min(kind) AS kind FROM webhook_entities WHERE scope = CAST(:input AS json) ->> 'scope'
     UNION ALL
@@ -51,9 +51,9 @@ WITH RECURSIVE kinds AS (
 )
 SELECT e.kind, e.id, e.state, e.at, e.version, e.is_terminal, e.event_id, e.receipt_id AS receipt, e.updated_at
 FROM kinds CROSS JOIN LATERAL (
-    SELECT * FROM webhook_entities one
-    WHERE one.scope = CAST(:input AS json) ->> 'scope' AND one.kind = kinds.kind AND one.id = CAST(:input AS json) ->> 'id'
-    LIMIT 1  -- it is one by the key, and the planner takes the key
+    SELECT * FROM webhook_entities match
+    WHERE match.scope = CAST(:input AS json) ->> 'scope' AND match.kind = kinds.kind AND match.id = CAST(:input AS json) ->> 'id'
+    LIMIT 1  -- unique by the key; this makes the planner use the key
 ) AS e
 ORDER BY e.kind
 LIMIT 100

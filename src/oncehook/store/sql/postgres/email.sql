@@ -1,4 +1,4 @@
--- Every statement here has one parameter, :input, a JSON text, so that it runs the same in whosever transaction.
+-- Each statement has one parameter, :input, a JSON text, so that it runs in transactions of any driver.
 
 -- name: email_insert_events
 INSERT INTO webhook_email_events (source, key, provider, type, bounce, message_id, recipient, domain, occurred_at, reason, tags,
@@ -42,7 +42,7 @@ WHERE (excluded.place, excluded.event_key) > (s.place, s.event_key) OR excluded.
 RETURNING 1
 
 -- name: email_lock_counts
--- Two that count an address's soft bounces at once would each miss the other's: they take turns, in one order.
+-- Two transactions that count soft bounces of an address at once would miss each other's. Each locks the addresses, in order.
 SELECT pg_advisory_xact_lock(number)::text
 FROM (
     SELECT DISTINCT hashtextextended(value, 1701) AS number FROM json_array_elements_text(CAST(:input AS json)) ORDER BY 1
@@ -114,7 +114,7 @@ SELECT address FROM (
     UNION
     (SELECT address FROM webhook_suppressions WHERE address > (CAST(:input AS json) ->> 'after') COLLATE "C"
      ORDER BY 1 LIMIT (CAST(:input AS json) ->> 'limit')::integer)
-) found
+) addresses
 ORDER BY 1 LIMIT (CAST(:input AS json) ->> 'limit')::integer
 
 -- name: email_lock_suppressions
@@ -125,7 +125,7 @@ ORDER BY s.address
 FOR UPDATE OF s
 
 -- name: email_lock_addresses
--- The row is there and held afterwards: a fold of the same address comes before or after what follows.
+-- Creates and locks the row, so that a projection of the same address runs before or after this transaction.
 INSERT INTO webhook_suppressions (address)
 SELECT value FROM json_array_elements_text(CAST(:input AS json)) ORDER BY value COLLATE "C"
 ON CONFLICT (address) DO UPDATE SET address = excluded.address
@@ -188,7 +188,7 @@ ORDER BY s.address
 LIMIT (CAST(:input AS json) ->> 'limit')::integer
 
 -- name: email_counts
-WITH asked AS (
+WITH request AS (
     SELECT * FROM json_to_record(CAST(:input AS json)) AS g (
         by_day boolean, by_source boolean, by_type boolean, by_tag boolean, by_domain boolean, since timestamptz,
         until timestamptz, source text
@@ -200,7 +200,7 @@ SELECT CASE WHEN g.by_day THEN to_char(e.occurred_at AT TIME ZONE 'UTC', 'YYYY-M
        CASE WHEN g.by_type THEN e.bounce END AS bounce,
        t.tag, CASE WHEN g.by_domain THEN e.domain END AS domain,
        count(*) AS events
-FROM asked g
+FROM request g
 JOIN webhook_email_events e ON (g.since IS NULL OR e.occurred_at >= g.since) AND (g.until IS NULL OR e.occurred_at < g.until)
                            AND (g.source IS NULL OR e.source = g.source COLLATE "C")
 LEFT JOIN LATERAL json_array_elements_text(CASE WHEN g.by_tag THEN CAST(e.tags AS json) END) AS t (tag) ON true
@@ -236,7 +236,7 @@ WHERE (source, key) IN (
 RETURNING 1
 
 -- name: email_secure_delete
--- A deleted row is on its page until autovacuum comes.
+-- Nothing to do: autovacuum removes deleted rows from their pages.
 SELECT 1 FROM (SELECT CAST(:input AS json)) input WHERE false
 
 -- name: email_forget_events

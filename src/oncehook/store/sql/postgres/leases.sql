@@ -1,6 +1,6 @@
 -- name: handled_here
--- Whether this process handles the receipt `h`: by a handler or a forward, or by a projection where no other process has a
--- handler. A fragment of the statements that lease.
+-- Whether this process handles the receipt `h`: by a handler or a forward, or by a projection if no process has a handler.
+-- A fragment of the statements that lease.
 (
     (h.source || ' ' || h.type) LIKE ANY (CAST(:handled AS text[]))
     OR h.source = ANY (CAST(:projected AS text[])) AND NOT EXISTS (
@@ -10,8 +10,8 @@
 )
 
 -- name: lease
--- The columns have the names of `Leased`. A receipt without next_attempt_at is due, and so is one whose last attempt began in
--- the future: the clock may have gone back. Whether it has is told by the newest receipt, and only then are all of them read.
+-- The columns have the names of `Leased`. A receipt is due if it has no next_attempt_at, or if its last attempt began in the
+-- future because the clock was set back. Only if the newest receipt shows that it was, all waiting receipts are read.
 WITH due AS (
     SELECT id FROM webhook_receipts h
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL
@@ -69,8 +69,8 @@ WHERE status = 'processing' AND lease_until < now() AND id > :after
 ORDER BY id LIMIT :limit
 
 -- name: end_sessions
--- Ends what a worker without a live lease left open: transactions of its handlers, idle for a while, with their locks. Its own
--- sessions have its name, and one role's sessions may end each other.
+-- Ends the sessions of a worker without a live lease whose transactions are idle and still hold locks. They have the
+-- worker's name. PostgreSQL allows a role to end its own sessions.
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity a
 WHERE a.datname = current_database() AND a.usename = current_user AND a.application_name = :session
   AND a.state LIKE 'idle in transaction%' AND a.state_change < now() - interval '1 second'

@@ -33,7 +33,7 @@ SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM (
 GROUP BY status, type IS NOT NULL, kept
 
 -- name: replay
--- A replayed event is due from now on, behind the events that wait already: its age counts from the replay.
+-- A replayed event is due now, after the events that are already waiting. Its age counts from the replay.
 WITH chosen AS (
     SELECT r.id, r.status, r.attempts, r.started_at, r.processed_at, r.outcome, r.handler, r.version, r.worker
     FROM webhook_receipts r
@@ -41,7 +41,7 @@ WITH chosen AS (
       AND r.status IN ('failed', 'processed', 'ignored') AND r.type IS NOT NULL
       AND EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date)
     ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
-), kept AS (  -- the attempt that ended well is no longer the last
+), recorded AS (  -- keep the successful attempt, which is no longer the last
     INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, outcome, handler, version, worker)
     SELECT id, attempts, started_at, processed_at, outcome, handler, version, worker
     FROM chosen WHERE status = 'processed' AND started_at IS NOT NULL ORDER BY id
@@ -81,7 +81,7 @@ ORDER BY id
 
 -- name: audit_entries
 SELECT id, at, actor, action, detail FROM webhook_audit
-WHERE action NOT IN ('replay_batch', 'replay_ended')  -- people see one row a replay
+WHERE action NOT IN ('replay_batch', 'replay_ended')  -- people see one row per replay
   AND id < :before                                             --? before
 ORDER BY id DESC LIMIT :limit
 

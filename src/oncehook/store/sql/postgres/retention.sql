@@ -21,7 +21,7 @@ ORDER BY r.received_at, r.id
 LIMIT :limit
 
 -- name: lock_old_receipts
--- Whoever replays one of these is first or waits for a moment; nobody waits for the pruner in a circle.
+-- Locks the receipts against a replay. Receipts are locked in ascending order, so there is no deadlock.
 SELECT id, source FROM webhook_receipts
 WHERE id = ANY(CAST(:receipts AS text)::bigint[]) AND status IN ('processed', 'ignored')
 ORDER BY id FOR UPDATE SKIP LOCKED

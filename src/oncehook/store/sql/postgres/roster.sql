@@ -22,7 +22,7 @@ RETURNING name
 SELECT worker, source, pattern, is_projection, seen_at FROM webhook_live_handlers ORDER BY source, pattern, worker
 
 -- name: waiting_types
--- The types among the next receipts that are due from `after` on, and where these receipts end.
+-- The types in the next window of due receipts, which begins at `after`, and the end of the window.
 SELECT source, type, count(*) AS number, max(due) AS last
 FROM (
     SELECT source, type, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
@@ -35,7 +35,7 @@ FROM (
 GROUP BY source, type
 
 -- name: waiting_serial_types
--- The same among receipts with a serial key, in the order of keys.
+-- The same for receipts with a serial key, in the order of keys.
 SELECT source, type, count(*) AS number, max(serial_key) AS last
 FROM (
     SELECT source, type, serial_key FROM webhook_receipts
@@ -47,7 +47,7 @@ FROM (
 GROUP BY source, type
 
 -- name: hold_unhandled
--- Receipts of these types wait apart. One that a worker leases at the same moment is left alone.
+-- Holds the receipts of these types. Skips a receipt that a worker is just leasing.
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
     WHERE r.status IN ('received', 'retrying') AND NOT r.is_inline AND r.serial_key IS NULL AND r.unhandled_at IS NULL
@@ -72,7 +72,7 @@ UPDATE webhook_receipts r SET unhandled_at = now() FROM chosen WHERE r.id = chos
 RETURNING r.source, r.type
 
 -- name: unhandled_types
--- One probe of the index a type, however many receipts of it wait.
+-- Probes the index once per type, regardless of the number of waiting receipts.
 WITH RECURSIVE types AS (
     (
         SELECT source, type FROM webhook_receipts
@@ -88,7 +88,7 @@ WITH RECURSIVE types AS (
 SELECT source, type FROM types LIMIT :most
 
 -- name: release_unhandled
--- Receipts of a type that some process handles now are leased again, the oldest first.
+-- Releases held receipts of a type that some process handles now, the oldest first.
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
     WHERE r.unhandled_at IS NOT NULL AND r.status IN ('received', 'retrying') AND r.source = :source AND r.type = :type
@@ -98,8 +98,8 @@ UPDATE webhook_receipts r SET unhandled_at = NULL FROM chosen WHERE r.id = chose
 RETURNING r.id
 
 -- name: ignore_unhandled
--- Receipts that had no handler for `seconds` are finished, unless a process has registered within the last minute: the
--- caller may have read the handlers before that.
+-- Ignores receipts that had no handler for `seconds`, unless a process has registered within the last minute: the caller may
+-- have read the handlers before that.
 WITH chosen AS (
     SELECT r.id FROM webhook_receipts r
     WHERE r.unhandled_at < now() - :seconds * interval '1 second'

@@ -19,10 +19,10 @@ SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'webh
 SELECT (now() AT TIME ZONE 'UTC')::date
 
 -- name: migration_lock
--- the number spells "once"
+-- The number spells "once".
 SELECT pg_advisory_xact_lock(1869505381)
 
--- name: make_partition
+-- name: create_partition
 CREATE TABLE IF NOT EXISTS {name} (LIKE webhook_payloads INCLUDING ALL)
 
 -- name: attach_partition

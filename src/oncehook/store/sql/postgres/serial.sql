@@ -1,5 +1,5 @@
 -- name: serial_keys
--- The next keys with waiting receipts: one probe of the index a key, however many wait behind its first.
+-- The next keys with waiting receipts. Probes the index once per key, regardless of the number of waiting receipts.
 WITH RECURSIVE keys AS (
     (
         SELECT source, serial_key FROM webhook_receipts
@@ -18,11 +18,11 @@ WITH RECURSIVE keys AS (
 SELECT source, serial_key AS key FROM keys LIMIT :most
 
 -- name: lease_serial
--- Of each key only its first waiting receipt is looked at, and one that somebody holds is passed over, not its next.
--- Two workers may take different ones for the first, where an earlier one was committed or replayed between their
--- snapshots: the unique index on what is processing refuses the second.
--- The probes are written so that each is one look into its index: as joins they would read all that has failed, and
--- without `interval '0'` the index of every dead letter might be read for those of one key.
+-- Considers only the first waiting receipt of each key, and skips the key if another session has locked that receipt. Two
+-- workers may see different first receipts, if an earlier one was committed or replayed between their snapshots. Then the
+-- unique index on receipts that are processing fails the second lease.
+-- Each subquery is one probe of its index. As joins they would read all failed receipts. Without `interval '0'` the planner
+-- might read the index of all dead letters for those of one key.
 WITH head AS MATERIALIZED (
     SELECT h.id FROM json_to_recordset(CAST(:keys AS json)) AS k (source text, key text)
     CROSS JOIN LATERAL (

@@ -56,8 +56,8 @@ SELECT source, max(received_at) AS received_at FROM (
 ) AS counted GROUP BY source
 
 -- name: change_token
--- Something of it changes with everything that a page shows. An event that ended well leaves no row behind, but it was
--- among those that wait, of which the first 1000 are counted: those with a serial key, those of inline sources, the others.
+-- At least one value changes whenever data on a page changes. A processed event adds no row, but it is no longer among the
+-- waiting events, of which up to 1000 are counted: with a serial key, of inline sources, and others.
 SELECT (SELECT received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT 1)::text AS receipts,
        (SELECT max(id) FROM webhook_past_attempts) AS attempts,
        (SELECT count(*) FROM (

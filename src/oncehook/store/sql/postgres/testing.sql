@@ -1,5 +1,5 @@
 -- name: time_columns
--- Every column of ours that holds a time.
+-- All columns that hold a time.
 SELECT c.table_name::text AS table_name, c.column_name::text AS column_name
 FROM information_schema.columns c JOIN information_schema.tables t USING (table_schema, table_name)
 WHERE c.table_schema = current_schema() AND c.table_name ~ '^webhook_' AND t.table_type = 'BASE TABLE'

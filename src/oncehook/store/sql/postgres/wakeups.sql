@@ -1,5 +1,5 @@
 -- name: notify
--- A commit of nothing but this need not wait for the disk: whoever misses it finds the work by looking.
+-- This commit need not wait for the disk: a worker that misses the notification finds the event at its next poll.
 SELECT set_config('synchronous_commit', 'off', true), pg_notify('oncehook', '')
 
 -- name: backend_pid

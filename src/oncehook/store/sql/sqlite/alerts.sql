@@ -21,10 +21,9 @@ SELECT (julianday('now') - julianday(received_at)) * 86400 AS value FROM webhook
 SELECT source, count(*) AS value FROM webhook_effects WHERE status = 'failed' GROUP BY source
 
 -- name: oldest_unfinished
--- The age of each source's oldest event that is not finished, from its arrival or its last replay: events that wait, by one
--- probe of the index a source, and events that a worker holds, which are few. Of an inline event only the attempt under
--- way counts: between attempts its provider decides when the next delivery comes. Events that no process has a handler
--- for have a count of their own.
+-- The age of the oldest unfinished event of each source, from its arrival or last replay. Waiting events are read with one
+-- probe of the index per source, and leased events are few. For an inline event only the running attempt counts: between
+-- attempts its provider decides when to deliver again. Events without a handler are counted by unhandled_counts.
 WITH RECURSIVE sources (source) AS (
     SELECT (
         SELECT source FROM webhook_receipts WHERE status IN ('received', 'retrying') AND NOT is_inline
@@ -59,7 +58,7 @@ WHERE unhandled_at IS NOT NULL AND status IN ('received', 'retrying') AND unhand
 GROUP BY source
 
 -- name: pause_ages
--- A pause that ends by itself is not forgotten.
+-- A pause with an end cannot be forgotten, so it does not count.
 SELECT source, (julianday('now') - julianday(paused_at)) * 86400 AS value FROM webhook_pauses WHERE ends_at IS NULL
 
 -- name: rejection_counts
@@ -67,17 +66,17 @@ SELECT source, sum(refused) AS value FROM webhook_refusals
 WHERE minute_at >= strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || :seconds || ' seconds') GROUP BY source
 
 -- name: silent_sources
--- For how long nothing authentic came: by when a secret last verified, or by the newest receipts where nothing is verified.
-SELECT source, (julianday('now') - julianday(max(heard_at))) * 86400 AS value FROM (
-    SELECT source, last_used_at AS heard_at FROM webhook_secrets
+-- The seconds since the last authentic delivery: since a secret last verified one, or since the newest receipt.
+SELECT source, (julianday('now') - julianday(max(verified_at))) * 86400 AS value FROM (
+    SELECT source, last_used_at AS verified_at FROM webhook_secrets
     UNION ALL
     SELECT source, received_at FROM (
         SELECT source, received_at FROM webhook_receipts ORDER BY received_at DESC, id DESC LIMIT :most
     ) AS newest
-) AS heard GROUP BY source
+) AS deliveries GROUP BY source
 
 -- name: rejecting_sources
--- Since when everything is refused: what came before a delivery was last verified does not count.
+-- The age of the first rejection since a delivery was last verified.
 SELECT f.source, (julianday('now') - julianday(min(f.minute_at))) * 86400 AS value,
        (julianday('now') - julianday(max(f.minute_at))) * 86400 AS last, sum(f.refused) AS number
 FROM webhook_refusals f
@@ -132,7 +131,7 @@ INSERT INTO webhook_alerts (incident_id, target, word)
 SELECT i.value, t.value, 'opened' FROM json_each(:ids) AS i CROSS JOIN json_each(:targets) AS t
 
 -- name: notify_recovered
--- Only who was told, or is being told, that it began.
+-- Only for targets that received the opening or will receive it.
 INSERT INTO webhook_alerts (incident_id, target, word)
 SELECT a.incident_id, a.target, 'recovered' FROM webhook_alerts a
 WHERE a.incident_id IN (SELECT value FROM json_each(:ids)) AND a.word = 'opened' AND a.status <> 'failed'
@@ -147,7 +146,7 @@ WHERE a.word = 'opened' AND a.status = 'told' AND i.recovered_at IS NULL AND i.b
 ON CONFLICT DO NOTHING
 
 -- name: lease_alerts
--- Recovery is told after the beginning was, and nobody is reminded of what is over.
+-- A recovery waits until its target has received the opening. No reminder is sent for a recovered incident.
 UPDATE webhook_alerts
 SET status = 'sending', attempts = attempts + 1, lease = lease + 1, worker = :worker,
     next_attempt_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '+' || (

@@ -35,7 +35,7 @@ FROM (SELECT :input AS g) JOIN webhook_entities e
     ON e.scope = g ->> 'scope' AND e.kind = g ->> 'kind' AND e.id = g ->> 'id'
 
 -- name: entities_of
--- Few kinds, many ids: from kind to kind by the key.
+-- There are few kinds and many ids: steps from kind to kind by the primary key.
 WITH RECURSIVE kinds AS (
     SELECT min(kind) AS kind FROM webhook_entities WHERE scope = :input ->> 'scope'
     UNION ALL

@@ -1,4 +1,4 @@
--- Every statement here has one parameter, :input, a JSON text, so that it runs the same in whosever transaction.
+-- Each statement has one parameter, :input, a JSON text, so that it runs in transactions of any driver.
 
 -- name: email_insert_events
 INSERT INTO webhook_email_events (source, key, provider, type, bounce, message_id, recipient, domain, occurred_at, reason, tags,
@@ -37,7 +37,7 @@ WHERE (excluded.place, excluded.event_key) > (s.place, s.event_key) OR excluded.
 RETURNING 1
 
 -- name: email_lock_counts
--- There is one writer, so nobody else counts at the same time.
+-- Nothing to do: there is only one writer.
 SELECT '' FROM json_each(:input) WHERE false
 
 -- name: email_suppressing_events
@@ -215,7 +215,7 @@ WHERE rowid IN (
 RETURNING 1
 
 -- name: email_secure_delete
--- What is freed from here on is overwritten.
+-- From here on, SQLite overwrites deleted content.
 PRAGMA secure_delete = ON
 
 -- name: email_forget_events

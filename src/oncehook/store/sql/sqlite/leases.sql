@@ -1,6 +1,6 @@
 -- name: handled_here
--- Whether this process handles the receipt `h`: by a handler or a forward, or by a projection where no other process has a
--- handler. A fragment of the statements that lease.
+-- Whether this process handles the receipt `h`: by a handler or a forward, or by a projection if no process has a handler.
+-- A fragment of the statements that lease.
 (
     EXISTS (SELECT 1 FROM json_each(:handled) p WHERE h.source || ' ' || h.type GLOB p.value)
     OR h.source IN (SELECT value FROM json_each(:projected)) AND NOT EXISTS (
@@ -10,8 +10,8 @@
 )
 
 -- name: lease
--- A receipt without next_attempt_at is due, and so is one whose last attempt began in the future: the clock may have gone back.
--- Whether it has is told by the newest receipt, and only then are all of them read.
+-- A receipt is due if it has no next_attempt_at, or if its last attempt began in the future because the clock was set back.
+-- Only if the newest receipt shows that it was, all waiting receipts are read.
 UPDATE webhook_receipts
 SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
@@ -40,7 +40,7 @@ FROM (SELECT value ->> 'receipt' AS receipt, value ->> 'lease' AS lease FROM jso
 WHERE id = h.receipt AND webhook_receipts.lease = h.lease AND status = 'processing'
 
 -- name: settle
--- In a handler's transaction too, where a temporary table may have any name: so it says main.
+-- Names the schema `main`, because a handler's transaction may have a temporary table of the same name.
 UPDATE main.webhook_receipts
 SET status = g.status, outcome = g.outcome, handler = g.handler, version = g.version, last_error = g.error,
     lease_until = NULL,

@@ -33,7 +33,7 @@ SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM (
 GROUP BY status, type IS NOT NULL, kept
 
 -- name: keep_attempts
--- Of those that are replayed: an attempt that ended well is no longer the last.
+-- Keeps the successful attempts of the replayed receipts, which are no longer their last.
 INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, outcome, handler, version, worker)
 SELECT r.id, r.attempts, r.started_at, r.processed_at, r.outcome, r.handler, r.version, r.worker
 FROM webhook_receipts r
@@ -42,7 +42,7 @@ WHERE r.id IN (SELECT value FROM json_each(:receipts)) AND r.status = 'processed
 ORDER BY r.id
 
 -- name: replay
--- A replayed event is due from now on, behind the events that wait already: its age counts from the replay.
+-- A replayed event is due now, after the events that are already waiting. Its age counts from the replay.
 UPDATE webhook_receipts
 SET status = 'received', attempts = 0, crashes = 0, replays = replays + 1, is_inline = 0,
     next_attempt_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'), replayed_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
@@ -74,7 +74,7 @@ ORDER BY id
 
 -- name: audit_entries
 SELECT id, at, actor, action, detail FROM webhook_audit
-WHERE action NOT IN ('replay_batch', 'replay_ended')  -- people see one row a replay
+WHERE action NOT IN ('replay_batch', 'replay_ended')  -- people see one row per replay
   AND id < :before                                             --? before
 ORDER BY id DESC LIMIT :limit
 

@@ -23,8 +23,8 @@ DELETE FROM webhook_pauses WHERE ends_at <= strftime('%Y-%m-%dT%H:%M:%f000Z', 'n
 RETURNING source, ends_at
 
 -- name: due_window
--- Of the next receipts that are due from `after` on: where those that this process may lease begin, where all of them end,
--- how many they are, and a moment ago: what commits late is due a little before what is seen already.
+-- For the next window of due receipts, which begins at `after`: the first receipt that this process may lease, the end of the
+-- window and its size. `lately` is one second ago: a transaction that commits late may add receipts that were due before.
 SELECT min(due) FILTER (WHERE source NOT IN (SELECT source FROM webhook_pauses) AND {> handled_here}) AS first,
        max(due) AS last, count(*) AS number, strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-1 second') AS lately
 FROM (

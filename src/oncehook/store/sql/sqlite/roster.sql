@@ -25,7 +25,7 @@ RETURNING name
 SELECT worker, source, pattern, is_projection, seen_at FROM webhook_live_handlers ORDER BY source, pattern, worker
 
 -- name: waiting_types
--- The types among the next receipts that are due from `after` on, and where these receipts end.
+-- The types in the next window of due receipts, which begins at `after`, and the end of the window.
 SELECT source, type, count(*) AS number, max(due) AS last
 FROM (
     SELECT source, type, coalesce(next_attempt_at, received_at) AS due FROM webhook_receipts
@@ -38,7 +38,7 @@ FROM (
 GROUP BY source, type
 
 -- name: waiting_serial_types
--- The same among receipts with a serial key, in the order of keys.
+-- The same for receipts with a serial key, in the order of keys.
 SELECT source, type, count(*) AS number, max(serial_key) AS last
 FROM (
     SELECT source, type, serial_key FROM webhook_receipts
@@ -50,7 +50,7 @@ FROM (
 GROUP BY source, type
 
 -- name: hold_unhandled
--- Receipts of these types wait apart. One that a worker leases at the same moment is left alone.
+-- Holds the receipts of these types. Skips a receipt that a worker is just leasing.
 UPDATE webhook_receipts SET unhandled_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')
 WHERE id IN (
     SELECT r.id FROM webhook_receipts r
@@ -75,7 +75,7 @@ WHERE id IN (
 RETURNING source, type
 
 -- name: unhandled_types
--- One probe of the index a type, however many receipts of it wait.
+-- Probes the index once per type, regardless of the number of waiting receipts.
 WITH RECURSIVE types (source, type) AS (
     SELECT source, type FROM (
         SELECT source, type FROM webhook_receipts
@@ -100,7 +100,7 @@ WITH RECURSIVE types (source, type) AS (
 SELECT source, type FROM types
 
 -- name: release_unhandled
--- Receipts of a type that some process handles now are leased again, the oldest first.
+-- Releases held receipts of a type that some process handles now, the oldest first.
 UPDATE webhook_receipts SET unhandled_at = NULL
 WHERE id IN (
     SELECT r.id FROM webhook_receipts r
@@ -110,8 +110,8 @@ WHERE id IN (
 RETURNING id
 
 -- name: ignore_unhandled
--- Receipts that had no handler for `seconds` are finished, unless a process has registered within the last minute: the
--- caller may have read the handlers before that.
+-- Ignores receipts that had no handler for `seconds`, unless a process has registered within the last minute: the caller may
+-- have read the handlers before that.
 UPDATE webhook_receipts SET status = 'ignored', last_error = :reason, unhandled_at = NULL, next_attempt_at = NULL
 WHERE id IN (
     SELECT r.id FROM webhook_receipts r

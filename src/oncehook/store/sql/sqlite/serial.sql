@@ -1,5 +1,5 @@
 -- name: serial_keys
--- The next keys with waiting receipts: one probe of the index a key, however many wait behind its first.
+-- The next keys with waiting receipts. Probes the index once per key, regardless of the number of waiting receipts.
 WITH RECURSIVE keys (source, serial_key) AS (
     SELECT source, serial_key FROM (
         SELECT source, serial_key FROM webhook_receipts
@@ -27,7 +27,7 @@ WITH RECURSIVE keys (source, serial_key) AS (
 SELECT source, serial_key AS key FROM keys
 
 -- name: lease_serial
--- Of each key only its first waiting receipt is looked at.
+-- Considers only the first waiting receipt of each key.
 UPDATE webhook_receipts
 SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),

@@ -1,5 +1,5 @@
 -- name: time_columns
--- Every column of ours that holds a time: by its name, because a time is a text here.
+-- All columns that hold a time, by their names: times are texts in SQLite.
 SELECT m.name AS table_name, c.name AS column_name
 FROM sqlite_master m JOIN pragma_table_info(m.name) c
 WHERE m.type = 'table' AND m.name GLOB 'webhook_*' AND (c.name = 'at' OR c.name GLOB '*_at' OR c.name GLOB '*_until')

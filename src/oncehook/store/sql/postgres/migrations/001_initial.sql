@@ -1,21 +1,20 @@
--- The whole schema of the first release. Once released, this file stays as it is: a change is a new NNN_name.sql.
+-- The whole schema of the first release. After the release, this file must not change: add a new NNN_name.sql instead.
 
 -- == Receipts ==
 
--- Types of columns. A domain checks a value when it is written; a table constraint would be checked at every update,
--- also of other columns.
+-- Types of columns. A domain is checked when its column is written. A table constraint would be checked at every update.
 CREATE DOMAIN webhook_name AS text COLLATE "C" CHECK (octet_length(VALUE) BETWEEN 1 AND 255);
 CREATE DOMAIN webhook_state AS text COLLATE "C"
     CHECK (VALUE IN ('received', 'processing', 'processed', 'retrying', 'failed', 'ignored'));
 CREATE DOMAIN webhook_outcome AS text
     CHECK (VALUE IN ('processed', 'no handler', 'retrying', 'failed', 'crashed', 'released'));
 
--- A process draws ids before it inserts, so that it recognises its own rows when the reply to a COMMIT was lost.
+-- A process draws ids before it inserts, so it recognises its own rows if the reply to a COMMIT is lost.
 CREATE SEQUENCE webhook_receipt_ids AS bigint;
 
 -- One row per event. The unique constraint decides which delivery was first.
 CREATE TABLE webhook_receipts (
-    -- What was delivered.
+    -- The event.
     id              bigint PRIMARY KEY,
     source          webhook_name NOT NULL,
     provider        text COLLATE "C" NOT NULL,
@@ -33,7 +32,7 @@ CREATE TABLE webhook_receipts (
     -- Its state.
     status          webhook_state NOT NULL,
     attempts        integer NOT NULL DEFAULT 0,
-    crashes         integer NOT NULL DEFAULT 0,  -- consecutive leases that expired; above 0, it is leased alone
+    crashes         integer NOT NULL DEFAULT 0,  -- consecutive leases that expired; above 0, it is quarantined
     replays         integer NOT NULL DEFAULT 0,
     next_attempt_at timestamptz,
     processed_at    timestamptz,
@@ -42,7 +41,7 @@ CREATE TABLE webhook_receipts (
     unhandled_at    timestamptz,  -- since when no running process has a handler for it
 
     -- Its lease.
-    lease           bigint NOT NULL DEFAULT 0,  -- the fencing token: counts the leases of this receipt
+    lease           bigint NOT NULL DEFAULT 0,  -- the fencing counter: the number of leases of this receipt
     lease_until     timestamptz,
     leased_at       timestamptz,
     worker          text,
@@ -55,7 +54,7 @@ CREATE TABLE webhook_receipts (
     last_error      text,
 
     CONSTRAINT webhook_receipts_once UNIQUE (source, event_id)
-) WITH (  -- a receipt is updated twice: free space on its page and early vacuum keep leasing fast
+) WITH (  -- receipts are updated twice: free space on pages and early vacuum keep leases fast
     fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 1000
 );
 
@@ -107,8 +106,8 @@ CREATE TABLE webhook_payloads (
 
 -- == Attempts ==
 
--- Every attempt but the one that processed an event: that one is stored on its receipt, which saves an insert per event.
--- The view webhook_attempts has them all.
+-- All attempts except those that processed an event. Those are stored on the receipt, which saves an insert per event.
+-- The view webhook_attempts has all attempts.
 CREATE TABLE webhook_past_attempts (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     receipt_id bigint NOT NULL,
@@ -190,8 +189,8 @@ CREATE TABLE webhook_secrets (
 
 -- == Effects ==
 
--- The outbox: one row per key, recorded in the handler's transaction and performed by the relay after the commit. Each row
--- has its own status: a cursor over ids would miss transactions that commit late.
+-- The outbox: one row per key, recorded in the handler's transaction and run by the relay after the commit. Each row has a
+-- status, because a cursor over ids would miss transactions that commit late.
 CREATE TABLE webhook_effects (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     scope           text COLLATE "C" NOT NULL CHECK (octet_length(scope) BETWEEN 1 AND 255),
@@ -223,7 +222,7 @@ CREATE INDEX webhook_effects_failed ON webhook_effects (id) WHERE status = 'fail
 CREATE INDEX webhook_effects_receipt ON webhook_effects (receipt_id);
 CREATE INDEX webhook_effects_clearable ON webhook_effects (done_at) WHERE status = 'done' AND args IS NOT NULL;
 
--- Requests of handlers that changed nothing: an effect whose key exists, a state older than the stored one.
+-- Requests of handlers that changed nothing: an effect whose key exists, or a stale state of an entity.
 CREATE TABLE webhook_noops (
     id         bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at         timestamptz NOT NULL DEFAULT now(),
@@ -237,7 +236,7 @@ CREATE INDEX webhook_noops_receipt ON webhook_noops (receipt_id);
 
 -- == Entities ==
 
--- The newest state of each entity: the maximum by (is_terminal, at, version, event_id), in whatever order events arrive.
+-- The newest state of each entity: the maximum by (is_terminal, at, version, event_id), regardless of the arrival order.
 CREATE TABLE webhook_entities (
     scope       text COLLATE "C" NOT NULL CHECK (octet_length(scope) BETWEEN 1 AND 255),
     kind        text COLLATE "C" NOT NULL CHECK (octet_length(kind) BETWEEN 1 AND 255),
@@ -254,7 +253,7 @@ CREATE TABLE webhook_entities (
 
 -- == Email ==
 
--- What happened to one recipient of one message, stored once however often it is reported. These rows outlive payloads.
+-- Events of one recipient of one message. Each is stored once, however often it is reported, and outlives its payload.
 CREATE TABLE webhook_email_events (
     source      text COLLATE "C" NOT NULL,
     key         text COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 255),
@@ -331,8 +330,8 @@ CREATE TABLE webhook_incidents (
 CREATE UNIQUE INDEX webhook_incidents_open ON webhook_incidents (rule, source) WHERE recovered_at IS NULL;
 CREATE INDEX webhook_incidents_recovered ON webhook_incidents (recovered_at) WHERE recovered_at IS NOT NULL;
 
--- Notifications of an incident, one row per target and word. `lease` is the fencing token; while a notification is being
--- sent, `next_attempt_at` is when its lease expires.
+-- Notifications of an incident, one row per target and `word`. `lease` is the fencing counter. While a notification is
+-- being sent, its lease expires at `next_attempt_at`.
 CREATE TABLE webhook_alerts (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     incident_id     bigint NOT NULL,
@@ -352,7 +351,7 @@ CREATE INDEX webhook_alerts_due ON webhook_alerts (next_attempt_at, id) WHERE st
 
 -- == Operations ==
 
--- The audit log: what people did, such as replays and erasures. Never pruned.
+-- The audit log: actions of people, such as replays and erasures. Never pruned.
 CREATE TABLE webhook_audit (
     id     bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     at     timestamptz NOT NULL DEFAULT now(),
@@ -372,7 +371,7 @@ CREATE TABLE webhook_pauses (
     reason    text
 );
 
--- The leader of each task that one process does for all. `number` is the fencing token.
+-- The leader of each task that one process does for all. `number` is the fencing counter.
 CREATE TABLE webhook_turns (
     name     text COLLATE "C" PRIMARY KEY,
     number   bigint NOT NULL,
@@ -381,14 +380,14 @@ CREATE TABLE webhook_turns (
 
 -- == Roster ==
 
--- Running processes. One that was not seen for a minute does not count.
+-- Running processes. A process is live for one minute after `seen_at`.
 CREATE TABLE webhook_workers (
     name          text COLLATE "C" PRIMARY KEY,
     registered_at timestamptz NOT NULL DEFAULT now(),
     seen_at       timestamptz NOT NULL DEFAULT now()
 );
 
--- What each process handles. `matcher` is the pattern in the syntax of LIKE. A projection handles a type only while no
+-- The patterns that each process handles. `matcher` is the pattern in the syntax of LIKE. A projection handles a type only while no
 -- process has a handler for it.
 CREATE TABLE webhook_handlers (
     worker        text COLLATE "C" NOT NULL,
@@ -401,7 +400,7 @@ CREATE TABLE webhook_handlers (
 
 -- == Views ==
 
--- Every attempt. Ids grow with the attempts of a receipt, and the one on the receipt comes last.
+-- All attempts. Ids ascend with the attempts of a receipt, and the attempt stored on the receipt is the last.
 CREATE VIEW webhook_attempts AS
 SELECT id, receipt_id, number, started_at, ended_at, CAST(outcome AS text) AS outcome, error, traceback, handler, version, worker
 FROM webhook_past_attempts
@@ -417,7 +416,7 @@ FROM webhook_receipts r
 LEFT JOIN webhook_payloads p ON p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date
 WHERE r.status = 'failed';
 
--- What the running processes handle.
+-- The patterns of the live processes.
 CREATE VIEW webhook_live_handlers AS
 SELECT h.worker, h.source, h.pattern, h.matcher, h.is_projection, w.seen_at
 FROM webhook_handlers h JOIN webhook_workers w ON w.name = h.worker
@@ -425,18 +424,18 @@ WHERE w.seen_at > now() - interval '60 seconds';
 
 -- == Settling ==
 
--- Routines, because each session keeps their plans: planning takes longer than running, and the message that settles and
--- commits cannot be a prepared statement. They read receipts by primary key only: without sequential scans, so that a plan
--- made for a small table does not stay, and with IS NOT DISTINCT FROM, which no partial index matches.
+-- These are routines because each session caches their plans. Planning takes longer than running, and the message that
+-- settles and commits cannot be a prepared statement. They read receipts only by primary key: sequential scans are off, so
+-- that no plan for a small table is cached, and IS NOT DISTINCT FROM matches no partial index.
 
--- The error of a lost lease. Its code is raised by nothing else.
+-- Raises the error of a lost lease. No other code raises its error code.
 CREATE FUNCTION webhook_lease_lost() RETURNS integer LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'a lease was lost' USING ERRCODE = 'OH001';
 END $$;
 
--- Settles attempts outside a handler's transaction; returns the receipts whose lease was still held. Receipts of a crashed
--- worker that another session has locked are skipped.
+-- Settles attempts outside a handler's transaction, and returns the receipts whose lease was still held. Skips receipts of
+-- a crashed worker that another session has locked.
 CREATE FUNCTION webhook_settle(input json) RETURNS SETOF bigint LANGUAGE plpgsql SET enable_seqscan = off AS $$
 BEGIN
     RETURN QUERY
@@ -449,7 +448,7 @@ BEGIN
         SELECT r.id FROM offered o JOIN webhook_receipts r ON r.id = o.receipt
         WHERE r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing' AND o.crashed IS TRUE
         ORDER BY r.id FOR UPDATE OF r SKIP LOCKED
-    ), marked AS (
+    ), settled AS (
         UPDATE webhook_receipts r
         SET status = o.status, outcome = o.outcome, handler = o.handler, version = o.version, last_error = o.error,
             lease_until = NULL, crashes = CASE WHEN o.crashed THEN r.crashes + 1 ELSE 0 END,
@@ -461,24 +460,24 @@ BEGIN
         WHERE r.id = o.receipt AND r.lease = o.lease AND r.status IS NOT DISTINCT FROM 'processing'
           AND (o.crashed IS NOT TRUE OR r.id = ANY (ARRAY(SELECT id FROM taken)))
         RETURNING r.id, r.status, r.attempts, r.started_at, r.worker, o.outcome, o.error, o.traceback, o.handler, o.version
-    ), kept AS (
+    ), recorded AS (
         INSERT INTO webhook_past_attempts
             (receipt_id, number, started_at, ended_at, outcome, error, traceback, handler, version, worker)
         SELECT m.id, m.attempts, m.started_at, statement_timestamp(), m.outcome, m.error, m.traceback, m.handler,
                m.version, m.worker
-        FROM marked m WHERE m.status <> 'processed' ORDER BY m.id
+        FROM settled m WHERE m.status <> 'processed' ORDER BY m.id
     )
-    SELECT m.id FROM marked m ORDER BY m.id;
+    SELECT m.id FROM settled m ORDER BY m.id;
 END $$;
 
--- The error of a handler that ended its transaction itself.
+-- Raises the error of a handler that ended its transaction itself.
 CREATE FUNCTION webhook_transaction_replaced() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'the handler ended its transaction itself' USING ERRCODE = 'OH002';
 END $$;
 
--- Deallocates the statements that a handler prepared in SQL; the driver's own are not from_sql. `guarded`: the session has our
--- prepared statement `oncehook`, which stays.
+-- Deallocates the statements that a handler prepared in SQL. Those of the driver are not from_sql. With `guarded`, the
+-- session has our prepared statement `oncehook`, which is kept.
 CREATE FUNCTION webhook_deallocate(guarded boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     prepared name;
@@ -490,8 +489,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Settles one receipt as processed, in its handler's transaction. `resets`: resets the session before it names our tables, except
--- for roles, cursors and advisory locks. `guarded`: as for webhook_deallocate; NULL keeps prepared statements.
+-- Settles one receipt as processed, in its handler's transaction. With `resets`, it first resets the session, except roles,
+-- cursors and advisory locks. `guarded` is as for webhook_deallocate; NULL keeps all prepared statements.
 CREATE PROCEDURE webhook_finish(
     receipt bigint, a_lease bigint, a_handler text, a_version text, seconds double precision, resets boolean, guarded boolean
 ) LANGUAGE plpgsql AS $$
@@ -525,13 +524,13 @@ BEGIN
     END IF;
 END $$;
 
--- Settles the other receipts of a batch, after webhook_finish: all of them, or an error. Receipts are given in ascending order, which is the order in
--- which every process locks them.
+-- Settles the other receipts of a batch after webhook_finish, or raises an error if any lease was lost. The receipts are in
+-- ascending order, in which every process locks them.
 CREATE PROCEDURE webhook_finish_others(
     receipts bigint[], leases bigint[], a_handler text, a_version text, seconds double precision
 ) LANGUAGE plpgsql SET enable_seqscan = off AS $$
 DECLARE
-    marked bigint;
+    settled bigint;
 BEGIN
     UPDATE webhook_receipts r
     SET status = 'processed', outcome = 'processed', handler = a_handler, version = a_version, last_error = NULL,
@@ -540,8 +539,8 @@ BEGIN
         processed_at = statement_timestamp(), next_attempt_at = NULL
     FROM unnest(receipts, leases) AS held (receipt, lease)
     WHERE r.id = held.receipt AND r.lease = held.lease AND r.status IS NOT DISTINCT FROM 'processing';
-    GET DIAGNOSTICS marked = ROW_COUNT;
-    IF marked <> cardinality(receipts) THEN
+    GET DIAGNOSTICS settled = ROW_COUNT;
+    IF settled <> cardinality(receipts) THEN
         PERFORM webhook_lease_lost();
     END IF;
 END $$;

@@ -1,11 +1,11 @@
--- The whole schema of the first release. Once released, this file stays as it is: a change is a new NNN_name.sql.
--- Times are texts: RFC 3339 in UTC with microseconds, so that they sort and read as times.
+-- The whole schema of the first release. After the release, this file must not change: add a new NNN_name.sql instead.
+-- Times are texts: RFC 3339 in UTC with microseconds, which sort as times.
 
 -- == Receipts ==
 
 -- One row per event. The unique constraint decides which delivery was first.
 CREATE TABLE webhook_receipts (
-    -- What was delivered.
+    -- The event.
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
     source          TEXT NOT NULL CHECK (length(CAST(source AS BLOB)) BETWEEN 1 AND 255),
     provider        TEXT NOT NULL,
@@ -24,7 +24,7 @@ CREATE TABLE webhook_receipts (
     status          TEXT NOT NULL
                     CHECK (status IN ('received', 'processing', 'processed', 'retrying', 'failed', 'ignored')),
     attempts        INTEGER NOT NULL DEFAULT 0,
-    crashes         INTEGER NOT NULL DEFAULT 0,  -- consecutive leases that expired; above 0, it is leased alone
+    crashes         INTEGER NOT NULL DEFAULT 0,  -- consecutive leases that expired; above 0, it is quarantined
     replays         INTEGER NOT NULL DEFAULT 0,
     next_attempt_at TEXT,
     processed_at    TEXT,
@@ -33,7 +33,7 @@ CREATE TABLE webhook_receipts (
     unhandled_at    TEXT,  -- since when no running process has a handler for it
 
     -- Its lease.
-    lease           INTEGER NOT NULL DEFAULT 0,  -- the fencing token: counts the leases of this receipt
+    lease           INTEGER NOT NULL DEFAULT 0,  -- the fencing counter: the number of leases of this receipt
     lease_until     TEXT,
     leased_at       TEXT,
     worker          TEXT,
@@ -58,8 +58,8 @@ CREATE INDEX webhook_receipts_due ON webhook_receipts (coalesce(next_attempt_at,
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL;
 CREATE INDEX webhook_receipts_leased ON webhook_receipts (lease_until) WHERE status = 'processing';
 
--- Serial keys: the unique index lets at most one receipt of a key be processed at a time. There is one writer, so ids are
--- in order of arrival.
+-- Serial keys: the unique index lets at most one receipt of a key be processed at a time. With one writer, ids ascend in
+-- the order of arrival.
 CREATE UNIQUE INDEX webhook_receipts_serial_processing ON webhook_receipts (source, serial_key)
     WHERE serial_key IS NOT NULL AND status = 'processing';
 CREATE INDEX webhook_receipts_serial_waiting ON webhook_receipts (source, serial_key, id)
@@ -94,8 +94,8 @@ CREATE TABLE webhook_payloads (
 
 -- == Attempts ==
 
--- Every attempt but the one that processed an event: that one is stored on its receipt, which saves an insert per event.
--- The view webhook_attempts has them all.
+-- All attempts except those that processed an event. Those are stored on the receipt, which saves an insert per event.
+-- The view webhook_attempts has all attempts.
 CREATE TABLE webhook_past_attempts (
     id         INTEGER PRIMARY KEY,
     receipt_id INTEGER NOT NULL,
@@ -177,8 +177,8 @@ CREATE TABLE webhook_secrets (
 
 -- == Effects ==
 
--- The outbox: one row per key, recorded in the handler's transaction and performed by the relay after the commit. Each row
--- has its own status: a cursor over ids would miss transactions that commit late.
+-- The outbox: one row per key, recorded in the handler's transaction and run by the relay after the commit. Each row has a
+-- status, because a cursor over ids would miss transactions that commit late.
 CREATE TABLE webhook_effects (
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
     scope           TEXT NOT NULL CHECK (length(CAST(scope AS BLOB)) BETWEEN 1 AND 255),
@@ -210,7 +210,7 @@ CREATE INDEX webhook_effects_failed ON webhook_effects (id) WHERE status = 'fail
 CREATE INDEX webhook_effects_receipt ON webhook_effects (receipt_id);
 CREATE INDEX webhook_effects_clearable ON webhook_effects (done_at) WHERE status = 'done' AND args IS NOT NULL;
 
--- Requests of handlers that changed nothing: an effect whose key exists, a state older than the stored one.
+-- Requests of handlers that changed nothing: an effect whose key exists, or a stale state of an entity.
 CREATE TABLE webhook_noops (
     id         INTEGER PRIMARY KEY,
     at         TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
@@ -224,7 +224,7 @@ CREATE INDEX webhook_noops_receipt ON webhook_noops (receipt_id);
 
 -- == Entities ==
 
--- The newest state of each entity: the maximum by (is_terminal, at, version, event_id), in whatever order events arrive.
+-- The newest state of each entity: the maximum by (is_terminal, at, version, event_id), regardless of the arrival order.
 CREATE TABLE webhook_entities (
     scope       TEXT NOT NULL CHECK (length(CAST(scope AS BLOB)) BETWEEN 1 AND 255),
     kind        TEXT NOT NULL CHECK (length(CAST(kind AS BLOB)) BETWEEN 1 AND 255),
@@ -241,7 +241,7 @@ CREATE TABLE webhook_entities (
 
 -- == Email ==
 
--- What happened to one recipient of one message, stored once however often it is reported. These rows outlive payloads.
+-- Events of one recipient of one message. Each is stored once, however often it is reported, and outlives its payload.
 CREATE TABLE webhook_email_events (
     source      TEXT NOT NULL,
     key         TEXT NOT NULL CHECK (length(CAST(key AS BLOB)) BETWEEN 1 AND 255),
@@ -318,8 +318,8 @@ CREATE TABLE webhook_incidents (
 CREATE UNIQUE INDEX webhook_incidents_open ON webhook_incidents (rule, source) WHERE recovered_at IS NULL;
 CREATE INDEX webhook_incidents_recovered ON webhook_incidents (recovered_at) WHERE recovered_at IS NOT NULL;
 
--- Notifications of an incident, one row per target and word. `lease` is the fencing token; while a notification is being
--- sent, `next_attempt_at` is when its lease expires.
+-- Notifications of an incident, one row per target and `word`. `lease` is the fencing counter. While a notification is
+-- being sent, its lease expires at `next_attempt_at`.
 CREATE TABLE webhook_alerts (
     id              INTEGER PRIMARY KEY AUTOINCREMENT,
     incident_id     INTEGER NOT NULL,
@@ -339,7 +339,7 @@ CREATE INDEX webhook_alerts_due ON webhook_alerts (next_attempt_at, id) WHERE st
 
 -- == Operations ==
 
--- The audit log: what people did, such as replays and erasures. Never pruned.
+-- The audit log: actions of people, such as replays and erasures. Never pruned.
 CREATE TABLE webhook_audit (
     id     INTEGER PRIMARY KEY,
     at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
@@ -359,7 +359,7 @@ CREATE TABLE webhook_pauses (
     reason    TEXT
 );
 
--- The leader of each task that one process does for all. `number` is the fencing token.
+-- The leader of each task that one process does for all. `number` is the fencing counter.
 CREATE TABLE webhook_turns (
     name     TEXT PRIMARY KEY,
     number   INTEGER NOT NULL,
@@ -368,14 +368,14 @@ CREATE TABLE webhook_turns (
 
 -- == Roster ==
 
--- Running processes. One that was not seen for a minute does not count.
+-- Running processes. A process is live for one minute after `seen_at`.
 CREATE TABLE webhook_workers (
     name          TEXT PRIMARY KEY,
     registered_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')),
     seen_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 );
 
--- What each process handles. `matcher` is the pattern in the syntax of GLOB. A projection handles a type only while no
+-- The patterns that each process handles. `matcher` is the pattern in the syntax of GLOB. A projection handles a type only while no
 -- process has a handler for it.
 CREATE TABLE webhook_handlers (
     worker        TEXT NOT NULL,
@@ -388,7 +388,7 @@ CREATE TABLE webhook_handlers (
 
 -- == Views ==
 
--- Every attempt. Ids grow with the attempts of a receipt, and the one on the receipt comes last.
+-- All attempts. Ids ascend with the attempts of a receipt, and the attempt stored on the receipt is the last.
 CREATE VIEW webhook_attempts AS
 SELECT id, receipt_id, number, started_at, ended_at, outcome, error, traceback, handler, version, worker
 FROM webhook_past_attempts
@@ -403,7 +403,7 @@ SELECT r.id AS receipt, r.source, r.event_id, r.type, r.object_id, r.attempts, r
 FROM webhook_receipts r LEFT JOIN webhook_payloads p ON p.receipt_id = r.id
 WHERE r.status = 'failed';
 
--- What the running processes handle.
+-- The patterns of the live processes.
 CREATE VIEW webhook_live_handlers AS
 SELECT h.worker, h.source, h.pattern, h.matcher, h.is_projection, w.seen_at
 FROM webhook_handlers h JOIN webhook_workers w ON w.name = h.worker
