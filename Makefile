@@ -4,13 +4,18 @@ PORT ?= 8000
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: run shop test test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email docs clean
+.PHONY: run shop test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email docs clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make run      install into .venv and start the demo on http://127.0.0.1:$(PORT)"
 	@echo "make shop     the worked example: a small shop, on http://127.0.0.1:$(PORT)"
 	@echo "make test     install what the tests need, start private servers, run every check and test"
+	@echo "make test-unit"
+	@echo "              only the tests that need no server and no process"
+	@echo "make test-changed"
+	@echo "              the tests of what differs from the branch main (or BASE=...)"
+	@echo "make coverage every test, with the share of lines and branches that they run in each package"
 	@echo "make test-lowest, make test-newest"
 	@echo "              the tests that depend most on other libraries, with the oldest and newest allowed versions"
 	@echo "make test-plain"
@@ -27,7 +32,19 @@ shop: .venv/ready-for-tests
 	$(BIN)/python -m examples.shop $(PORT)
 
 test: check
-	$(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -q --durations=20 --durations-min=0.5 $(ARGS)
+
+test-unit: .venv/ready-for-tests
+	$(BIN)/python -m pytest -q -m unit $(ARGS)
+
+test-changed: .venv/ready-for-tests
+	@tests="$$($(BIN)/python -m tests.support.changed $(BASE))"; \
+	  if [ -z "$$tests" ]; then echo "nothing was changed that has tests"; \
+	  else echo "$$tests" | tr ' ' '\n'; $(BIN)/python -m pytest -q $(ARGS) $$tests; fi
+
+coverage: .venv/ready-for-tests
+	$(BIN)/python -m pytest -n 3 --dist loadgroup -q -o timeout=300 --cov --cov-report=json:coverage.json $(ARGS)
+	$(BIN)/python -m tests.support.coverage_report coverage.json
 
 test-plain: .venv/ready-for-tests
 	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)

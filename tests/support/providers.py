@@ -38,7 +38,7 @@ CERTIFICATE_URL = f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationServic
 
 
 @cache
-def pair(algorithm_name: str, form: str, number: int) -> Pair:
+def pair(algorithm_name: str, form: Any, number: int) -> Pair:
     """The `number`th secret of a kind; the same one each time it is asked for."""
     if algorithm_name == "sns":
         return Pair(_pem(rsa_key(number)), pem_of(number).decode())

@@ -95,7 +95,8 @@ class Postgres:
         self._control("start", "-l", str(self.folder / "log"), "-o", f"-p {self.port} -k '' -h 127.0.0.1 {options}")
 
     def _control(self, *arguments: str) -> None:
-        command = [self.binaries / "pg_ctl", "-D", self.folder / "data", "--wait", "--silent", *arguments]
+        data = str(self.folder / "data")
+        command = [str(self.binaries / "pg_ctl"), "-D", data, "--wait", "--silent", *arguments]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, cwd="/", **self._as)
         if done.returncode:
             sys.exit(f"pg_ctl {arguments[0]} failed: {(self.folder / 'log').read_text()[-2000:]}")

@@ -206,7 +206,7 @@ def test_the_pinned_versions_are_allowed_by_the_bounds_of_the_package() -> None:
     bounds = {canonicalize_name((one := Requirement(text)).name): one for text in wanted}
     for file in ("run.txt", "dev.txt"):
         lines = (ROOT / "requirements" / file).read_text().splitlines()
-        pins = {canonicalize_name(pin.name): pin for line in lines if line and (pin := Requirement(line))}
+        pins = {canonicalize_name((pin := Requirement(line)).name): pin for line in lines if line}
         for name in bounds.keys() & pins.keys():
             (version,) = [one.version for one in pins[name].specifier]
             assert bounds[name].specifier.contains(version), f"{file}: {name}"

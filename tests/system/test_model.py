@@ -363,7 +363,7 @@ def asking(database: str) -> Iterator[Any]:
     with psycopg.connect(database, autocommit=True) as connection:
 
         def ask(statement: str) -> list[Any]:
-            cursor = connection.execute(statement)  # type: ignore[arg-type]  # a statement of this file
+            cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
         yield ask

@@ -83,8 +83,9 @@ QUIET: dict[str, tuple[str, dict[str, str], str]] = {
 
 
 def rule_named(name: str) -> dict[str, Any]:
-    (found,) = [rule for rule in RULES if rule["alert"] == name]
-    return found
+    rule: dict[str, Any]
+    (rule,) = [rule for rule in RULES if rule["alert"] == name]
+    return rule
 
 
 def promtool(folder: Path, alert: str, series: dict[str, str], at: str, *, fires: bool) -> None:
@@ -119,7 +120,7 @@ def promtool(folder: Path, alert: str, series: dict[str, str], at: str, *, fires
 
 
 def test_promtool_accepts_the_rules() -> None:
-    command = [programs.find("promtool"), "check", "rules", RULES_FILE]
+    command = [str(programs.find("promtool")), "check", "rules", str(RULES_FILE)]
     assert subprocess.run(command, capture_output=True, timeout=60).returncode == 0
 
 
@@ -177,7 +178,7 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
     file, port = folder / "prometheus.yaml", free_port()
     file.write_text(yaml.safe_dump(config))
     command = [
-        programs.find("prometheus"), f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}",
+        str(programs.find("prometheus")), f"--config.file={file}", f"--storage.tsdb.path={folder / 'tsdb'}",
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
     ]  # fmt: skip
     running = subprocess.Popen(command, stderr=sys.stderr)

@@ -157,7 +157,7 @@ async def test_hidden_coroutine_of_a_plain_handler_may_await_its_verbs(inbox: In
     async def hidden(event: Any) -> None:
         seen.append(await event.advance("invoice", "in_1"))
 
-    inbox.on("stripe", "*")(lambda event: hidden(event))  # type: ignore[arg-type,return-value]
+    inbox.on("stripe", "*")(lambda event: hidden(event))
     assert await handled(inbox, rows) == [("processed", None)]
     assert seen == [True]
 

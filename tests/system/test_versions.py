@@ -20,7 +20,7 @@ def parse(version: str) -> tuple[int, ...]:
 def test_installed_version_is_allowed(name: str) -> None:
     lowest, above = BOUNDS[name]
     installed = parse(metadata.version(name))
-    assert installed >= parse(lowest)
+    assert lowest is not None and installed >= parse(lowest)
     assert above is None or installed < parse(above)
 
 
