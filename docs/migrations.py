@@ -1,4 +1,4 @@
-"""The digests of the migrations: `python -m docs.generate` records them, tests/store/test_migrations.py compares.
+"""Digests of the migrations. `python -m docs.generate` records them; tests/store/test_migrations.py compares them.
 
 Migrations are append-only. A database runs each of them once, so editing a released one would leave two different
 schemas under the same number.
@@ -11,11 +11,11 @@ SQL = Path(__file__).parent.parent / "src" / "oncehook" / "store" / "sql"
 RECORDED = SQL / "migrations.sha256"
 
 RELEASED: dict[str, int] = {}
-"""The number of the last migration in each release, by its version. Add a line with every release."""
+"""Release version → number of its last migration. Add a line with every release."""
 
 
 def digests() -> dict[str, str]:
-    """The SHA-256 of every migration, by its path below `sql/`."""
+    """Return the SHA-256 of every migration, by its path below `sql/`."""
     return {
         file.relative_to(SQL).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
         for file in sorted(SQL.glob("*/migrations/*.sql"))
@@ -23,13 +23,13 @@ def digests() -> dict[str, str]:
 
 
 def recorded() -> dict[str, str]:
-    """The same as recorded, in the format of `sha256sum`."""
+    """Return the recorded digests. The file has the format of `sha256sum`."""
     lines = RECORDED.read_text("utf-8").splitlines() if RECORDED.exists() else []
     return {path: digest for digest, path in (line.split("  ") for line in lines)}
 
 
 def problems(before: dict[str, str], now: dict[str, str], released: int) -> list[str]:
-    """A sentence for every migration that differs from its record."""
+    """Return an error message for every migration that differs from its record."""
     differing = sorted(path for path in before.keys() | now.keys() if before.get(path) != now.get(path))
     return [_problem(path, path in before, released) for path in differing]
 
@@ -46,11 +46,11 @@ def _problem(path: str, is_recorded: bool, released: int) -> str:
 
 
 def record() -> bool:
-    """Writes the digests if they changed; ends with a sentence if a released migration did."""
+    """Write the digests if they changed, and return whether they did. Exit if a released migration changed."""
     now, released = digests(), max(RELEASED.values(), default=0)
     sealed = {path: digest for path, digest in recorded().items() if _number(path) <= released}
-    if found := problems(sealed, {path: now.get(path, "") for path in sealed}, released):
-        raise SystemExit("\n".join(found))
+    if errors := problems(sealed, {path: now.get(path, "") for path in sealed}, released):
+        raise SystemExit("\n".join(errors))
     text = "".join(f"{digest}  {path}\n" for path, digest in now.items())
     if RECORDED.exists() and RECORDED.read_text("utf-8") == text:
         return False

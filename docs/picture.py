@@ -1,6 +1,6 @@
-"""The picture of the demo in the README, out of a real run: `python -m docs.picture` (half a minute).
+"""Takes the picture of the demo for the README from a real run: `python -m docs.picture` (half a minute).
 
-The SVG asks no other host for anything: rich's own template would link its font from a CDN.
+The SVG loads nothing from other hosts: rich's own template would load its font from a CDN.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ THEME = TerminalTheme(
 
 
 def template() -> str:
-    """rich's template with the reader's own monospaced font in place of a linked one."""
+    """Return rich's template with a local monospaced font instead of a linked one."""
     without_links = re.sub(r"@font-face \{\{.*?\}\}\n", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     without_links = without_links.replace("<!-- Generated with Rich https://www.textualize.io -->\n", "")
     return without_links.replace("Fira Code, monospace", "ui-monospace, Menlo, Consolas, DejaVu Sans Mono, monospace")

@@ -1,4 +1,4 @@
-"""The reference of the public Python names, out of their signatures and docstrings, for docs/python.md."""
+"""The reference of the public Python names for docs/python.md, from their signatures and docstrings."""
 
 import ast
 import inspect
@@ -13,7 +13,7 @@ import oncehook.testing
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
-EXPLAINED: dict[str, type[Any]] = {
+DOCUMENTED: dict[str, type[Any]] = {
     "inbox": oncehook.Inbox,
     "event": oncehook.Event,
     "effect": oncehook.Effect,
@@ -23,13 +23,13 @@ EXPLAINED: dict[str, type[Any]] = {
     "rehearsal": oncehook.Rehearsal,
     "pruned": oncehook.Pruned,
 }
-"""What the members of a class are written after: `inbox.source`, `event.effect`."""
+"""Variable name → class. Members are shown with the variable: `inbox.source`, `event.effect`."""
 
 
 def names_table(module: ModuleType = oncehook) -> str:
     """Every public name of a module, with the first sentence of its docstring."""
     rows = [f"| `{name}` | {_summary(getattr(module, name))} |" for name in module.__all__]
-    return "\n".join(["| name | what it is |", "| --- | --- |", *rows])
+    return "\n".join(["| name | description |", "| --- | --- |", *rows])
 
 
 def testing_names() -> str:
@@ -47,16 +47,16 @@ def constructor() -> str:
 
 
 def members() -> str:
-    """The members of the classes that users hold in their hands, one section each."""
+    """The members of the classes that users work with, one section each."""
     return "\n\n".join(
         f"### `{cls.__name__}`\n\n{_plain(inspect.getdoc(cls) or '')}\n\n" + "\n".join(_members(variable, cls))
-        for variable, cls in EXPLAINED.items()
+        for variable, cls in DOCUMENTED.items()
     )
 
 
 def _members(variable: str, cls: type[Any]) -> Iterator[str]:
-    if named := _fields(cls):
-        yield f"- Fields: {', '.join(f'`{name}` (`{annotation}`)' for name, annotation in named)}."
+    if annotated := _fields(cls):
+        yield f"- Fields: {', '.join(f'`{name}` (`{annotation}`)' for name, annotation in annotated)}."
     known: set[str] = set()
     for owner in cls.__mro__:
         functions = _functions(owner) if owner.__module__.startswith("oncehook") else []
@@ -98,7 +98,7 @@ def _functions(cls: type[Any]) -> list[Function]:
 
 
 def _is(function: Function, decorator: str) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == decorator for one in function.decorator_list)
+    return any(isinstance(node, ast.Name) and node.id == decorator for node in function.decorator_list)
 
 
 def _returns(function: Function) -> str:
@@ -106,10 +106,10 @@ def _returns(function: Function) -> str:
 
 
 def _signature(name: str, function: Function) -> str:
-    """As a caller sees it: without `self`, and with the result of what is awaited."""
+    """Return a signature as a caller sees it: without `self`, and with the awaited result of a coroutine."""
     for argument in ast.walk(function.args):
         if isinstance(argument, ast.arg) and isinstance(argument.annotation, ast.Constant):
-            argument.annotation = ast.Name(argument.annotation.value)  # an annotation in quotes
+            argument.annotation = ast.Name(str(argument.annotation.value))  # an annotation in quotes
     arguments = ast.unparse(function.args).removeprefix("self").removeprefix(", ")
     result = _returns(function)
     if result.startswith("Coroutine"):
@@ -118,7 +118,7 @@ def _signature(name: str, function: Function) -> str:
 
 
 def _description(docstring: str) -> str:
-    """A docstring as the text of a list item: paragraphs joined, and each indented example as a code block."""
+    """Return a docstring as a list item: paragraphs joined, each indented example as a code block."""
     parts = [""]
     for paragraph in docstring.split("\n\n"):
         if paragraph.startswith("    "):

@@ -1,4 +1,4 @@
-"""The pictures of the dashboard in the docs, out of a real run: `python -m docs.screens` (a minute)."""
+"""Takes the screenshots of the dashboard for the documentation from a real run: `python -m docs.screens` (a minute)."""
 
 import random
 import tempfile
@@ -38,7 +38,7 @@ inbox = Inbox()
 @inbox.effect
 async def send_receipt(effect, to, invoice, amount):
     if effect.id % 9 == 0:
-        raise Fail(f"550 5.1.1 the mail server knows no {to}")
+        raise Fail(f"550 5.1.1 no such user: {to}")
     if effect.id % 7 == 0:
         raise RetryLater("the mail server is busy", after=600)
 
@@ -73,15 +73,15 @@ def main() -> None:
         (folder / "hooks.py").write_text(HANDLERS)
         service = Process(folder / "oncehook.toml", app="hooks:inbox", cwd=folder)
         try:
-            fill(service.port)
-            mail(service.port)
-            spread(f"sqlite:///{folder / 'inbox.db'}")
-            take(service.port)
+            send_events(service.port)
+            send_email_events(service.port)
+            spread_over_an_hour(f"sqlite:///{folder / 'inbox.db'}")
+            take_screenshots(service.port)
         finally:
             service.kill()
 
 
-def fill(port: int) -> None:
+def send_events(port: int) -> None:
     random.seed(7)
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
         for n in range(400):
@@ -95,8 +95,8 @@ def fill(port: int) -> None:
     time.sleep(2)
 
 
-def mail(port: int) -> None:
-    """A month of mail: most is delivered and some opened, some bounces, somebody complains."""
+def send_email_events(port: int) -> None:
+    """Send a month of email events: most messages are delivered, some are opened, bounce or cause complaints."""
     events, now = [], int(time.time())
     for n in range(900):
         at = now - int(random.triangular(0, 29, 4) * 86400)
@@ -121,8 +121,8 @@ def mail(port: int) -> None:
     time.sleep(3)
 
 
-def spread(database: str) -> None:
-    """Have it all arrive over the last hour."""
+def spread_over_an_hour(database: str) -> None:
+    """Spread the receipts over the last hour."""
     for table, column in (("webhook_receipts", "received_at"), ("webhook_deliveries", "received_at")):
         for (id,) in ask(database, f"SELECT id FROM {table}"):
             seconds = min(3500, int(abs(random.gauss(0, 1500))) + random.randint(0, 200))
@@ -137,7 +137,7 @@ def spread(database: str) -> None:
         )
 
 
-def take(port: int) -> None:
+def take_screenshots(port: int) -> None:
     with sync_playwright() as playwright:
         programs.install_missing(["chromium"])
         browser = playwright.chromium.launch(executable_path=programs.find("chromium"), args=["--no-sandbox"])
