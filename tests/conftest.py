@@ -143,7 +143,7 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]:
-    """Every log line of this process so far, as JSON."""
+    """The log lines of this process so far, as JSON."""
     for name in ("_log", "_threshold", "_json_stream"):
         monkeypatch.setattr(signals, name, getattr(signals, name))
     stream = io.StringIO()
@@ -153,7 +153,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]
 
 @pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_folder: Path) -> Run:
-    """Run a command in a folder of its own, with `oncehook.toml` in it as the configuration."""
+    """Run a command in a temporary folder, whose `oncehook.toml` is the configuration."""
     monkeypatch.setenv("COLUMNS", "220")
     monkeypatch.setenv("ONCEHOOK_CONFIG", "oncehook.toml")
     monkeypatch.setattr(sys, "path", [*sys.path])
@@ -173,6 +173,6 @@ def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_f
 
 @pytest.fixture
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder as the current one, for what reads and writes files beside it."""
+    """An empty folder as the current one."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path

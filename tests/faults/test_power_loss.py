@@ -44,8 +44,8 @@ class Witness(Ledger):
     journal: Path
     acked_at: dict[str, int]
 
-    async def told(self, event_id: str, status: int, body: bytes) -> None:
-        await super().told(event_id, status, body)
+    async def record(self, event_id: str, status: int, body: bytes) -> None:
+        await super().record(event_id, status, body)
         if event_id in self.acked:
             self.acked_at.setdefault(event_id, self.journal.stat().st_size)
 

@@ -1,4 +1,4 @@
-"""What tests of alerts share: an inbox with rules and targets, time that passes between turns, and a mail server."""
+"""An inbox with alert rules and targets, time that passes between checks, and a mail server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -34,7 +34,7 @@ def names(rows: Sequence[OpenedIncident | RecoveredIncident]) -> list[tuple[str,
 
 
 class MailBox:
-    """A mail server's handler: it keeps what it gets, and refuses who is to be refused."""
+    """The handler of a mail server. It keeps each mail, and rejects one recipient."""
 
     def __init__(self, refuses: str = "") -> None:
         self.refuses = refuses

@@ -1,4 +1,4 @@
-"""The tests of what was changed: `make test-changed`, or `python -m tests.support.changed [BASE]` to print them.
+"""The tests of changed files: `make test-changed`, or `python -m tests.support.changed [BASE]` to print them.
 
 The test of a module is where the mirror says, and in the files beside it whose names begin with that name. The tests
 of the modules that import a changed module run too.

@@ -1,4 +1,4 @@
-"""The command line as its entry point runs it, inside the test's own process."""
+"""The command line as its entry point runs it, inside the test's process."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Ran:
-    """What a command did."""
+    """The exit code and the output of a command."""
 
     code: int
     out: str

@@ -1,4 +1,4 @@
-"""The dashboard behind a real server, and who asks it: a browser's session, a program's token, a stranger."""
+"""The dashboard behind a real server, and its clients: a session, a program with a token, an anonymous client."""
 
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -28,7 +28,7 @@ CONFIGURED: dict[str, Any] = {
 
 
 class Browser(httpx.AsyncClient):
-    """A session: it keeps cookies, says where its forms are from, and fills in their tokens."""
+    """A session: it keeps cookies, sends the Origin of its forms, and fills in their tokens."""
 
     async def sign_in(self, name: str, password: str = PASSWORD) -> httpx.Response:
         return await self.submit("/sign-in", {"name": name, "password": password})
@@ -45,7 +45,7 @@ class Browser(httpx.AsyncClient):
 
 @asynccontextmanager
 async def dashboard_of(inbox: Inbox, configured: Mapping[str, Any] | None = None) -> AsyncIterator["Site"]:
-    """The inbox served with its dashboard, and who is `configured` to use it."""
+    """The inbox served with its dashboard, with these users and tokens."""
     settings = CONFIGURED if configured is None else configured
     inbox._runtime.configuration = replace(inbox._runtime.configuration, dashboard=settings)
     dashboard = Dashboard(inbox._runtime, "the key of this run")

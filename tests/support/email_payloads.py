@@ -1,4 +1,4 @@
-"""What each provider posts, in the shape that it documents: one payload an event, with what it must become.
+"""The payloads of each provider in the documented shape, each with the email event that it must become.
 
 Each row: the payload of one receipt, then the facts (type, bounce, recipient, message id, occurred-at) in their order.
 """

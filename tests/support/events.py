@@ -1,4 +1,4 @@
-"""Events of a test's own making: claims for a store, and signed bodies for the door."""
+"""Claims for a store, and signed bodies for the receiver."""
 
 import hashlib
 import json
@@ -14,7 +14,7 @@ STRIPE_SECRET = "whsec_test"
 
 
 class NotAState(StrEnum):
-    """What no database may take for a status: the poison of a row that is otherwise sound."""
+    """Values that no database may accept as a status, in a row that is otherwise valid."""
 
     DONE = "done"
     LOUD = "RECEIVED"
@@ -25,7 +25,7 @@ NO_STATE = NotAState.DONE
 
 
 def make_claim(event_id: str = "evt_1", **changes: Any) -> Claim:
-    """A claim as the door offers it; its fingerprint is that of its body unless given."""
+    """A claim as the receiver makes it. Its fingerprint is that of its body unless `changes` has one."""
     body = changes.pop("body", json.dumps({"id": event_id}).encode())
     facts: dict[str, Any] = {
         "source": "stripe",
@@ -51,7 +51,7 @@ def stripe_body(event_id: str = "evt_1", type_: str = "invoice.paid", **more: An
 
 
 def stripe_headers(body: bytes, secret: str = STRIPE_SECRET, now: float | None = None) -> dict[str, str]:
-    """The headers of a delivery that Stripe signed now."""
+    """The headers of a delivery that Stripe signs now."""
     return sign("stripe", body, secret, now=now)
 
 
@@ -60,4 +60,4 @@ def github_headers(body: bytes, delivery: str, secret: str = "github-secret", ev
 
 
 Rows = Callable[[str], list[tuple[Any, ...]]]
-"""Asks the database of a test, beside everything that is under test."""
+"""Returns the rows of a statement on the test's database, independent of the code under test."""

@@ -1,4 +1,4 @@
-"""A target of a test's own: a real HTTP server in this loop, which keeps what it gets and behaves as badly as told."""
+"""An HTTP target in this event loop: a real server that records requests and misbehaves on command."""
 
 import asyncio
 import ssl
@@ -14,7 +14,7 @@ Answering = bytes | Behaviour
 
 @dataclass
 class Request:
-    """One request as it came."""
+    """One request as it arrived."""
 
     line: str
     headers: dict[str, str]
@@ -24,7 +24,7 @@ class Request:
 
 @dataclass
 class Receiver:
-    """What the target has seen. `answers` are taken in turn, and the last one stays."""
+    """What the target has received. It uses its `answers` in order, and repeats the last one."""
 
     answers: list[Answering]
     port: int = 0
@@ -43,7 +43,7 @@ class Receiver:
             while await self._one(reader, writer):
                 pass
         except (ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
-            pass  # the other side gave up, as many of these tests want it to
+            pass  # the client gave up, as many of these tests expect
         finally:
             writer.transport.abort()
 
@@ -106,7 +106,7 @@ def said(status: int, *headers: str, body: bytes = b"") -> bytes:
 
 
 def close_after(start: bytes = b"") -> Behaviour:
-    """Says this much and closes."""
+    """Sends these bytes and closes."""
 
     async def close(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(start)
@@ -117,7 +117,7 @@ def close_after(start: bytes = b"") -> Behaviour:
 
 
 def stall_after(start: bytes = b"") -> Behaviour:
-    """Says this much, and then nothing, for as long as somebody waits."""
+    """Sends these bytes, and then nothing while the client waits."""
 
     async def stall(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(start)
@@ -127,7 +127,7 @@ def stall_after(start: bytes = b"") -> Behaviour:
 
 
 def drip_after(start: bytes) -> Behaviour:
-    """One byte at a time, each well within the timeout of a socket."""
+    """Sends one byte at a time, each well within the timeout of a socket."""
 
     async def drip(request: Request, writer: asyncio.StreamWriter) -> None:
         writer.write(start)
@@ -147,7 +147,7 @@ async def endless(request: Request, writer: asyncio.StreamWriter) -> None:
 
 
 def wait_for(event: asyncio.Event, answer: bytes) -> Behaviour:
-    """Answers when the test says so."""
+    """Sends the answer when the test sets the event."""
 
     async def wait(request: Request, writer: asyncio.StreamWriter) -> None:
         await event.wait()

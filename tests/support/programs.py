@@ -1,7 +1,7 @@
-"""The server programs that the tests need: found on this machine, else installed from Debian's packages.
+"""The server programs that the tests need: found on this machine, or installed from Debian's packages.
 
 `install_missing` runs once, before any test starts, and installs everything that is missing in one step. Afterwards
-`find` only looks: a test never installs anything.
+`find` only searches: a test never installs anything.
 """
 
 import os
@@ -93,24 +93,24 @@ def run_apt(*arguments: str, patience: float = LOCK_SECONDS) -> None:
     # RUNLEVEL=1 keeps Debian's packages from starting their services.
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1", "LC_ALL": "C"}
     deadline = time.monotonic() + patience
-    told = False
+    announced = False
     while True:
         done = subprocess.run(["apt-get", *arguments], env=environment, capture_output=True, text=True)
         if done.returncode == 0:
             return
         if not any(text in done.stderr for text in _LOCKED) or time.monotonic() > deadline:
             sys.exit(f"`apt-get {' '.join(arguments)}` failed: {done.stderr.strip()[-2000:]}")
-        if not told:
+        if not announced:
             print("Another process holds apt's lock: waiting for it", file=sys.stderr, flush=True)
-            told = True
+            announced = True
         time.sleep(1)
 
 
 def _missing_message(missing: Sequence[Program]) -> str:
-    wanted = "; ".join(f"{program.purpose}" for program in missing)
+    purposes = "; ".join(program.purpose for program in missing)
     packages = " ".join(sorted({program.package for program in missing}))
     return (
-        f"The tests need programs that were not found: {wanted}. "
+        f"The tests need programs that were not found: {purposes}. "
         f"Install them, on Debian with `apt-get install {packages}`, or put their folder on PATH."
     )
 

@@ -1,6 +1,6 @@
-"""Every built-in provider as its tests see it: keys to sign with, keys to verify with, and deliveries to send.
+"""Every built-in provider with keys to sign and to verify, and with signed deliveries.
 
-A new provider needs nothing here: its keys are made from what its definition says they are.
+A new provider needs no change here: its keys follow from its definition.
 """
 
 import base64
@@ -39,7 +39,7 @@ CERTIFICATE_URL = f"https://sns.eu-west-1.amazonaws.com/SimpleNotificationServic
 
 @cache
 def pair(algorithm_name: str, form: Any, number: int) -> Pair:
-    """The `number`th secret of a kind; the same one each time it is asked for."""
+    """The `number`th key pair of a kind. Each call returns the same one."""
     if algorithm_name == "sns":
         return Pair(_pem(rsa_key(number)), pem_of(number).decode())
     if algorithm_name == "paypal":  # its key is that of the certificate, too
@@ -56,7 +56,7 @@ def rsa_key(number: int = 0) -> rsa.RSAPrivateKey:
 
 @cache
 def certificate(number: int = 0) -> x509.Certificate:
-    """A certificate such as SNS signs with, valid around NOW."""
+    """A certificate like those of SNS, valid around NOW."""
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sns.amazonaws.com")])
     moment = datetime.fromtimestamp(NOW, UTC)
     builder = x509.CertificateBuilder(name, name, rsa_key(number).public_key(), x509.random_serial_number())
@@ -117,14 +117,14 @@ class Sender:
 
     @property
     def types(self) -> list[str]:
-        """One type for each example of the provider's definition."""
+        """One event type for each example in the provider's definition."""
         return [example.type.replace("*", "paid") for example in self.provider.examples]
 
     def pair(self, number: int = 0) -> Pair:
         return pair(self.signature.algorithm, self.signature.key, number)
 
     def source(self, *secrets: str, name: str = "here", **settings: Any) -> Source:
-        """A source of this provider; with no secret given, with the first one's."""
+        """A source of this provider with these secrets, or with the first key pair."""
         values = {"provider": self.provider.name, "secrets": list(secrets or [self.pair().verifying])}
         values |= {name: OPTIONS[name] for name in self.provider.options} | settings
         return Source(name, read_source(name, values), max_body=2**20, certificates=Certificates(fetch=_unreachable))
@@ -140,7 +140,7 @@ class Sender:
         return read_source("here", {name: OPTIONS[name] for name in self.provider.options})
 
     def resend(self, delivery: Delivery, *, now: float, body: bytes | None = None) -> Delivery:
-        """The same event at a later attempt, or with another body: signed anew."""
+        """The same event in a later delivery, or with another body, signed again."""
         headers = {name.decode(): value.decode("latin-1") for name, value in delivery.headers.items()}
         for name in (self.header, self.provider.timestamp and self.provider.timestamp.header):
             headers.pop((name or "").lower(), None)
@@ -150,7 +150,7 @@ class Sender:
         return Delivery.of(content, signed)
 
     def stamped(self, stamp: str) -> Delivery:
-        """A delivery whose signature is right, over a timestamp of the test's own making."""
+        """A correctly signed delivery with this timestamp."""
         delivery, where = self.compose(), self.provider.timestamp
         assert where is not None
         if where.body:
@@ -180,7 +180,7 @@ async def _unreachable(url: str) -> bytes:
 
 
 def _senders() -> list[Sender]:
-    """Every provider with its first alternative, and with each further one that has keys of another kind."""
+    """Every provider with its first signature, and with each further one that has another kind of key."""
     found = []
     for provider in map(built_in, built_in_names()):
         kinds = {(signature.algorithm, signature.key): signature for signature in reversed(provider.signatures)}

@@ -1,6 +1,6 @@
-"""A TCP proxy between a store and its database that loses, stalls and refuses on command.
+"""A TCP proxy between a store and its database that loses, stalls and rejects connections on command.
 
-What it does to a connection is told by a marker in what the client sends: an event id, say. Each fault is done once.
+A fault is tied to a marker in the bytes that the client sends, such as an event id. Each fault happens once.
 """
 
 import asyncio
@@ -12,13 +12,13 @@ CHUNK = 2**16
 
 
 class Proxy:
-    """Forwards connections to a server, until it is told otherwise."""
+    """Forwards connections to a server until a test orders a fault."""
 
     def __init__(self, host: str, port: int) -> None:
         self.target = host, port
         self.port = 0
         self.lost = asyncio.Event()
-        """Set when a fault by marker was done."""
+        """Set when a fault that is tied to a marker has happened."""
         self._fault: tuple[bytes, str] | None = None
         self._open: set[asyncio.StreamWriter] = set()
         self._flowing = asyncio.Event()
@@ -29,35 +29,35 @@ class Proxy:
     # -- faults ---------------------------------------------------------------------------------------------------
 
     def lose_request(self, marker: bytes) -> None:
-        """Cut the connection instead of forwarding what holds the marker: the server never sees it."""
+        """Cut the connection instead of forwarding the bytes with the marker. The server never sees them."""
         self._arm(marker, "request")
 
     def lose_reply(self, marker: bytes) -> None:
-        """Forward it, wait for the server's answer, and cut the connection instead of passing that on."""
+        """Forward the bytes with the marker, and cut the connection when the server replies."""
         self._arm(marker, "reply")
 
     def lose_answer(self, marker: bytes) -> None:
-        """Cut the connection instead of passing on an answer that holds the marker."""
+        """Cut the connection instead of forwarding a reply that contains the marker."""
         self._arm(marker, "answer")
 
     def leave(self, marker: bytes) -> None:
-        """Forward it and cut the client at once: the server goes on, and nobody hears of it."""
+        """Forward the bytes with the marker and cut the client at once. The server goes on, and its reply is lost."""
         self._arm(marker, "leave")
 
     def stall(self) -> None:
-        """Keep every connection open and pass nothing on, either way, until `flow`."""
+        """Keep every connection open and forward nothing in either direction until `flow`."""
         self._flowing.clear()
 
     def flow(self) -> None:
         self._flowing.set()
 
     def vanish(self) -> None:
-        """From here on the server hears nothing of its clients, not even that they are gone, as after a power cut."""
+        """Forward nothing to the server from now on, not even the end of a connection, as after a power cut."""
         self.stall()
         self._vanished = True
 
     def refuse(self) -> None:
-        """Cut every connection and accept none, until `accept`."""
+        """Cut every connection and accept none until `accept`."""
         self._refusing = True
         for writer in self._open:
             writer.transport.abort()
@@ -116,7 +116,7 @@ class Proxy:
             if kind == "leave":
                 to_client.transport.abort()
                 self.lost.set()
-                await asyncio.Event().wait()  # the server's side stays open, so that it finishes what it does
+                await asyncio.Event().wait()  # the server's connection stays open, so that it finishes the statement
 
     async def _down(self, reader: asyncio.StreamReader, to_client: asyncio.StreamWriter, losing: asyncio.Event) -> None:
         while chunk := await reader.read(CHUNK):
@@ -137,7 +137,7 @@ class Proxy:
 
 @asynccontextmanager
 async def proxied(address: str) -> AsyncIterator[tuple[Proxy, str]]:
-    """A proxy before the server of a database's address, and the address through it."""
+    """A proxy in front of the server of a database, and the database's address through that proxy."""
     parts = urlsplit(address)
     assert parts.hostname and parts.port
     proxy = Proxy(parts.hostname, parts.port)
@@ -163,4 +163,4 @@ async def proxied(address: str) -> AsyncIterator[tuple[Proxy, str]]:
         for task in connections:
             task.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
-        await asyncio.sleep(0.01)  # what was cut is told so in the loop's next turns
+        await asyncio.sleep(0.01)  # transports report their end in the next iterations of the loop

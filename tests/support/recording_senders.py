@@ -1,4 +1,4 @@
-"""Senders over real connections, which remember exactly what they were told: for runs that kill what they talk to."""
+"""Senders over real connections that record every response, for runs that kill the service."""
 
 import asyncio
 import random
@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import parse_head, request
 
-ASKED = 30.0
-"""Seconds after which a server that should live and does not answer fails the run."""
+RESPONSE_SECONDS = 30.0
+"""Seconds after which a live server that does not respond fails the run."""
 
 
 @dataclass
 class Ledger:
-    """What the outside knows: every body that was sent, and every answer that came back whole."""
+    """What the senders know: every body that was sent, and every complete response."""
 
     seed: int
     bodies: dict[str, bytes] = field(default_factory=dict)
     accepted: list[str] = field(default_factory=list)
     acked: set[str] = field(default_factory=set)
     unknown: list[str] = field(default_factory=list)
-    """Sent, and not answered: they are sent again, as a provider would."""
+    """Events without a response. They are sent again, as a provider does."""
     odd: list[str] = field(default_factory=list)
-    """Answers that nobody may ever get."""
+    """Responses that must never occur."""
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
@@ -31,7 +31,7 @@ class Ledger:
         self.more = asyncio.Condition()
 
     def next_event(self) -> str:
-        """A new event mostly; else one again that is acked, or of which nobody knows."""
+        """Mostly a new event; sometimes an acked one again, or one without a response."""
         dice = self.chance.random()
         if self.unknown and dice < 0.3:
             return self.unknown.pop()
@@ -42,7 +42,7 @@ class Ledger:
         self.recent.append(event_id)
         return event_id
 
-    async def told(self, event_id: str, status: int, body: bytes) -> None:
+    async def record(self, event_id: str, status: int, body: bytes) -> None:
         if status == 202:
             self.accepted.append(event_id)
         elif status != 200 or b'"duplicate"' not in body:
@@ -55,11 +55,13 @@ class Ledger:
     async def until_more(self, count: int) -> None:
         goal = len(self.acked) + count
         async with self.more:
-            await asyncio.wait_for(self.more.wait_for(lambda: len(self.acked) >= goal or bool(self.odd)), ASKED)
+            await asyncio.wait_for(
+                self.more.wait_for(lambda: len(self.acked) >= goal or bool(self.odd)), RESPONSE_SECONDS
+            )
 
 
 async def send(ledger: Ledger, port: int) -> None:
-    """Deliver over one connection, until it breaks."""
+    """Deliver over one connection until it breaks."""
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
     except OSError:
@@ -75,6 +77,6 @@ async def send(ledger: Ledger, port: int) -> None:
             except (OSError, asyncio.IncompleteReadError):
                 ledger.unknown.append(event_id)
                 return
-            await ledger.told(event_id, status, answer)
+            await ledger.record(event_id, status, answer)
     finally:
         writer.transport.abort()

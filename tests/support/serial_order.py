@@ -1,4 +1,4 @@
-"""What serial keys promise, read from what handlers noted: a begin and an end of each event, as they happened."""
+"""Checks the order of serial keys, from the begin and the end of each event that handlers recorded."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,7 +8,7 @@ Note = tuple[str, int, str]
 
 
 def check_order(notes: Iterable[Note], *, crashes: bool = False) -> dict[str, list[int]]:
-    """The events of each key in the order of their handling; it must be that of arrival, one at a time.
+    """The events of each key in the order in which they ran: the order of arrival, one at a time.
 
     With `crashes`, an event may begin without ending, if the next of its key to begin is itself.
     """
@@ -27,7 +27,7 @@ def check_order(notes: Iterable[Note], *, crashes: bool = False) -> dict[str, li
 
 
 def most_at_once(notes: Iterable[Note]) -> int:
-    """How many were running side by side at the busiest moment."""
+    """The largest number of events that ran at the same time."""
     running = most = 0
     for _, _, what in notes:
         running += 1 if what == "begin" else -1

@@ -1,4 +1,4 @@
-"""The inbox as a real server: in this loop, or as the `oncehook serve` of a process of its own; and raw HTTP to it."""
+"""The inbox as a real server, in this event loop or as an `oncehook serve` process, and raw HTTP requests to it."""
 
 import asyncio
 import os
@@ -46,7 +46,7 @@ async def served(inbox: Inbox, dashboard: Any = None) -> AsyncIterator[int]:
 
 
 class Wire:
-    """One connection, over which a test says exactly the bytes that it wants to."""
+    """One connection, over which a test sends exact bytes."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -66,7 +66,7 @@ class Wire:
             )
 
     async def is_closed(self, seconds: float = 5.0) -> bool:
-        """Whether the server ends the connection without a further word."""
+        """Whether the server closes the connection without sending more."""
         async with asyncio.timeout(seconds):
             try:
                 return await self.reader.read(1) == b""
@@ -94,11 +94,11 @@ def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 
 def request(path: str, headers: Mapping[str, str], body: bytes | None, *, method: str = "POST") -> bytes:
-    """A request as one would write it by hand; with a body, its length is told."""
-    told = {"Host": "test", **headers}
+    """The bytes of a request. With a body, it has a Content-Length."""
+    fields = {"Host": "test", **headers}
     if body is not None:
-        told.setdefault("Content-Length", str(len(body)))
-    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+        fields.setdefault("Content-Length", str(len(body)))
+    lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1") + (body or b"")
 
 
@@ -115,7 +115,7 @@ def write_config(folder: Path, database: str, *lines: str) -> Path:
 
 
 class Process:
-    """`oncehook serve`, started and asked for its address."""
+    """A running `oncehook serve`, with the address that it printed."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Process:
         self.wait()
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """Ask it to stop, and return its exit code."""
+        """Send it a signal, and return its exit code."""
         self.process.send_signal(number)
         return self.wait()
 

@@ -1,7 +1,7 @@
-"""Private real servers for tests and benchmarks: started on free ports, in directories of their own, stopped after.
+"""Private real servers for tests and benchmarks, on free ports and in temporary folders.
 
 `tests/support/programs.py` finds or installs the programs.
-A server that already listens on this machine is never touched.
+They never touch a server that already runs on this machine.
 """
 
 import contextlib
@@ -33,11 +33,11 @@ MEMORY = 12 * 2**30
 
 
 def in_memory() -> Path | None:
-    """A folder whose files are in memory, if there is room: commits then wait for no disk.
+    """A folder in memory, if there is enough: commits there do not wait for a disk.
 
-    A whole run makes about 1,500 databases of 7 MB each, and dropping one costs a checkpoint: they stay until its end.
+    A whole run creates about 1,500 databases of 7 MB. They stay until its end, because dropping one costs a checkpoint.
 
-    Processes that are killed lose nothing there; what a power cut would take, no test here could tell anyway.
+    A killed process loses nothing there. Power cuts are tested with a separate program.
     """
     folder = Path("/dev/shm")
     if not folder.is_dir() or not os.access(folder, os.W_OK) or shutil.disk_usage(folder).free < MEMORY:
@@ -103,7 +103,7 @@ class Postgres:
 
     @staticmethod
     def _owner() -> str:
-        """PostgreSQL refuses to run as root: somebody else's account then."""
+        """The account that the server runs under when the tests run as root, which PostgreSQL rejects."""
         names = {entry.pw_name for entry in pwd.getpwall()}
         return "postgres" if "postgres" in names else "nobody"
 
@@ -148,11 +148,11 @@ class Postgres:
             time.sleep(0.05)
 
     def stop(self, *, kill: bool = False) -> None:
-        """Stop it; with `kill`, as a power cut would: no part of it gets to tidy up."""
+        """Stop it. With `kill`, no process of it can shut down cleanly."""
         if self.process is None:
             return
         if kill:
-            victims = [self.process.pid, *children_of(self.process.pid)]  # each has a process group of its own
+            victims = [self.process.pid, *children_of(self.process.pid)]  # each is in another process group
             for pid in victims:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
@@ -168,13 +168,13 @@ class Postgres:
         return f"postgresql://{self.user}@127.0.0.1:{self.port}/{database}"
 
     def database(self, *, migrated: bool = False) -> str:
-        """The address of a new database: an empty one, or one with the schema, which is made once and copied."""
+        """The address of a new database: empty, or with the schema, which is created once and copied."""
         self._made += 1
         name = f"test_{os.getpid()}_{self._made}"
         copied = f" TEMPLATE {self._template()}" if migrated else ""
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:  # a psql for each would take longer
+        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:  # quicker than starting psql
             if migrated and connection.info.server_version >= 150000:
-                copied += " STRATEGY FILE_COPY"  # with what the first connection would have to put together
+                copied += " STRATEGY FILE_COPY"  # with the caches that the first connection would build
             connection.execute(f"CREATE DATABASE {name}{copied}")
         return self.url(name)
 
@@ -187,7 +187,7 @@ class Postgres:
         return name
 
     def sql(self, statement: str, database: str = "postgres") -> str:
-        """Run a statement with psql, beside everything that is under test."""
+        """Run a statement with psql, independent of the code under test."""
         done = subprocess.run(
             [self.binaries / "psql", "-XAtq", "-v", "ON_ERROR_STOP=1", self.url(database), "-c", statement],
             capture_output=True,
@@ -198,7 +198,7 @@ class Postgres:
 
 
 def sqlite_file(path: Path) -> str:
-    """The address of a new SQLite database with the schema, which is made once and copied."""
+    """The address of a new SQLite database with the schema, which is created once and copied."""
     path.write_bytes(_migrated_sqlite())
     path.chmod(0o600)  # as a service makes it
     return f"sqlite:///{path}"
@@ -234,7 +234,7 @@ def _is_alive(pid: int) -> bool:
 
 
 class PgBouncer:
-    """A private PgBouncer in transaction mode before a cluster: few connections, which all its clients share."""
+    """A private PgBouncer in transaction mode in front of a cluster. All its clients share a few connections."""
 
     CONNECTIONS = 5
 
@@ -283,7 +283,7 @@ class PgBouncer:
 
 @contextlib.contextmanager
 def private_pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
-    """A pooler for the length of a block, removed afterwards."""
+    """A pooler that exists for the length of a block."""
     folder = Path(tempfile.mkdtemp(prefix="oncehook-pgbouncer-"))
     folder.chmod(0o755)
     server = PgBouncer(postgres, folder)
@@ -296,8 +296,8 @@ def private_pgbouncer(postgres: Postgres) -> Iterator[PgBouncer]:
 
 @contextlib.contextmanager
 def private_postgres(**settings: str) -> Iterator[Postgres]:
-    """A cluster for the length of a block, removed afterwards."""
-    programs.install_missing(["postgres"])  # for the benchmarks; the tests have it by then
+    """A cluster that exists for the length of a block."""
+    programs.install_missing(["postgres"])  # for the benchmarks; the tests have installed it before
     folder = Path(tempfile.mkdtemp(prefix="oncehook-postgres-"))
     folder.chmod(0o755)
     server = Postgres(folder / "cluster", **settings)
@@ -309,7 +309,7 @@ def private_postgres(**settings: str) -> Iterator[Postgres]:
 
 
 def ask(database: str, statement: str) -> list[tuple[Any, ...]]:
-    """The rows of a statement, read from the database itself, beside everything that is under test."""
+    """The rows of a statement, read from the database itself, independent of the code under test."""
     if database.startswith("sqlite:///"):
         with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"), timeout=10)) as connection:
             connection.isolation_level = None
@@ -318,18 +318,20 @@ def ask(database: str, statement: str) -> list[tuple[Any, ...]]:
         with _connect(database) as connection:
             return _fetch(connection, statement)
     try:
-        return _fetch(_kept(database), statement)
+        return _fetch(_connection_of(database), statement)
     except psycopg.OperationalError:
         if not _last[database].closed:
             raise
-        return _fetch(_kept(database), statement)  # its server was stopped, or somebody ended it, since the last time
+        return _fetch(
+            _connection_of(database), statement
+        )  # its server was stopped since the last query, or its session was ended
 
 
 _last: dict[str, psycopg.Connection] = {}
-"""The connection of the main thread to the database that it asked last: a new one costs more than the answer."""
+"""The connection of the main thread to the database of its last query. A new connection costs more than a query."""
 
 
-def _kept(database: str) -> psycopg.Connection:
+def _connection_of(database: str) -> psycopg.Connection:
     if database not in _last or _last[database].closed:
         for former in _last.values():
             former.close()

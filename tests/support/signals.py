@@ -12,7 +12,7 @@ from oncehook.observability.checkpoints import Checkpoint
 
 
 class Signals:
-    """Counts the checkpoints of this process, and wakes whoever waits for the next one."""
+    """Counts the checkpoints of this process, and wakes tests that wait for one."""
 
     def __init__(self) -> None:
         self._counts: Counter[Checkpoint] = Counter()

@@ -1,4 +1,4 @@
-"""A standby of a private PostgreSQL cluster, which follows it through a proxy that can be stalled."""
+"""A standby of a private PostgreSQL cluster, which replicates through a proxy that a test can stall."""
 
 import asyncio
 import shutil
@@ -15,7 +15,7 @@ NAME = "standby_1"
 
 
 class Standby:
-    """A copy of `primary` that follows it. While `link` is stalled, it gets nothing."""
+    """A replica of `primary`. While `link` is stalled, it receives nothing."""
 
     def __init__(self, primary: Postgres, link: Proxy, folder: Path) -> None:
         self.primary = primary
@@ -34,20 +34,20 @@ class Standby:
         self.server.start()
 
     async def make_synchronous(self) -> None:
-        """From here on commits of the primary wait for this standby."""
+        """Make commits of the primary wait for this standby."""
         self.primary.sql(f"ALTER SYSTEM SET synchronous_standby_names = '{NAME}'")
         self.primary.sql("SELECT pg_reload_conf()")
         await self.until_replicating("sync")
 
     async def until_replicating(self, state: str) -> None:
-        """Until the primary counts it as `sync` or `async`."""
-        wanted = f"SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = '{state}'"
+        """Wait until the primary lists it as `sync` or `async`."""
+        streaming = f"SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = '{state}'"
         async with asyncio.timeout(30):
-            while await asyncio.to_thread(ask, self.primary.url("postgres"), wanted) != [(1,)]:
+            while await asyncio.to_thread(ask, self.primary.url("postgres"), streaming) != [(1,)]:
                 await asyncio.sleep(0.05)
 
     def promote(self) -> None:
-        """Make it the primary. It has what it was sent, and no more."""
+        """Make it the primary. It has only what it has received."""
         assert self.server.sql("SELECT pg_promote()") == "t"
 
 

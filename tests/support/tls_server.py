@@ -1,4 +1,4 @@
-"""A TLS server of a test's own authority, which behaves as badly as the test wants."""
+"""A TLS server with its own certificate authority that misbehaves on command."""
 
 import ssl
 import threading
@@ -16,7 +16,7 @@ Issued = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
 def issue(name: str, issuer: Issued | None = None) -> Issued:
-    """A certificate for a host name, or, without an issuer, of an authority."""
+    """A certificate for a host name; without an issuer, the certificate of an authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     by, signer = (issuer[0].subject, issuer[1]) if issuer else (subject, key)
@@ -37,7 +37,7 @@ def pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey | None = 
 
 
 class TlsServer:
-    """Serves each connection with the behaviour of the test; counts the connections and keeps what was asked."""
+    """Serves each connection as the test defines; counts connections and records requests."""
 
     def __init__(self, context: ssl.SSLContext, behaviour: Behaviour | bytes) -> None:
         self.context = context
@@ -68,7 +68,7 @@ class TlsServer:
                 self.asked.append(secure.recv(65536))
                 self.behaviour(secure, self.stopping)
         except OSError:
-            pass  # the other side gave up, as most of these tests want it to
+            pass  # the client gave up, as most of these tests expect
 
     def stop(self) -> None:
         self.stopping.set()
@@ -91,11 +91,11 @@ def ok(content: bytes, *headers: bytes) -> bytes:
 
 
 def silent(connection: socket, stopping: threading.Event) -> None:
-    """Takes the connection and never shakes hands."""
+    """Accepts the connection and never starts the TLS handshake."""
 
 
 def dripping(start: bytes, connection: socket, stopping: threading.Event) -> None:
-    """One byte at a time, each well within the timeout of a socket."""
+    """Sends one byte at a time, each well within the timeout of a socket."""
     connection.sendall(start)
     while not stopping.wait(0.01):
         connection.sendall(b"x")
@@ -108,7 +108,7 @@ def endless(connection: socket, stopping: threading.Event) -> None:
 
 
 class Canary:
-    """A listener that nobody should ever call."""
+    """A listener that must not get any connection."""
 
     def __enter__(self) -> "Canary":
         self.listener = create_server(("127.0.0.1", 0))

@@ -6,6 +6,7 @@ conditions that another process fulfils.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Awaitable, Callable
 from inspect import isawaitable
@@ -63,3 +64,23 @@ async def stays_true(condition: Callable[[], object], expected: str, *, seconds:
     while time.monotonic() < deadline:
         assert condition(), f"expected for {seconds:g} s: {expected}"
         await SIGNALS.next(INTERVAL)
+
+
+async def let_time_pass(seconds: float) -> None:
+    """Keep a run under load for this long. For soak runs and senders at a rate, never for luck."""
+    await asyncio.sleep(seconds)
+
+
+async def pause_at_random(chance: random.Random, most: float) -> None:
+    """Wait for up to `most` seconds, so that a kill hits anywhere between two steps."""
+    await asyncio.sleep(chance.random() * most)
+
+
+async def hang() -> None:
+    """Never return, as a handler that waits for a dead service."""
+    await asyncio.Event().wait()
+
+
+def block_thread(seconds: float) -> None:
+    """Block the calling thread, and with it its event loop if it runs one."""
+    time.sleep(seconds)
