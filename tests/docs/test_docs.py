@@ -272,7 +272,7 @@ def test_every_word_of_a_definition_is_documented() -> None:
     tables = [providers.Provider, providers.Signature, providers.Timestamp, providers.EventExpressions]
     tables += [providers.Handshake, providers.AckOverride, providers.Retries, providers.Example]
     words = {word for table in tables for word in table.__struct_fields__} - {"name"}
-    text = TEXTS["docs/providers.md"].partition("## The built-in ones")[0]
+    text = TEXTS["docs/providers.md"].partition("## Built-in providers")[0]
     assert [word for word in sorted(words) if not re.search(rf"`(\w+\.)?{word}`", text)] == []
 
 
