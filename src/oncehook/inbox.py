@@ -24,7 +24,7 @@ from oncehook.providers.source import Source
 from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.runtime import Runtime
 from oncehook.runtime.pruning import prune_all
-from oncehook.runtime.rehearsing import rehearsing
+from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
@@ -76,7 +76,7 @@ class Inbox(Registration):
             engine=engine,
         )
         super().__init__(self._runtime.handlers, self._runtime.effects, self._runtime.canonicals)
-        self._receive = self._runtime.reception.enter
+        self._receive = self._runtime.reception.asgi
         self._dashboard: MountedDashboard | None = None
         if database is None or config is not None:
             for name, source in configuration.sources.items():
@@ -162,7 +162,7 @@ class Inbox(Registration):
         Returns what each handler would do. Network calls that a handler makes itself are real: they are not undone.
         """
         async with self._runtime.opened_store() as store:
-            rehearse = await rehearsing(self._runtime, store)
+            rehearse = await make_rehearse(self._runtime, store)
             selection = await bounded(store, await _select(store, receipts, filters, handled_by))
             return [
                 await rehearse(receipt)
@@ -274,10 +274,10 @@ async def _select(
 
 def source_name(scope: Mapping[str, Any]) -> str:
     """Return the source named in the path. A trailing slash is accepted, never redirected."""
-    return path_below(scope).strip("/")
+    return path_below_mount(scope).strip("/")
 
 
-def path_below(scope: Mapping[str, Any]) -> str:
+def path_below_mount(scope: Mapping[str, Any]) -> str:
     """Return the path relative to the mount point of this app.
 
     An app behind a proxy may have the proxy's prefix in `root_path` although the proxy removed it from the path.

@@ -42,7 +42,7 @@ async def refuse(inbox: Inbox, times: int = 1, source: str = "stripe") -> None:
     """So many deliveries by a secret that is not ours, counted in the database."""
     for _ in range(times):
         assert (await deliver(inbox, source, stripe_body("evt_forged"), secret="whsec_another")).status == 401
-    await inbox._runtime.reception.refusals.write()
+    await inbox._runtime.reception.rejection_counts.write()
 
 
 # -- rules ----------------------------------------------------------------------------------------------------------
@@ -268,14 +268,14 @@ async def test_a_source_gone_silent_fires_and_one_delivery_recovers(make_inbox: 
         assert (await look(inbox, "3h")).opened == []  # it has never said anything
         for source in ("shop", "stripe"):
             await deliver(inbox, source, stripe_body("evt_1"))
-        await inbox._runtime.reception.secrets.write()
+        await inbox._runtime.reception.secret_uses.write()
         assert (await look(inbox, "119m")).opened == []
         (opened,) = (await look(inbox, "2m")).opened
         assert names([opened]) == [("silent", "shop")]
         assert "no authentic delivery for 2h 1m (limit 2h)" in opened.summary
         await deliver(inbox, "shop", stripe_body("evt_1"))  # a duplicate is a sign of life too
         await deliver(inbox, "shop", stripe_body("evt_2"))
-        await inbox._runtime.reception.secrets.write()
+        await inbox._runtime.reception.secret_uses.write()
         assert await recovered(inbox) == [("silent", "shop")]
 
 
@@ -309,7 +309,7 @@ async def test_a_source_that_refuses_everything_fires_before_its_provider_stops_
     assert horizon == duration("3d")
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
-        await inbox._runtime.reception.secrets.write()
+        await inbox._runtime.reception.secret_uses.write()
         await advance(inbox, "2m")
         for _ in range(5):
             await refuse(inbox)
@@ -319,7 +319,7 @@ async def test_a_source_that_refuses_everything_fires_before_its_provider_stops_
         assert names([opened]) == [("refusing", "stripe")]
         assert "rejected for 2d 7h" in opened.summary and "stops retrying after 3d" in opened.summary
         await deliver(inbox, "stripe", stripe_body("evt_2"))  # the secret is right again
-        await inbox._runtime.reception.secrets.write()
+        await inbox._runtime.reception.secret_uses.write()
         assert await recovered(inbox) == [("refusing", "stripe")]
 
 
@@ -332,7 +332,7 @@ async def test_a_stranger_at_the_door_is_no_provider_that_gives_up(make_inbox: M
             await refuse(inbox, 5)
             await advance(inbox, "2m")
             await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
-            await inbox._runtime.reception.secrets.write()
+            await inbox._runtime.reception.secret_uses.write()
             assert (await look(inbox, "10h")).opened == []
 
 
@@ -379,7 +379,7 @@ async def test_who_knocks_where_no_source_is_opens_no_incident(make_inbox: Make,
     inbox = make(make_inbox, rejections=0)
     async with inbox.lifespan():
         assert (await post(inbox, "nobody", b"{}", {})).status == 404
-        await inbox._runtime.reception.refusals.write()
+        await inbox._runtime.reception.rejection_counts.write()
         assert rows("SELECT source, reason, refused FROM webhook_refusals") == [("unknown", "unknown_source", 1)]
         assert (await look(inbox)).opened == []
 

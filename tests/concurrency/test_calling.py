@@ -17,7 +17,7 @@ from sqlalchemy import create_engine, text
 
 from oncehook import ConfigurationError, Effect, Event, Inbox, Retry
 from oncehook.concurrency import calling
-from oncehook.concurrency.calling import Exited, NothingRan, Threads, call, name_of, said
+from oncehook.concurrency.calling import GeneratorReturned, ProcessExit, Threads, call, error_summary, name_of
 from oncehook.handlers.registry import Handler
 from oncehook.model.retry import Postpone
 from oncehook.observability import signals
@@ -191,7 +191,7 @@ async def test_a_generator_is_refused_where_it_is_registered_and_where_it_is_giv
             inbox.effect(name="send")(function)
         with pytest.raises(ConfigurationError, match="has a `yield`"):
             inbox.canonical("stripe", function)
-        with pytest.raises(NothingRan):
+        with pytest.raises(GeneratorReturned):
             await call("it", wrapped(function), Threads(1, "test"), 5.0, None)
 
 
@@ -239,12 +239,12 @@ def test_a_handler_is_called_with_positions() -> None:
     def anything(*args: Any, **named: Any) -> None: ...
 
     for function, sentence in (
-        (keyword, "needs 'tx' by keyword"),
+        (keyword, "requires the keyword argument 'tx'"),
         (three, "not 3 arguments"),
         (named, "not 0 arguments"),
         (anything, "functools.wraps"),
         (5, "cannot be called"),
-        ({}.update, "does not say"),
+        ({}.update, "has no signature"),
     ):
         with pytest.raises(ConfigurationError, match=sentence):
             Handler(source="stripe", pattern="*", function=function, retry=Retry(), timeout=1.0)  # type: ignore[arg-type]
@@ -282,8 +282,8 @@ async def test_an_exit_is_the_failure_of_its_event(inbox: Inbox, rows: Rows, kin
     inbox._runtime.start_worker()
     await eventually(all_are(rows, "webhook_effects", "failed", 1))
     await eventually(all_are(rows, "webhook_receipts", "failed", 1))
-    assert rows(STATES)[0] == ("evt_1", "failed", 1, "Exited: SystemExit: bye")
-    assert rows(EFFECTS) == [("send", "failed", 1, "Exited: SystemExit: bye")]
+    assert rows(STATES)[0] == ("evt_1", "failed", 1, "ProcessExit: SystemExit: bye")
+    assert rows(EFFECTS) == [("send", "failed", 1, "ProcessExit: SystemExit: bye")]
 
 
 class Unspeakable(Exception):
@@ -334,7 +334,7 @@ async def test_a_cause_is_left_to_its_error() -> None:
         with pytest.raises(ValueError, match="a") as raised:
             await call("it", function, Threads(1, "test"), 5.0)
         assert isinstance(raised.value.__cause__, KeyError)
-    assert said(Exited("x\ny")) == "Exited: x"
+    assert error_summary(ProcessExit("x\ny")) == "ProcessExit: x"
 
 
 # -- threads that hang ----------------------------------------------------------------------------------------------
@@ -379,7 +379,7 @@ async def test_hanging_functions_take_no_ones_place(inbox: Inbox, rows: Rows) ->
 async def test_what_found_no_thread_goes_back_and_uses_no_attempt(
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calling, "LATER", 0.5)
+    monkeypatch.setattr(calling, "RETRY_SECONDS", 0.5)
     go = threading.Event()
 
     @inbox.effect(timeout="0.1s", retry=Retry(attempts=1))
@@ -439,7 +439,7 @@ async def test_places_are_all_there_again_when_late_threads_have_ended() -> None
     threads.patience = 30.0
     for _ in range(6):
         await call("it", lambda: None, threads, 5.0)
-    await eventually(lambda: threads._late == 0)
+    await eventually(lambda: threads._abandoned == 0)
     assert threads._free._value == 1
 
 
@@ -523,7 +523,7 @@ async def test_the_loops_of_worker_and_relay_survive_a_bug(
     inbox._runtime.start_worker()
     await eventually(all_are(rows, "webhook_effects", "done", 1))
     told = [fields["loop"] for line, fields in emitted if line == "background_failed"]
-    assert {"worker", "relay", "relay looking around", "listen"} <= set(told)
+    assert {"worker", "relay", "relay rescue", "listen"} <= set(told)
     rescuing = asyncio.create_task(
         keep_rescuing(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources, 0.05)
     )
@@ -569,7 +569,7 @@ def test_the_heartbeat_survives_whatever_its_store_raises(emitted: list[tuple[st
 
     heart = Heart()
     heartbeat = Heartbeat(heart, 0.06)
-    heartbeat.keep((1, 1))
+    heartbeat.hold((1, 1))
     heartbeat.start()
     deadline = time.monotonic() + 30
     while heart.beats < 4:

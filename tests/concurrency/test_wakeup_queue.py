@@ -6,7 +6,7 @@ import pytest
 
 from oncehook import Effect, Event, Inbox, Retry
 from oncehook.concurrency.clock import Clock
-from oncehook.concurrency.wakeup_queue import SOON, STEP, Dues
+from oncehook.concurrency.wakeup_queue import HORIZON, STEP, WakeupQueue
 from oncehook.model.retry import Postpone
 from tests.support.events import Rows
 from tests.support.waiting import eventually
@@ -24,25 +24,25 @@ class Hands(Clock):
 
 def test_the_next_time_is_waited_for_and_no_longer_than_poll() -> None:
     clock = Hands()
-    dues = Dues(clock)
-    assert dues.left(1.0) == 1.0
-    dues.add(None)
-    dues.add(0.5)
-    dues.add(0.2)
-    assert 0.2 < dues.left(1.0) < 0.2 + 2 * STEP
-    assert dues.left(0.1) == 0.1
+    wakeups = WakeupQueue(clock)
+    assert wakeups.seconds_left(1.0) == 1.0
+    wakeups.schedule(None)
+    wakeups.schedule(0.5)
+    wakeups.schedule(0.2)
+    assert 0.2 < wakeups.seconds_left(1.0) < 0.2 + 2 * STEP
+    assert wakeups.seconds_left(0.1) == 0.1
     clock.at += 0.3
-    assert dues.left(1.0) == 0.0, "look now"
-    assert 0.2 < dues.left(1.0) < 0.2 + 2 * STEP, "and once for each time"
+    assert wakeups.seconds_left(1.0) == 0.0, "look now"
+    assert 0.2 < wakeups.seconds_left(1.0) < 0.2 + 2 * STEP, "and once for each time"
     clock.at += 0.3
-    assert (dues.left(1.0), dues.left(1.0)) == (0.0, 1.0)
+    assert (wakeups.seconds_left(1.0), wakeups.seconds_left(1.0)) == (0.0, 1.0)
 
 
 def test_so_much_is_remembered_and_no_more() -> None:
-    dues = Dues(Hands())
+    wakeups = WakeupQueue(Hands())
     for number in range(100_000):
-        dues.add(number / 1000)
-    assert len(dues._steps) <= SOON / STEP + 2
+        wakeups.schedule(number / 1000)
+    assert len(wakeups._steps) <= HORIZON / STEP + 2
 
 
 async def test_a_retry_comes_when_it_is_due_although_nobody_wakes_the_worker(

@@ -28,8 +28,7 @@ from oncehook.cli.demo_session import make_keys
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import load
 from oncehook.config.settings import Settings, SourceSettings
-from oncehook.effects.effect import EFFECT_TIMEOUT
-from oncehook.effects.effect import MOST_BYTES as MOST_ARGUMENT_BYTES
+from oncehook.effects.effect import EFFECT_TIMEOUT, MAX_ARGUMENT_BYTES
 from oncehook.effects.relay import MARGIN
 from oncehook.handlers.canonical import FETCH_TIMEOUT
 from oncehook.handlers.forward import POLICY
@@ -293,7 +292,7 @@ def test_the_event_in_json_is_documented_key_by_key() -> None:
         ("docs/forwarding.md", f"paused: {FIRST_PAUSE:.0f} seconds"),
         ("docs/forwarding.md", f"up to {MOST_PAUSE / 60:.0f} minutes"),
         ("docs/forwarding.md", f"larger than {MOST_BODY // 1024} kB"),
-        ("docs/effects.md", f"at most {MOST_ARGUMENT_BYTES // 1024} kB as JSON"),
+        ("docs/effects.md", f"at most {MAX_ARGUMENT_BYTES // 1024} kB as JSON"),
         ("docs/effects.md", f"{EFFECT_TIMEOUT:.0f} seconds unless you set `timeout`"),
         ("docs/effects.md", f"lease is {MARGIN:.0f} seconds longer than the time limit"),
         ("docs/order.md", f"{FETCH_TIMEOUT:.0f} seconds unless you set `timeout`"),

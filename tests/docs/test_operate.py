@@ -217,7 +217,7 @@ async def until_handled(inbox: Inbox, handled: list[str], wanted: set[str]) -> N
             await asyncio.sleep(0.05)
         while (await inbox._runtime.store.effects.counts()).get("done", 0) < 4:
             await asyncio.sleep(0.05)
-        await inbox._runtime.end_work()
+        await inbox._runtime.stop_work()
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)

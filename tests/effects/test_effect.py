@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oncehook import ConfigurationError, Effect, EffectRefused, Event, Inbox, Retry
-from oncehook.effects.effect import MOST_BYTES, encode
+from oncehook.effects.effect import MAX_ARGUMENT_BYTES, encode
 from oncehook.model.effect import NoopCount
 from oncehook.store.transaction import TransactionClosed
 from oncehook.testing import post
@@ -257,7 +257,7 @@ async def test_eight_workers_that_ask_for_one_key_at_once_record_it_once(
         for worker in workers:
             worker._runtime.start_worker()
         await asyncio.gather(
-            *(worker._runtime.processor.work(one) for worker, one in zip(workers, leased, strict=True))
+            *(worker._runtime.processor.process(one) for worker, one in zip(workers, leased, strict=True))
         )
         await eventually(all_are(rows, "processed", 8))
         await eventually(effects_are(rows, "done", 1))
@@ -339,8 +339,8 @@ def test_an_idempotency_key_is_the_same_in_every_attempt_and_another_per_purpose
         (float("nan"), "is nan"),
         ((1, 2), "is a tuple"),
         (b"bytes", "is a bytes"),
-        ({1: 2}, "has a key that is a int"),
-        ("x" * MOST_BYTES, "is the most"),
+        ({1: 2}, "has a key of type int"),
+        ("x" * MAX_ARGUMENT_BYTES, "the limit is"),
         ([10**5000], "cannot be written as JSON"),
     ],
 )
@@ -372,7 +372,7 @@ async def test_what_cannot_be_performed_is_refused_at_the_call(inbox: Inbox, row
                 await event.effect("k", what, **args)
             said.append(str(refused.value))
         for what in ("", "a\x00b", "a\ud800b"):
-            with pytest.raises(EffectRefused, match="give a function under"):
+            with pytest.raises(EffectRefused, match="pass a function with"):
                 await event.effect("k", what)
             with pytest.raises(EffectRefused, match="the topic is"):
                 await event.publish(what, {})
@@ -384,7 +384,7 @@ async def test_what_cannot_be_performed_is_refused_at_the_call(inbox: Inbox, row
     inbox._runtime.start_worker()
     await eventually(lambda: rows(STATES)[0][1] != "received" and rows(STATES)[0][1] != "processing")
     assert rows(STATES) == [("evt_1", "processed")]
-    assert "put @inbox.effect over it" in said[0]
+    assert "decorate it with @inbox.effect" in said[0]
     assert "cannot be called with these arguments" in said[1] and "to" in said[2]
     assert rows(EFFECTS) == []
 

@@ -9,7 +9,7 @@ import pytest
 
 from oncehook import Effect, Event, Inbox
 from oncehook.effects import http
-from oncehook.effects.http import Posting
+from oncehook.effects.http import EffectPoster
 from oncehook.http_client import circuit_breaker as target_module
 from oncehook.http_client.circuit_breaker import Call, CircuitBreaker
 from oncehook.http_client.client import HttpClient
@@ -166,12 +166,12 @@ async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_al
 
 
 def test_origins_that_are_well_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "MOST_TARGETS", 3)
+    monkeypatch.setattr(http, "MAX_ORIGINS", 3)
     shared = CircuitBreaker("https://shared.test", 4)
-    posting = Posting(HttpClient(), (), {"https://shared.test": shared})
-    assert posting._breaker("https://shared.test") is shared
-    bad = posting._breaker("https://bad.test")
+    poster = EffectPoster(HttpClient(), (), {"https://shared.test": shared})
+    assert poster._breaker("https://shared.test") is shared
+    bad = poster._breaker("https://bad.test")
     Call(bad).failed()
     for number in range(10):
-        posting._breaker(f"https://{number}.test")
-    assert len(posting._own) <= 4 and posting._breaker("https://bad.test") is bad
+        poster._breaker(f"https://{number}.test")
+    assert len(poster._own_breakers) <= 4 and poster._breaker("https://bad.test") is bad

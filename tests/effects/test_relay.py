@@ -257,7 +257,7 @@ async def test_a_crashed_one_gets_its_turn_although_others_keep_coming(inbox: In
     async def send(effect: Effect, number: int) -> None:
         await asyncio.sleep(0.01)
 
-    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=2, look_around=0.1)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=2, rescue_interval=0.1)
     running.start()
     done = "SELECT count(*) FROM webhook_effects WHERE key = 'send:evt_0' AND status = 'done'"
     number = 0
@@ -274,7 +274,7 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
     inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The turn is put off, and comes later."""
-    monkeypatch.setattr("oncehook.concurrency.quarantine.EVERY", 0.5)
+    monkeypatch.setattr("oncehook.concurrency.quarantine.INTERVAL", 0.5)
     monkeypatch.setattr("oncehook.concurrency.quarantine.FIRST_PATIENCE", 0.05)
     await record(inbox, "evt_0")
     await inbox._runtime.store.effects.lease(1, "gone", [EffectTarget("function", "send", 0.0)])
@@ -288,12 +288,12 @@ async def test_others_are_performed_while_a_crashed_one_waits_for_a_long_call_to
             began.set()
             await go_on.wait()
 
-    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=4, poll=0.05, look_around=0.1)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=4, poll=0.05, rescue_interval=0.1)
     await record(inbox, "evt_1")
     running.start()
     try:
         await asyncio.wait_for(began.wait(), 20)
-        await eventually(lambda: running._alone.leased is not None)
+        await eventually(lambda: running._quarantine.item is not None)
         await record(inbox, "evt_2")
         await eventually(now(rows, "done"))
         go_on.set()
@@ -316,7 +316,7 @@ async def test_between_two_crashed_ones_others_have_their_turn(inbox: Inbox, row
             await record(inbox, "other_1", "other_2")
             await asyncio.sleep(0.5)  # others have as long
 
-    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=4, look_around=0.1)
+    running = relay.Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=4, rescue_interval=0.1)
     await rescue_all(running, rows)
     running.start()
     try:
@@ -444,7 +444,7 @@ async def test_arguments_that_were_erased_are_not_guessed(inbox: Inbox, rows: Ro
     assert await inbox._runtime.store.retention.erase([receipt], None, "jane", "{}") == 1
     inbox._runtime.start_worker()
     await eventually(now(rows, "failed"))
-    assert rows(EFFECTS) == [("send:evt_1", "failed", 1, "Fail: its arguments were erased")]
+    assert rows(EFFECTS) == [("send:evt_1", "failed", 1, "Fail: the effect's arguments were erased")]
     [(id,)] = rows("SELECT id FROM webhook_effects")
     assert await inbox._runtime.store.effects.replay([id], "jane") == []
 

@@ -61,7 +61,7 @@ def make_inbox(database: str, calls: Path, point: str) -> Inbox:
     elif point == "after the mark":
         store.effects.settle = dies(store.effects.settle, before=False)
     elif point == "before the commit":
-        inbox._runtime._asked = lambda outbox: None  # type: ignore[method-assign]
+        inbox._runtime._after_commit = lambda outbox: None  # type: ignore[method-assign]
         native = store.transaction
 
         def transaction() -> Any:
@@ -71,7 +71,7 @@ def make_inbox(database: str, calls: Path, point: str) -> Inbox:
 
         store.transaction = transaction
     elif point == "after the commit":
-        inbox._runtime._asked = lambda outbox: die()  # type: ignore[method-assign]
+        inbox._runtime._after_commit = lambda outbox: die()  # type: ignore[method-assign]
     return inbox
 
 
@@ -79,7 +79,7 @@ async def main(database: str, calls: str, point: str) -> None:
     inbox = make_inbox(database, Path(calls), point)
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    relay.LOOK_AROUND = 0.1 if point == HEIR else 3600.0
+    relay.RESCUE_INTERVAL = 0.1 if point == HEIR else 3600.0
     if point != HEIR:
         relay.MARGIN = -19.5  # what it leases is free again half a second later
     async with inbox.lifespan():

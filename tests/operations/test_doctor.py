@@ -25,7 +25,7 @@ from oncehook.providers.definition import built_in, built_in_names
 from oncehook.providers.sample import Sample, compose
 from oncehook.providers.sign import sign
 from oncehook.providers.source import Source
-from oncehook.receiver.rejections import sample
+from oncehook.receiver.rejection_samples import make_sample
 from oncehook.testing import post
 from tests.cli.test_work import on_store
 from tests.support.command_line import Run
@@ -51,7 +51,7 @@ def refused(
     assert source.verifier is not None
     with pytest.raises(Rejected) as caught:
         source.verifier.verify(delivery, time.time() if at is None else at)
-    kept = sample(source, delivery, caught.value)
+    kept = make_sample(source, delivery, caught.value)
     moment = datetime.fromtimestamp(time.time() if at is None else at, UTC)
     facts = {name: getattr(kept, name) for name in kept.__slots__}
     return StoredRejection(id=1, rejected_at=rfc3339(moment) or "", **facts)

@@ -105,7 +105,7 @@ async def on_the_loop(inbox: Inbox, delivery: Delivery) -> float:
     headers = list(delivery.headers.items())
     scope = {"method": "POST", "path": "/here", "headers": headers, "query_string": delivery.query}
     began = time.thread_time()
-    await inbox._runtime.reception.enter("here", scope, receive, send)
+    await inbox._runtime.reception.asgi("here", scope, receive, send)
     took = time.thread_time() - began
     assert answered[0] in (401, 400), answered
     return took

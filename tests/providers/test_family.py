@@ -131,7 +131,7 @@ async def test_own_family_signs_for_tests(inbox: Inbox) -> None:
 async def causes_of(inbox: Inbox, answer: DeliveryResponse) -> list[str]:
     assert answer.status == 401
     runtime = inbox._runtime
-    await runtime.reception.rejections.stop()
+    await runtime.reception.rejection_samples.stop()
     (case,) = await examine(runtime.store, runtime.sources)
     return [finding["cause"] for finding in case["findings"]]
 

@@ -11,7 +11,7 @@ from oncehook.concurrency.clock import Clock
 from oncehook.config.settings import Settings
 from oncehook.model.claim import Claim, Claimed
 from oncehook.model.errors import IntakeFull, RowRefused, StoreUnavailable
-from oncehook.receiver.claim import MOST_IN_A_BATCH, Claimer
+from oncehook.receiver.claim import MAX_BATCH_EVENTS, Claimer
 from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.events import NO_STATE, Rows, make_claim
@@ -113,11 +113,11 @@ async def test_a_batch_holds_whole_deliveries_and_no_more_than_its_size(watched:
     claimer = make_claimer(watched)
     held = await hold(claimer, watched)
     groups = [[make_claim(f"evt_{g}_{n}") for n in range(7)] for g in range(150)]
-    huge = [make_claim(f"huge_{n}") for n in range(MOST_IN_A_BATCH + 100)]
+    huge = [make_claim(f"huge_{n}") for n in range(MAX_BATCH_EVENTS + 100)]
     tasks = await start(claimer, *groups, huge)
     watched.gate.set()
     await asyncio.gather(*held, *tasks)
-    assert all(len(batch) <= MOST_IN_A_BATCH for batch in watched.batches[:-1])
+    assert all(len(batch) <= MAX_BATCH_EVENTS for batch in watched.batches[:-1])
     where = {event_id: number for number, batch in enumerate(watched.batches) for event_id in batch}
     for group in [*groups, huge]:
         assert len({where[claim.event_id] for claim in group}) == 1

@@ -104,7 +104,7 @@ async def test_after_a_drain_it_goes_on(watched: Watched, rows: Rows) -> None:
 async def test_a_flood_is_written_in_batches_and_what_is_too_much_is_counted(
     watched: Watched, rows: Rows, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(duplicates, "MOST_WAITING", 70)
+    monkeypatch.setattr(duplicates, "MAX_WAITING", 70)
     monkeypatch.setattr(duplicates, "BATCH", 30)
     log = DuplicateLog(watched)  # type: ignore[arg-type]
     outcome = await claimed(watched, make_claim())

@@ -16,7 +16,7 @@ from oncehook.config.settings import SourceSettings
 from oncehook.providers import sign
 from oncehook.providers.definition import built_in
 from oncehook.providers.stored_headers import _as_json
-from oncehook.receiver.request import MOST_HEAD, MOST_HEADERS
+from oncehook.receiver.request import MAX_HEAD_BYTES, MAX_HEADERS
 from oncehook.testing import DeliveryResponse
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.serve import connected, request, served
@@ -90,7 +90,7 @@ async def test_large_head_within_the_limits_is_taken(port: int) -> None:
     assert (await tell(port, request(DOOR, head(150, 50_000), BODY))).outcome == (202, "accepted")
 
 
-@pytest.mark.parametrize(("count", "size"), [(MOST_HEADERS, 0), (0, MOST_HEAD)], ids=["count", "bytes"])
+@pytest.mark.parametrize(("count", "size"), [(MAX_HEADERS, 0), (0, MAX_HEAD_BYTES)], ids=["count", "bytes"])
 async def test_head_over_a_limit_is_431_and_leaves_nothing(port: int, rows: Rows, count: int, size: int) -> None:
     async with connected(port) as wire:
         await wire.say(request(DOOR, head(count, size), BODY))
@@ -102,7 +102,7 @@ async def test_head_over_a_limit_is_431_and_leaves_nothing(port: int, rows: Rows
 
 
 async def test_large_address_is_431(served_port: int) -> None:
-    for path in (f"{DOOR}?{'a' * MOST_HEAD}", f"/{'a' * MOST_HEAD}"):
+    for path in (f"{DOOR}?{'a' * MAX_HEAD_BYTES}", f"/{'a' * MAX_HEAD_BYTES}"):
         assert (await tell(served_port, request(path, head(), BODY))).outcome == (431, "head_too_large")
 
 
@@ -112,7 +112,7 @@ async def test_endless_head_is_cut_off_after_the_limit(served_port: int, piece: 
         wire.writer.write(b"POST /webhooks/stripe HTTP/1.1\r\nHost: test\r\nX-A: ")
         sent = 0
         async with asyncio.timeout(10):
-            while not wire.reader._buffer and sent < 4 * MOST_HEAD:  # type: ignore[attr-defined]
+            while not wire.reader._buffer and sent < 4 * MAX_HEAD_BYTES:  # type: ignore[attr-defined]
                 wire.writer.write(piece)
                 sent += len(piece)
                 await asyncio.sleep(0)
@@ -123,7 +123,7 @@ async def test_endless_head_is_cut_off_after_the_limit(served_port: int, piece: 
 
 
 async def test_every_cut_of_a_head_near_the_limit_is_judged_the_same(served_port: int) -> None:
-    for size, status in ((MOST_HEAD - 600, 401), (MOST_HEAD, 431)):
+    for size, status in ((MAX_HEAD_BYTES - 600, 401), (MAX_HEAD_BYTES, 431)):
         said = request(DOOR, {"Content-Length": "2", "X-Long": "a" * size}, None) + b"{}"
         for cut in (1, 30, 5_000, 60_000, len(said) - 10):
             async with connected(served_port) as wire:
@@ -142,7 +142,7 @@ async def test_pipelined_heads_are_each_measured(served_port: int, rows: Rows) -
         assert [(await wire.answer()).status for _ in bodies] == [202] * 4
         await wire.say(request(DOOR, head(0, 100, bodies[0]), bodies[0]))
         assert (await wire.answer()).status == 200
-        await wire.say(request(DOOR, head(MOST_HEADERS, 0), BODY))
+        await wire.say(request(DOOR, head(MAX_HEADERS, 0), BODY))
         assert (await wire.answer()).status == 431
         assert await wire.is_closed()
     assert rows(COUNT) == [(4,)]
@@ -156,7 +156,7 @@ async def test_bad_request_behind_an_unanswered_one_is_not_taken_for_its_answer(
     inbox.source("stripe", secrets=["whsec_test"])
     async with served(inbox) as port, connected(port) as wire:
         first = request(DOOR, {**stripe_headers(BODY), "Content-Length": str(len(BODY))}, None) + BODY
-        await wire.say(first + (b"\0\r\n" if second == "no HTTP" else request(DOOR, head(MOST_HEADERS), BODY)))
+        await wire.say(first + (b"\0\r\n" if second == "no HTTP" else request(DOOR, head(MAX_HEADERS), BODY)))
         answer = await asyncio.wait_for(wire.reader.read(), 5)
     assert b" 431 " not in answer and b" 400 " not in answer
 

@@ -185,7 +185,7 @@ async def test_a_message_of_a_foreign_topic_is_kept_and_the_doctor_says_so(make_
     async with inbox.lifespan():
         sent = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW)
         assert (await post(inbox, "ses", sent.body, sent.headers)).status == 401
-        await inbox._runtime.reception.rejections.stop()
+        await inbox._runtime.reception.rejection_samples.stop()
         assert await kept(inbox) == [("topic", "The topic is not in the source's topics.")]
 
 
@@ -198,7 +198,7 @@ async def test_a_refused_handshake_is_kept_without_its_token(make_inbox: Callabl
     ):
         hub = {"hub.mode": "subscribe", "hub.challenge": "1158201444", "hub.verify_token": "a-wrong-one"}
         assert (await client.get("/meta", params=hub)).status_code == 401
-        await inbox._runtime.reception.rejections.stop()
+        await inbox._runtime.reception.rejection_samples.stop()
         assert await kept(inbox) == [("handshake", "The handshake does not repeat the source's verify_token.")]
     assert "a-wrong-one" not in str(rows("SELECT * FROM webhook_rejections"))
 
@@ -217,7 +217,7 @@ async def test_a_secret_that_a_refused_handshake_offers_is_not_kept(
 
 async def test_an_authentic_body_that_cannot_be_read_is_kept(inbox: Inbox) -> None:
     assert (await post(inbox, "stripe", b"{", stripe_headers(b"{"))).status == 400
-    await inbox._runtime.reception.rejections.stop()
+    await inbox._runtime.reception.rejection_samples.stop()
     ((cause, _),) = await kept(inbox)
     assert cause == "malformed"
 
@@ -252,8 +252,8 @@ async def test_uses_that_could_not_be_written_are_written_next_time(
             raise OSError("disk full")
 
         patch.setattr(inbox._runtime.store.rejections, "note_secrets", broken)
-        await inbox._runtime.reception.secrets.write()
+        await inbox._runtime.reception.secret_uses.write()
     assert rows(USES) == []
-    await inbox._runtime.reception.secrets.write()
-    await inbox._runtime.reception.secrets.write()
+    await inbox._runtime.reception.secret_uses.write()
+    await inbox._runtime.reception.secret_uses.write()
     assert [row[2] for row in rows(USES)] == [1]

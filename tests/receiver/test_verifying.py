@@ -13,7 +13,7 @@ from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.model.receipt import Filter
 from oncehook.providers.families.each import MOST_ELEMENTS
-from oncehook.receiver.verifying import Verifying
+from oncehook.receiver.verification import VerificationThread
 from tests.receiver.test_every_provider import door
 from tests.support.providers import NOW, Sender, changed, sender
 
@@ -74,7 +74,7 @@ def test_more_elements_than_a_delivery_may_have_are_rejected(name: str, path: st
 
 
 async def test_a_small_body_is_verified_in_the_loop_and_a_large_one_beside_it() -> None:
-    verifying = Verifying(limit_bytes=2**20)
+    verifying = VerificationThread(limit_bytes=2**20)
 
     def thread(delivery: Delivery) -> str:
         return threading.current_thread().name
@@ -85,7 +85,7 @@ async def test_a_small_body_is_verified_in_the_loop_and_a_large_one_beside_it() 
 
 async def test_large_bodies_wait_one_behind_the_other_up_to_a_number_of_bytes() -> None:
     size = LARGE + 1
-    verifying = Verifying(limit_bytes=2 * size)
+    verifying = VerificationThread(limit_bytes=2 * size)
     free, running = threading.Event(), []
 
     def work(delivery: Delivery) -> int:

@@ -154,14 +154,14 @@ async def heartbeat(store: Store) -> AsyncIterator[Heartbeat]:
 
 async def test_a_lease_is_kept_while_the_loop_is_blocked(store: Store, heartbeat: Heartbeat) -> None:
     (one,) = await leased(store, seconds=1.0)
-    heartbeat.keep(one.held, 60.0)
+    heartbeat.hold(one.held, 60.0)
     time.sleep(3)  # as a handler that does not give the loop back
     assert await store.leases.expired(10, 0) == []
 
 
 async def test_a_lease_is_kept_no_longer_than_the_handlers_timeout(store: Store, heartbeat: Heartbeat) -> None:
     (one,) = await leased(store, seconds=1.0)
-    heartbeat.keep(one.held, 1.5)
+    heartbeat.hold(one.held, 1.5)
     async with asyncio.timeout(20):
         while not await store.leases.expired(10, 0):
             await asyncio.sleep(0.05)

@@ -73,7 +73,7 @@ async def test_a_secret_that_was_taken_out_too_early_is_said_with_the_refusal(
     inbox: Inbox, site: Site, browser: Browser
 ) -> None:
     await send(inbox, "evt_1")
-    await inbox._runtime.reception.secrets.write()
+    await inbox._runtime.reception.secret_uses.write()
     source = inbox._runtime.sources["stripe"]
     source.settings, removed = replace(source.settings, secrets=("whsec_new",)), source.marks[0]
     source.load_secrets()
@@ -98,7 +98,7 @@ async def test_it_says_which_secret_was_used_and_what_is_not_confirmed(
     inbox: Inbox, site: Site, browser: Browser
 ) -> None:
     await send(inbox, "evt_1")
-    await inbox._runtime.reception.secrets.write()
+    await inbox._runtime.reception.secret_uses.write()
     page = (await browser.get("/sources")).text
     assert re.search(r"secrets\[0\]</code>.*?used <time[^>]*>\S+ ago</time>, 1 in total", page, re.DOTALL)
     assert "whsec_test" not in page

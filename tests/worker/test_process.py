@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater
-from oncehook.concurrency import quarantine as alone
-from oncehook.concurrency.quarantine import Alone
+from oncehook.concurrency import quarantine as quarantine_module
+from oncehook.concurrency.quarantine import Quarantine
 from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Settled
 from oncehook.model.states import State
@@ -120,7 +120,7 @@ async def test_a_receipt_that_is_leased_without_a_handler_goes_back_without_an_a
 ) -> None:
     await claim(inbox, "evt_1")
     (leased,) = await inbox._runtime.store.leases.take(1, 30, "test")
-    assert await inbox._runtime.start_processor().work(leased) is None
+    assert await inbox._runtime.start_processor().process(leased) is None
     assert ask(database, STATES) == [("evt_1", "received", 0, None, None)]
 
 
@@ -424,7 +424,7 @@ async def test_an_expired_lease_comes_back_and_is_counted_until_it_is_dead(
     states = [row[:4] for row in ask(database, STATES)]
     assert states == [("evt_1", "failed", 2, "crashed"), ("evt_2", "received", 0, None)]
     told = [(line["event"], line["event_id"], line["attempt"]) for line in lines()]
-    assert told == [("rescued", "evt_1", 1), ("rescued", "evt_1", 2), ("dead", "evt_1", 2)]
+    assert told == [("lease_expired", "evt_1", 1), ("lease_expired", "evt_1", 2), ("dead_letter", "evt_1", 2)]
 
 
 async def crash(inbox: Inbox, event_id: str) -> None:
@@ -463,7 +463,7 @@ async def test_a_rescued_event_waits_for_its_turn_and_nobody_waits_for_it_long(i
     assert inbox._runtime.worker is not None
     await asyncio.wait_for(slow_began.wait(), 20)
     make_due(database, "crashed")
-    inbox._runtime.worker._alone._turn = 0.0  # its turn is now
+    inbox._runtime.worker._quarantine._next_at = 0.0  # its turn is now
     await claim(inbox, *(f"evt_{n:02d}" for n in range(20)))
     inbox._runtime.worker.wake()
     await eventually(settled(database, "processed", 20))
@@ -481,7 +481,7 @@ async def test_a_rescued_event_waits_for_its_turn_and_nobody_waits_for_it_long(i
 async def test_a_rescued_event_gets_its_turn_although_others_keep_coming(
     inbox: Inbox, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alone, "EVERY", 1.0)
+    monkeypatch.setattr(quarantine_module, "INTERVAL", 1.0)
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event) -> None:
@@ -508,25 +508,25 @@ def test_the_patience_for_a_turn_grows_and_so_does_the_time_between() -> None:
         def monotonic(self) -> float:
             return now
 
-    alone, stalled = Alone(Told()), 0.0  # type: ignore[arg-type]
+    quarantine, stalled = Quarantine(Told()), 0.0  # type: ignore[arg-type]
     leased: Any = object()
     for turn in range(6):
-        assert alone.is_due
-        alone.take(leased)
-        assert alone.left == 2**turn
-        now += alone.left
+        assert quarantine.is_due
+        quarantine.hold(leased)
+        assert quarantine.patience_left == 2**turn
+        now += quarantine.patience_left
         stalled += 2**turn
-        assert alone.put_off() is leased and alone.left is None and not alone.is_due
+        assert quarantine.postpone() is leased and quarantine.patience_left is None and not quarantine.is_due
         now += 10 * 2**turn
     assert stalled / (now - 100) < 0.1
-    alone.take(leased)
-    alone.begin()
-    assert alone.left is None and alone.put_off() is None
+    quarantine.hold(leased)
+    quarantine.start()
+    assert quarantine.patience_left is None and quarantine.postpone() is None
     now += 7
-    alone.end()
-    assert not alone.is_due
+    quarantine.finish()
+    assert not quarantine.is_due
     now += 7
-    assert alone.is_due
+    assert quarantine.is_due
 
 
 async def test_stopping_gives_back_what_was_not_started(inbox: Inbox, database: str) -> None:

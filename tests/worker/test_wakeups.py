@@ -18,7 +18,7 @@ from oncehook.operations.replay import replay
 from oncehook.store.postgres.wakeups import CHANNEL
 from oncehook.store.rows import Selection
 from oncehook.testing import deliver
-from oncehook.worker.wakeups import APART
+from oncehook.worker.wakeups import MIN_INTERVAL
 from tests.support.events import make_claim, stripe_body, stripe_headers
 from tests.support.serve import ONCEHOOK, Process, process, write_config
 from tests.support.servers import Postgres, ask
@@ -140,7 +140,7 @@ async def test_many_announcements_are_few_notifications_and_the_last_is_heard(in
                 inbox._runtime.announcer.announce()
             await asyncio.sleep(0.005)
         await eventually(lambda: bool(times) and times[-1] >= last)
-        assert len(times) <= (time.monotonic() - begun) / APART + 1
+        assert len(times) <= (time.monotonic() - begun) / MIN_INTERVAL + 1
 
 
 async def test_a_worker_is_told_of_a_replay(inbox: Inbox, database: str) -> None:

@@ -14,7 +14,7 @@ from oncehook.alerts.rules import BY_NAME, Reading, format_value
 from oncehook.alerts.targets import AlertTarget, CommandTarget
 from oncehook.cli.app import app_option, configured_inbox
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, printable, run
-from oncehook.concurrency.calling import said
+from oncehook.concurrency.calling import error_summary
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import as_duration
@@ -139,4 +139,4 @@ async def _send(target: AlertTarget, message: Message) -> tuple[str, str]:
     try:
         return "sent", await target.send(message)
     except Exception as error:
-        return "failed", said(error).partition(": ")[2]
+        return "failed", error_summary(error).partition(": ")[2]

@@ -50,7 +50,7 @@ async def opened(configuration: Configuration) -> AsyncIterator[Store]:
     await store.open()
     try:
         if await store.schema.pending():
-            raise ConfigurationError("the database schema is not up to date: run `oncehook migrate`")
+            raise ConfigurationError("the database schema is out of date: run `oncehook migrate`")
         yield store
     finally:
         await store.close()

@@ -8,7 +8,7 @@ from oncehook.cli.options import print_json, printable
 from oncehook.model.receipt import Receipt
 from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
 from oncehook.operations.replay import pages
-from oncehook.runtime.rehearsing import rehearsing
+from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
@@ -27,7 +27,7 @@ async def rehearse_all(store: Store, runtime: "Runtime", selection: Selection, *
 
 async def _rehearse_pages(store: Store, runtime: "Runtime", selection: Selection, *, as_json: bool) -> int:
     succeeded = rehearsed = 0
-    rehearse = await rehearsing(runtime, store)
+    rehearse = await make_rehearse(runtime, store)
     async for page in pages(store, selection):
         for receipt in [receipt for receipt, why in page if why is None]:
             rehearsal = await rehearse(receipt)

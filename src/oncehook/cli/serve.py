@@ -27,7 +27,7 @@ from oncehook.providers.source import Source
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.limited_protocol import LimitedProtocol, close_unfinished
 from oncehook.receiver.protocol_check import choose_protocol
-from oncehook.receiver.request import MOST_HEAD
+from oncehook.receiver.request import MAX_HEAD_BYTES
 from oncehook.runtime import Runtime
 from oncehook.web.app import Service
 
@@ -96,7 +96,7 @@ def command(
     runtime = inbox._runtime
     runtime.load_secrets()  # fail before the socket is opened and processes are started
     if no_worker:
-        runtime.works = False
+        runtime.has_worker = False
     if concurrency is not None:
         runtime.set_concurrency(concurrency)
     if no_fast_paths:
@@ -166,7 +166,7 @@ def announce(runtime: Runtime, listener: socket.socket, token: str | None = None
         unconfirmed = "   ! unconfirmed signature scheme" if source.provider.support == "unconfirmed" else ""
         waits = "   ! waits for its secret" if source.waits_for_secret else ""
         title = source.provider.title or source.provider_name
-        is_handled = name in runtime.handlers.handled.sources or not runtime.works
+        is_handled = name in runtime.handlers.handled.sources or not runtime.has_worker
         unhandled = "" if is_handled else "   ! no handler in this process"
         notes = f"{_forwarding(source)}{unsigned}{unconfirmed}{waits}{unhandled}"
         click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{notes}")
@@ -197,7 +197,7 @@ class Server(uvicorn.Server):
         """Drain: end the dashboard's streams, then give deliveries, handlers and effects one shared grace period."""
         if self.dashboard is not None:
             self.dashboard.close()
-        await asyncio.gather(super().shutdown(sockets), self.runtime.end_work())
+        await asyncio.gather(super().shutdown(sockets), self.runtime.stop_work())
         if self.dashboard is not None:
             await self.dashboard.stop()
 
@@ -232,7 +232,7 @@ def make_server(
         uvicorn.Config(
             Service(inbox, dashboard),
             http=protocol or (FastProtocol if inbox._runtime.settings.fast_paths else LimitedProtocol),
-            h11_max_incomplete_event_size=MOST_HEAD,
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             limit_concurrency=max_connections(),
             lifespan="off",
             interface="asgi3",

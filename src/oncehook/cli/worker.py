@@ -34,7 +34,7 @@ def command(app: str | None, config: str | None, concurrency: int | None) -> Non
     require_handlers(runtime, app_name(runtime.configuration, app))
     if concurrency is not None:
         runtime.set_concurrency(concurrency)
-    runtime.works = True
+    runtime.has_worker = True
     signals.configure(runtime.settings.log_level, runtime.settings.log_format)
     work(runtime)
 

@@ -1,1 +1,1 @@
-"""The clock, calls into user code, shutdown of running tasks, wake-ups inside one process."""
+"""The clock, calls into user code, graceful shutdown, and wake-ups within one process."""

@@ -1,8 +1,8 @@
-"""Calling a user's function, be it a handler, an effect's function or a canonical fetcher: one way for all of them.
+"""Calls user functions: handlers, effects and canonical fetchers.
 
-Whatever the call gives that can be awaited is awaited, within the same time limit: nothing counts as done that has not
-run. An `async def` runs in the loop. Everything else runs in a daemon thread of its own, and its time counts from when
-that begins; a thread that does not end in time is left behind, another takes its place, and it keeps no process alive.
+If a call returns an awaitable, it is awaited within the same timeout, so a function counts as done only when it has
+run. An `async def` runs in the event loop. Everything else runs in a new daemon thread, and its timeout starts with the
+thread. A thread that does not end in time is abandoned and its slot is freed; it does not keep the process alive.
 """
 
 import asyncio
@@ -23,76 +23,78 @@ from oncehook.model.retry import Postpone, Retry, ScheduleRetry, decide
 
 Function = Callable[..., Any]
 
-MOST_THREADS = 4
-"""Times as many threads as places, at most, where some are stuck in functions that do not end."""
+MAX_THREADS_PER_SLOT = 4
+"""Limits the threads, including abandoned ones in functions that do not end."""
 
 PATIENCE = 10.0
-"""Seconds that a call waits for a thread before it is put back."""
+"""Seconds that a call waits for a free thread before it is released."""
 
-LATER = 5.0
-"""Seconds after which it is tried again then."""
+RETRY_SECONDS = 5.0
+"""Seconds after which such a call is due again."""
 
-OURS = str(Path(__file__).parents[1])
-
-
-class Exited(Exception):
-    """A function raised what is meant to end a process, such as SystemExit: here it ends its own call."""
+PACKAGE_PATH = str(Path(__file__).parents[1])
 
 
-class NothingRan(TypeError):
-    """A call gave a generator, of which not a line has run."""
+class ProcessExit(Exception):
+    """A user function raised an exception that ends a process, such as SystemExit. Only its call fails."""
 
 
-# -- what is registered ---------------------------------------------------------------------------------------------
+class GeneratorReturned(TypeError):
+    """A call returned a generator, so none of its code has run."""
 
 
-def bare(function: Function) -> Function:
-    """What is called in the end: the function in a partial, the `__call__` of an object."""
+# -- registration ---------------------------------------------------------------------------------------------------
+
+
+def wrapped_function(function: Function) -> Function:
+    """The function that a call runs: inside partials, or the `__call__` of an object."""
     while isinstance(function, functools.partial):
         function = function.func
     if inspect.isroutine(function) or inspect.isclass(function):
         return function
-    return bare(type(function).__call__)
+    return wrapped_function(type(function).__call__)
 
 
 def runs_in_loop(function: Function) -> bool:
-    """Whether a call gives a coroutine for sure, and so may be made in the loop."""
+    """Whether a call certainly returns a coroutine, and so may run in the event loop."""
     try:
-        return _known_to_run_in_loop(function)
-    except TypeError:  # one that cannot be hashed cannot be remembered
-        return _known_to_run_in_loop.__wrapped__(function)
+        return _cached_runs_in_loop(function)
+    except TypeError:  # an unhashable function cannot be cached
+        return _cached_runs_in_loop.__wrapped__(function)
 
 
 @functools.lru_cache(maxsize=1024)
-def _known_to_run_in_loop(function: Function) -> bool:
-    """The same, asked for every event of the same few functions."""
-    return inspect.iscoroutinefunction(bare(function))
+def _cached_runs_in_loop(function: Function) -> bool:
+    """Cached, because every event checks the same few functions."""
+    return inspect.iscoroutinefunction(wrapped_function(function))
 
 
-def is_meant_async(function: Function) -> bool:
-    """Whether it, or what it wraps (`functools.wraps`), is an `async def`."""
-    return any(map(runs_in_loop, (function, inspect.unwrap(function), inspect.unwrap(bare(function)))))
+def is_declared_async(function: Function) -> bool:
+    """Whether the function, or the one it wraps (`functools.wraps`), is an `async def`."""
+    return any(map(runs_in_loop, (function, inspect.unwrap(function), inspect.unwrap(wrapped_function(function)))))
 
 
 def name_of(function: Function) -> str:
-    """Module and name, of whatever can be called."""
-    named = bare(function) if isinstance(function, functools.partial) else function
-    if not hasattr(named, "__qualname__"):
-        named = type(named)
-    return f"{getattr(named, '__module__', '?')}.{named.__qualname__}"
+    """The module and qualified name of a callable."""
+    target = wrapped_function(function) if isinstance(function, functools.partial) else function
+    if not hasattr(target, "__qualname__"):
+        target = type(target)
+    return f"{getattr(target, '__module__', '?')}.{target.__qualname__}"
 
 
-def check(function: Function, name: str, retry: Any = None, timeout: Any = None) -> None:
-    """Refuse at registration what could never be called as it is meant."""
+def check_function(function: Function, name: str, retry: Any = None, timeout: Any = None) -> None:
+    """Raise ConfigurationError at registration for a function, retry policy or timeout that cannot work."""
     if not callable(function):
-        raise ConfigurationError(f"{name} is a {type(function).__name__}, and cannot be called: give a function")
-    called = bare(function)
+        raise ConfigurationError(f"{name} is a {type(function).__name__}, which cannot be called: pass a function")
+    called = wrapped_function(function)
     if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-        raise ConfigurationError(f"{name} has a `yield`, so a call would run nothing of it: make it a plain function")
+        raise ConfigurationError(
+            f"{name} has a `yield`, so calling it would run none of its code: make it a plain function"
+        )
     if retry is not None and not isinstance(retry, Retry):
-        raise ConfigurationError(f"{name} has retry={retry!r}: give a Retry, such as Retry(attempts=5)")
+        raise ConfigurationError(f"{name} has retry={retry!r}: pass a Retry, such as Retry(attempts=5)")
     if timeout is not None and not (isinstance(timeout, (int, float)) and 0 < timeout < math.inf):
-        raise ConfigurationError(f"{name} has timeout={timeout!r}: give a time above 0, such as '30s'")
+        raise ConfigurationError(f"{name} has timeout={timeout!r}: pass a duration above 0, such as '30s'")
 
 
 def signature_of(function: Function, name: str) -> Mapping[str, inspect.Parameter]:
@@ -100,20 +102,22 @@ def signature_of(function: Function, name: str) -> Mapping[str, inspect.Paramete
     try:
         return inspect.signature(function).parameters
     except (TypeError, ValueError):
-        raise ConfigurationError(f"{name} does not say what arguments it takes: wrap it in a `def`") from None
+        raise ConfigurationError(f"{name} has no signature that Python can read: wrap it in a `def`") from None
 
 
-def positional(function: Function, name: str, payloads: Collection[str] = ()) -> int:
-    """Count the arguments by position, without `payloads`. A keyword-only one with a default is its own affair."""
+def count_positional(function: Function, name: str, payloads: Collection[str] = ()) -> int:
+    """Count the positional parameters, without `payloads`. Keyword-only parameters with a default are ignored."""
     parameters = [p for p in signature_of(function, name).values() if p.name not in payloads]
     kinds = {parameter.kind for parameter in parameters}
-    needed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
-    if needed:
-        raise ConfigurationError(f"{name} needs {needed[0]!r} by keyword, and is called with positions: remove its `*`")
+    required = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if required:
+        raise ConfigurationError(
+            f"{name} requires the keyword argument {required[0]!r}, but calls have positional ones only: remove its `*`"
+        )
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         raise ConfigurationError(
-            f"{name} takes any arguments (`*`), so what to give it is not known: name them, or, in a decorator, use "
-            "functools.wraps"
+            f"{name} takes any arguments (`*`), so it is not known how to call it: name its parameters, or use "
+            "functools.wraps in your decorator"
         )
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
@@ -121,89 +125,93 @@ def positional(function: Function, name: str, payloads: Collection[str] = ()) ->
 # -- the call -------------------------------------------------------------------------------------------------------
 
 
-async def call(who: str, function: Function, threads: "Threads", seconds: float, /, *args: Any, **named: Any) -> Any:
-    """What the function gives, within so many seconds from its beginning; Postpone if no thread was free for it."""
+async def call(name: str, function: Function, threads: "Threads", seconds: float, /, *args: Any, **kwargs: Any) -> Any:
+    """Call a function and return its result. Raises Postpone if no thread is free.
+
+    Raises TimeoutError, with `name` in its message, if the function does not end within `seconds` after its start.
+    """
     in_loop = runs_in_loop(function)
     if not in_loop:
-        await threads.take_place()
+        await threads.acquire_slot()
     limit = asyncio.timeout(seconds)
     try:
         async with limit:
             if in_loop:
-                return await _to_the_end(function(*args, **named))
+                return await _await_all(function(*args, **kwargs))
             context = copy_context()
-            given = await threads.run(context, functools.partial(function, *args, **named))
-            if not inspect.isawaitable(given):
-                return _whole(given)
-            return await asyncio.create_task(_guarded(given), context=context)
+            result = await threads.run(context, functools.partial(function, *args, **kwargs))
+            if not inspect.isawaitable(result):
+                return _check_result(result)
+            return await asyncio.create_task(_guarded(result), context=context)
     except TimeoutError:
         if not limit.expired():
-            raise  # the function's own
-        raise TimeoutError(f"{who} did not end within {seconds:g} s") from None
+            raise  # the function raised it itself
+        raise TimeoutError(f"{name} did not end within {seconds:g} s") from None
     except BaseException as error:
-        if _is_of_the_process(error):
-            raise _exited(error) from None
+        if _ends_process(error):
+            raise _process_exit(error) from None
         raise
 
 
-async def _guarded(given: Awaitable[Any]) -> Any:
-    """For a task of its own: what is meant to end a process would end the loop there."""
+async def _guarded(awaitable: Awaitable[Any]) -> Any:
+    """Await in a new task, where a SystemExit would otherwise end the event loop."""
     try:
-        return await _to_the_end(given)
+        return await _await_all(awaitable)
     except BaseException as error:
-        if _is_of_the_process(error):
-            raise _exited(error) from None
+        if _ends_process(error):
+            raise _process_exit(error) from None
         raise
 
 
-async def _to_the_end(given: Any) -> Any:
-    while given is not None and inspect.isawaitable(given):
-        given = await given
-    return _whole(given)
+async def _await_all(result: Any) -> Any:
+    """Await a result until it is no longer awaitable."""
+    while result is not None and inspect.isawaitable(result):
+        result = await result
+    return _check_result(result)
 
 
-def _whole(given: Any) -> Any:
-    if given is None:  # as nearly always
+def _check_result(result: Any) -> Any:
+    if result is None:  # almost always
         return None
-    if inspect.isgenerator(given) or inspect.isasyncgen(given):
-        raise NothingRan("the function gave a generator, of which nothing has run: it must not `yield`")
-    return given
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        raise GeneratorReturned("the function returned a generator, so none of its code has run: remove its `yield`")
+    return result
 
 
-def _is_of_the_process(error: BaseException) -> bool:
-    """Whether it would end more than the call. A cancellation and Ctrl-C are not the function's own."""
+def _ends_process(error: BaseException) -> bool:
+    """Whether the exception would end more than the call. Cancellation and Ctrl-C come from outside."""
     return not isinstance(error, (Exception, asyncio.CancelledError, KeyboardInterrupt, GeneratorExit))
 
 
-def _exited(error: BaseException) -> Exited:
-    return Exited(said(error)).with_traceback(error.__traceback__)
+def _process_exit(error: BaseException) -> ProcessExit:
+    return ProcessExit(error_summary(error)).with_traceback(error.__traceback__)
 
 
 class Threads:
-    """Threads for plain functions: `places` calls at once, in one loop.
+    """Threads for plain functions: `slots` concurrent calls, in one event loop.
 
-    One that is not back in time counts no more, and another may be started for it, up to MOST_THREADS times `places`
-    in all; then calls wait, for as long as `patience`.
+    A call that does not end in time frees its slot, and its thread is abandoned. When there are MAX_THREADS_PER_SLOT
+    threads per slot, new calls wait for up to `patience` seconds.
     """
 
-    def __init__(self, places: int, name: str, *, patience: float = PATIENCE) -> None:
+    def __init__(self, slots: int, name: str, *, patience: float = PATIENCE) -> None:
         self.name = name
         self.patience = patience
-        self._free = asyncio.Semaphore(places)
-        self._spare = (MOST_THREADS - 1) * places
-        self._late = 0
+        self._free = asyncio.Semaphore(slots)
+        self._max_abandoned = (MAX_THREADS_PER_SLOT - 1) * slots
+        self._abandoned = 0
         self._numbers = itertools.count()
 
-    async def take_place(self) -> None:
-        """To be followed by `run` at once. Raises Postpone where nobody makes room: the call has not begun."""
+    async def acquire_slot(self) -> None:
+        """Wait for a free slot. The caller must call `run` next. Raises Postpone if no slot is free in time."""
         try:
             async with asyncio.timeout(self.patience):
                 await self._free.acquire()
         except TimeoutError:
-            raise Postpone("no thread is free: plain functions hang, or too many are called", after=LATER) from None
+            raise Postpone("no thread is free: plain functions hang, or too many run", after=RETRY_SECONDS) from None
 
     async def run(self, context: Context, work: Callable[[], Any]) -> Any:
-        """What `work` gives, in a thread. When cancelled, the thread is left to itself."""
+        """Run `work` in a thread and return its result. If this is cancelled, the thread is abandoned."""
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
@@ -214,75 +222,78 @@ class Threads:
             except Exception as error:
                 outcome = None, error
             except BaseException as error:
-                outcome = None, _exited(error)
-            with suppress(RuntimeError):  # the loop is closed: nobody asks any more
-                loop.call_soon_threadsafe(self._leave, ended, outcome)
+                outcome = None, _process_exit(error)
+            with suppress(RuntimeError):  # the loop is closed: the result is not needed
+                loop.call_soon_threadsafe(self._finish, ended, outcome)
 
         try:
             threading.Thread(target=run, name=f"{self.name}-{next(self._numbers)}", daemon=True).start()
         except RuntimeError as error:
             self._free.release()
-            raise Postpone(f"no thread can be started: {error}", after=LATER) from None
+            raise Postpone(f"no thread can be started: {error}", after=RETRY_SECONDS) from None
         try:
-            given, failure = await ended
+            result, failure = await ended
         except asyncio.CancelledError:
             if ended.cancelled():
-                self._is_late()
+                self._abandon()
             raise
         if failure is not None:
             raise failure
-        return given
+        return result
 
-    def _leave(self, ended: "asyncio.Future[Any]", outcome: tuple[Any, BaseException | None]) -> None:
+    def _finish(self, ended: "asyncio.Future[Any]", outcome: tuple[Any, BaseException | None]) -> None:
         if not ended.cancelled():
             ended.set_result(outcome)
             self._free.release()
             return
-        self._late -= 1
-        if self._late >= self._spare:  # its place was not given to another
+        self._abandoned -= 1
+        if self._abandoned >= self._max_abandoned:  # its slot was not freed
             self._free.release()
 
-    def _is_late(self) -> None:
-        self._late += 1
-        if self._late <= self._spare:
+    def _abandon(self) -> None:
+        self._abandoned += 1
+        if self._abandoned <= self._max_abandoned:
             self._free.release()
 
 
-def in_its_way(answer: Awaitable[Any], loop: asyncio.AbstractEventLoop) -> Any:
-    """What is asked of `loop`: awaitable where asked in a loop, and answered at once where asked in a thread."""
+def await_or_block(awaitable: Awaitable[Any], loop: asyncio.AbstractEventLoop) -> Any:
+    """Return an awaitable when called from an event loop; block for the result when called from a thread.
+
+    `awaitable` itself runs in `loop`.
+    """
     try:
         running = asyncio.get_running_loop()
     except RuntimeError:  # a thread
-        return asyncio.run_coroutine_threadsafe(_awaited(answer), loop).result()
+        return asyncio.run_coroutine_threadsafe(_awaited(awaitable), loop).result()
     if running is loop:
-        return answer
-    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(answer), loop))
+        return awaitable
+    return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(_awaited(awaitable), loop))
 
 
-async def _awaited(answer: Awaitable[Any]) -> Any:
-    return await answer
+async def _awaited(awaitable: Awaitable[Any]) -> Any:
+    return await awaitable
 
 
-# -- what came of it ------------------------------------------------------------------------------------------------
+# -- failures -------------------------------------------------------------------------------------------------------
 
 
 def after_failure(retry: Retry, attempt: int, error: BaseException) -> tuple[float | None, str]:
-    """In how many seconds it is tried again, None for never; and what the error says."""
+    """Return the seconds until the next attempt, or None for no further attempt, and the summary of the error."""
     decision = decide(retry, attempt, error)
-    return decision.after if isinstance(decision, ScheduleRetry) else None, said(error)
+    return decision.after if isinstance(decision, ScheduleRetry) else None, error_summary(error)
 
 
-def said(error: BaseException) -> str:
-    """What a user's error says, in its first line: drivers and validators put the row or the payload below that."""
+def error_summary(error: BaseException) -> str:
+    """The type and first line of a user's error. Drivers and validators put row data or payloads in later lines."""
     try:
         first, *_ = str(error).splitlines() or [""]
-    except Exception:  # a __str__ that fails must not keep the attempt from being written down
+    except Exception:  # a failing __str__ must not prevent the attempt from being recorded
         first = ""
     return f"{type(error).__name__}: {first}"[:2000]
 
 
-def told(error: BaseException) -> str:
-    """Where a user's error went through: its own frames, never what the values were."""
+def user_traceback(error: BaseException) -> str:
+    """The traceback of a user's error, without Oncehook's frames and without values."""
     frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(OURS)]
-    return "".join(traceback.format_list(theirs or frames))[-8000:]
+    user_frames = [frame for frame in frames if not frame.filename.startswith(PACKAGE_PATH)]
+    return "".join(traceback.format_list(user_frames or frames))[-8000:]

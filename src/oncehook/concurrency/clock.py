@@ -1,7 +1,7 @@
-"""The only reader of time in the process.
+"""The only module that reads the system time.
 
-Leases, retries and horizons use the database's clock. This one is for what has no database: the
-timestamp windows of signatures, deadlines, and what a person is shown.
+Leases, retries and retention use the database's clock. This clock is for everything else: timestamp windows of
+signatures, deadlines, and times that are shown to a person.
 """
 
 import time
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 
 class Clock:
-    """The machine's clock. Tests move one of their own by overriding `now`."""
+    """The system clock. Tests override `now` to move the time."""
 
     def now(self) -> float:
         """Seconds since the epoch."""

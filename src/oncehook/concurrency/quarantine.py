@@ -1,67 +1,68 @@
-"""The turn of what was under way when its process died: it runs alone, so that it may take its process along, but no
-neighbour. A worker gives such turns to receipts, the relay to effects.
+"""Quarantine: work whose process died is retried in isolation, so that it cannot crash other work with it.
 
-Its turn is when nothing else is to do, and now and then in any case. Then nothing more is started, and what runs has a
-moment to end; if it does not, the turn is put off and work goes on. Each time that happens the next moment is twice
-as long, and so is the time until then: others have ten parts in eleven of a worker's time, and however long they take,
-the turn comes.
+The worker quarantines receipts, and the relay quarantines effects. A quarantined item is due when there is no other
+work, and periodically even if there is. It then waits until the running work has finished; nothing else is started. If
+the running work does not finish within `patience`, the quarantine is postponed and other work continues. Each
+postponement doubles the patience and the time until the next try. So other work gets ten elevenths of the time, and
+the quarantined item runs eventually, however long the other work takes.
 """
 
 from typing import Generic, TypeVar
 
 from oncehook.concurrency.clock import Clock
 
-Held = TypeVar("Held")
+Item = TypeVar("Item")
 
-EVERY = 10.0
-"""Seconds between turns, however much else there is to do."""
+INTERVAL = 10.0
+"""Seconds between two quarantined items while there is other work."""
 
 FIRST_PATIENCE = 1.0
+"""Seconds that the first try waits for the running work to finish."""
 
 
-class Alone(Generic[Held]):
-    """Whose turn it is, if it is anybody's."""
+class Quarantine(Generic[Item]):
+    """The quarantined item of a worker or relay, if it has one, and when the next may start."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        self.leased: Held | None = None  # nothing else is started
+        self.item: Item | None = None  # while set, no other work is started
         self.is_running = False
-        self._turn = 0.0
+        self._next_at = 0.0
         self._patience = FIRST_PATIENCE
-        self._since = 0.0  # when it was taken, then when it began
+        self._since = 0.0  # when the item was held, or when it started
 
     @property
     def is_due(self) -> bool:
-        """Whether one is to be looked for, although there may be other work."""
-        return self.clock.monotonic() >= self._turn
+        """Whether the worker should look for a quarantined item even if there is other work."""
+        return self.clock.monotonic() >= self._next_at
 
     @property
-    def left(self) -> float | None:
-        """For how many seconds what runs may still take to end; None if nobody waits for that."""
-        if self.leased is None or self.is_running:
+    def patience_left(self) -> float | None:
+        """Seconds that the running work may still take. None if no item waits for it."""
+        if self.item is None or self.is_running:
             return None
         return self._since + self._patience - self.clock.monotonic()
 
-    def take(self, leased: Held | None) -> None:
-        """What was found; None: nobody waits for a turn."""
-        self.leased, self._since = leased, self.clock.monotonic()
-        if leased is None:
-            self._turn = self._since + EVERY
+    def hold(self, item: Item | None) -> None:
+        """Wait with this item until it may start. None means that no item is due."""
+        self.item, self._since = item, self.clock.monotonic()
+        if item is None:
+            self._next_at = self._since + INTERVAL
 
-    def begin(self) -> None:
+    def start(self) -> None:
         self.is_running, self._since = True, self.clock.monotonic()
 
-    def end(self) -> None:
-        """Others have as long as it took, then the next one may follow."""
+    def finish(self) -> None:
+        """End the item. Other work then gets as much time as the item took."""
         now = self.clock.monotonic()
-        self._turn, self._patience = now + (now - self._since), FIRST_PATIENCE
-        self.leased, self.is_running = None, False
+        self._next_at, self._patience = now + (now - self._since), FIRST_PATIENCE
+        self.item, self.is_running = None, False
 
-    def put_off(self) -> Held | None:
-        """What is held and does not run, which is now the caller's to give back."""
+    def postpone(self) -> Item | None:
+        """Stop waiting, and return the item, which the caller must release. None if it runs or there is none."""
         if self.is_running:
             return None
-        leased, self.leased = self.leased, None
-        self._turn = self.clock.monotonic() + EVERY * self._patience / FIRST_PATIENCE
+        item, self.item = self.item, None
+        self._next_at = self.clock.monotonic() + INTERVAL * self._patience / FIRST_PATIENCE
         self._patience *= 2
-        return leased
+        return item

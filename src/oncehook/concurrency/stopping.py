@@ -1,4 +1,4 @@
-"""How work that is under way is ended: it has its grace, then it is cancelled, and what it held goes back uncounted."""
+"""Graceful shutdown: running tasks get a grace period, then they are cancelled and release what they hold."""
 
 import asyncio
 from collections.abc import Collection, Coroutine
@@ -6,41 +6,41 @@ from typing import Any
 
 
 def is_stopping() -> bool:
-    """Whether we end this task. A user's function may raise CancelledError for its own reasons: that is a failure."""
+    """Whether Oncehook cancels this task. A CancelledError that a user's function raises itself is a failure."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 class Deadline:
-    """The one time by which all parts of stopping have ended. It is set by the first of them."""
+    """One deadline that all steps of a shutdown share. The first step sets it."""
 
     def __init__(self) -> None:
-        self._by: float | None = None
+        self._deadline: float | None = None
 
-    async def keep(self, seconds: float, *parts: Coroutine[Any, Any, None]) -> bool:
-        """Run parts of stopping side by side, until `seconds` after the first call; False if some were cut off.
+    async def run(self, seconds: float, *steps: Coroutine[Any, Any, None]) -> bool:
+        """Run shutdown steps concurrently, until `seconds` after the first call. Returns False if some were late.
 
-        Those are cancelled and not waited for: whatever they wait for does not answer.
+        Late steps are cancelled and not awaited: whatever they wait for does not respond.
         """
         now = asyncio.get_running_loop().time()
-        if self._by is None:
-            self._by = now + seconds
-        tasks = late = {asyncio.create_task(part) for part in parts}
+        if self._deadline is None:
+            self._deadline = now + seconds
+        tasks = late = {asyncio.create_task(step) for step in steps}
         try:
             if tasks:
-                _, late = await asyncio.wait(tasks, timeout=max(0.0, self._by - now))
-        finally:  # all of them, if we are cancelled ourselves
+                _, late = await asyncio.wait(tasks, timeout=max(0.0, self._deadline - now))
+        finally:  # all of them, if this coroutine is cancelled
             for task in late:
                 task.cancel()
-        await asyncio.gather(*(tasks - late))  # to raise what they raised
+        await asyncio.gather(*(tasks - late))  # to raise the errors of the steps
         return not late
 
     def clear(self) -> None:
-        self._by = None
+        self._deadline = None
 
 
-async def end(running: Collection["asyncio.Task[Any]"], grace: float) -> None:
-    """Let tasks finish within so many seconds, and cancel those that do not."""
+async def finish_or_cancel(running: Collection["asyncio.Task[Any]"], grace: float) -> None:
+    """Let tasks finish within `grace` seconds, and cancel those that do not."""
     if running:
         _, late = await asyncio.wait(running, timeout=grace)
         for task in late:

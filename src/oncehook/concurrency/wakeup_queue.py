@@ -1,34 +1,34 @@
-"""When what was put back here is due again, so that a short pause is not as long as `poll`.
+"""Local wake-ups for retries that are due soon, so that a short backoff does not take a whole `poll` interval.
 
-A hint, as every wake-up: the database's clock decides what is due, and what is not remembered here is found by looking.
+A wake-up is only a hint. The database's clock decides which receipts are due, and polling finds all of them.
 """
 
 import math
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 
-SOON = 10.0
-"""Seconds. What is due later than that is found by looking."""
+HORIZON = 10.0
+"""Seconds. Wake-ups further ahead are not stored: polling finds those receipts."""
 
 STEP = 0.02
-"""Seconds from one look to the next at least, however many are due: there are SOON / STEP times to remember."""
+"""Seconds between two wake-ups, at least. At most HORIZON / STEP wake-ups are stored."""
 
 
-class Dues:
-    """The times at which a worker or a relay should look by itself."""
+class WakeupQueue:
+    """The times at which a worker or relay should look for work without being woken."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self.clock = clock
         self._steps: set[int] = set()
 
-    def add(self, after: float | None) -> None:
-        """Something is due so many seconds from now; None: it is not."""
-        if after is not None and after <= SOON:
-            due = self.clock.monotonic() + after + 0.002  # SQLite counts whole milliseconds
+    def schedule(self, after: float | None) -> None:
+        """Schedule a wake-up in `after` seconds. Does nothing if `after` is None."""
+        if after is not None and after <= HORIZON:
+            due = self.clock.monotonic() + after + 0.002  # SQLite stores whole milliseconds
             self._steps.add(math.ceil(due / STEP))
 
-    def left(self, poll: float) -> float:
-        """Seconds to the next look: until something is due, but no longer than `poll`. What is due now is forgotten."""
+    def seconds_left(self, poll: float) -> float:
+        """Seconds until the next wake-up, at most `poll`. Removes the wake-ups that are due."""
         now = self.clock.monotonic()
         passed = {step for step in self._steps if step * STEP <= now}
         self._steps -= passed

@@ -1,1 +1,1 @@
-"""Side effects outside the database: their registry, and the relay that performs them after commit."""
+"""Effects: side effects outside the database. The registry of their functions, and the relay that runs them."""

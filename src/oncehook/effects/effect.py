@@ -1,8 +1,9 @@
-"""Effects: what is to be done outside the database, once per key, after the commit.
+"""Effects: actions outside the database, requested by a handler and run after its commit, once per key.
 
-A handler asks for one, and a row with a unique key is written in its transaction, so the effect is recorded exactly
-when the handler's work is. `relay` performs it afterwards: at least once, always with the same idempotency key. Whoever
-asks for a key that is recorded already, be it another event, a retry or a replay, gets False, and nothing more happens.
+A request writes a row with a unique key in the handler's transaction, so the effect is recorded exactly when the
+handler's work commits. The relay runs it afterwards: at least once, always with the same idempotency key. A request
+with a key that is already recorded returns False and has no effect, whether it comes from another event, a retry or a
+replay.
 """
 
 import hashlib
@@ -15,46 +16,45 @@ from functools import partial
 from typing import Any
 
 from oncehook.concurrency import calling
-from oncehook.concurrency.calling import Function
-from oncehook.concurrency.calling import name_of as told
+from oncehook.concurrency.calling import Function, name_of
 from oncehook.model.effect import LeasedEffect, StoredEffect
 from oncehook.model.errors import ConfigurationError, OncehookError
 from oncehook.model.retry import Retry
 from oncehook.providers.expressions import is_storable
 
 EFFECT_TIMEOUT = 30.0
-MOST_BYTES = 256 * 1024
-"""The most that an effect's arguments may be, as JSON."""
+MAX_ARGUMENT_BYTES = 256 * 1024
+"""The largest arguments of an effect, as JSON."""
 
-MOST_DEPTH = 32
+MAX_DEPTH = 32
 FUNCTION, TOPIC, HTTP = "function", "topic", "http"
 
 
 class EffectRefused(OncehookError):
-    """An effect was asked for in a way that cannot be recorded; the message says what to change."""
+    """A handler requested an effect that cannot be recorded. The message says what to change."""
 
 
 def idempotency_key(*parts: str) -> str:
-    """A short opaque text that is the same for the same parts, for ever, and another for any others."""
+    """A short opaque string that is always the same for the same parts, and different for others."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:40]
 
 
 def effect_json(row: StoredEffect) -> dict[str, Any]:
-    """An effect as the outside knows it: the same keys wherever one is printed."""
+    """An effect as JSON, with the same keys in every command, page and API response."""
     args = None if row.args is None else json.loads(row.args)
     return {**row.as_json(), "args": args, "idempotency_key": idempotency_key("effect", row.scope, row.key)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effect:
-    """What an effect's function gets as its first argument."""
+    """The first argument of an effect's function."""
 
     id: int
     key: str
-    idempotency_key: str  # give it to whoever is called: a repeated call has the same one
+    idempotency_key: str  # send it with your request: every repeated call has the same key
     target: str
     source: str
-    receipt: int  # of the event that asked first
+    receipt: int  # the receipt of the event that requested the effect first
     attempt: int  # 1 for the first
 
     @classmethod
@@ -72,8 +72,8 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """Who performs effects of a kind: of one name, or of every name where `name` is None."""
+class RegisteredEffect:
+    """The function that runs effects of one kind and name. If `name` is None, it runs every name of the kind."""
 
     kind: str
     name: str | None
@@ -82,71 +82,73 @@ class Target:
     timeout: float
 
     def __post_init__(self) -> None:
-        calling.check(self.function, told(self.function), self.retry, self.timeout)
+        calling.check_function(self.function, name_of(self.function), self.retry, self.timeout)
 
 
-class Effects:
-    """The targets that this process can perform, by kind and name.
+class EffectRegistry:
+    """The effects that this process can run, by kind and name.
 
-    An effect of another name is left for a process that has it. A kind whose names cannot be listed, such as addresses,
-    is one target without a name.
+    Effects with other names are left to processes that have their function. A kind whose names cannot be listed, such
+    as HTTP addresses, is registered once without a name.
     """
 
     def __init__(self) -> None:
-        self._targets: dict[tuple[str, str | None], Target] = {}
+        self._registered: dict[tuple[str, str | None], RegisteredEffect] = {}
 
-    def add(self, target: Target) -> None:
-        known = self._targets.get((target.kind, target.name))
+    def add(self, effect: RegisteredEffect) -> None:
+        known = self._registered.get((effect.kind, effect.name))
         if known is not None:
             raise ConfigurationError(
-                f"two functions are registered for the {target.kind} {target.name!r}: {told(known.function)} and "
-                f"{told(target.function)}; name one of them otherwise"
+                f"two functions are registered for the {effect.kind} {effect.name!r}: {name_of(known.function)} and "
+                f"{name_of(effect.function)}; rename one of them"
             )
-        if target.kind == FUNCTION and not takes_effect(target.function):
+        if effect.kind == FUNCTION and not takes_effect(effect.function):
             raise ConfigurationError(
-                f"{told(target.function)} must take the effect as its first argument: "
-                f"def {target.name}(effect, …), with the key to pass on in effect.idempotency_key"
+                f"{name_of(effect.function)} must take the effect as its first argument: "
+                f"def {effect.name}(effect, …). The idempotency key to send is effect.idempotency_key"
             )
-        if target.kind == TOPIC and not takes_message(target.function):
+        if effect.kind == TOPIC and not takes_message(effect.function):
             raise ConfigurationError(
-                f"{told(target.function)} cannot take the messages of {target.name!r}: "
-                "def f(effect, payload), with these names and no more that must be given"
+                f"{name_of(effect.function)} cannot receive the messages of {effect.name!r}: "
+                "define it as def f(effect, payload), with no other required parameters"
             )
-        self._targets[target.kind, target.name] = target
+        self._registered[effect.kind, effect.name] = effect
 
-    def find(self, kind: str, name: str) -> Target | None:
-        return self._targets.get((kind, name)) or self._targets.get((kind, None))
+    def find(self, kind: str, name: str) -> RegisteredEffect | None:
+        return self._registered.get((kind, name)) or self._registered.get((kind, None))
 
-    def resolve(self, what: Function | str, args: dict[str, Any]) -> tuple[str, str]:
-        """(kind, name) of what a handler names: a registered function, its name, or an address."""
-        if isinstance(what, str):
-            if not what or not is_storable(what):
+    def resolve(self, target: Function | str, args: dict[str, Any]) -> tuple[str, str]:
+        """The kind and name of the target that a handler requests: a registered function, its name, or an address."""
+        if isinstance(target, str):
+            if not target or not is_storable(target):
                 raise EffectRefused(
-                    f"an effect is asked of {what!r}: give a function under @inbox.effect, its name, or an address"
+                    f"{target!r} is not the target of an effect: pass a function with @inbox.effect, its name or a URL"
                 )
-            kind = HTTP if "://" in what else FUNCTION
-            found = self.find(kind, what)
-            if found is None and kind == HTTP:
-                raise EffectRefused(f"an effect cannot go to {what.partition('?')[0]}: no HTTP target is set up here")
-            name = what
+            kind = HTTP if "://" in target else FUNCTION
+            registered = self.find(kind, target)
+            if registered is None and kind == HTTP:
+                raise EffectRefused(
+                    f"an effect cannot be sent to {target.partition('?')[0]}: HTTP effects are not set up here"
+                )
+            name = target
         else:
-            found = next((t for t in self if t.kind == FUNCTION and t.function is what), None)
-            if found is None:
+            registered = next((r for r in self if r.kind == FUNCTION and r.function is target), None)
+            if registered is None:
                 raise EffectRefused(
-                    f"{told(what)} is not registered: put @inbox.effect over it, so that it can be found by its name "
-                    f"after the commit, in any process"
+                    f"{name_of(target)} is not registered: decorate it with @inbox.effect, so that any process can "
+                    f"find it by its name after the commit"
                 )
-            kind, name = FUNCTION, str(found.name)
-        if found is not None and kind == FUNCTION:
-            _check_arguments(found, args)
+            kind, name = FUNCTION, str(registered.name)
+        if registered is not None and kind == FUNCTION:
+            _check_arguments(registered, args)
         return kind, name
 
-    def __iter__(self) -> Iterator[Target]:
-        return iter(self._targets.values())
+    def __iter__(self) -> Iterator[RegisteredEffect]:
+        return iter(self._registered.values())
 
 
 def takes_effect(function: Function) -> bool:
-    """Whether it has a positional parameter."""
+    """Whether the function has a positional parameter."""
     kinds = (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
@@ -156,7 +158,7 @@ def takes_effect(function: Function) -> bool:
 
 
 def takes_message(function: Function) -> bool:
-    """Whether it can be called as a topic's subscriber is."""
+    """Whether the function can be called as the subscriber of a topic."""
     try:
         inspect.signature(function).bind(None, payload=None)
     except TypeError:
@@ -164,49 +166,49 @@ def takes_message(function: Function) -> bool:
     return True
 
 
-def _check_arguments(target: Target, args: dict[str, Any]) -> None:
-    """Refuse at the call what would fail only after the commit, again and again."""
+def _check_arguments(effect: RegisteredEffect, args: dict[str, Any]) -> None:
+    """Raise EffectRefused in the handler for arguments that would fail in every call after the commit."""
     try:
-        inspect.signature(target.function).bind(None, **args)
+        inspect.signature(effect.function).bind(None, **args)
     except TypeError as error:
-        raise EffectRefused(f"{target.name} cannot be called with these arguments: {error}") from None
+        raise EffectRefused(f"{effect.name} cannot be called with these arguments: {error}") from None
 
 
 def encode(args: Any, name: str = "arguments") -> str:
-    """Plain data as JSON, or EffectRefused with where it is not plain."""
+    """Plain data as JSON. Raises EffectRefused with the path of a value that is not plain."""
     _check_plain(args, name, 0)
     try:
         text = json.dumps(args, separators=(",", ":"))
-    except ValueError as error:  # Python writes no number of thousands of digits
+    except ValueError as error:  # Python does not convert a number with thousands of digits
         raise EffectRefused(f"the {name} cannot be written as JSON: {error}") from None
-    if len(text) > MOST_BYTES:
+    if len(text) > MAX_ARGUMENT_BYTES:
         raise EffectRefused(
-            f"the {name} are {len(text):,} bytes of JSON, and {MOST_BYTES:,} is the most: record the data in a table "
-            f"of yours, and give the effect its id"
+            f"the {name} are {len(text):,} bytes of JSON, and the limit is {MAX_ARGUMENT_BYTES:,}: store the data in "
+            f"your own table, and pass its id to the effect"
         )
     return text
 
 
 def _check_plain(value: Any, where: str, depth: int) -> None:
-    refused = partial(_refuse, where)
-    if depth > MOST_DEPTH:
-        raise refused("is nested too deep")
+    not_plain = partial(_not_plain, where)
+    if depth > MAX_DEPTH:
+        raise not_plain("is nested too deeply")
     if isinstance(value, float) and not math.isfinite(value):
-        raise refused(f"is {value}, which JSON cannot hold")
+        raise not_plain(f"is {value}, which JSON cannot hold")
     if type(value) is dict:
         for key, inner in value.items():
             if type(key) is not str:
-                raise refused(f"has a key that is a {type(key).__name__} and not a text")
+                raise not_plain(f"has a key of type {type(key).__name__} instead of str")
             _check_plain(inner, f"{where}.{key}", depth + 1)
     elif type(value) is list:
         for number, inner in enumerate(value):
             _check_plain(inner, f"{where}[{number}]", depth + 1)
     elif value is not None and type(value) not in (str, int, float, bool):
-        raise refused(f"is a {type(value).__name__}")
+        raise not_plain(f"is a {type(value).__name__}")
 
 
-def _refuse(where: str, what: str) -> EffectRefused:
+def _not_plain(where: str, problem: str) -> EffectRefused:
     return EffectRefused(
-        f"{where} {what}: another process may perform the effect, so it is given plain data only "
-        f"(texts, numbers, true and false, None, lists and dicts of them)"
+        f"{where} {problem}: another process may run the effect, so its arguments must be plain data "
+        f"(str, int, float, bool, None, and lists and dicts of them)"
     )

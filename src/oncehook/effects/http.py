@@ -1,4 +1,4 @@
-"""Effects whose target is an HTTP address: one POST each, after the commit."""
+"""Effects whose target is an HTTP address: the relay sends one POST request for each."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,19 +11,20 @@ from oncehook.http_client.outcome import raise_for_status, send_and_record
 from oncehook.model.errors import ConfigurationError, SendRefused
 from oncehook.model.retry import Fail
 
-PLACES = 8
-"""How many effects are posted to one origin at once."""
+SLOTS_PER_ORIGIN = 8
+"""The number of concurrent requests to one origin."""
 
-MOST_TARGETS = 1000
-"""How many origins of effects are remembered before those that are well are forgotten."""
+MAX_ORIGINS = 1000
+"""The number of circuit breakers that are kept before idle ones are removed."""
 
 
-class Posting:
-    """Performs effects whose target is an HTTP address: POSTs their arguments as JSON, with the effect's key.
+class EffectPoster:
+    """Runs effects whose target is an HTTP address: POSTs their arguments as JSON, with the idempotency key.
 
     The address comes from code or data, so it must be public, unless its origin is in the configuration's
-    `effect_targets`. 2xx is done; 410 gives up; Retry-After is honoured; the rest is tried again. An origin has so many
-    calls at once and is paused after failures, together with what is forwarded there.
+    `effect_targets`. A 2xx response completes the effect and 410 ends it as failed; other failures are retried, and
+    Retry-After is honoured. Each origin gets up to SLOTS_PER_ORIGIN concurrent requests and has a circuit breaker,
+    which it shares with forwards to the same origin.
     """
 
     def __init__(
@@ -35,18 +36,19 @@ class Posting:
     ) -> None:
         self.http_client = http_client
         self.clock = clock
-        self.breakers = breakers  # of forwards
-        self._own: dict[str, CircuitBreaker] = {}
+        self.breakers = breakers  # by origin, shared with forwards
+        self._own_breakers: dict[str, CircuitBreaker] = {}
         try:
             self.allowed = {parse_url(url).origin for url in allowed}
         except ValueError as error:
-            raise ConfigurationError(f"effect_targets is not usable: {error}") from None
+            raise ConfigurationError(f"effect_targets has an invalid address: {error}") from None
 
-    async def perform(self, effect: Effect, /, **args: Any) -> None:
+    async def post(self, effect: Effect, /, **args: Any) -> None:
+        """Send the request of one effect. Raises Fail if it must not be retried."""
         try:
             origin = parse_url(effect.target).origin
         except ValueError as error:
-            raise Fail(f"the effect's address is not usable: {error}") from None
+            raise Fail(f"the effect's address is not valid: {error}") from None
         headers = {
             "User-Agent": "oncehook",
             "content-type": "application/json",
@@ -54,7 +56,7 @@ class Posting:
             "Oncehook-Source": effect.source,
             "Oncehook-Attempt": str(effect.attempt),
         }
-        body = encode(args).encode()  # as it was recorded
+        body = encode(args).encode()  # byte for byte as recorded
         trusted, timeout = origin in self.allowed, EFFECT_TIMEOUT / 2
         try:
             async with self._breaker(origin).call() as call:
@@ -65,10 +67,10 @@ class Posting:
         raise_for_status(origin, response.status, wait)
 
     def _breaker(self, origin: str) -> CircuitBreaker:
-        """Addresses may come from data, so there is no end to them: those with nothing to remember are forgotten."""
-        breaker = self.breakers.get(origin) or self._own.get(origin)
+        """The circuit breaker of an origin. Addresses may come from data, so idle circuit breakers are removed."""
+        breaker = self.breakers.get(origin) or self._own_breakers.get(origin)
         if breaker is None:
-            if len(self._own) >= MOST_TARGETS:
-                self._own = {name: one for name, one in self._own.items() if not one.is_idle}
-            breaker = self._own[origin] = CircuitBreaker(origin, PLACES, self.clock)
+            if len(self._own_breakers) >= MAX_ORIGINS:
+                self._own_breakers = {name: own for name, own in self._own_breakers.items() if not own.is_idle}
+            breaker = self._own_breakers[origin] = CircuitBreaker(origin, SLOTS_PER_ORIGIN, self.clock)
         return breaker

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncehook.concurrency import calling
-from oncehook.concurrency.calling import Threads, said
+from oncehook.concurrency.calling import Threads, error_summary
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.retry import Fail, Postpone, RetryLater
 
@@ -29,7 +29,7 @@ class Fetcher:
     timeout: float
 
     def __post_init__(self) -> None:
-        calling.check(self.fetch, calling.name_of(self.fetch), timeout=self.timeout)
+        calling.check_function(self.fetch, calling.name_of(self.fetch), timeout=self.timeout)
 
 
 class CanonicalFetchers:
@@ -66,7 +66,7 @@ class CanonicalFetchers:
         except TimeoutError:
             raise RetryLater(f"the provider did not respond within {fetcher.timeout:g} s") from None
         except Exception as error:
-            raise RetryLater(f"the canonical object could not be fetched: {said(error)}") from error
+            raise RetryLater(f"the canonical object could not be fetched: {error_summary(error)}") from error
 
     def _thread_pool(self) -> Threads:
         loop = asyncio.get_running_loop()

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from oncehook.concurrency.calling import Function, in_its_way
-from oncehook.effects.effect import TOPIC, EffectRefused, Effects, encode
+from oncehook.concurrency.calling import Function, await_or_block
+from oncehook.effects.effect import TOPIC, EffectRefused, EffectRegistry, encode
 from oncehook.handlers.canonical import CanonicalFetchers
 from oncehook.handlers.order import Advance, OrderKey, make_order_key
 from oncehook.model.errors import OncehookError
@@ -131,7 +131,7 @@ class Outbox:
         self,
         begin: Callable[[], Transaction],
         store: EffectStore,
-        effects: Effects,
+        effects: EffectRegistry,
         canonical: CanonicalFetchers,
         committed: Callable[["Outbox"], None],
     ) -> None:
@@ -378,7 +378,7 @@ class Outbox:
         In an event loop, where it must not block, it returns an awaitable instead. That happens if a plain function
         returns the coroutine of an `async def` that it wraps.
         """
-        result: T = in_its_way(call, self.loop)
+        result: T = await_or_block(call, self.loop)
         return result
 
     def _check_open(self) -> None:

@@ -160,8 +160,8 @@ def _layers(function: Function) -> Iterator[Function]:
             function = function.func
         elif hasattr(function, "__wrapped__"):
             function = function.__wrapped__
-        elif calling.bare(function) is not function:
-            function = calling.bare(function)
+        elif calling.wrapped_function(function) is not function:
+            function = calling.wrapped_function(function)
         else:
             return
 
@@ -202,7 +202,7 @@ def _read_parameter(parameter: inspect.Parameter, namespace: dict[str, Any], han
     try:
         return Parameter(parameter.name, marker.steps, expected, inspect_type(expected), default)
     except Exception as error:  # the model's own annotations may raise anything
-        detail = calling.said(error)
+        detail = calling.error_summary(error)
         raise ConfigurationError(
             f"{where} is a {type_name(expected)}, and no payload can be decoded to that type: {detail}"
         ) from None

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Concatenate, TypeVar, overload
 
 from oncehook.concurrency.calling import name_of
-from oncehook.effects.effect import EFFECT_TIMEOUT, FUNCTION, TOPIC, Effect, Effects, Target
+from oncehook.effects.effect import EFFECT_TIMEOUT, FUNCTION, TOPIC, Effect, EffectRegistry, RegisteredEffect
 from oncehook.handlers.canonical import FETCH_TIMEOUT, CanonicalFetchers, Fetcher
 from oncehook.handlers.event import Event, SyncEvent
 from oncehook.handlers.registry import DEFAULT_TIMEOUT, Handler, Handlers
@@ -25,7 +25,7 @@ F = TypeVar("F", bound=Callable[..., object])
 class Registration:
     """The decorators that `Inbox` inherits."""
 
-    def __init__(self, handlers: Handlers, effects: Effects, canonicals: CanonicalFetchers) -> None:
+    def __init__(self, handlers: Handlers, effects: EffectRegistry, canonicals: CanonicalFetchers) -> None:
         self._handlers = handlers
         self._effects = effects
         self._canonicals = canonicals
@@ -160,7 +160,7 @@ class Registration:
 
     def _add_effect(self, kind: str, name: str, function: Any, retry: Retry | None, timeout: Duration | None) -> None:
         policy = Retry() if retry is None else retry
-        self._effects.add(Target(kind, name, function, policy, seconds(timeout, EFFECT_TIMEOUT)))
+        self._effects.add(RegisteredEffect(kind, name, function, policy, seconds(timeout, EFFECT_TIMEOUT)))
 
     @overload
     def canonical(self, source: str, fetch: F, *, timeout: Duration | None = None) -> F: ...

@@ -45,11 +45,11 @@ class Handler:
     def __post_init__(self) -> None:
         name = calling.name_of(self.function) if self.forwards_to is None else f"forward to {self.forwards_to}"
         object.__setattr__(self, "name", name)
-        calling.check(self.function, name, self.retry, self.timeout)
+        calling.check_function(self.function, name, self.retry, self.timeout)
         payloads = find_payloads(self.function, name)
         object.__setattr__(self, "payloads", payloads)
-        arguments = calling.positional(self.function, name, payloads.names if payloads else ())
-        object.__setattr__(self, "is_async", calling.is_meant_async(self.function))
+        arguments = calling.count_positional(self.function, name, payloads.names if payloads else ())
+        object.__setattr__(self, "is_async", calling.is_declared_async(self.function))
         object.__setattr__(self, "event_class", Event if self.is_async else SyncEvent)
         object.__setattr__(self, "takes_tx", arguments > 1)
         if not 1 <= arguments <= 2:

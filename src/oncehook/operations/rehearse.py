@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from oncehook.concurrency.calling import Threads, said
-from oncehook.effects.effect import Effects
+from oncehook.concurrency.calling import Threads, error_summary
+from oncehook.effects.effect import EffectRegistry
 from oncehook.handlers.canonical import CanonicalFetchers
 from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.outbox import ONCE, Outbox
@@ -75,7 +75,7 @@ async def rehearse(
     handlers: Handlers,
     receipt: Receipt,
     transaction: Callable[[], Any] | None = None,
-    effects: Effects | None = None,
+    effects: EffectRegistry | None = None,
     canonical: CanonicalFetchers | None = None,
 ) -> Rehearsal:
     """Run the receipt's handler and roll back. A handler that fails is no error here: that is what it is for.
@@ -93,7 +93,7 @@ async def rehearse(
         outbox = Outbox(
             lambda: recording,
             store.effects,
-            effects or Effects(),
+            effects or EffectRegistry(),
             canonical or CanonicalFetchers(),
             lambda outbox: None,  # nothing is ever committed here
         )
@@ -102,7 +102,7 @@ async def rehearse(
             await _handle(handlers, handler, event, outbox, rehearsal)
             await recording.flush()
         except Exception as error:  # whatever the user's code raises is the result
-            rehearsal.error = said(error)
+            rehearsal.error = error_summary(error)
             watch.failed(rehearsal.error)
         finally:
             await asyncio.shield(outbox.rollback())
@@ -270,7 +270,7 @@ class Recorder:
             yield statement
         except Exception as error:
             if statement is not None:
-                statement.error = said(error)
+                statement.error = error_summary(error)
             raise
 
 

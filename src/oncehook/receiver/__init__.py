@@ -1,1 +1,1 @@
-"""HTTP in: check, verify, read, claim, acknowledge."""
+"""Receives deliveries over HTTP: checks, verifies, reads, claims and acknowledges them."""

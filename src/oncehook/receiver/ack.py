@@ -1,7 +1,7 @@
-"""Outcome → HTTP answer. The table of what a sender is told, and nothing but it.
+"""The HTTP responses of the receiver: status, JSON body and headers for each outcome of a delivery.
 
-202  first delivery, committed           {"status":"accepted","event_id":…,"receipt":…}
-200  was here before                      {"status":"duplicate",…}
+202  first delivery, committed            {"status":"accepted","event_id":…,"receipt":…}
+200  duplicate                            {"status":"duplicate",…}
 200  not in the allow-list, recorded      {"status":"ignored",…}
 4xx/5xx                                   {"error":{"code":…,"message":…}}
 """
@@ -25,77 +25,82 @@ _encode = msgspec.json.Encoder().encode
 ERRORS: dict[str, tuple[int, str]] = {
     "bad_signature": (401, "The request is not signed with a secret of this source."),
     "stale_timestamp": (401, "The signed timestamp is too far from now."),
-    "malformed": (400, "The request is not what it claims to be."),
+    "malformed": (400, "The request is not valid for this source."),
     "unknown_source": (404, "There is no source at this address."),
-    "too_large": (413, "The body is larger than this source takes."),
-    "head_too_large": (431, "The request line and headers are larger than is taken here."),
+    "too_large": (413, "The body is larger than this source accepts."),
+    "head_too_large": (431, "The request line and headers are too large."),
     "timeout": (408, "The body did not arrive in time."),
-    "unsupported_media_type": (415, "This content type or encoding is not taken here."),
-    "method_not_allowed": (405, "Deliver with POST."),
-    "foreign_origin": (403, "A web page sent this, and the source verifies nothing."),
-    "handler_failed": (500, "The handler failed. Deliver again."),
-    "unavailable": (503, "The event cannot be recorded now. Try again."),
+    "unsupported_media_type": (415, "This content type or encoding is not accepted."),
+    "method_not_allowed": (405, "Use POST to deliver an event."),
+    "foreign_origin": (403, "A web page sent this request, and the source does not verify signatures."),
+    "handler_failed": (500, "The handler failed. Deliver the event again."),
+    "unavailable": (503, "The event cannot be recorded now. Deliver it again later."),
 }
 
 
-def refused(code: str, *headers: Header, message: str | None = None) -> Response:
-    """The answer to a delivery that is not taken. The body never says which part of a signature was wrong."""
-    status, usual = ERRORS[code]
-    return status, _encode({"error": {"code": code, "message": message or usual}}), (JSON, *headers)
+def rejected_response(code: str, *headers: Header, message: str | None = None) -> Response:
+    """The response to a rejected delivery. The body never says which part of a signature was wrong."""
+    status, default_message = ERRORS[code]
+    return status, _encode({"error": {"code": code, "message": message or default_message}}), (JSON, *headers)
 
 
-def unavailable(retry_after: int, message: str | None = None) -> Response:
-    return refused("unavailable", (b"retry-after", str(retry_after).encode()), message=message)
+def unavailable_response(retry_after: int, message: str | None = None) -> Response:
+    """The response that asks the sender to deliver again in `retry_after` seconds."""
+    return rejected_response("unavailable", (b"retry-after", str(retry_after).encode()), message=message)
 
 
-def accepted(claims: Sequence[Claim], claimed: Sequence[Claimed], answer: AckOverride, *, batch: bool) -> Response:
-    """The answer to a delivery whose events are all committed."""
+def accepted_response(
+    claims: Sequence[Claim], claimed: Sequence[Claimed], answer: AckOverride, *, batch: bool
+) -> Response:
+    """The response to a delivery whose events are all committed."""
     if answer.body is not None:
         return answer.status or 200, answer.body.encode(), (TEXT,)
-    status, body = _many(claims, claimed) if batch else _one(claims[0], claimed[0])
+    status, body = _batch_body(claims, claimed) if batch else _event_body(claims[0], claimed[0])
     return answer.status or status, body, (JSON,)
 
 
-def inline_failed() -> Response:
-    """An inline handler failed: the sender is asked to deliver again, which is the next attempt."""
-    return refused("handler_failed")
+def inline_failed_response() -> Response:
+    """The response after an inline handler failed. The sender delivers again, which is the next attempt."""
+    return rejected_response("handler_failed")
 
 
-def inline_processed(
-    claims: Sequence[Claim], claimed: Sequence[Claimed], words: Sequence[str], answer: AckOverride, *, batch: bool
+def inline_processed_response(
+    claims: Sequence[Claim], claimed: Sequence[Claimed], outcomes: Sequence[str], answer: AckOverride, *, batch: bool
 ) -> Response:
-    """The answer to an inline delivery that is done with: processed, here before, ignored, or a dead letter."""
+    """The response to an inline delivery whose events are all finished.
+
+    Each of `outcomes` is `processed`, `duplicate`, `ignored` or `failed` (a dead letter).
+    """
     if answer.body is not None:
         return answer.status or 200, answer.body.encode(), (TEXT,)
     if batch:
-        return (
-            answer.status or 200,
-            _encode({"status": "processed", **{word: words.count(word) for word in sorted(set(words))}}),
-            (JSON,),
-        )
-    body = {"status": words[0], "event_id": claims[0].event_id, "receipt": claimed[0].receipt}
+        counts = {outcome: outcomes.count(outcome) for outcome in sorted(set(outcomes))}
+        return answer.status or 200, _encode({"status": "processed", **counts}), (JSON,)
+    body = {"status": outcomes[0], "event_id": claims[0].event_id, "receipt": claimed[0].receipt}
     return answer.status or 200, _encode(body), (JSON,)
 
 
-def _one(claim: Claim, claimed: Claimed) -> tuple[int, bytes]:
+def _event_body(claim: Claim, claimed: Claimed) -> tuple[int, bytes]:
+    """The status and body for a delivery with one event."""
     if not claimed.fresh:
-        status, word = 200, "duplicate"
+        status, outcome = 200, "duplicate"
     elif claim.status is State.IGNORED:
-        status, word = 200, "ignored"
+        status, outcome = 200, "ignored"
     else:
-        status, word = 202, "accepted"
-    return status, _encode({"status": word, "event_id": claim.event_id, "receipt": claimed.receipt})
+        status, outcome = 202, "accepted"
+    return status, _encode({"status": outcome, "event_id": claim.event_id, "receipt": claimed.receipt})
 
 
-def _many(claims: Sequence[Claim], claimed: Sequence[Claimed]) -> tuple[int, bytes]:
+def _batch_body(claims: Sequence[Claim], claimed: Sequence[Claimed]) -> tuple[int, bytes]:
+    """The status and body for a delivery with many events: one count per outcome."""
     counts = {"accepted": 0, "duplicate": 0, "ignored": 0, "failed": 0}
-    for claim, outcome in zip(claims, claimed, strict=True):
-        counts[_word(claim, outcome)] += 1
+    for claim, result in zip(claims, claimed, strict=True):
+        counts[_outcome(claim, result)] += 1
     fresh = counts["accepted"] + counts["failed"]
     return 202 if fresh else 200, _encode({"status": "accepted", **counts})
 
 
-def _word(claim: Claim, claimed: Claimed) -> str:
+def _outcome(claim: Claim, claimed: Claimed) -> str:
     if not claimed.fresh:
         return "duplicate"
     return {State.IGNORED: "ignored", State.FAILED: "failed"}.get(claim.status, "accepted")

@@ -1,18 +1,18 @@
-"""The receiver as an ASGI app: one request in, the road, one answer out."""
+"""The receiver as an ASGI app: reads one request, runs the receiver's steps, sends one response."""
 
 import asyncio
 
 from oncehook.model.delivery import Delivery
 from oncehook.providers.source import Source
 from oncehook.receiver.request import (
-    ClientLeft,
-    Reads,
+    BodyReadLimits,
+    ClientDisconnected,
     Receive,
-    Refused,
+    RequestRejected,
     Scope,
     Send,
     check_head,
-    read_capped,
+    read_body,
     respond,
 )
 from oncehook.receiver.steps import Receiver
@@ -21,35 +21,35 @@ from oncehook.receiver.steps import Receiver
 class AsgiReceiver:
     """Answers ASGI requests to the address of a source."""
 
-    def __init__(self, receiver: Receiver, reads: Reads) -> None:
+    def __init__(self, receiver: Receiver, limits: BodyReadLimits) -> None:
         self.receiver = receiver
-        self.reads = reads
+        self.limits = limits
 
     def start(self) -> None:
-        """Receive in the loop that runs now. It is kept: asking for it is a system call in Python 3.11."""
+        """Receive in the running event loop. The loop is stored: looking it up is a system call in Python 3.11."""
         self.receiver.claimer.loop = loop = asyncio.get_running_loop()
-        self.reads.start(loop)
+        self.limits.start(loop)
 
     async def __call__(self, name: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request to the address of source `name`: exactly one answer, or none if the client left."""
+        """Answer one request to the address of source `name`: once, or not at all if the client disconnects."""
 
         async def complete(source: Source, delivery: Delivery) -> None:
             if source.proxies is not None:
                 delivery.address = source.proxies.address(scope, delivery)
-            delivery.body = await read_capped(receive, source.max_body, self.reads)
+            delivery.body = await read_body(receive, source.max_body, self.limits)
 
         try:
             check_head(scope)
-            response = await self.receiver.receive(name, delivery_of(scope), complete)
-        except Refused as error:
-            response = self.receiver.refusals.answer(name, error)
-        except ClientLeft:
+            response = await self.receiver.receive(name, make_delivery(scope), complete)
+        except RequestRejected as error:
+            response = self.receiver.errors.respond(name, error)
+        except ClientDisconnected:
             return
         await respond(send, response)
 
 
-def delivery_of(scope: Scope) -> Delivery:
-    """The head of a request. Its body follows."""
+def make_delivery(scope: Scope) -> Delivery:
+    """A delivery with the head of a request. Its body is read later."""
     return Delivery(
         b"",
         scope["headers"],

@@ -1,7 +1,8 @@
 """Group commit: claims that arrive while a commit is under way share the next statement and its fsync.
 
-An idle door adds no delay: the first claim starts its commit at once. Results go to exactly the waiters whose claims
-they are. A waiter that is cancelled loses only its answer: its claim goes on, and its neighbours are not touched.
+An idle receiver adds no delay: the first claim starts its commit immediately. Each waiter gets the results for the
+claims that it submitted. A cancelled waiter loses only its result: its claim is still committed, and other claims
+are not affected.
 """
 
 import asyncio
@@ -14,29 +15,30 @@ from oncehook.model.claim import Claim, Claimed
 from oncehook.model.errors import IntakeFull, KeyTaken, RowRefused, StoreUnavailable, Unavailable
 from oncehook.store.protocols import ClaimStore
 
-MOST_IN_A_BATCH = 500
-MOST_BYTES_IN_A_BATCH = 8 * 2**20
+MAX_BATCH_EVENTS = 500
+MAX_BATCH_BYTES = 8 * 2**20
 Observe = Callable[[Sequence[tuple[Claim, Claimed]]], None]
 
 
-class DirectWaiter:
-    """What a coroutine awaits that runs without a task: whoever runs it is called in the moment of the commit.
+class ImmediateFuture:
+    """A future that calls its callback immediately when it gets its result.
 
-    A future would call it in the next round of the event loop, which costs each event a few microseconds.
+    Coroutines that run without a task await it. An asyncio future would call back in the next iteration of the event
+    loop, which costs each event a few microseconds.
     """
 
-    __slots__ = ("_call", "_error", "_result")
+    __slots__ = ("_callback", "_error", "_result")
 
     def __init__(self) -> None:
         self._result: list[Claimed] | None = None
         self._error: Unavailable | None = None
-        self._call: Callable[[DirectWaiter], None] | None = None
+        self._callback: Callable[[ImmediateFuture], None] | None = None
 
     def done(self) -> bool:
         return self._result is not None or self._error is not None
 
-    def add_done_callback(self, call: "Callable[[DirectWaiter], None]") -> None:
-        self._call = call
+    def add_done_callback(self, callback: "Callable[[ImmediateFuture], None]") -> None:
+        self._callback = callback
 
     def set_result(self, result: list[Claimed]) -> None:
         self._result = result
@@ -47,10 +49,10 @@ class DirectWaiter:
         self._resume()
 
     def _resume(self) -> None:
-        if self._call is not None:
-            self._call(self)
+        if self._callback is not None:
+            self._callback(self)
 
-    def __await__(self) -> "Generator[DirectWaiter, None, list[Claimed]]":
+    def __await__(self) -> "Generator[ImmediateFuture, None, list[Claimed]]":
         yield self
         if self._error is not None:
             raise self._error
@@ -58,22 +60,22 @@ class DirectWaiter:
         return self._result
 
 
-class Group:
-    """The events of one delivery, which are claimed in one transaction, and who waits for them."""
+class ClaimGroup:
+    """The claims of one delivery, which are committed in one transaction, and the future that gets their results."""
 
-    __slots__ = ("asked", "bytes", "claims", "waiter")
+    __slots__ = ("bytes", "claims", "submitted_at", "waiter")
 
     def __init__(
-        self, claims: Sequence[Claim], waiter: "asyncio.Future[list[Claimed]] | DirectWaiter", asked: float
+        self, claims: Sequence[Claim], waiter: "asyncio.Future[list[Claimed]] | ImmediateFuture", submitted_at: float
     ) -> None:
         self.claims = claims
         self.waiter = waiter
-        self.asked = asked
+        self.submitted_at = submitted_at
         self.bytes = len(claims[0].body) if len(claims) == 1 else sum(len(claim.body) for claim in claims)
 
 
 class Claimer:
-    """Takes claims and answers each when its commit is durable."""
+    """Commits claims in batches. Each caller gets its results when the commit is durable."""
 
     def __init__(
         self,
@@ -91,25 +93,27 @@ class Claimer:
         self.limit_bytes = limit_bytes
         self.timeout = timeout
         self.clock = clock
-        self.loop: asyncio.AbstractEventLoop | None = None  # known: asking for it is a system call in Python 3.11
-        self._waiting: deque[Group] = deque()
+        self.loop: asyncio.AbstractEventLoop | None = None  # stored: looking it up is a system call in Python 3.11
+        self._waiting: deque[ClaimGroup] = deque()
         self._events = 0
         self._bytes = 0
         self._flushing = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def claim(self, claims: Sequence[Claim]) -> list[Claimed]:
-        """What became of each claim, once that is durable.
+        """Commit claims and return the result of each, once the commit is durable.
 
-        Raises Unavailable if it cannot be recorded now, and IntakeFull at once if too many wait.
+        Raises Unavailable if they cannot be recorded now, and IntakeFull immediately if too many claims wait.
         """
         if not claims:
             return []
         loop = self.loop or asyncio.get_running_loop()
         runs_in_task = asyncio.current_task(loop) is not None  # a task awaits futures only
-        waiter: asyncio.Future[list[Claimed]] | DirectWaiter = loop.create_future() if runs_in_task else DirectWaiter()
-        group = Group(claims, waiter, self.clock.monotonic())
-        # A group larger than the whole intake is let in when nothing else waits, or it could never be.
+        waiter: asyncio.Future[list[Claimed]] | ImmediateFuture = (
+            loop.create_future() if runs_in_task else ImmediateFuture()
+        )
+        group = ClaimGroup(claims, waiter, self.clock.monotonic())
+        # A group that is larger than the whole intake is accepted only when no other claim waits.
         full = self._events + len(claims) > self.limit or self._bytes + group.bytes > self.limit_bytes
         if full and self._events:
             raise IntakeFull("the intake is full", retry_after=2)
@@ -124,68 +128,69 @@ class Claimer:
         return await waiter
 
     async def drain(self) -> None:
-        """Wait until nothing is waiting or under way."""
+        """Wait until every claim is committed or has failed."""
         while self._tasks:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _flush(self) -> None:
-        """Commit batches until none waits. Nothing is awaited between that and giving up the place."""
+        """Commit batches until no claim waits. No `await` may follow the last check: a claim would wait unnoticed."""
         try:
             while self._waiting:
-                await self._flush_batch(self._take())
+                await self._flush_batch(self._next_batch())
         finally:
             self._flushing -= 1
 
-    async def _flush_batch(self, groups: list[Group]) -> None:
+    async def _flush_batch(self, groups: list[ClaimGroup]) -> None:
         try:
             await self._commit(groups)
         finally:
             for group in groups:
                 self._events -= len(group.claims)
                 self._bytes -= group.bytes
-                if not group.waiter.done():  # only if this task itself is being cancelled
+                if not group.waiter.done():  # this task is being cancelled
                     group.waiter.set_exception(StoreUnavailable("the inbox is stopping"))
 
-    def _take(self) -> list[Group]:
-        """The next batch: whole groups, at least one."""
+    def _next_batch(self) -> list[ClaimGroup]:
+        """Remove the next batch from the queue: at least one group, and only whole groups."""
         groups = [self._waiting.popleft()]
         events, size = len(groups[0].claims), groups[0].bytes
         while self._waiting:
             events += len(self._waiting[0].claims)
             size += self._waiting[0].bytes
-            if events > MOST_IN_A_BATCH or size > MOST_BYTES_IN_A_BATCH:
+            if events > MAX_BATCH_EVENTS or size > MAX_BATCH_BYTES:
                 break
             groups.append(self._waiting.popleft())
         return groups
 
-    async def _commit(self, groups: list[Group]) -> None:
-        late = self.clock.monotonic() - self.timeout
-        if groups[0].asked < late:  # the oldest is first
+    async def _commit(self, groups: list[ClaimGroup]) -> None:
+        """Commit the groups that have not timed out, and fail the others."""
+        earliest = self.clock.monotonic() - self.timeout
+        if groups[0].submitted_at < earliest:  # the oldest is first
             for group in groups:
-                if group.asked < late and not group.waiter.done():
+                if group.submitted_at < earliest and not group.waiter.done():
                     group.waiter.set_exception(StoreUnavailable("the event waited too long for its commit"))
-            groups = [group for group in groups if group.asked >= late]
+            groups = [group for group in groups if group.submitted_at >= earliest]
         if groups:
-            await self._commit_together(groups)
+            await self._commit_batch(groups)
 
-    async def _commit_together(self, groups: list[Group]) -> None:
-        """One statement for all. If the database refuses a row, the halves go apart until it fails alone."""
+    async def _commit_batch(self, groups: list[ClaimGroup]) -> None:
+        """Commit all groups with one statement. If the database rejects a row, halve the batch to isolate its group."""
         claims = [claim for group in groups for claim in group.claims]
         try:
-            results = await self._claim_each(claims)
+            results = await self._insert_unique(claims)
         except RowRefused as error:
             if len(groups) == 1 and isinstance(error, KeyTaken):
-                await self._commit_singly(groups[0])
+                await self._commit_one_by_one(groups[0])
                 return
             if len(groups) == 1:
                 _fail(groups, error)
                 return
             half = len(groups) // 2
-            await self._commit_together(groups[:half])
-            await self._commit_together(groups[half:])
+            await self._commit_batch(groups[:half])
+            await self._commit_batch(groups[half:])
         except Unavailable as error:
             _fail(groups, error)
-        except Exception as error:  # a bug of ours must not leave a sender without an answer
+        except Exception as error:  # a bug in Oncehook: every sender still gets a response
             _fail(groups, StoreUnavailable(f"the store failed: {error!r}"))
         else:
             start = 0
@@ -194,11 +199,11 @@ class Claimer:
                 if not group.waiter.done():
                     group.waiter.set_result(results[start:end])
                 start = end
-            with suppress(Exception):  # a full log disk is not the sender's trouble
+            with suppress(Exception):  # a failing log must not fail the delivery
                 self.observe(list(zip(claims, results, strict=True)))
 
-    async def _commit_singly(self, group: Group) -> None:
-        """Where an event's other keys are taken, the receipt that has them answers for it."""
+    async def _commit_one_by_one(self, group: ClaimGroup) -> None:
+        """Commit each claim by itself. If another receipt has one of its unique keys, the claim is its duplicate."""
         try:
             results = [await self.store.insert_or_find(claim) for claim in group.claims]
         except Unavailable as error:
@@ -209,24 +214,24 @@ class Claimer:
         with suppress(Exception):  # as above
             self.observe(list(zip(group.claims, results, strict=True)))
 
-    async def _claim_each(self, claims: list[Claim]) -> list[Claimed]:
-        """What became of each, where of those with the same id the first is offered for all.
+    async def _insert_unique(self, claims: list[Claim]) -> list[Claimed]:
+        """Insert the first claim of each event id, and return a result for every claim.
 
-        They are offered in order of arrival: receipts are numbered in it, and serial keys go by it.
+        Claims are inserted in order of arrival: receipt numbers and serial keys follow it.
         """
         keys = [(claim.source, claim.event_id) for claim in claims]
         first = dict(zip(reversed(keys), reversed(claims), strict=True))
-        if len(first) == len(claims):  # nearly always: nobody races with a twin
+        if len(first) == len(claims):  # almost always: no event id occurs twice
             return await self.store.insert(claims)
-        offered = list(dict.fromkeys(keys))
-        outcomes = dict(zip(offered, await self.store.insert([first[key] for key in offered]), strict=True))
+        unique = list(dict.fromkeys(keys))
+        outcomes = dict(zip(unique, await self.store.insert([first[key] for key in unique]), strict=True))
         return [_result(claim, first[key], outcomes[key]) for key, claim in zip(keys, claims, strict=True)]
 
 
 def _result(claim: Claim, first: Claim, outcome: Claimed) -> Claimed:
     if claim is first:
         return outcome
-    # It raced with its own twin in this very batch, and the twin was first.
+    # The same event id is earlier in this batch, so this claim is a duplicate of it.
     return Claimed(
         outcome.receipt,
         False,
@@ -236,7 +241,7 @@ def _result(claim: Claim, first: Claim, outcome: Claimed) -> Claimed:
     )
 
 
-def _fail(groups: Sequence[Group], error: Unavailable) -> None:
+def _fail(groups: Sequence[ClaimGroup], error: Unavailable) -> None:
     for group in groups:
         if not group.waiter.done():
             group.waiter.set_exception(error)

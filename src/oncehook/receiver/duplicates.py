@@ -1,4 +1,4 @@
-"""Duplicates are appended aside, in the background: one never writes on its receipt, and never slows the door."""
+"""Records duplicates in the background. A duplicate never updates its receipt and never delays the receiver."""
 
 import asyncio
 from collections import deque
@@ -9,14 +9,14 @@ from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.protocols import ClaimStore
 
-MOST_WAITING = 10_000
+MAX_WAITING = 10_000
 BATCH = 500
 PAUSE = 0.2
-"""Seconds over which duplicates are gathered into one write."""
+"""Seconds during which duplicates are collected for one write."""
 
 
 class DuplicateLog:
-    """Notes duplicates soon, in batches. When too many wait, the newest are counted instead of noted."""
+    """Writes duplicates in batches. If more than MAX_WAITING wait, it drops the newest and logs how many."""
 
     def __init__(self, store: ClaimStore) -> None:
         self.store = store
@@ -26,8 +26,8 @@ class DuplicateLog:
         self._writing: asyncio.Task[None] | None = None
 
     def note(self, claim: Claim, outcome: Claimed) -> None:
-        """Remember one for the next write. Never waits, never raises."""
-        if len(self._waiting) >= MOST_WAITING:
+        """Queue a duplicate for the next write. Never waits, never raises."""
+        if len(self._waiting) >= MAX_WAITING:
             self.dropped += 1
             return
         self._waiting.append(Duplicate(outcome.receipt, claim.delivery_id, claim.fingerprint, outcome.same_body))
@@ -35,7 +35,7 @@ class DuplicateLog:
             self._timer = asyncio.get_running_loop().call_later(PAUSE, self._start)
 
     async def drain(self) -> None:
-        """Write what still waits, and wait for what is under way."""
+        """Write all waiting duplicates, and wait for the write that is running."""
         while self._waiting or self._writing is not None:
             await asyncio.wait([self._writing or self._start()])
 
@@ -65,7 +65,7 @@ class DuplicateLog:
         try:
             await self.store.note_duplicates(batch)
         except Exception as error:
-            # Who was acked is recorded; that it came again is not worth holding up whoever waits for a dead database.
+            # The receipts are recorded. Retrying here would only delay a shutdown while the database is down.
             detail = error.detail if isinstance(error, Unavailable) else f"the store failed: {type(error).__name__}"
             signals.emit("duplicate_records_lost", count=len(batch) + len(self._waiting), detail=detail)
             self._waiting.clear()

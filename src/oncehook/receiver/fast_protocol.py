@@ -1,6 +1,6 @@
-"""Complete deliveries without ASGI: no task and no ASGI messages. `LimitedProtocol` is the plain variant of it.
+"""The fast path of `oncehook serve`: complete deliveries skip ASGI, with no task and no ASGI messages.
 
-`fast_paths = false` turns this off.
+`LimitedProtocol` is the plain path. `fast_paths = false` turns this one off.
 """
 
 from collections.abc import Coroutine
@@ -10,7 +10,7 @@ from typing import Any
 from oncehook.model.delivery import LARGE, Delivery
 from oncehook.observability import signals
 from oncehook.receiver.ack import Response
-from oncehook.receiver.limited_protocol import Exchange, LimitedProtocol
+from oncehook.receiver.limited_protocol import DirectCycle, LimitedProtocol
 from oncehook.receiver.request import PREFIX
 
 RECEIVER = PREFIX.encode()
@@ -19,8 +19,8 @@ RECEIVER = PREFIX.encode()
 class FastProtocol(LimitedProtocol):
     """One connection of `oncehook serve`.
 
-    A delivery that arrived in one piece, for a source that needs nothing but to verify, read and claim it, goes to the
-    receiver directly, and its answer is written in one piece after the commit. Every other request goes through ASGI.
+    A delivery goes directly to the receiver if it arrived in one piece and its source only verifies, reads and claims.
+    Its response is written in one piece after the commit. Every other request goes through ASGI.
     """
 
     is_direct = False  # the request may go to the receiver directly
@@ -32,7 +32,7 @@ class FastProtocol(LimitedProtocol):
             super().begin_request()
 
     def end_of_data(self) -> None:
-        if self.is_direct:  # the rest is still to come, and has a deadline, a cap and a client that may leave
+        if self.is_direct:  # the body is incomplete: ASGI has the deadline, the size limit and disconnects
             self._use_asgi()
         super().end_of_data()
 
@@ -61,7 +61,7 @@ class FastProtocol(LimitedProtocol):
             super().begin_request()
 
     def _receive(self, body: bytes) -> bool:
-        """Receive a complete delivery. False if anything but its commit has to be awaited for its source."""
+        """Receive a complete delivery. Returns False if its source has to await more than the commit."""
         assert self.receiver is not None
         address, _, query = self.url.partition(b"?")
         path = address.decode("latin-1")
@@ -73,19 +73,22 @@ class FastProtocol(LimitedProtocol):
         if b"host" not in delivery.headers or delivery.repeated:
             return False  # the service checks such heads
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        self.cycle = exchange = Exchange(keep_alive, self.disconnection)  # type: ignore[assignment]
-        self._step(self.receiver.receive(name, delivery), exchange)
+        self.cycle = cycle = DirectCycle(keep_alive, self.disconnection)  # type: ignore[assignment]
+        self._step(self.receiver.receive(name, delivery), cycle)
         return True
 
-    def _step(self, receiving: Coroutine[Any, Any, Response], exchange: Exchange, _: object = None) -> None:
-        """Run the receiver's steps up to the commit, or to the answer. Raises nothing: others share the commit."""
+    def _step(self, receiving: Coroutine[Any, Any, Response], cycle: DirectCycle, _: object = None) -> None:
+        """Run the receiver until it waits for the commit or returns a response.
+
+        Raises nothing: other deliveries share the commit.
+        """
         try:
             try:
                 waiter = receiving.send(None)
             except StopIteration as finished:
-                self.answer(exchange, finished.value)
+                self.answer(cycle, finished.value)
             else:
-                waiter.add_done_callback(partial(self._step, receiving, exchange))
-        except Exception as error:  # a bug: the connection must not wait for an answer that never comes
+                waiter.add_done_callback(partial(self._step, receiving, cycle))
+        except Exception as error:  # a bug: the client must not wait for a response that never comes
             signals.log_background_failure("receiver", error)
             self.transport.close()

@@ -1,4 +1,4 @@
-"""A provider's handshake at the receiver: found by the definition, answered, and never stored."""
+"""Provider handshakes: the receiver recognises and answers them, and never stores them."""
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
@@ -7,26 +7,26 @@ from oncehook.providers.definition import Handshake
 from oncehook.providers.handshake import IN_HANDSHAKE, answer
 from oncehook.providers.source import Source
 from oncehook.receiver.ack import Response
-from oncehook.receiver.request import CLOSE, turned_away
+from oncehook.receiver.request import CLOSE, RequestRejected
 
 
 def find_unsigned(source: Source, delivery: Delivery) -> Handshake | None:
-    """The unsigned handshake that a delivery is. Nothing but such a handshake may have another method than POST."""
+    """The unsigned handshake in a delivery, or None. Only such a handshake may use another method than POST."""
     if not source.unsigned_handshakes:
         return None
     handshake = source.handshake_of(delivery, source.unsigned_handshakes)
     if handshake is None and delivery.method != "POST":
-        raise turned_away("method_not_allowed", (b"allow", b"POST"), CLOSE)
+        raise RequestRejected.with_code("method_not_allowed", (b"allow", b"POST"), CLOSE)
     return handshake
 
 
 def find_signed(source: Source, delivery: Delivery) -> Handshake | None:
-    """The handshake that a verified delivery is."""
+    """The handshake in a verified delivery, or None."""
     return source.handshake_of(delivery, source.handshakes) if source.handshakes else None
 
 
-async def shake_hands(source: Source, handshake: Handshake, delivery: Delivery, verified_by: int) -> Response:
-    """Answer a handshake as its definition says. `verified_by` is the number of the secret that verified it."""
+async def answer_handshake(source: Source, handshake: Handshake, delivery: Delivery, verified_by: int) -> Response:
+    """Answer a handshake as its definition says. `verified_by` is the index of the secret that verified it."""
 
     def offer(secret: str) -> None:
         signals.emit("secret_offered", source=source.name, secret=secret)
@@ -37,7 +37,7 @@ async def shake_hands(source: Source, handshake: Handshake, delivery: Delivery, 
         )
     except Rejected as error:
         if handshake.kind == "secret":
-            delivery.body = b""  # a rejected sample must not keep the secret that the sender offers
+            delivery.body = b""  # the rejection sample must not contain the offered secret
         raise Rejected(error.reason, IN_HANDSHAKE + error.detail) from None
     signals.emit("handshake_answered", source=source.name, kind=handshake.kind)
     return response

@@ -1,13 +1,13 @@
-"""Inline mode: work first, then the ack. The provider's own retries are the retries.
+"""Inline mode: the handler runs before the ack, and the provider's redeliveries are the retries.
 
-The receipt is committed as `processing` with a lease before the handler runs; the work and the mark commit together
-under its fence. A failure leaves no work behind and answers 5xx; the redelivery of a `retrying` receipt, or of one
-whose lease ran out, is the next attempt. Under a live lease a redelivery gets 503: somebody is at it. While the source
-is paused, every delivery gets 503 and nothing is recorded.
+The receipt is committed as `processing` with a lease before the handler runs. The handler's work and the processed
+status commit together under the lease's fence. If the handler fails, its work is rolled back and the sender gets a 5xx.
+A redelivery is the next attempt if the receipt is `retrying` or its lease has expired. While the lease is live, a
+redelivery gets 503. While the source is paused, every delivery gets 503 and nothing is recorded.
 
-A process that stops cancels handlers that do not end within its grace, and releases their receipts without counting an
-attempt. Of one that crashes, the receipt is taken back when its lease expires. Either way it is `retrying`, and waits
-for the redelivery until the provider stops retrying.
+A process that stops cancels handlers that do not end within its grace period, and releases their receipts without
+counting an attempt. If a process crashes, a worker rescues the receipt after its lease expires. In both cases the
+receipt is `retrying`, and waits for a redelivery until the provider stops retrying.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.concurrency.stopping import end
+from oncehook.concurrency.stopping import finish_or_cancel
 from oncehook.handlers.registry import Handlers
 from oncehook.handlers.roster import Roster, ignored_because
 from oncehook.model.claim import Claim, Claimed
@@ -27,38 +27,38 @@ from oncehook.model.retry import Retry
 from oncehook.model.states import State
 from oncehook.observability import signals
 from oncehook.providers.source import Source
-from oncehook.receiver.ack import Response, inline_failed, inline_processed, unavailable
+from oncehook.receiver.ack import Response, inline_failed_response, inline_processed_response, unavailable_response
 from oncehook.receiver.claim import Claimer
 from oncehook.store.paused_sources import PausedSources
 from oncehook.store.store import Store
 
 UNHANDLED_SECONDS = 60
-"""When a sender may come again with an event that this process has no handler for."""
+"""Retry-After, in seconds, for an event that this process has no handler for."""
 
 PAUSED_SECONDS = 60
-"""When a sender may come again while its source is paused."""
+"""Retry-After, in seconds, while the source is paused."""
 
 PAUSED = "The source is paused, and the event is not recorded. Deliver it again later."
 BUSY = "The event is recorded, and its handler is running. Deliver it again later."
 STOPPED = "This process is stopping, and the handler did not finish. Deliver the event again."
 
 
-class Processor(Protocol):
-    """Runs handlers: the worker's processor."""
+class ReceiptProcessor(Protocol):
+    """Runs handlers. The worker's `Processor` implements it."""
 
     handlers: Handlers
 
-    async def work(
+    async def process(
         self, leased: Leased, *, retry: Retry | None = None, retry_after: float | None = None
     ) -> Settled | None:
         """Handle and settle one receipt. Returns None if its lease was lost or it was released."""
 
 
-class Inline:
-    """Takes deliveries of inline sources."""
+class InlineReceiver:
+    """Receives the deliveries of inline sources."""
 
     def __init__(
-        self, store: Store, claimer: Claimer, processor: Processor, roster: Roster, lease_seconds: float
+        self, store: Store, claimer: Claimer, processor: ReceiptProcessor, roster: Roster, lease_seconds: float
     ) -> None:
         self.store = store
         self.claimer = claimer
@@ -68,37 +68,37 @@ class Inline:
         self._paused = PausedSources(store.pauses)
         self._running: set[asyncio.Task[Response]] = set()
 
-    async def take(self, source: Source, claims: Sequence[Claim], *, batch: bool) -> Response:
-        """Claim, work, and only then answer. Goes on to its end whether or not the client still listens."""
-        task = asyncio.create_task(self._take(source, claims, batch))
+    async def receive(self, source: Source, claims: Sequence[Claim], *, batch: bool) -> Response:
+        """Claim the events, run their handlers, then answer. Runs to its end even if the client disconnects."""
+        task = asyncio.create_task(self._receive(source, claims, batch))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         await asyncio.wait([task])
-        return unavailable(5, STOPPED) if task.cancelled() else task.result()
+        return unavailable_response(5, STOPPED) if task.cancelled() else task.result()
 
     async def stop(self, grace: float) -> None:
         """Let handlers end within `grace` seconds, then cancel them: their senders get 503 and deliver again."""
-        await end(self._running, grace)
+        await finish_or_cancel(self._running, grace)
 
-    async def _take(self, source: Source, claims: Sequence[Claim], batch: bool) -> Response:
+    async def _receive(self, source: Source, claims: Sequence[Claim], batch: bool) -> Response:
         if source.name in await self._paused.sources():
-            return unavailable(PAUSED_SECONDS, PAUSED)  # nothing is recorded: the sender keeps the event
+            return unavailable_response(PAUSED_SECONDS, PAUSED)  # nothing is recorded: the sender delivers again
         accepted: list[Claim] = []
         for claim in claims:
             finished = claim if self._handles(source, claim) else self._ignored(source, claim)
-            if finished is None:  # as above; the next delivery may reach a process with a handler
-                return unavailable(UNHANDLED_SECONDS)
+            if finished is None:  # nothing is recorded; the next delivery may reach a process with a handler
+                return unavailable_response(UNHANDLED_SECONDS)
             accepted.append(finished)
         claimed = await self.claimer.claim(accepted)
-        words = [await self._one(source, claim, outcome) for claim, outcome in zip(accepted, claimed, strict=True)]
-        if "busy" in words:
-            return unavailable(5, BUSY)
-        if "retrying" in words:
-            return inline_failed()
-        return inline_processed(accepted, claimed, words, source.provider.answer, batch=batch)
+        outcomes = [await self._process(source, claim, result) for claim, result in zip(accepted, claimed, strict=True)]
+        if "busy" in outcomes:
+            return unavailable_response(5, BUSY)
+        if "retrying" in outcomes:
+            return inline_failed_response()
+        return inline_processed_response(accepted, claimed, outcomes, source.provider.answer, batch=batch)
 
     def _handles(self, source: Source, claim: Claim) -> bool:
-        """Whether this process may finish an event. A projection leaves it to a handler elsewhere."""
+        """Whether this process may finish an event. A projection leaves it to a handler in another process."""
         if claim.status is not State.PROCESSING:
             return True
         handlers, type_ = self.processor.handlers, claim.type or ""
@@ -108,7 +108,7 @@ class Inline:
         return handler is not None
 
     def _ignored(self, source: Source, claim: Claim) -> Claim | None:
-        """The claim as ignored, if no process handles the event and its source ignores such events; else None."""
+        """The claim with the status `ignored`, if no process handles the event and its source ignores such events."""
         type_ = claim.type or ""
         if (
             source.settings.unhandled != "ignore"
@@ -120,23 +120,23 @@ class Inline:
         reason = ignored_because(source.name, type_)
         return replace(claim, status=State.IGNORED, last_error=reason, inline_seconds=None)
 
-    async def _one(self, source: Source, claim: Claim, claimed: Claimed) -> str:
-        """What became of one event: a state's word, "duplicate", or "busy"."""
+    async def _process(self, source: Source, claim: Claim, claimed: Claimed) -> str:
+        """Process one event. Returns the name of its state, "duplicate" or "busy"."""
         if claimed.fresh:
             if claim.status is not State.PROCESSING:
                 return claim.status.value
             leased: Leased | None = _first_lease(claim, claimed)
         elif claimed.status not in (State.PROCESSING, State.RETRYING):
-            return "duplicate"  # done with, or replayed: then a worker has it
+            return "duplicate"  # finished, or replayed and left to a worker
         else:
             leased = await self.store.leases.take_one(claimed.receipt, self.lease_seconds, "inline")
         if leased is None:
             return "busy"
-        settled = await self.processor.work(leased, retry=self._policy(source), retry_after=source.horizon)
+        settled = await self.processor.process(leased, retry=self._policy(source), retry_after=source.horizon)
         return settled.status.value if settled is not None else "busy"
 
     def _policy(self, source: Source) -> Retry:
-        """*Provider retries* is 5xx for the first attempts, then a dead letter; *first hard failure* is one attempt."""
+        """The number of attempts before the event is a dead letter: one unless `on_failure = "retry"`."""
         return Retry(attempts=source.inline_attempts if source.settings.on_failure == "retry" else 1)
 
 

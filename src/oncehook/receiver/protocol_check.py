@@ -1,8 +1,8 @@
-"""Which HTTP protocol `oncehook serve` uses: the fastest that works with the uvicorn that is installed.
+"""Chooses the HTTP protocol of `oncehook serve`: the fastest that works with the installed uvicorn.
 
-The protocols lean on attributes of uvicorn's own, which no version promises. So before anything listens, each is given
-a few requests in memory. One whose answers are not right is not used, and a log line says so. The last choice is
-uvicorn's h11 protocol, untouched, with its own limit for request heads.
+The protocols depend on attributes of uvicorn's protocol that may change in any version. So before the server listens,
+each protocol answers a few requests in memory. A protocol with a wrong response is not used, and a log line reports
+it. The last choice is uvicorn's unmodified h11 protocol, which has its own limit for request heads.
 """
 
 import asyncio
@@ -15,10 +15,10 @@ from uvicorn.server import ServerState
 
 from oncehook.model.delivery import Delivery
 from oncehook.observability import signals
-from oncehook.receiver.ack import Response, refused
+from oncehook.receiver.ack import Response, rejected_response
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.limited_protocol import LimitedProtocol
-from oncehook.receiver.request import MOST_HEAD, PREFIX, Receive, Scope, Send, respond
+from oncehook.receiver.request import MAX_HEAD_BYTES, PREFIX, Receive, Scope, Send, respond
 
 PLAIN = "h11"
 SECONDS = 5.0
@@ -28,7 +28,7 @@ THROUGH_ASGI: Response = (202, b"asgi", ())
 
 
 async def choose_protocol(*, fast: bool) -> type[asyncio.Protocol] | str:
-    """The protocol class, or uvicorn's name of its plain one."""
+    """Return the protocol class, or uvicorn's name of its h11 protocol."""
     for protocol in (FastProtocol, LimitedProtocol) if fast else (LimitedProtocol,):
         try:
             async with asyncio.timeout(SECONDS):
@@ -42,25 +42,25 @@ async def choose_protocol(*, fast: bool) -> type[asyncio.Protocol] | str:
 
 
 async def check(protocol: Callable[..., asyncio.Protocol], *, direct: bool) -> None:
-    """Raise an exception unless the protocol answers requests as it should."""
+    """Raise an exception if the protocol gives a wrong response."""
     body = b"{}"
     head = b"POST %s HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n" % f"{PREFIX}probe".encode()
-    whole = await _answers(protocol, head + b"\r\n" + body)
+    whole = await _responses(protocol, head + b"\r\n" + body)
     _expect(whole, b"HTTP/1.1 202 ", b"direct" if direct else b"asgi")
-    _expect(await _answers(protocol, head + b"\r\n", body), b"HTTP/1.1 202 ", b"asgi")
-    too_large = head + b"x: " + b"x" * MOST_HEAD + b"\r\n\r\n" + body
-    _expect(await _answers(protocol, too_large), b"HTTP/1.1 431 ", b"head_too_large")
+    _expect(await _responses(protocol, head + b"\r\n", body), b"HTTP/1.1 202 ", b"asgi")
+    too_large = head + b"x: " + b"x" * MAX_HEAD_BYTES + b"\r\n\r\n" + body
+    _expect(await _responses(protocol, too_large), b"HTTP/1.1 431 ", b"head_too_large")
 
 
-def _expect(answer: bytes, status: bytes, word: bytes) -> None:
-    if not (answer.startswith(status) and word in answer):
-        raise RuntimeError(f"expected {status.decode()}with {word.decode()}, found {answer[:80]!r}")
+def _expect(response: bytes, status: bytes, text: bytes) -> None:
+    if not (response.startswith(status) and text in response):
+        raise RuntimeError(f"expected {status.decode()}with {text.decode()}, got {response[:80]!r}")
 
 
-async def _answers(protocol: Callable[..., asyncio.Protocol], *pieces: bytes) -> bytes:
-    """What a connection answers to one request that arrives in these pieces."""
+async def _responses(protocol: Callable[..., asyncio.Protocol], *pieces: bytes) -> bytes:
+    """Return the bytes that a connection writes when one request arrives in these pieces."""
     config = uvicorn.Config(
-        Probe(),
+        ProbeApp(),
         http="httptools",
         ws="none",
         lifespan="off",
@@ -74,7 +74,7 @@ async def _answers(protocol: Callable[..., asyncio.Protocol], *pieces: bytes) ->
     )
     config.load()
     connection = protocol(config=config, server_state=ServerState(), app_state={})
-    transport = Wire()
+    transport = MemoryTransport()
     connection.connection_made(transport)
     for piece in pieces:
         connection.data_received(piece)
@@ -83,8 +83,8 @@ async def _answers(protocol: Callable[..., asyncio.Protocol], *pieces: bytes) ->
     return transport.written
 
 
-class Wire(asyncio.Transport):
-    """A connection in memory: it keeps what is written."""
+class MemoryTransport(asyncio.Transport):
+    """A transport in memory. It stores the bytes that the protocol writes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class Wire(asyncio.Transport):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written += bytes(data)
-        if any(word in self.written for word in (b"direct", b"asgi", b"error")):
+        if any(text in self.written for text in (b"direct", b"asgi", b"error")):
             self.answered.set()
 
     def is_closing(self) -> bool:
@@ -112,21 +112,21 @@ class Wire(asyncio.Transport):
     def resume_reading(self) -> None: ...
 
 
-class Probe:
-    """Stands for the service: it answers without a source, a database or a log line."""
+class ProbeApp:
+    """Replaces the service during the check: it answers without sources, a database or log lines."""
 
     def __init__(self) -> None:
         source = SimpleNamespace(is_plain=True)
-        refusals = SimpleNamespace(answer=lambda name, error: error.response)
-        self.receiver = SimpleNamespace(sources={"probe": source}, refusals=refusals, receive=self._receive)
+        errors = SimpleNamespace(respond=lambda name, error: error.response)
+        self.receiver = SimpleNamespace(sources={"probe": source}, errors=errors, receive=self._receive)
 
     async def _receive(self, name: str, delivery: Delivery) -> Response:
         commit = asyncio.get_running_loop().create_future()
         asyncio.get_running_loop().call_soon(commit.set_result, None)
         await commit
-        return ACCEPTED if delivery.body == b"{}" else refused("malformed")
+        return ACCEPTED if delivery.body == b"{}" else rejected_response("malformed")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
         complete = message.get("body") == b"{}"
-        await respond(send, THROUGH_ASGI if complete else refused("malformed"))
+        await respond(send, THROUGH_ASGI if complete else rejected_response("malformed"))

@@ -1,4 +1,4 @@
-"""The receiver of an inbox with everything that it needs: the claimer behind it, and the logs of what it has seen."""
+"""Builds the receiver of an inbox with its claimer and its background writers, and starts and stops them."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,9 +10,10 @@ from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.source import Source
 from oncehook.receiver.asgi import AsgiReceiver
 from oncehook.receiver.claim import Claimer
+from oncehook.receiver.count_writers import AckLatencyWriter, RejectionCountWriter, SecretUseWriter
 from oncehook.receiver.duplicates import DuplicateLog
-from oncehook.receiver.rejections import AckLog, RefusalLog, RejectionLog, SecretLog
-from oncehook.receiver.request import Reads
+from oncehook.receiver.rejection_samples import RejectionSampleWriter
+from oncehook.receiver.request import BodyReadLimits
 from oncehook.receiver.steps import Receiver
 from oncehook.store.store import Store
 
@@ -20,10 +21,10 @@ Notify = Callable[[], None]
 
 
 class Reception:
-    """Takes deliveries for `sources` into `store`.
+    """Receives deliveries for `sources` and claims their events in `store`.
 
-    `wake` is called after every commit, so that a worker of this process looks for work; `announce` after a commit with
-    a new event, so that the workers of other processes do.
+    It calls `wake` after every commit, which wakes the worker of this process. It calls `announce` after a commit with
+    a new event, which wakes the workers of other processes.
     """
 
     def __init__(
@@ -48,31 +49,36 @@ class Reception:
             clock=clock,
         )
         self.stats = ReceiverStats(clock)
-        self.rejections = RejectionLog(store.rejections)
-        self.secrets = SecretLog(store.rejections, sources)
-        self.refusals = RefusalLog(store.alerts, self.stats)
-        self.acks = AckLog(store.alerts, self.stats)
-        reads = Reads(time_limit=settings.receive_timeout, limit_bytes=settings.intake_bytes)
+        self.rejection_samples = RejectionSampleWriter(store.rejections)
+        self.secret_uses = SecretUseWriter(store.rejections, sources)
+        self.rejection_counts = RejectionCountWriter(store.alerts, self.stats)
+        self.ack_latencies = AckLatencyWriter(store.alerts, self.stats)
+        limits = BodyReadLimits(time_limit=settings.receive_timeout, limit_bytes=settings.intake_bytes)
         self.receiver = Receiver(
-            sources, self.claimer, self.rejections, limit_bytes=reads.limit_bytes, clock=clock, stats=self.stats
+            sources,
+            self.claimer,
+            self.rejection_samples,
+            limit_bytes=settings.intake_bytes,
+            clock=clock,
+            stats=self.stats,
         )
-        self.enter = AsgiReceiver(self.receiver, reads)
+        self.asgi = AsgiReceiver(self.receiver, limits)
 
     def start(self) -> None:
-        self.enter.start()
+        self.asgi.start()
         tracing.start()
-        self.secrets.start()
-        self.refusals.start()
-        self.acks.start()
+        self.secret_uses.start()
+        self.rejection_counts.start()
+        self.ack_latencies.start()
 
     async def stop(self) -> None:
-        """Write everything that waits to be written."""
+        """Wait for running commits, and write everything that is queued."""
         await self.claimer.drain()
         await self.duplicates.drain()
-        await self.rejections.stop()
-        await self.secrets.stop()
-        await self.refusals.stop()
-        await self.acks.stop()
+        await self.rejection_samples.stop()
+        await self.secret_uses.stop()
+        await self.rejection_counts.stop()
+        await self.ack_latencies.stop()
 
     def _observe(self, pairs: Sequence[tuple[Claim, Claimed]]) -> None:
         for claim, outcome in pairs:

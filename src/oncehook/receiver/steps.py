@@ -1,7 +1,7 @@
-"""The road of a delivery: check → verify → read → claim → ack. Every event passes here, so nothing is done twice.
+"""The steps of a delivery: check → verify → read → claim → ack. Every delivery takes these steps.
 
-`asgi` and `fast_protocol` are two adapters to it. Until the body is complete and verified, nothing is stored, parsed or
-queued. From then on the claim is committed whether or not the client still listens.
+`asgi` and `fast_protocol` are two adapters to them. Until the body is complete and verified, nothing is stored, parsed
+or queued. From then on the claim is committed even if the client disconnects.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -18,17 +18,17 @@ from oncehook.model.states import State
 from oncehook.observability import metrics, signals, tracing
 from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.providers.source import Source
-from oncehook.receiver.ack import Response, accepted, unavailable
+from oncehook.receiver.ack import Response, accepted_response, unavailable_response
 from oncehook.receiver.claim import Claimer
-from oncehook.receiver.handshakes import find_signed, find_unsigned, shake_hands
-from oncehook.receiver.inline import Inline
-from oncehook.receiver.refusals import Refusals
-from oncehook.receiver.rejections import RejectionLog
-from oncehook.receiver.request import ClientLeft, Refused, check_body, check_request, turned_away
-from oncehook.receiver.verifying import Verifying
+from oncehook.receiver.error_responses import ErrorResponses
+from oncehook.receiver.handshakes import answer_handshake, find_signed, find_unsigned
+from oncehook.receiver.inline import InlineReceiver
+from oncehook.receiver.rejection_samples import RejectionSampleWriter
+from oncehook.receiver.request import ClientDisconnected, RequestRejected, check_body, check_request
+from oncehook.receiver.verification import VerificationThread
 
 Complete = Callable[[Source, Delivery], Awaitable[None]]
-"""Reads the body of a delivery, and whatever else of the request its source needs."""
+"""Reads the body of a delivery, and the other parts of the request that its source needs."""
 
 
 class Receiver:
@@ -38,7 +38,7 @@ class Receiver:
         self,
         sources: Mapping[str, Source],
         claimer: Claimer,
-        rejections: RejectionLog,
+        rejection_samples: RejectionSampleWriter,
         *,
         limit_bytes: int,
         clock: Clock = SYSTEM,
@@ -47,16 +47,16 @@ class Receiver:
         self.sources = sources
         self.stats = stats or ReceiverStats(clock)
         self.claimer = claimer
-        self.rejections = rejections
-        self.refusals = Refusals(sources, self.stats)
-        self.inline: Inline | None = None
+        self.rejection_samples = rejection_samples
+        self.errors = ErrorResponses(sources, self.stats)
+        self.inline: InlineReceiver | None = None
         self.clock = clock
-        self.verifying = Verifying(limit_bytes=limit_bytes)
+        self.verification = VerificationThread(limit_bytes=limit_bytes)
 
     def receive(self, name: str, delivery: Delivery, complete: Complete | None = None) -> Coroutine[Any, Any, Response]:
-        """Answer one delivery to the address of source `name`. Raises nothing but ClientLeft.
+        """Answer one delivery to the address of source `name`. Raises only ClientDisconnected.
 
-        `complete` reads the body; without it, the delivery is complete.
+        `complete` reads the body. Without it, the delivery already has its body.
         """
         if tracing.active is None:
             return self._answer(name, delivery, complete)
@@ -67,23 +67,23 @@ class Receiver:
     async def _answer(self, name: str, delivery: Delivery, complete: Complete | None) -> Response:
         started = self.clock.monotonic()
         try:
-            source = self._find(name)
+            source = self._find_source(name)
             declared = check_request(source, delivery)
             if complete is not None:
                 await complete(source, delivery)
             check_body(delivery.body, source.max_body, declared)
-            response = await self._take(source, delivery)
-        except ClientLeft:
+            response = await self._accept(source, delivery)
+        except ClientDisconnected:
             raise
         except Exception as error:
-            return self.refusals.answer(name, error)
+            return self.errors.respond(name, error)
         seconds = self.clock.monotonic() - started
         metrics.observe_key(("oncehook_accept_seconds", name), seconds)
         self.stats.record_ack(name, seconds)
         return response
 
-    async def _take(self, source: Source, delivery: Delivery) -> Response:
-        """The answer to a whole request, once the events in it are committed."""
+    async def _accept(self, source: Source, delivery: Delivery) -> Response:
+        """Verify, read and claim a complete delivery, and return its response."""
         try:
             handshake, verified_by = find_unsigned(source, delivery), 0
             if handshake is None:
@@ -91,32 +91,32 @@ class Receiver:
                 parsed = source.parse(delivery)
                 handshake = find_signed(source, delivery)
             if handshake is not None:
-                return await shake_hands(source, handshake, delivery, verified_by)
+                return await answer_handshake(source, handshake, delivery, verified_by)
             claims = source.read(delivery, parsed)
         except Rejected as error:
-            self.rejections.note(source, delivery, error)
+            self.rejection_samples.note(source, delivery, error)
             raise
         batch = source.split is not None and source.reader.is_batch(claims, delivery)
         if source.inline:
-            return await self._work_inline(source, claims, batch)
-        return accepted(claims, await self._claim(claims), source.provider.answer, batch=batch)
+            return await self._receive_inline(source, claims, batch)
+        return accepted_response(claims, await self._claim(claims), source.provider.answer, batch=batch)
 
-    def _find(self, name: str) -> Source:
+    def _find_source(self, name: str) -> Source:
         source = self.sources.get(name)
         if source is None:
-            raise turned_away("unknown_source")
+            raise RequestRejected.with_code("unknown_source")
         return source
 
     async def _verify(self, source: Source, delivery: Delivery) -> int:
-        """The number of the secret that verifies the delivery."""
+        """Verify a delivery. Returns the index of the secret that verified it."""
         if source.verifier is None:
             return 0
         if source.fetches_certificates:
-            await self.verifying.fetch_keys(source, source.verifier, delivery, self.clock.now())
+            await self.verification.fetch_keys(source, source.verifier, delivery, self.clock.now())
         if len(delivery.body) <= LARGE:
             verified_by = source.verifier.verify(delivery, self.clock.now())
         else:
-            verified_by = await self.verifying.run(delivery, partial(source.verifier.verify, now=self.clock.now()))
+            verified_by = await self.verification.run(delivery, partial(source.verifier.verify, now=self.clock.now()))
         source.uses[verified_by] += 1
         return verified_by
 
@@ -125,12 +125,12 @@ class Receiver:
             return await self.claimer.claim(claims)
         except Unavailable as error:
             signals.record_failed_claim(claims, error)
-            raise Refused(unavailable(error.retry_after)) from error
+            raise RequestRejected(unavailable_response(error.retry_after)) from error
 
-    async def _work_inline(self, source: Source, claims: list[Claim], batch: bool) -> Response:
-        """Claim, run the handlers, and only then answer."""
+    async def _receive_inline(self, source: Source, claims: list[Claim], batch: bool) -> Response:
+        """Claim the events, run their handlers, then answer."""
         if self.inline is None:
-            raise Unavailable("inline sources need the handlers: this process runs without them")
+            raise Unavailable("an inline source needs handlers, and this process runs without a worker")
         seconds = self.inline.lease_seconds
         leased = [replace(c, inline_seconds=seconds) if c.status is State.PROCESSING else c for c in claims]
-        return await self.inline.take(source, leased, batch=batch)
+        return await self.inline.receive(source, leased, batch=batch)

@@ -1,7 +1,7 @@
-"""Runtime: the parts behind an `Inbox`, wired together; and how they start and stop.
+"""Runtime: builds the parts behind an `Inbox`, and starts and stops them.
 
-Internal. The command line, the web pages, `oncehook.testing` and the tests of this project reach it as
-`inbox._runtime`; nobody else should.
+This is internal. Only the command line, the web pages, `oncehook.testing` and Oncehook's own tests use
+`inbox._runtime`.
 """
 
 import asyncio
@@ -16,8 +16,8 @@ from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.stopping import Deadline
 from oncehook.config.configuration import Configuration
 from oncehook.config.settings import Horizon, Settings, SourceSettings
-from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, Effects, Target
-from oncehook.effects.http import Posting
+from oncehook.effects.effect import EFFECT_TIMEOUT, HTTP, EffectRegistry, RegisteredEffect
+from oncehook.effects.http import EffectPoster
 from oncehook.effects.relay import Relay
 from oncehook.handlers.canonical import CanonicalFetchers
 from oncehook.handlers.forward import POLICY, Forward
@@ -37,13 +37,13 @@ from oncehook.operations.rehearse import Rehearsal
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.forwarded_address import Proxies
 from oncehook.providers.source import Source
-from oncehook.receiver.inline import Inline
+from oncehook.receiver.inline import InlineReceiver
 from oncehook.receiver.reception import Reception
 from oncehook.runtime.checks import check_configuration, check_schema, log_warnings, open_store
 from oncehook.runtime.companion import Companion, stop_all
 from oncehook.runtime.lifecycle import Lifecycle
 from oncehook.runtime.readiness import Readiness
-from oncehook.runtime.rehearsing import rehearsing
+from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.runtime.sessions import make_sessions
 from oncehook.store import make_store
 from oncehook.store.store import Store
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from oncehook.email.projection import EmailProjection
 
 STOP_MARGIN = 3.0
-"""Seconds beyond `stop_grace` in which everything but handlers and effects has to end."""
+"""Seconds after `stop_grace` in which everything except handlers and effects must stop."""
 
 
 class Runtime:
@@ -82,11 +82,11 @@ class Runtime:
         self.settings = settings
         self.clock = clock
         self.certificates = certificates
-        self.works = worker
-        self.is_mounted = True  # in another app; not where Oncehook's own command is the process
+        self.has_worker = worker
+        self.is_mounted = True  # in another app; False if an oncehook command runs the process
         self.sources: dict[str, Source] = {}
         self.horizons: dict[str, Horizon] = {}
-        self.handlers, self.effects, self.canonicals = Handlers(), Effects(), CanonicalFetchers()
+        self.handlers, self.effects, self.canonicals = Handlers(), EffectRegistry(), CanonicalFetchers()
         self.store: Store = make_store(settings)
         self.store.process.longest_handler = lambda: self.handlers.longest
         self.sessions = None if engine is None else make_sessions(engine, self.store)
@@ -98,10 +98,10 @@ class Runtime:
         )
         self.readiness = Readiness(self.store)
         self.http_client = HttpClient()
-        self.breakers: dict[str, CircuitBreaker] = {}
+        self.breakers: dict[str, CircuitBreaker] = {}  # by origin
         self.forwards: dict[str, Forward] = {}
-        posting = Posting(self.http_client, configuration.settings.effect_targets, self.breakers, clock)
-        self.effects.add(Target(HTTP, None, posting.perform, POLICY, EFFECT_TIMEOUT))  # addresses of the file only
+        poster = EffectPoster(self.http_client, configuration.settings.effect_targets, self.breakers, clock)
+        self.effects.add(RegisteredEffect(HTTP, None, poster.post, POLICY, EFFECT_TIMEOUT))
         self.email_projection: EmailProjection | None = None
         self.roster = Roster(self.store, self.handlers, self.sources, announce=self._announce_work, clock=clock)
         self.heartbeat: Heartbeat | None = None
@@ -116,11 +116,11 @@ class Runtime:
         self._store_is_open = False
         self._deadline = Deadline()
 
-    # -- what is built when it is needed --------------------------------------------------------------------------
+    # -- parts that are built on first use ------------------------------------------------------------------------
 
     @cached_property
     def email(self) -> "Email":
-        """Status, suppressions and counts that follow from email events."""
+        """Message status, suppressions and counts, derived from email events."""
         from oncehook.email import Email
 
         return Email(self.opened_store, self.settings)
@@ -132,7 +132,7 @@ class Runtime:
 
     @cached_property
     def alerts(self) -> "AlertMonitor":
-        """The rules that a worker watches, and the targets of alerts."""
+        """The alert rules that a worker evaluates, and the alert targets."""
         from oncehook.alerts import AlertMonitor, read_alerts
 
         return AlertMonitor(
@@ -144,14 +144,14 @@ class Runtime:
             clock=self.clock,
         )
 
-    def _project_email(self, source: Source, *, alone: bool) -> None:
-        """Keep the email tables for a source; `alone` if events without a handler are of this process too."""
+    def _project_email(self, source: Source, *, unhandled: bool) -> None:
+        """Update the email projection with events of a source. With `unhandled`, also with events without a handler."""
         from oncehook.email.projection import BATCH, EmailProjection, project_only
 
         if self.email_projection is None:
             self.email_projection = self.handlers.projection = EmailProjection(self.email.policy)
         self.email_projection.add(source.name, source.provider_name, natural=source.settings.id is not None)
-        if alone:
+        if unhandled:
             self.handlers.add_projection(source.name, project_only, batch=BATCH)
 
     # -- sources --------------------------------------------------------------------------------------------------
@@ -178,13 +178,13 @@ class Runtime:
             self.handlers.add(forward.handler)
             self.forwards[name] = forward
         if settings.email:
-            self._project_email(source, alone=settings.forward is None)
+            self._project_email(source, unhandled=settings.forward is None)
         return source
 
     def load_secrets(self) -> None:
-        """Resolve every secret that is a reference, as a start does. Raises ConfigurationError for one that is not set.
+        """Resolve every secret that is a reference. Raises ConfigurationError if one is not set.
 
-        Until then none is read: your module can be imported by tests, migrations and CI without them.
+        Secrets are read at the start and not before, so tests, migrations and CI can import your module without them.
         """
         for source in self.sources.values():
             source.load_secrets()
@@ -193,32 +193,32 @@ class Runtime:
         if self.configuration.alerts or "alerts" in vars(self):
             self.alerts.load_targets()
 
-    # -- what handlers ask for ------------------------------------------------------------------------------------
+    # -- handlers -------------------------------------------------------------------------------------------------
 
     def outbox(self) -> Outbox:
-        """A handler's transaction, not begun yet, with what it may ask for."""
+        """A new transaction for a handler, with its effects and entities. It has not begun yet."""
         begin = self.store.transaction if self.sessions is None else self.sessions.transaction
-        return Outbox(begin, self.store.effects, self.effects, self.canonicals, self._asked)
+        return Outbox(begin, self.store.effects, self.effects, self.canonicals, self._after_commit)
 
-    def _asked(self, outbox: Outbox) -> None:
+    def _after_commit(self, outbox: Outbox) -> None:
         for noop in outbox.noops:
             signals.record_noop(noop.leased, noop.reason, noop.scope, noop.key)
         if self.relay is not None and any(request.new for request in outbox.requests):
             self.relay.wake()
 
     async def rehearse(self, receipt: Receipt) -> Rehearsal:
-        """Run a receipt's handler in a transaction that is rolled back, and tell what it would do."""
-        rehearse = await rehearsing(self, self.store)
+        """Run a receipt's handler in a transaction that is rolled back, and return what it would do."""
+        rehearse = await make_rehearse(self, self.store)
         return await rehearse(receipt)
 
     # -- running --------------------------------------------------------------------------------------------------
 
     def set_concurrency(self, concurrency: int) -> None:
-        """Run so many handlers at once, whatever the settings say. It counts from the next start on."""
+        """Override the setting `concurrency`, from the next start on."""
         self.settings = self.store.settings = replace(self.settings, concurrency=concurrency)
 
     def set_fast_paths(self, fast: bool) -> None:
-        """Use the setting `fast_paths` with this value. It counts from the next start on."""
+        """Override the setting `fast_paths`, from the next start on."""
         self.settings = self.store.settings = replace(self.settings, fast_paths=fast)
 
     @property
@@ -226,21 +226,21 @@ class Runtime:
         return self._lifecycle.is_running
 
     def attach(self, companion: Companion) -> None:
-        """Start and stop `companion` with this inbox, where it is mounted; at once if the inbox runs."""
+        """Start and stop `companion` with this inbox if it is mounted in an app. Start it now if the inbox runs."""
         self._companions.append(companion)
         if self.is_running and self.is_mounted:
             companion.start()
 
     async def start(self) -> None:
-        """Open the store, or wait for the start that does. From here on deliveries are taken."""
+        """Open the store and accept deliveries. If another call is starting the inbox, wait for it."""
         await self._lifecycle.start()
 
     async def stop(self) -> None:
-        """Finish what is under way, write what waits, close the store: that in any case, even if this is cancelled."""
+        """Finish running work, write queued data and close the store. The store is closed even if this is cancelled."""
         await self._lifecycle.stop()
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
-        """Start, and stop at the end of the block, also when the block is cancelled."""
+        """A context manager that starts the inbox, and stops it even if the block is cancelled."""
         return self._lifecycle.lifespan()
 
     async def _open(self) -> None:
@@ -256,7 +256,7 @@ class Runtime:
             await stop_all(self._companions)
             raise
         log_warnings(self)
-        if self.works:
+        if self.has_worker:
             self.start_worker()
         signals.emit("started", sources=sorted(self.sources), database=self.settings.database.partition(":")[0])
 
@@ -274,7 +274,7 @@ class Runtime:
         self._store_is_open = True
 
     def opened_store(self) -> AbstractAsyncContextManager[Store]:
-        """The store of an inbox that runs, until it has stopped; else one that is open for this block alone."""
+        """The store of a running inbox. If the inbox is not running, a store that is open only for the block."""
         return nullcontext(self.store) if self._store_is_open else open_store(self)
 
     async def _close_store(self) -> None:
@@ -284,15 +284,15 @@ class Runtime:
     async def _close(self) -> None:
         async with AsyncExitStack() as last:
             last.push_async_callback(self._close_store)
-            last.push_async_callback(self._stop_heart)
-            await self._in_time(self._finish())
+            last.push_async_callback(self._stop_heartbeat)
+            await self._stop_in_time(self._finish())
         self._deadline.clear()
         signals.emit("stopped")
 
-    async def _in_time(self, *parts: Coroutine[Any, Any, None]) -> None:
-        """Await parts of stopping, until the one deadline of all of them: a database may not answer any more."""
+    async def _stop_in_time(self, *steps: Coroutine[Any, Any, None]) -> None:
+        """Run shutdown steps until the deadline that all of them share: the database may not respond."""
         seconds = self.settings.stop_grace + STOP_MARGIN
-        if not await self._deadline.keep(seconds, *parts):
+        if not await self._deadline.run(seconds, *steps):
             signals.emit("stop_timed_out", seconds=seconds)
 
     async def _finish(self) -> None:
@@ -307,26 +307,26 @@ class Runtime:
             await self.alerts.stop()
         await stop_all(self._companions)
         await self.roster.stop()
-        await self.end_work()
-        await self._stop_heart()
+        await self.stop_work()
+        await self._stop_heartbeat()
         await self.http_client.close()
         await self.reception.stop()
         await self.announcer.stop()
 
-    async def _stop_heart(self) -> None:
+    async def _stop_heartbeat(self) -> None:
         heartbeat, self.heartbeat = self.heartbeat, None
         if heartbeat is not None:
             self.processor = self.reception.receiver.inline = None
             await asyncio.to_thread(heartbeat.stop)
 
-    async def end_work(self) -> None:
-        """Lease no more, and let handlers and effects that are under way end, within `stop_grace` altogether."""
+    async def stop_work(self) -> None:
+        """Stop leasing, and let running handlers and effects finish within `stop_grace`."""
         worker, relay, self.worker, self.relay = self.worker, self.relay, None, None
-        ending = [one for one in (worker, relay, self.reception.receiver.inline) if one is not None]
-        await self._in_time(*(one.stop(self.settings.stop_grace) for one in ending))
+        parts = [part for part in (worker, relay, self.reception.receiver.inline) if part is not None]
+        await self._stop_in_time(*(part.stop(self.settings.stop_grace) for part in parts))
 
     def start_processor(self) -> Processor:
-        """Be able to run handlers in this process: for the worker, for inline sources, and for tests without either."""
+        """Build the processor that runs handlers: for the worker, for inline sources and for tests."""
         if self.processor is None:
             settings = self.settings
             self.heartbeat = Heartbeat(self.store.heartbeat_connection(), settings.lease, self.clock)
@@ -341,13 +341,13 @@ class Runtime:
                 announce=self.announcer.announce,
                 threads=settings.concurrency,
             )
-            self.reception.receiver.inline = Inline(
+            self.reception.receiver.inline = InlineReceiver(
                 self.store, self.reception.claimer, self.processor, self.roster, settings.lease
             )
         return self.processor
 
     def start_worker(self) -> None:
-        """Work off what was accepted, in this process."""
+        """Process receipts in this process, and start the relay and the background tasks of a worker."""
         settings = self.settings
         self.worker = Worker(
             self.store,
@@ -364,9 +364,9 @@ class Runtime:
         self._listening = asyncio.create_task(keep_listening(self.store.wakeups, self.worker.wake))
         self.relay = Relay(self.store, self.effects, concurrency=settings.concurrency, poll=settings.poll)
         self.relay.start()
-        kept = effect_horizon(settings, self.horizons.values())
+        effect_retention = effect_horizon(settings, self.horizons.values())
         prune_email = None if settings.email_retention is None else self.email.prune
-        self.janitor = Janitor(self.store, self.horizons.values(), effects=kept, email=prune_email)
+        self.janitor = Janitor(self.store, self.horizons.values(), effects=effect_retention, email=prune_email)
         self.janitor.start()
         self.alerts.start()
         every, elsewhere = settings.lease / 3, self.roster.is_handled_elsewhere
@@ -374,11 +374,11 @@ class Runtime:
         self._rescuing = asyncio.create_task(rescuing)
 
     def _announce_work(self) -> None:
-        """Events wait that a worker of this or another process may lease."""
+        """Wake the workers of this and other processes."""
         self.wake_worker()
         self.announcer.announce()
 
     def wake_worker(self) -> None:
-        """Have the worker of this process look for work now."""
+        """Wake the worker of this process, if it has one."""
         if self.worker is not None:
             self.worker.wake()

@@ -1,4 +1,4 @@
-"""What an inbox checks when it starts, and what it warns of."""
+"""The checks and warnings when an inbox starts."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def check_configuration(runtime: "Runtime") -> None:
-    """Raise ConfigurationError for retention, alerts or handlers that cannot work together."""
+    """Raise ConfigurationError for retention, alerts or handlers that contradict each other."""
     effect_horizon(runtime.settings, runtime.horizons.values())
     if runtime.configuration.alerts:
         runtime.alerts.check()
@@ -26,12 +26,12 @@ def check_configuration(runtime: "Runtime") -> None:
 async def check_schema(runtime: "Runtime", store: Store) -> None:
     """Raise ConfigurationError if the schema is out of date and this inbox must not migrate it."""
     if runtime.settings.migrate == "never" and await store.schema.pending():
-        raise ConfigurationError("the database's schema is not up to date: run `oncehook migrate`")
+        raise ConfigurationError("the database schema is out of date: run `oncehook migrate`")
 
 
 @asynccontextmanager
 async def open_store(runtime: "Runtime") -> AsyncIterator[Store]:
-    """Open another store of this inbox for one block, with the schema check of a start."""
+    """Open a second store of this inbox for one block, and check its schema."""
     store = make_store(runtime.settings)
     await store.open()
     try:
@@ -42,11 +42,11 @@ async def open_store(runtime: "Runtime") -> AsyncIterator[Store]:
 
 
 def log_warnings(runtime: "Runtime") -> None:
-    """Log what an operator should know of: unsigned sources, missing secrets, writes beside the transaction."""
+    """Warn the operator of unsigned sources, missing secrets and ORM writes outside the transaction."""
     for source in runtime.sources.values():
         if not source.is_verified:
             signals.emit("unverified_source", source=source.name)
         elif source.waits_for_secret:
             signals.emit("secret_missing", source=source.name)
     if django_has_database() and any(not handler.forwards_to for handler in runtime.handlers):
-        signals.emit("django_orm_not_transactional", detail="use tx, or make what the ORM writes idempotent")
+        signals.emit("django_orm_not_transactional", detail="use tx, or make your ORM writes idempotent")

@@ -5,7 +5,7 @@ from typing import Protocol
 
 
 class Companion(Protocol):
-    """A part that starts and stops with an inbox that is mounted in another app, such as its dashboard."""
+    """A part that starts and stops with a mounted inbox, such as its dashboard."""
 
     def start(self) -> None: ...
 
@@ -13,6 +13,6 @@ class Companion(Protocol):
 
 
 async def stop_all(companions: Iterable[Companion]) -> None:
-    """Stop each of them; one that was not started stays so."""
+    """Stop all companions. Stopping one that was not started does nothing."""
     for companion in companions:
         await companion.stop()

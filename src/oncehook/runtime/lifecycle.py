@@ -1,4 +1,4 @@
-"""Starts and stops of an inbox that several callers share: the first start opens it, the last stop closes it."""
+"""Starts and stops an inbox that several callers share: the first start opens it, the last stop closes it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,7 +8,7 @@ Transition = Callable[[], Awaitable[None]]
 
 
 class Lifecycle:
-    """Counts starts and stops, and runs one transition at a time: whoever comes meanwhile waits for it to end."""
+    """Counts starts and stops, and runs one transition at a time. Other callers wait until it ends."""
 
     def __init__(self, *, open: Transition, close: Transition) -> None:
         self._open = open
@@ -19,7 +19,7 @@ class Lifecycle:
 
     @property
     def is_running(self) -> bool:
-        """Whether it is started: from the beginning of the first start to the beginning of the last stop."""
+        """True from the beginning of the first start to the beginning of the last stop."""
         return self._starts > 0
 
     async def start(self) -> None:
@@ -30,16 +30,16 @@ class Lifecycle:
             try:
                 await self._open()
             except BaseException:
-                self._starts = 0  # other starts wait, and try it themselves
+                self._starts = 0  # other callers of `start` wait, and then try to open it
                 raise
 
     async def stop(self) -> None:
-        """Close after the last start, also when cancelled while another transition runs; else change nothing."""
+        """Undo one start, and close if it was the last. A cancelled caller still stops before it raises."""
         lock = self._transition_lock()
         try:
             await lock.acquire()
         except asyncio.CancelledError:
-            async with lock:  # whoever cancels again cuts it short
+            async with lock:  # a second cancellation interrupts it
                 await self._stop()
             raise
         try:
@@ -55,7 +55,7 @@ class Lifecycle:
 
     @asynccontextmanager
     async def lifespan(self) -> AsyncIterator[None]:
-        """Start, and stop at the end of the block, also when the block is cancelled."""
+        """Start, and stop at the end of the block, even if the block is cancelled."""
         await self.start()
         try:
             yield
@@ -64,11 +64,11 @@ class Lifecycle:
             try:
                 await asyncio.shield(stopping)
             except asyncio.CancelledError:
-                await stopping  # left behind, it would be cut off with the loop; whoever cancels again cuts it short
+                await stopping  # not awaited, it would end with the loop; a second cancellation interrupts it
                 raise
 
     def _transition_lock(self) -> asyncio.Lock:
-        """Return the lock of the running loop: an asyncio lock serves one loop, and an inbox may start in another."""
+        """Return the lock of the running loop. An asyncio lock works in one loop, and an inbox may start in another."""
         loop = asyncio.get_running_loop()
         if loop is not self._loop:
             self._loop, self._lock = loop, asyncio.Lock()

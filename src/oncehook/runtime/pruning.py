@@ -1,4 +1,4 @@
-"""Pruning everything that an inbox keeps: receipts, payloads, the keys of effects and email facts."""
+"""Prunes all data of an inbox: receipts, payloads, keys of effects and email facts."""
 
 from collections.abc import Iterable
 
@@ -15,18 +15,18 @@ async def prune_all(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Pruned | None:
-    """Remove what is past its retention, or count it. Returns None if another process is pruning."""
+    """Delete data that is past its retention. With `dry_run`, only count it. Returns None if another process prunes."""
     horizons = list(horizons)
     email = None
     if settings.email_retention is not None:
-        from oncehook.email import Email  # only where its facts may go
+        from oncehook.email import Email  # imported only if email facts are pruned
 
         email = Email.of(store, settings)
     if dry_run:
-        would = await count_prunable(store, horizons)
-        would.email = 0 if email is None else await email.prunable()
-        return would
-    done = await prune(store, horizons, effects=effect_horizon(settings, horizons), progress=progress)
-    if done is not None and email is not None:
-        done.email = await prune_email(email.prune)
-    return done
+        prunable = await count_prunable(store, horizons)
+        prunable.email = 0 if email is None else await email.prunable()
+        return prunable
+    pruned = await prune(store, horizons, effects=effect_horizon(settings, horizons), progress=progress)
+    if pruned is not None and email is not None:
+        pruned.email = await prune_email(email.prune)
+    return pruned

@@ -7,9 +7,9 @@ from oncehook.store.store import Store
 
 
 def make_sessions(engine: Any, store: Store) -> Any:
-    """Handlers' transactions on a SQLAlchemy engine."""
+    """Build the sessions that give handlers a transaction on `engine`."""
     try:
         from oncehook.integrations.sqlalchemy import Sessions
     except ModuleNotFoundError:
-        raise ConfigurationError("engine needs SQLAlchemy: pip install 'oncehook[sqlalchemy]'") from None
+        raise ConfigurationError("the `engine` argument needs SQLAlchemy: pip install 'oncehook[sqlalchemy]'") from None
     return Sessions(engine, store)

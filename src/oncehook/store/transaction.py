@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from oncehook.concurrency.calling import in_its_way
+from oncehook.concurrency.calling import await_or_block
 from oncehook.model.errors import OncehookError
 from oncehook.model.lease import Held, Settled
 
@@ -104,7 +104,7 @@ class Tx:
             return await getattr(connection, name)(*args, **named)
 
         def call(*args: Any, **named: Any) -> Any:
-            return in_its_way(call_connection(*args, **named), self._loop)
+            return await_or_block(call_connection(*args, **named), self._loop)
 
         if name.startswith("_"):
             raise AttributeError(name)

@@ -220,16 +220,16 @@ async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
 
 async def _work(processor: Processor, leased: Sequence[Leased]) -> None:
     for one in leased:
-        processor.heartbeat.keep(one.held)
+        processor.heartbeat.hold(one.held)
     ready = deque(leased)
     while ready:
         one = ready.popleft()
         handler = processor.handlers.find(one.source, one.type)
         if handler is None or not handler.batch:
-            await processor.work(one)
+            await processor.process(one)
             continue
         same = [other for other in ready if processor.handlers.find(other.source, other.type) is handler]
         batch = [one, *same[: handler.batch - 1]]
         taken = {other.receipt for other in batch}
         ready = deque(other for other in ready if other.receipt not in taken)
-        await processor.work_batch(handler, batch)
+        await processor.process_batch(handler, batch)

@@ -5,7 +5,7 @@ from hmac import compare_digest
 
 from oncehook.inbox import Inbox
 from oncehook.model.errors import Unavailable
-from oncehook.receiver.ack import TEXT, Response, refused, unavailable
+from oncehook.receiver.ack import TEXT, Response, rejected_response, unavailable_response
 from oncehook.receiver.request import CLOSE, PREFIX, Receive, Scope, Send, respond
 
 METRICS_TEXT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
@@ -33,17 +33,17 @@ class Service:
     def __init__(self, inbox: Inbox, dashboard: App | None = None) -> None:
         self.inbox = inbox
         self.runtime = inbox._runtime
-        self.receiver, self.enter = self.runtime.reception.receiver, self.runtime.reception.enter
+        self.receiver, self.receive = self.runtime.reception.receiver, self.runtime.reception.asgi
         self.dashboard = dashboard
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
             return self.inbox(scope, receive, send)
         if scope["http_version"] == "1.1" and sum(name == b"host" for name, _ in scope["headers"]) != 1:
-            return respond(send, refused("malformed", CLOSE, message="Send one Host header."))
+            return respond(send, rejected_response("malformed", CLOSE, message="Send one Host header."))
         path: str = scope["path"]
         if path.startswith(PREFIX):
-            return self.enter(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
+            return self.receive(path[len(PREFIX) :].rstrip("/"), scope, receive, send)
         if self.dashboard is None or path in PROBES:
             return self._page(path, scope, send)
         return self.dashboard(scope, receive, send)
@@ -53,9 +53,9 @@ class Service:
         if path == "/metrics" and method in ("GET", "HEAD"):
             response = await self._metrics(scope)
         elif path not in ("/", *PROBES):
-            response = refused("unknown_source", message="There is nothing at this address.")
+            response = rejected_response("unknown_source", message="There is nothing at this address.")
         elif method not in ("GET", "HEAD"):
-            response = refused("method_not_allowed", (b"allow", b"GET, HEAD"), message="Use GET.")
+            response = rejected_response("method_not_allowed", (b"allow", b"GET, HEAD"), message="Use GET.")
         elif path == "/":
             response = 200, FIRST_PAGE, (HTML, POLICY)
         elif path == "/healthz":
@@ -75,5 +75,5 @@ class Service:
         try:
             await self.inbox.ready()
         except Unavailable as error:
-            return unavailable(error.retry_after)
+            return unavailable_response(error.retry_after)
         return 200, b"ready\n", (TEXT,)

@@ -6,9 +6,9 @@ redirects and the path of its cookies.
 
 import secrets
 
-from oncehook.inbox import Inbox, path_below
+from oncehook.inbox import Inbox, path_below_mount
 from oncehook.model.errors import ConfigurationError
-from oncehook.receiver.ack import unavailable
+from oncehook.receiver.ack import unavailable_response
 from oncehook.receiver.request import Message, Receive, Scope, Send, respond
 from oncehook.web.dashboard import Dashboard
 from oncehook.web.page import RECEIVER, ROOT
@@ -45,10 +45,10 @@ class MountedDashboard:
         if scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         elif scope["type"] == "http" and self.dashboard is None:
-            await respond(send, unavailable(5))
+            await respond(send, unavailable_response(5))
         elif scope["type"] == "http" and self.dashboard is not None:
             root: str = scope.get("root_path", "").rstrip("/")
-            path = path_below(scope)
+            path = path_below_mount(scope)
             inside = {**scope, "path": path or "/", "raw_path": None, "root_path": ""}
             inside |= {ROOT: root, RECEIVER: receiver_path(scope, self.inbox)}
             await self.dashboard(inside, receive, with_mount_path(send, root.encode("latin-1", "replace")))

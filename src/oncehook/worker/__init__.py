@@ -1,1 +1,1 @@
-"""Leases receipts, runs their handlers, settles them, and rescues those of dead workers."""
+"""Leases receipts, runs their handlers, settles them, and rescues the receipts of dead workers."""

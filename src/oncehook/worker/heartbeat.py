@@ -1,8 +1,8 @@
-"""Keeps leases alive from a thread and a connection of its own, so that a blocked event loop does not lose them.
+"""Extends leases from a dedicated thread and connection, so that a blocked event loop does not lose them.
 
-A receipt is kept only until its handler's timeout: a handler that hangs keeps its worker's lease no longer than that,
-and somebody else takes the receipt. Receipts that are leased and not started are released when the event loop has been
-blocked for STALLED seconds: they would wait behind the handler that blocks it, for ever if it never returns.
+A lease is extended only until the handler's timeout. After that, the lease of a hanging handler expires and another
+worker takes the receipt. Receipts that are leased but not started are released when the event loop is blocked for
+STALLED seconds: they would wait for the handler that blocks the loop, which may never return.
 """
 
 import asyncio
@@ -17,38 +17,38 @@ from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.transaction import HeartbeatConnection
 
 STALLED = 5.0
-"""Seconds without a turn of the event loop after which it counts as blocked."""
+"""The event loop counts as blocked if it runs no callback for this many seconds."""
 
 JOIN_SECONDS = 2.0
-"""How long stopping waits for a beat that is under way: a database that does not answer takes longer."""
+"""Seconds that `stop` waits for a running extension. A database that does not respond takes longer."""
 
 
 class Heartbeat:
-    """Extends the leases that are held, three times in each lease."""
+    """Extends the leases that this process holds, every third of a lease."""
 
     def __init__(self, connection: HeartbeatConnection, lease_seconds: float, clock: Clock = SYSTEM) -> None:
         self.connection = connection
         self.lease_seconds = lease_seconds
         self.clock = clock
         self.stalled = STALLED
-        self._held: dict[Held, float | None] = {}  # → until when it is kept; None: not started, kept until it is
-        self._released: set[Held] = set()  # by us, while the loop was blocked
+        self._held: dict[Held, float | None] = {}  # → when the extensions end; None: not started, no end yet
+        self._released: set[Held] = set()  # released here, while the loop was blocked
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._unanswered = 0  # how often in a row the loop was asked for a turn, and took none
+        self._missed_callbacks = 0  # consecutive callbacks that the loop has not run
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="oncehook-heartbeat", daemon=True)
 
     def start(self) -> None:
-        """Begin to extend leases. Called in an event loop, it also watches whether that is blocked."""
+        """Start to extend leases. If called in an event loop, also detect when that loop is blocked."""
         try:
             self._loop = asyncio.get_running_loop()
         except RuntimeError:
             pass
         self._thread.start()
 
-    def keep(self, held: Held, seconds: float | None = None) -> bool:
-        """Hold a lease, for at most so long once its handler has started. False if it was released meanwhile."""
+    def hold(self, held: Held, seconds: float | None = None) -> bool:
+        """Extend a lease from now on, for at most `seconds`. Returns False if the lease was released."""
         with self._lock:
             if held in self._released:
                 return False
@@ -56,21 +56,22 @@ class Heartbeat:
             return True
 
     def drop(self, held: Held) -> None:
+        """Stop extending a lease."""
         with self._lock:
             self._held.pop(held, None)
             self._released.discard(held)
 
     @property
     def receipts(self) -> list[int]:
-        """Those whose leases are held."""
+        """The receipts whose leases this process holds."""
         with self._lock:
             return [receipt for receipt, _ in self._held]
 
     def is_released(self, held: Held) -> bool:
-        """Whether the lease was released because the loop was blocked: then somebody else has the receipt."""
+        """Whether the lease was released while the loop was blocked. Another worker may have the receipt."""
         return held in self._released
 
-    def _due(self) -> list[Held]:
+    def _extendable(self) -> list[Held]:
         now = self.clock.monotonic()
         with self._lock:
             return [held for held, until in self._held.items() if until is None or until > now]
@@ -81,45 +82,48 @@ class Heartbeat:
         done = 0
         while not self._stop.wait(step):
             done += 1
-            self._watch_loop(most=round(self.stalled / step))
-            held = self._due() if done % steps == 0 else []
+            self._watch_loop(max_missed=round(self.stalled / step))
+            held = self._extendable() if done % steps == 0 else []
             if held:
                 try:
                     self.connection.extend(held, self.lease_seconds)
                     reach(Checkpoint.LEASES_RENEWED)
                 except StoreUnavailable as error:
                     signals.emit("heartbeat_failed", held=len(held), detail=error.detail)
-                except Exception as error:  # the leases of every handler here hang on this thread
+                except Exception as error:  # a bug here must not end the thread that all leases depend on
                     signals.emit("heartbeat_failed", held=len(held), detail=type(error).__name__)
         self.connection.close()
 
-    def _watch_loop(self, most: int) -> None:
-        """Steps are counted, not time: a process that was stopped and goes on has not blocked its loop."""
+    def _watch_loop(self, max_missed: int) -> None:
+        """Release unstarted receipts if the loop is blocked.
+
+        Missed callbacks are counted instead of time: a process that was suspended has not blocked its loop.
+        """
         if self._loop is None:
             return
-        if self._unanswered >= most:
-            self._release_waiting()
-        self._unanswered += 1
+        if self._missed_callbacks >= max_missed:
+            self._release_unstarted()
+        self._missed_callbacks += 1
         try:
-            self._loop.call_soon_threadsafe(self._answer)
+            self._loop.call_soon_threadsafe(self._reset_missed_callbacks)
         except RuntimeError:
-            self._loop = None  # it is closed
+            self._loop = None  # the loop is closed
 
-    def _answer(self) -> None:
-        self._unanswered = 0
+    def _reset_missed_callbacks(self) -> None:
+        self._missed_callbacks = 0
 
-    def _release_waiting(self) -> None:
+    def _release_unstarted(self) -> None:
         with self._lock:
-            waiting = [held for held, until in self._held.items() if until is None]
-            for held in waiting:
+            unstarted = [held for held, until in self._held.items() if until is None]
+            for held in unstarted:
                 del self._held[held]
-            self._released.update(waiting)
-        if waiting:
-            signals.emit("event_loop_blocked", released=len(waiting))
+            self._released.update(unstarted)
+        if unstarted:
+            signals.emit("event_loop_blocked", released=len(unstarted))
             try:
-                self.connection.release(waiting)
-            except Exception as error:  # their leases run out
-                signals.emit("release_failed", count=len(waiting), detail=type(error).__name__)
+                self.connection.release(unstarted)
+            except Exception as error:  # their leases expire
+                signals.emit("release_failed", count=len(unstarted), detail=type(error).__name__)
 
     def stop(self) -> None:
         self._stop.set()

@@ -1,16 +1,17 @@
-"""handle → settle: what was leased is worked off, each receipt in a transaction of its own.
+"""Runs handlers for leased receipts and settles them. Each receipt has its own transaction.
 
-Attempts are counted at the lease, so a handler that kills its process is counted too. Every write that ends an attempt
-matches the lease's fence; where it does not match, somebody else has the receipt, and nothing of ours is kept.
+Attempts are counted when a receipt is leased, so a handler that kills its process counts as an attempt. Every write
+that ends an attempt must match the fence of the lease. If it does not, another worker has the receipt, and the
+transaction is rolled back.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 
-from oncehook.concurrency.calling import Threads, after_failure, told
+from oncehook.concurrency.calling import Threads, after_failure, user_traceback
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.concurrency.stopping import is_stopping
-from oncehook.concurrency.wakeup_queue import Dues
+from oncehook.concurrency.wakeup_queue import WakeupQueue
 from oncehook.handlers.event import BaseEvent
 from oncehook.handlers.payload import DecodedPayloads
 from oncehook.handlers.registry import Handler, Handlers, is_repeated
@@ -23,13 +24,14 @@ from oncehook.store.store import Store
 from oncehook.store.transaction import Transaction
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.settle import Settler
+from oncehook.worker.wakeups import no_announcement
 
 NO_HANDLER_SECONDS = 5.0
-"""When an event that was leased without a handler is due again."""
+"""Seconds after which an event that was leased without a handler is due again."""
 
 
 class Processor:
-    """Runs handlers for receipts that are leased, and settles them."""
+    """Runs handlers for leased receipts, and settles the receipts."""
 
     def __init__(
         self,
@@ -44,23 +46,23 @@ class Processor:
         threads: int = 16,
     ) -> None:
         self.store = store
-        self.announce = announce or nobody
+        self.announce = announce or no_announcement
         self.handlers = handlers
         self.heartbeat = heartbeat
         self.transaction = transaction or store.transaction
         self.version = version
         self.clock = clock
         self.settler = Settler(store.leases)
-        self.dues = Dues(clock)
-        self.threads = Threads(threads, "oncehook-handler")  # of plain `def` handlers
+        self.wakeups = WakeupQueue(clock)
+        self.threads = Threads(threads, "oncehook-handler")  # for plain `def` handlers
 
     @tracing.trace_attempt
-    async def work(
+    async def process(
         self, leased: Leased, *, retry: Retry | None = None, retry_after: float | None = None
     ) -> Settled | None:
-        """One receipt, to the end of this attempt: what was written, or None if nothing of ours counts any more.
+        """Run one attempt of a receipt. Returns the settled result, or None if the lease was lost or released.
 
-        `retry` and `retry_after` stand in for the handler's own policy where the provider drives the retries.
+        Where the provider drives the retries, `retry` and `retry_after` replace the handler's policy.
         """
         try:
             settled, transaction = await self._attempt(leased, retry)
@@ -70,15 +72,15 @@ class Processor:
                     settled.after = retry_after
                 landed = await self.settler.settle(settled)
             signals.record_attempt(leased, settled, landed)
-            self.dues.add(settled.after)
+            self.wakeups.schedule(settled.after)
             if settled.after == 0:
-                self.announce()  # it is due now, and this worker may have no room
+                self.announce()  # it is due now, and this worker may have no free slot
             return settled if landed else None
         except Postpone as error:
-            await self._put_back([leased], error.after)
+            await self._release([leased], error.after)
             return None
-        except asyncio.CancelledError:  # the worker stops: nothing of it is kept, and somebody else takes it
-            await asyncio.shield(self._put_back([leased], retry_after))
+        except asyncio.CancelledError:  # the worker stops, so another worker takes the receipt
+            await asyncio.shield(self._release([leased], retry_after))
             raise
         except Unavailable as error:
             signals.emit("settle_failed", receipt=leased.receipt, source=leased.source, detail=error.detail)
@@ -86,23 +88,23 @@ class Processor:
         finally:
             self.heartbeat.drop(leased.held)
 
-    async def _put_back(self, batch: Sequence[Leased], after: float | None = None) -> None:
-        """No attempt is counted, and nothing is written down. Unanswered, the leases run out.
+    async def _release(self, batch: Sequence[Leased], after: float | None = None) -> None:
+        """Release receipts without counting or recording an attempt. If that fails, their leases expire.
 
-        What was settled meanwhile stays so: the fence of its lease does not match any more.
+        A receipt that is settled by now stays settled: the fence of its lease no longer matches.
         """
         for leased in batch:
             self.heartbeat.drop(leased.held)
         try:
             await self.store.leases.release([leased.held for leased in batch], after)
-            self.dues.add(after)
-        except Unavailable as refused:
-            signals.emit("release_failed", count=len(batch), detail=refused.detail)
+            self.wakeups.schedule(after)
+        except Unavailable as error:
+            signals.emit("release_failed", count=len(batch), detail=error.detail)
         if after is None:
             self.announce()
 
     async def _settle_in(self, transaction: Transaction, leased: Leased, settled: Settled, retry: Retry | None) -> bool:
-        """The mark with the work. What fails here, a constraint at COMMIT or a last flush, is the handler's failure."""
+        """Commit the processed status with the handler's work. A failing COMMIT is a failed attempt."""
         try:
             return await transaction.settle([settled])
         except (Exception, asyncio.CancelledError) as error:
@@ -113,67 +115,67 @@ class Processor:
             self._failed(settled, leased, retry or (handler.retry if handler else Retry()), error)
             return False
 
-    async def work_batch(self, handler: Handler, batch: Sequence[Leased]) -> None:
-        """Many receipts in one transaction. If anything fails, they rerun one by one, on the same attempt."""
+    async def process_batch(self, handler: Handler, batch: Sequence[Leased]) -> None:
+        """Process many receipts in one transaction. If it fails, run them one by one within the same attempt."""
         try:
-            single = [one for one in batch if one.body is None]  # erased: each fails by itself, and no handler sees it
-            readable = [one for one in batch if one.body is not None]
-            if readable and not await self._work_together(handler, readable):
+            single = [leased for leased in batch if leased.body is None]  # erased: each fails without its handler
+            readable = [leased for leased in batch if leased.body is not None]
+            if readable and not await self._process_together(handler, readable):
                 single += readable
-            for one in single:
-                self.heartbeat.keep(one.held)  # it waits for its turn, however long those before it take
-            for one in single:
+            for leased in single:
+                self.heartbeat.hold(leased.held)  # it waits for the receipts before it, however long they take
+            for leased in single:
                 if is_stopping():
                     raise asyncio.CancelledError
-                await self.work(one)
+                await self.process(leased)
         except asyncio.CancelledError:
-            await asyncio.shield(self._put_back(batch))
+            await asyncio.shield(self._release(batch))
             raise
 
     @tracing.trace_attempt
-    async def _work_together(self, handler: Handler, batch: Sequence[Leased]) -> bool:
-        """Whether the batch as a whole came to its end. If not, nothing of it is kept."""
+    async def _process_together(self, handler: Handler, batch: Sequence[Leased]) -> bool:
+        """Run a batch in one transaction. Returns False if it failed and was rolled back."""
         started = self.clock.monotonic()
         transaction = self.transaction()
-        settled = [self._done(one, handler) for one in batch]
+        settled = [self._processed(leased, handler) for leased in batch]
         try:
-            await self._run(handler, [handler.event_class(one, transaction) for one in batch], transaction, batch)
-            for done in settled:
-                done.seconds = self.clock.monotonic() - started
-            whole = not transaction.used or await transaction.settle(settled)
+            await self._run(handler, [handler.event_class(leased, transaction) for leased in batch], transaction, batch)
+            for result in settled:
+                result.seconds = self.clock.monotonic() - started
+            succeeded = not transaction.used or await transaction.settle(settled)
         except (Exception, asyncio.CancelledError) as error:
             await asyncio.shield(transaction.rollback())
             if is_stopping():
                 raise asyncio.CancelledError from error
             return False
-        if whole and transaction.used:
-            for leased, done in zip(batch, settled, strict=True):
-                self._ended(leased, done, True)
-        elif whole:
-            await asyncio.gather(*map(self._mark, batch, settled))
-        return whole
+        if succeeded and transaction.used:
+            for leased, result in zip(batch, settled, strict=True):
+                self._finish(leased, result, True)
+        elif succeeded:
+            await asyncio.gather(*map(self._settle_one, batch, settled))
+        return succeeded
 
-    async def _mark(self, leased: Leased, settled: Settled) -> None:
-        """Settle an event of a batch that wrote nothing: its mark stands or falls by itself."""
+    async def _settle_one(self, leased: Leased, settled: Settled) -> None:
+        """Settle one receipt of a batch that wrote nothing, independently of the others."""
         try:
-            self._ended(leased, settled, await self.settler.settle(settled))
+            self._finish(leased, settled, await self.settler.settle(settled))
         except Unavailable as error:
             self.heartbeat.drop(leased.held)
             signals.emit("settle_failed", receipt=leased.receipt, source=leased.source, detail=error.detail)
 
-    def _ended(self, leased: Leased, settled: Settled, landed: bool) -> None:
+    def _finish(self, leased: Leased, settled: Settled, landed: bool) -> None:
         self.heartbeat.drop(leased.held)
         signals.record_attempt(leased, settled, landed)
 
     async def _attempt(self, leased: Leased, retry: Retry | None = None) -> tuple[Settled, Transaction | None]:
-        """Run the handler; what to write, and the transaction to write it in if the handler used one."""
+        """Run the handler. Returns the result, and the transaction to settle in if the handler used it."""
         handler = self.handlers.find(leased.source, leased.type)
-        settled = self._done(leased, handler)
+        settled = self._processed(leased, handler)
         if leased.body is None:
             settled.status, settled.outcome, settled.error = State.FAILED, "failed", "its payload was erased"
             return settled, None
-        if handler is None:  # no lease takes such an event; if one does, it is for another process
-            raise Postpone("this process has no handler for it", after=NO_HANDLER_SECONDS)
+        if handler is None:  # leases exclude such events; if one slips through, another process has its handler
+            raise Postpone("this process has no handler for the event", after=NO_HANDLER_SECONDS)
         transaction: Transaction | None = self.transaction()
         assert transaction is not None
         started = self.clock.monotonic()
@@ -209,11 +211,11 @@ class Processor:
         payloads: DecodedPayloads | None,
     ) -> None:
         seconds = handler.longest(self.threads)
-        if not all(self.heartbeat.keep(leased.held, seconds) for leased in held):
-            raise Postpone("the event loop was blocked, and somebody else has the receipt", after=0.0)
+        if not all(self.heartbeat.hold(leased.held, seconds) for leased in held):
+            raise Postpone("the event loop was blocked, and another worker has the receipt", after=0.0)
         await handler.call(events if handler.batch else events[0], transaction, self.threads, payloads)
 
-    def _done(self, leased: Leased, handler: Handler | None) -> Settled:
+    def _processed(self, leased: Leased, handler: Handler | None) -> Settled:
         name = handler.name if handler else None
         return Settled(leased.receipt, leased.lease, State.PROCESSED, "processed", handler=name, version=self.version)
 
@@ -221,8 +223,4 @@ class Processor:
         settled.after, settled.error = after_failure(retry, leased.attempt, error)
         settled.status = State.FAILED if settled.after is None else State.RETRYING
         settled.outcome = settled.status.value
-        settled.traceback = told(error)
-
-
-def nobody() -> None:
-    """There is nobody to tell."""
+        settled.traceback = user_traceback(error)

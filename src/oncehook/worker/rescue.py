@@ -1,11 +1,11 @@
-"""Expired leases come back by themselves: a worker that crashed or hung keeps no receipt for longer than its lease.
+"""Rescues receipts whose lease has expired because their worker crashed or hung.
 
-The setting `lease` decides how long that is (30 seconds by default). A worker extends the leases of running handlers.
-Every worker scans for expired leases every `lease / 3` seconds, so a receipt is taken back between `lease` and about
-`lease * 4 / 3` after the last extension. Receipts whose handlers are in other processes are left to those.
+The setting `lease` is the length of a lease (30 seconds by default). A worker extends the leases of running handlers.
+Every worker scans for expired leases every `lease / 3` seconds. So a receipt is rescued between `lease` and about
+`lease * 4 / 3` after the last extension. A process leaves receipts to the processes that have their handlers.
 
-One whose host vanished keeps its database sessions too, with the locks of its handlers: the database does not hear of
-it. What was taken back would wait for those locks and use up its attempts, so they are ended.
+If the host of a worker vanishes, the database keeps its sessions open, with the locks of its handlers. The next attempt
+would wait for those locks and fail, so the rescue ends these sessions.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from oncehook.store.store import Store
 
 PAGE = 200
 UNKNOWN = Retry(attempts=2**31)
-"""The policy of a receipt that no process handles: it waits for one that does."""
+"""The policy for a receipt that no process handles. It waits for a process with a handler."""
 ABANDONED = "the provider stopped retrying"
 
 
@@ -32,18 +32,19 @@ Sources = Mapping[str, Source]
 
 
 Elsewhere = Callable[[str, str], bool]
-"""Whether another process handles a source's type."""
+"""Whether another process handles this type of a source."""
 
 
-def nowhere(source: str, type_: str) -> bool:
+def not_elsewhere(source: str, type_: str) -> bool:
     """The default for `elsewhere`: no other process handles these events."""
     return False
 
 
-async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: Elsewhere = nowhere) -> int:
-    """Take back every receipt whose lease ran out; how many. One that used up its attempts becomes a dead letter.
+async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: Elsewhere = not_elsewhere) -> int:
+    """Rescue all receipts whose lease has expired, and return their number.
 
-    How many attempts there are is known where the handler is: receipts of handlers elsewhere are left to that process.
+    A receipt without attempts left becomes a dead letter. The process with the handler knows how many attempts there
+    are, so receipts of handlers in other processes are left to those.
     """
     rescued = after = 0
     while True:
@@ -51,27 +52,27 @@ async def rescue(store: Store, handlers: Handlers, sources: Sources, elsewhere: 
         if not page:
             return rescued
         after = page[-1].receipt
-        page = [row for row in page if _is_ours(row, handlers, elsewhere)]
-        settled = [_taken_back(row, handlers, sources) for row in page]
+        page = [row for row in page if _may_rescue(row, handlers, elsewhere)]
+        settled = [_settle_crashed(row, handlers, sources) for row in page]
         landed = await store.leases.settle(settled)
         rescued += len(landed)
-        for row, done in zip(page, settled, strict=True):
-            if done.receipt in landed:
-                signals.record_expired_lease(row, done)
+        for row, result in zip(page, settled, strict=True):
+            if result.receipt in landed:
+                signals.record_expired_lease(row, result)
         for worker in sorted({str(row.worker) for row in page if row.receipt in landed}):
             await store.leases.end_sessions(worker)
 
 
-def _is_ours(row: ExpiredReceipt, handlers: Handlers, elsewhere: Elsewhere) -> bool:
+def _may_rescue(row: ExpiredReceipt, handlers: Handlers, elsewhere: Elsewhere) -> bool:
     is_here = handlers.find(row.source, row.type) is not None
     return row.is_inline or is_here or not elsewhere(row.source, row.type)
 
 
-def _taken_back(row: ExpiredReceipt, handlers: Handlers, sources: Sources) -> Settled:
+def _settle_crashed(row: ExpiredReceipt, handlers: Handlers, sources: Sources) -> Settled:
     handler = handlers.find(row.source, row.type)
-    error = Crashed("the lease ran out: the worker crashed, or the handler hung")
+    error = Crashed("the lease expired: the worker crashed, or the handler hung")
     policy, source = handler.retry if handler else UNKNOWN, sources.get(row.source)
-    if row.is_inline:  # its provider got no answer and delivers it again, whatever `on_failure` says
+    if row.is_inline:  # the provider got no response and delivers again, whatever `on_failure` says
         policy = Retry(attempts=source.inline_attempts) if source else Retry()
     decision = decide(policy, row.attempt, error)
     after = decision.after if isinstance(decision, ScheduleRetry) else None
@@ -90,15 +91,15 @@ def _taken_back(row: ExpiredReceipt, handlers: Handlers, sources: Sources) -> Se
 
 
 async def abandon(store: Store) -> None:
-    """Make dead letters of inline receipts whose provider has stopped retrying."""
+    """Turn inline receipts into dead letters when their provider has stopped retrying."""
     for row in await store.leases.abandon_inline(ABANDONED):
         signals.record_abandoned_event(row)
 
 
 async def keep_rescuing(
-    store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere = nowhere
+    store: Store, handlers: Handlers, sources: Sources, every: float, elsewhere: Elsewhere = not_elsewhere
 ) -> None:
-    """Look again and again, until cancelled."""
+    """Rescue receipts every `every` seconds, until cancelled."""
     while True:
         await asyncio.sleep(every)
         try:

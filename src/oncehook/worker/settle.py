@@ -1,6 +1,7 @@
-"""Settling in bulk: receipts whose handler never touched its transaction share one statement and one fsync.
+"""Settles receipts in batches: those whose handler did not use its transaction share one statement and one fsync.
 
-The same group commit as at the door: the first settles at once, whoever comes meanwhile goes together in the next.
+This is the same group commit as in the receiver. The first receipt is settled immediately; receipts that arrive during
+that write share the next one.
 """
 
 import asyncio
@@ -11,11 +12,11 @@ from oncehook.model.lease import Settled
 from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.protocols import LeaseStore
 
-MOST_IN_A_BATCH = 500
+MAX_BATCH = 500
 
 
 class Settler:
-    """Writes what came of attempts, many at once."""
+    """Writes the results of attempts, many in one statement."""
 
     def __init__(self, leases: LeaseStore) -> None:
         self.leases = leases
@@ -23,9 +24,9 @@ class Settler:
         self._task: asyncio.Task[None] | None = None
 
     async def settle(self, settled: Settled) -> bool:
-        """Whether it landed: False if the lease was lost. Raises Unavailable if it is not known.
+        """Settle a receipt. Returns False if its lease was lost; raises Unavailable if the result is unknown.
 
-        Whoever is cancelled meanwhile waits for the answer all the same: what was done is not to be given back.
+        A caller that is cancelled still waits for the result, because a settled receipt must not be released.
         """
         landed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiting.append((settled, landed))
@@ -39,7 +40,7 @@ class Settler:
     async def _flush(self) -> None:
         try:
             while self._waiting:
-                batch = [self._waiting.popleft() for _ in range(min(MOST_IN_A_BATCH, len(self._waiting)))]
+                batch = [self._waiting.popleft() for _ in range(min(MAX_BATCH, len(self._waiting)))]
                 await self._write(batch)
         finally:
             self._task = None
@@ -50,7 +51,7 @@ class Settler:
             landed = await self.leases.settle([settled for settled, _ in batch])
         except Unavailable as error:
             _fail(batch, error)
-        except Exception as error:  # a bug of ours must not leave a slot waiting for ever
+        except Exception as error:  # a bug in Oncehook must not block a slot for ever
             _fail(batch, StoreUnavailable(f"the store failed: {error!r}"))
         else:
             for settled, waiter in batch:

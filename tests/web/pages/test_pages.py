@@ -118,13 +118,13 @@ async def test_the_overview_has_the_rejections_and_latencies_of_all_processes(
             await deliver(inbox, "stripe", stripe_body(f"evt_{forged}"))
             for _ in range(forged):
                 await deliver(inbox, "stripe", stripe_body("evt_x"), secret="whsec_wrong")
-        await other._runtime.reception.refusals.write()
-        await other._runtime.reception.acks.write()
+        await other._runtime.reception.rejection_counts.write()
+        await other._runtime.reception.ack_latencies.write()
         before = Overview(working._runtime)
         assert sum((await before.rates("1h"))[1]["rejected"]) == 12  # five of them are not written yet
         assert (await before.sources("1h"))[-1]["rejected"] == 12
-        await working._runtime.reception.refusals.write()
-        await working._runtime.reception.acks.write()
+        await working._runtime.reception.rejection_counts.write()
+        await working._runtime.reception.ack_latencies.write()
         for overview in (Overview(working._runtime), Overview(other._runtime)):
             assert sum((await overview.rates("1h"))[1]["rejected"]) == 12
             assert sum((await overview.rates("15m"))[1]["rejected"]) == 12

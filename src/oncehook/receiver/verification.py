@@ -1,7 +1,7 @@
-"""Where a delivery is verified: a small one in the event loop, a large one in a thread, so that the loop goes on.
+"""Verifies large deliveries in a thread, so that they do not block the event loop.
 
-Hashing some megabytes releases the GIL. What is read out of an unverified body is bounded by itself; the thread is not
-what makes it cheap. Strangers share one thread, and what waits for it is bounded in bytes.
+Hashing several megabytes releases the GIL. Unverified senders share one thread, and the bytes that wait for it are
+bounded. Small deliveries are verified in the event loop.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ from oncehook.providers.verify import Verifier
 
 Result = TypeVar("Result")
 
-MOST_KEYS = 4
-"""At most this many keys are fetched for one delivery. One that names more is verified with those that there are."""
+MAX_KEYS = 4
+"""The most keys that are fetched for one delivery. If it names more, it is verified with the keys that are known."""
 
 
-class Verifying:
-    """Runs the work of verifying: one large delivery at a time."""
+class VerificationThread:
+    """Runs verification: small deliveries in the caller's loop, large ones one at a time in a thread."""
 
     def __init__(self, *, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -30,12 +30,12 @@ class Verifying:
         self._pool = ThreadPoolExecutor(1, "oncehook-verify")  # starts its thread with the first large body
 
     async def run(self, delivery: Delivery, work: Callable[[Delivery], Result]) -> Result:
-        """What `work` says of a delivery. Raises Unavailable if too many bytes wait already."""
+        """Return `work(delivery)`. Raises Unavailable if too many bytes wait for the thread."""
         size = len(delivery.body)
         if size <= LARGE:
             return work(delivery)
         if self._waiting and self._waiting + size > self.limit_bytes:
-            raise Unavailable("the bodies that wait to be verified hold too many bytes", retry_after=2)
+            raise Unavailable("too many bytes of bodies wait to be verified", retry_after=2)
         self._waiting += size
         try:
             return await asyncio.get_running_loop().run_in_executor(self._pool, work, delivery)
@@ -43,10 +43,10 @@ class Verifying:
             self._waiting -= size
 
     async def fetch_keys(self, source: Source, verifier: Verifier, delivery: Delivery, now: float) -> None:
-        """Fetch the certificates and keys that a delivery names and that are not here yet."""
-        find = partial(verifier.key_to_fetch, now=now)
-        for _ in range(MOST_KEYS):
-            request = await self.run(delivery, find)
-            if request is None or not await source.certificates.ensure(request):
+        """Fetch the certificates and keys that a delivery names and that are not cached."""
+        find_missing = partial(verifier.key_to_fetch, now=now)
+        for _ in range(MAX_KEYS):
+            missing = await self.run(delivery, find_missing)
+            if missing is None or not await source.certificates.ensure(missing):
                 break
         source.certificates.renew()

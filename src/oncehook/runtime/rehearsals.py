@@ -1,4 +1,4 @@
-"""Rehearsals with the handlers of an inbox, on its own store or on one that a command has opened."""
+"""Rehearsals with the handlers of an inbox, on its own store or on a store that a command has opened."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -11,11 +11,11 @@ from oncehook.store.store import Store
 if TYPE_CHECKING:
     from oncehook.runtime import Runtime
 
-Rehearsing = Callable[[Receipt], Awaitable[Rehearsal]]
+Rehearse = Callable[[Receipt], Awaitable[Rehearsal]]
 
 
-async def rehearsing(runtime: "Runtime", store: Store) -> Rehearsing:
-    """How a receipt's handler is rehearsed: in a transaction of `store`, or in a session on the inbox's engine."""
+async def make_rehearse(runtime: "Runtime", store: Store) -> Rehearse:
+    """Return a function that rehearses a receipt, in a transaction of `store` or in a session of the inbox's engine."""
     begin = partial(rehearse, store, runtime.handlers, effects=runtime.effects, canonical=runtime.canonicals)
     if runtime.sessions is None:
         return partial(begin, transaction=None)

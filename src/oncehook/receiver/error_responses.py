@@ -1,0 +1,39 @@
+"""Converts the errors of a delivery into HTTP responses, and counts and logs them."""
+
+import traceback
+from collections.abc import Collection
+
+from oncehook.model.errors import Rejected, Unavailable
+from oncehook.observability import signals
+from oncehook.observability.receiver_stats import ReceiverStats
+from oncehook.receiver.ack import Response, rejected_response, unavailable_response
+from oncehook.receiver.request import RequestRejected
+
+
+class ErrorResponses:
+    """Makes the response for each error of the receiver. Metric labels never come from a sender."""
+
+    def __init__(self, sources: Collection[str], stats: ReceiverStats) -> None:
+        self._sources = sources
+        self._stats = stats
+
+    def respond(self, name: str, error: Exception) -> Response:
+        """Return the response for `error`, and count and log it unless that is already done."""
+        if isinstance(error, RequestRejected):
+            if error.code is not None:
+                known = name if name in self._sources else "unknown"
+                self._count(known, error.code, "rejected before it was read and verified")
+            return error.response
+        if isinstance(error, Rejected):
+            self._count(name, error.reason, error.detail)
+            return rejected_response(error.reason)
+        if isinstance(error, Unavailable):
+            signals.record_unavailable(name, error.detail)
+            return unavailable_response(error.retry_after)
+        frames = "".join(traceback.format_tb(error.__traceback__))
+        signals.emit("receiver_failed", source=name, error=type(error).__name__, traceback=frames)
+        return unavailable_response(5)  # a bug in the receiver: the sender delivers again
+
+    def _count(self, source: str, reason: str, detail: str) -> None:
+        signals.record_rejection(source, reason, detail)
+        self._stats.record_rejection(source, reason, detail)
