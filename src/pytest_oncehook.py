@@ -1,7 +1,7 @@
-"""The pytest fixtures of Oncehook, found by pytest through the entry point `pytest11`; docs/testing.md explains them.
+"""The pytest fixtures of Oncehook, which pytest loads through the entry point `pytest11`. See docs/testing.md.
 
-A module beside the package: pytest imports it in every run, also in those that have nothing to do with webhooks, so it
-must not bring the package along. It needs nothing but pytest; an async test needs its own plugin, as always.
+pytest imports this module in every run, even for tests without webhooks. So it is outside of the package and imports
+`oncehook` only inside the fixtures. Async tests also need a plugin such as pytest-asyncio or anyio.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--oncehook-postgres",
         metavar="URL",
-        help="give each test a database of its own on this PostgreSQL server, not a SQLite file",
+        help="create a new database for each test on this PostgreSQL server, instead of a SQLite file",
     )
     parser.addini("oncehook_inbox", "the inbox under test, as module:name")
-    parser.addini("oncehook_postgres", "as --oncehook-postgres")
+    parser.addini("oncehook_postgres", "the default of --oncehook-postgres")
 
 
 @pytest.fixture
 def oncehook_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of an empty database of this test alone: make your own tables in it."""
+    """The address of an empty database for this test. Create your own tables in it."""
     server: str = request.config.getoption("--oncehook-postgres") or request.config.getini("oncehook_postgres")
     if not server:
         yield f"sqlite:///{tmp_path_factory.mktemp('oncehook') / 'inbox.db'}"
@@ -42,15 +42,17 @@ def oncehook_database(request: pytest.FixtureRequest, tmp_path_factory: pytest.T
 
 @pytest.fixture
 def oncehook_app(request: pytest.FixtureRequest) -> Inbox:
-    """Your inbox: `oncehook_inbox` in pytest's configuration, or `app` in oncehook.toml. Override this fixture to give
-    it otherwise."""
+    """Your inbox, from `oncehook_inbox` in pytest's configuration or `app` in oncehook.toml.
+
+    Override this fixture to return your inbox in another way.
+    """
     from importlib import import_module
 
     from oncehook import Inbox
     from oncehook.config.configuration import load
 
-    named: str = request.config.getini("oncehook_inbox") or load().settings.app or ""
-    module, _, name = named.partition(":")
+    setting: str = request.config.getini("oncehook_inbox") or load().settings.app or ""
+    module, _, name = setting.partition(":")
     if not module or not name:
         pytest.fail(
             'no inbox to test: set oncehook_inbox = "module:name" in pytest\'s configuration, or app in oncehook.toml, '
@@ -59,13 +61,17 @@ def oncehook_app(request: pytest.FixtureRequest) -> Inbox:
         )
     inbox = getattr(import_module(module), name, None)
     if not isinstance(inbox, Inbox):
-        pytest.fail(f'oncehook_inbox = "{named}": {module} has no Inbox of the name {name}', pytrace=False)
+        pytest.fail(f'oncehook_inbox = "{setting}": {module} has no Inbox named {name}', pytrace=False)
     return inbox
 
 
 @pytest.fixture
 def oncehook_inbox(oncehook_app: Inbox, oncehook_database: str) -> Inbox:
-    """An inbox like yours on this test's database, for async tests: `async with oncehook_inbox.lifespan():`."""
+    """A copy of your inbox on this test's database, for async tests.
+
+    async with oncehook_inbox.lifespan():
+        response = await deliver(oncehook_inbox, "stripe", type="invoice.paid")
+    """
     from oncehook.testing import isolated
 
     return isolated(oncehook_app, oncehook_database)
@@ -73,7 +79,13 @@ def oncehook_inbox(oncehook_app: Inbox, oncehook_database: str) -> Inbox:
 
 @pytest.fixture
 def oncehook(oncehook_inbox: Inbox) -> Iterator[Bench]:
-    """The same at work, for tests that are plain functions: `oncehook.deliver(…)`, `oncehook.drain()`."""
+    """A running copy of your inbox on this test's database, for synchronous tests.
+
+    def test_paid_invoice(oncehook: Bench) -> None:
+        oncehook.deliver("stripe", type="invoice.paid")
+        (receipt,) = oncehook.drain()
+        assert receipt.status == "processed"
+    """
     from oncehook.testing import Bench
 
     with Bench(oncehook_inbox) as bench:

@@ -240,7 +240,7 @@ MAIL = {"smtp": "mail.example.com", "sender": "a@example.com", "to": "b@example.
         ({"retries": 100}, "alerts.retries is 100: expected a percentage from 1 to 99"),
         ({"dead_letters": -1}, "alerts.dead_letters is -1: expected a whole number"),
         ({"sources": {"shop": {"every": "1s"}}}, "alerts.sources.shop.every is not a setting"),
-        ({"sources": "all"}, "alerts.sources must be tables"),
+        ({"sources": "all"}, "alerts.sources must contain tables"),
         ({"targets": {"Ops!": {"slack": "x"}}}, "alerts.targets.Ops!: use lower-case letters"),
     ],
 )
@@ -258,7 +258,7 @@ def test_a_wrong_setting_is_told_by_its_name(alerts: dict[str, Any], sentence: s
         ({"webhook": "https://x"}, "alerts.targets.ops.secret is missing: webhook targets must be signed"),
         ({"slack": "https://x", "to": "y"}, "alerts.targets.ops.to is for smtp targets, but this is a slack target"),
         ({"command": []}, "alerts.targets.ops.command is empty: name a program"),
-        ({"command": "page ops"}, "alerts.targets.ops.command is not usable: expected a list of texts"),
+        ({"command": "page ops"}, "alerts.targets.ops.command is not usable: expected a list of strings"),
         ({"smtp": "mail.example.com", "to": "x@y.z"}, "alerts.targets.ops.sender is missing"),
         (MAIL | {"to": "nobody"}, "sender and to must be email addresses"),
         (MAIL | {"to": "a@b\r\nBcc: c@d"}, "sender and to must be email addresses"),
@@ -268,7 +268,7 @@ def test_a_wrong_setting_is_told_by_its_name(alerts: dict[str, Any], sentence: s
         (MAIL | {"timeout": "0s"}, "alerts.targets.ops.timeout is '0s': expected more than 0"),
         ({"slack": "env:NOT_SET_ANYWHERE"}, "set NOT_SET_ANYWHERE in the environment or in .env, or remove the target"),
         ({"slack": "ftp://p-secret@x"}, "alerts.targets.ops.slack is not usable: expected an address"),
-        ({"slack": 7}, "alerts.targets.ops.slack is not usable: expected a text"),
+        ({"slack": 7}, "alerts.targets.ops.slack is not usable: expected a string"),
         ({"webhook": "https://x", "secret": "p-secret"}, "alerts.targets.ops.secret cannot sign"),
     ],
 )

@@ -559,7 +559,7 @@ HIDDEN = "hidden-value"
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"forward": f"http://user:{HIDDEN}@host/"}, "sources.github.forward is not usable: expected an address"),
     ({"forward": "localhost:3000"}, "sources.github.forward is not usable: expected an address"),
-    ({"forward": ""}, "sources.github.forward is not usable: expected a text"),
+    ({"forward": ""}, "sources.github.forward is not usable: expected a string"),
     ({"forward_secret": HIDDEN}, "sources.github.forward_secret cannot sign: it is not base64"),
     ({"forward_secret": "whsec_"}, "sources.github.forward_secret cannot sign: it is empty"),
     ({"forward_secret": f"whsk_{HIDDEN}"}, "sources.github.forward_secret cannot sign: it is not a key"),

@@ -121,15 +121,15 @@ WRONG = [
     ("timeout = 0", "sources.stripe.timeout is 0: expected more than 0"),
     ("retry = 5", "sources.stripe.retry is 5: expected a table such as { attempts = 5"),
     ("retry = {}", "expected a table such as { attempts = 5"),
-    ("retry = { tries = 5 }", "tries is not part of it: known are attempts, first, factor, most"),
+    ("retry = { tries = 5 }", "tries is not a field of it; the fields are attempts, first, factor, most"),
     ("retry = { attempts = 0 }", "attempts: expected more than 0"),
     ('retry = { first = "soon" }', "first: expected a duration"),
     ("retry = { factor = 0.5 }", "factor: expected a number, 1 or more"),
     (
         'retry = { first = "2h" }',
-        "sources.stripe.retry: Retry(attempts=10, first=7200.0, factor=2.0, most=3600.0) cannot",
+        "sources.stripe.retry: Retry(attempts=10, first=7200.0, factor=2.0, most=3600.0) is not a valid policy",
     ),
-    ("max_attempts = 3\nretry = { attempts = 4 }", "max_attempts and retry.attempts are the same: remove one of them"),
+    ("max_attempts = 3\nretry = { attempts = 4 }", "max_attempts and retry.attempts set the same value: remove one"),
     ('mode = "inline"\nretry = { attempts = 4 }', 'sources.stripe.retry needs mode = "queued"'),
     ('on_failure = "dead_letter"', 'sources.stripe.on_failure needs mode = "inline"'),
 ]

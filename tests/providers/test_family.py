@@ -169,7 +169,7 @@ async def test_signature_of_an_own_family_is_not_stored(inbox: Inbox) -> None:
         ("json:dumps", "json:dumps is not a signature family"),
         ("json:nothing", "json:nothing is not a signature family"),
         (".:FAMILY", "cannot be imported"),
-        ("template", f"signatures[0].algorithm is 'template': allowed are {ALLOWED}"),
+        ("template", f"signatures[0].algorithm is 'template': the allowed values are {ALLOWED}"),
         ("paipal", "did you mean paypal?"),
     ],
 )

@@ -231,10 +231,10 @@ def test_a_prefix_that_the_server_was_told_too_counts_once() -> None:
         (["10.0.0.1/8"], "is not an address such as 10.0.0.5 or a network such as 10.0.0.0/8"),
         (["proxy.internal"], "'proxy.internal' is not an address"),
         (["*"], "is not an address"),
-        (["0.0.0.0/0"], "'0.0.0.0/0' is everybody: name the machines"),
-        (["::/0"], "is everybody"),
-        ("10.0.0.1", "expected a list of texts"),
-        ([1], "expected a list of texts"),
+        (["0.0.0.0/0"], "'0.0.0.0/0' contains every address: list your own machines"),
+        (["::/0"], "contains every address"),
+        ("10.0.0.1", "expected a list of strings"),
+        ([1], "expected a list of strings"),
     ],
 )
 def test_a_list_of_proxies_that_cannot_be_meant_is_told_in_a_sentence(value: Any, said: str) -> None:

@@ -296,5 +296,5 @@ def test_a_secret_that_is_not_there_is_an_error_that_names_its_place(
 
 def test_a_text_in_place_of_a_list_of_secrets_is_refused() -> None:
     """Each of its characters would be a secret."""
-    with pytest.raises(ConfigurationError, match=r"sources\.github\.secrets.*expected a list of texts"):
+    with pytest.raises(ConfigurationError, match=r"sources\.github\.secrets.*expected a list of strings"):
         Inbox("sqlite:///x.db").source("github", secrets="hello")

@@ -1,4 +1,4 @@
-"""Reads and checks the configuration: `oncehook.toml`, and the environment over it."""
+"""Reads and checks the configuration: `oncehook.toml`, and environment variables that override it."""
 
 import os
 import re
@@ -16,22 +16,22 @@ SOURCE_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 
 
 def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """`values` checked against the fields of `cls`; a wrong or unknown key is told by its full name."""
+    """Parse `values` by the fields of `cls`. Raises ConfigurationError with the full name of a wrong or unknown key."""
     table = {f.name: f for f in fields(cls)}
-    known: dict[str, Any] = {}
+    parsed: dict[str, Any] = {}
     for name, value in values.items():
         if name not in table:
-            from difflib import get_close_matches  # only a mistake needs it
+            from difflib import get_close_matches  # only needed for an error
 
-            near = get_close_matches(name, table, 1)
-            hint = f"did you mean {where}{near[0]}?" if near else f"known are {', '.join(table)}"
+            closest = get_close_matches(name, table, 1)
+            hint = f"did you mean {where}{closest[0]}?" if closest else f"the settings are {', '.join(table)}"
             raise ConfigurationError(f"{where}{name} is not a setting: {hint}")
         try:
-            known[name] = table[name].metadata["parse"](value)
+            parsed[name] = table[name].metadata["parse"](value)
         except ValueError as error:
             key = name.upper() if where == "ONCEHOOK_" else name
-            raise ConfigurationError(f"{where}{key} is {_shown(name, value)}: {error}") from None
-    return known
+            raise ConfigurationError(f"{where}{key} is {_printable(name, value)}: {error}") from None
+    return parsed
 
 
 _SECRET = (
@@ -53,33 +53,33 @@ _SECRET = (
 )
 
 
-def _shown(name: str, value: Any) -> str:
+def _printable(name: str, value: Any) -> str:
     return "not usable" if name in _SECRET else repr(value)
 
 
 def read_source(name: str, values: Mapping[str, Any]) -> SourceSettings:
     if not SOURCE_NAME.fullmatch(name):
         raise ConfigurationError(
-            f"sources.{name}: the name is part of the address; use lower-case letters, digits, - and _ (at most 63)"
+            f"sources.{name}: the name is part of the URL; use up to 63 lower-case letters, digits, - and _"
         )
     return SourceSettings(**read_table(SourceSettings, values, f"sources.{name}."))
 
 
 def retry_of(settings: SourceSettings, where: str) -> dict[str, Any]:
-    """The fields of a retry policy that a source sets, by `retry` and `max_attempts`."""
+    """Return the fields of the retry policy that a source sets with `retry` and `max_attempts`."""
     fields = dict(settings.retry or {})
     if settings.retry is not None and settings.mode == "inline":
         raise ConfigurationError(
             f'{where}.retry needs mode = "queued": an inline event is retried when its provider delivers it again. '
-            f"Write max_attempts instead"
+            f"Use max_attempts instead"
         )
     if settings.on_failure != "retry" and settings.mode != "inline":
         raise ConfigurationError(
-            f'{where}.on_failure needs mode = "inline": for one attempt at a queued event write max_attempts = 1'
+            f'{where}.on_failure needs mode = "inline": to try a queued event only once, use max_attempts = 1'
         )
     if settings.max_attempts is not None:
         if "attempts" in fields:
-            raise ConfigurationError(f"{where}: max_attempts and retry.attempts are the same: remove one of them")
+            raise ConfigurationError(f"{where}: max_attempts and retry.attempts set the same value: remove one of them")
         fields["attempts"] = settings.max_attempts
     with_fields(Retry(), fields, f"{where}.retry")
     return fields
@@ -87,22 +87,22 @@ def retry_of(settings: SourceSettings, where: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """The file and the environment, read and checked. Secrets are still references here."""
+    """The parsed file and environment. Secrets are still references."""
 
     settings: Settings
     sources: Mapping[str, SourceSettings]
     providers: Mapping[str, Mapping[str, Any]]
     file: Path | None = None
-    dashboard: Mapping[str, Any] = field(default_factory=dict)  # read by the dashboard, when there is one
-    alerts: Mapping[str, Any] = field(default_factory=dict)  # read by what watches
+    dashboard: Mapping[str, Any] = field(default_factory=dict)  # parsed by the dashboard
+    alerts: Mapping[str, Any] = field(default_factory=dict)  # parsed by the alert monitor
 
 
 def load(path: str | Path | None = None, environ: Mapping[str, str] | None = None) -> Configuration:
-    """Read the file (`path`, else ONCEHOOK_CONFIG, else oncehook.toml if there is one) and the environment over it."""
+    """Read the file (`path`, else ONCEHOOK_CONFIG, else oncehook.toml if it exists), then the environment."""
     environ = os.environ if environ is None else environ
-    named = path or environ.get("ONCEHOOK_CONFIG")
-    file = Path(named or DEFAULT_FILE)
-    tables = _read_file(file) if named or file.is_file() else {}
+    path = path or environ.get("ONCEHOOK_CONFIG")
+    file = Path(path or DEFAULT_FILE)
+    tables = _read_file(file) if path or file.is_file() else {}
     sources = named_tables(tables.pop("sources", {}), "sources")
     providers = named_tables(tables.pop("providers", {}), "providers")
     dashboard, alerts = (named_tables({name: tables.pop(name, {})}, name)[name] for name in ("dashboard", "alerts"))
@@ -112,14 +112,14 @@ def load(path: str | Path | None = None, environ: Mapping[str, str] | None = Non
         settings=Settings(**values),
         sources={name: read_source(name, source) for name, source in sources.items()},
         providers=providers,
-        file=file if named or file.is_file() else None,
+        file=file if path or file.is_file() else None,
         dashboard=dashboard,
         alerts=alerts,
     )
 
 
 def _read_file(file: Path) -> dict[str, Any]:
-    import tomllib  # an inbox that is configured in code reads no file
+    import tomllib  # not needed by an inbox that is configured in code
 
     try:
         return tomllib.loads(file.read_text("utf-8"))
@@ -133,17 +133,17 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 def named_tables(value: Any, name: str) -> dict[str, dict[str, Any]]:
     if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
-        raise ConfigurationError(f"{name} must be tables, such as [{name}.stripe]")
+        raise ConfigurationError(f"{name} must contain tables, such as [{name}.stripe]")
     return value
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {f.name: f for f in fields(Settings)}
-    found = {key[len("ONCEHOOK_") :].lower(): value for key, value in environ.items() if key.startswith("ONCEHOOK_")}
-    lists = {name for name in found if name in known and isinstance(known[name].default, tuple)}
-    return {name: _listed(value) if name in lists else value for name, value in found.items() if name in known}
+    values = {key[len("ONCEHOOK_") :].lower(): value for key, value in environ.items() if key.startswith("ONCEHOOK_")}
+    lists = {name for name in values if name in known and isinstance(known[name].default, tuple)}
+    return {name: _split_list(value) if name in lists else value for name, value in values.items() if name in known}
 
 
-def _listed(value: str) -> list[str]:
-    """A list as it stands in a variable: with commas between."""
+def _split_list(value: str) -> list[str]:
+    """Split the comma-separated value of an environment variable."""
     return [part.strip() for part in value.split(",") if part.strip()]

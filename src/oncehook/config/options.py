@@ -1,6 +1,6 @@
-"""The keyword arguments of `Inbox(…)` and `inbox.source(…)`, with the types that code may give.
+"""The keyword arguments of `Inbox(…)` and `inbox.source(…)`, with their types.
 
-Each key is a field of `Settings` or `SourceSettings`, where its meaning is; a test compares them.
+Each key is a field of `Settings` or `SourceSettings`, which describe its meaning. A test compares them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from oncehook.model.values import Duration, Size
 
 
 class InboxOptions(TypedDict, total=False):
-    """The settings of a whole inbox, as keyword arguments of `Inbox`."""
+    """The settings of an inbox, as keyword arguments of `Inbox(…)`."""
 
     app: str
     max_body: Size
@@ -45,7 +45,7 @@ class InboxOptions(TypedDict, total=False):
 
 
 class RetryOptions(TypedDict, total=False):
-    """Some fields of a `Retry`, as in `retry = { attempts = 5, first = "2s" }` of the file."""
+    """Some fields of a `Retry`, as in `retry = { attempts = 5, first = "2s" }`."""
 
     attempts: int
     first: Duration
@@ -54,7 +54,7 @@ class RetryOptions(TypedDict, total=False):
 
 
 class SourceOptions(TypedDict, total=False):
-    """The settings of one source, as keyword arguments of `inbox.source`."""
+    """The settings of a source, as keyword arguments of `inbox.source(…)`."""
 
     provider: str
     verify: Literal["signature", "none"]

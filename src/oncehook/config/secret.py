@@ -8,12 +8,12 @@ from oncehook.model.errors import ConfigurationError
 
 
 def is_reference(secret: str) -> bool:
-    """Whether the value is somewhere else, in the environment or a file, and is read when the inbox starts."""
+    """Return whether a secret refers to an environment variable or a file, which is read when the inbox starts."""
     return secret.startswith(("env:", "file:"))
 
 
 def is_unset(secret: str) -> bool:
-    """Whether it is a reference to a variable or a file that is not there, or is empty."""
+    """Return whether a secret refers to a variable or a file that is missing or empty."""
     try:
         resolve(secret, "")
     except ConfigurationError:
@@ -27,19 +27,19 @@ def secret_fingerprint(source: str, secret: str) -> str:
 
 
 ENV_FILE = ".env"
-"""Where `env:NAME` is looked up in the current directory, if the environment has no such variable."""
+"""A file in the current directory with values for `env:NAME` that the environment does not have."""
 
 PLACEHOLDERS = frozenset(("none", "null", "undefined", '""', "''"))
 _INVISIBLE = "\u200b\u200c\u200d\u2060\ufeff"
 
 
 def in_env_file(name: str, file: Path = Path(ENV_FILE)) -> str | None:
-    """The value of a variable in `.env`; None if it has none. Blanks and quotes around it are not part of it."""
+    """Return the value of a variable in `.env`, without surrounding blanks and quotes, or None."""
     try:
         lines = file.read_text("utf-8").splitlines()
     except (OSError, ValueError):
         return None
-    for line in reversed(lines):  # the last one counts, as in a shell
+    for line in reversed(lines):  # the last assignment wins, as in a shell
         key, equals, value = line.removeprefix("export ").partition("=")
         if equals and key.strip() == name:
             value = value.strip()
@@ -48,7 +48,10 @@ def in_env_file(name: str, file: Path = Path(ENV_FILE)) -> str | None:
 
 
 def resolve(secret: str, where: str, what: str = "source") -> str:
-    """A secret's value out of `env:NAME`, `file:PATH` or the value itself. Errors name the place, never the value."""
+    """Return the value of a secret: `env:NAME`, `file:PATH` or the value itself.
+
+    Errors contain the setting `where`, never the value.
+    """
     kind, _, name = secret.partition(":")
     if kind == "env":
         value = os.environ.get(name, "") or in_env_file(name) or ""
@@ -62,12 +65,12 @@ def resolve(secret: str, where: str, what: str = "source") -> str:
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{where}: {name} cannot be read ({type(error).__name__})") from None
         if not value:
-            raise ConfigurationError(f"{where} is empty: {name} has nothing in it")
+            raise ConfigurationError(f"{where} is empty: the file {name} has no content")
     else:
         value = secret
         if not value.strip():
-            raise ConfigurationError(f"{where} is empty: give the secret, or remove the {what}")
+            raise ConfigurationError(f"{where} is empty: write the secret, or remove the {what}")
     bare = value.strip().strip(_INVISIBLE).strip()
     if not bare or bare.lower() in PLACEHOLDERS:
-        raise ConfigurationError(f"{where} is a placeholder, not a secret: give the secret, or remove the {what}")
+        raise ConfigurationError(f"{where} is a placeholder, not a secret: write the secret, or remove the {what}")
     return value

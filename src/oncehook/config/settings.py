@@ -1,8 +1,7 @@
-"""One table of settings.
+"""All settings, each with its default, parser and description.
 
-The fields of `Settings` are the keys of `oncehook.toml`, the `ONCEHOOK_<NAME>` variables of the
-environment (which win over the file) and the rows of docs/settings.md. The fields of
-`SourceSettings` are the keys under `[sources.NAME]`.
+The fields of `Settings` are the keys of `oncehook.toml`, the environment variables `ONCEHOOK_<NAME>`, which override
+the file, and the rows of docs/settings.md. The fields of `SourceSettings` are the keys under `[sources.NAME]`.
 """
 
 from collections.abc import Mapping
@@ -29,12 +28,12 @@ from oncehook.model.values import (
 
 
 class Default(float):
-    """A duration that nobody has set. A provider may need more than it; one that was set is never raised in silence."""
+    """A default duration, which a provider's definition may extend. A duration that the user sets is never changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """How long a source's receipts and payloads are kept, in seconds. A payload never outlives its receipt."""
+    """The retention of a source's receipts and payloads, in seconds. No payload is kept longer than its receipt."""
 
     source: str
     receipts: float
@@ -47,245 +46,276 @@ def setting(default: Any, parse: Parse, help: str) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What holds for the whole inbox."""
+    """The settings of an inbox."""
 
     database: str = setting(
-        "sqlite:///oncehook.db", text, "Where the inbox lives: `sqlite:///file.db` or `postgresql://user@host/db`."
+        "sqlite:///oncehook.db", text, "The database of the inbox: `sqlite:///file.db` or `postgresql://user@host/db`."
     )
     app: str | None = setting(
         None,
         text,
-        "Your inbox with its handlers, `module:inbox` such as `hooks:inbox`: every command uses it, unless the command "
-        "names another.",
+        "The `module:variable` of your inbox with its handlers, such as `hooks:inbox`. Every command uses it, unless "
+        "an option of the command names another.",
     )
-    max_body: int = setting(2**20, positive(size), "Largest body that is read; more is 413. A source may have its own.")
+    max_body: int = setting(2**20, positive(size), "The largest body; a larger one gets 413. A source may override it.")
     receive_timeout: float = setting(
-        15.0, positive(duration), "A request whose body is not complete by then gets 408 and leaves nothing behind."
+        15.0,
+        positive(duration),
+        "How long a request may take to arrive completely. After that it gets 408, and nothing is stored.",
     )
     claim_timeout: float = setting(
         10.0,
         positive(duration),
-        "How long an event may wait for its turn, and again how long its commit may take; then 503.",
+        "How long an event may wait for its commit to begin, and then how long the commit may take. After that, 503.",
     )
     intake_limit: int = setting(
-        10_000, positive(whole_number), "How many events may wait for their commit; more get 503."
+        10_000, positive(whole_number), "How many events may wait for their commit. Further ones get 503."
     )
     intake_bytes: int = setting(
         64 * 2**20,
         positive(size),
-        "How many bytes of bodies may be arriving, and as many again wait for their commit; more get 503.",
+        "How many bytes of bodies may be arriving, and how many may wait for their commit. Further ones get 503.",
     )
     trusted_proxies: tuple[Network, ...] = setting(
         (),
         networks,
-        "Addresses and networks of your proxies, such as `10.0.0.0/8`: what they say of the address that a sender used "
-        "is believed, for sources without a `public_url` whose provider signs it, and of the client's address, for "
-        "sign-ins and the audit. Nobody else is.",
+        "Addresses and networks of your proxies, such as `10.0.0.0/8`. Only these machines are trusted to report, in "
+        "forwarded headers, the URL that a sender used (for providers that sign it, if the source has no `public_url`) "
+        "and the client's address (for sign-ins and the audit log).",
     )
     migrate: str = setting(
         "auto",
         one_of("auto", "never"),
-        "Whether a start brings the schema up to date (`oncehook migrate` does so too).",
+        "`auto` migrates the schema at start; `never` leaves that to `oncehook migrate`.",
     )
     unsafe_durability: bool = setting(
         False,
         boolean,
-        "Start although PostgreSQL runs with `fsync=off` or `synchronous_commit=off`: acked events may be lost.",
+        "Start even if PostgreSQL runs with `fsync=off` or `synchronous_commit=off`, where acked events may be lost.",
     )
-    concurrency: int = setting(16, positive(whole_number), "How many handlers a worker runs at once.")
+    concurrency: int = setting(16, positive(whole_number), "How many handlers a worker runs at the same time.")
     lease: float = setting(
         30.0,
         positive(duration),
-        "How long a crashed worker's events stay with it; a running handler's lease is extended.",
+        "How long after a worker's crash its events become due again. The lease of a running handler is extended.",
     )
     stop_grace: float = setting(
         30.0,
         duration,
-        "How long deliveries, handlers and effects that are under way may take to end at a stop, all at the same time; "
-        "what does not is undone, and no attempt is counted.",
+        "How long a stop waits for running deliveries, handlers and effects, all at the same time. Handlers that are "
+        "still running are rolled back, and no attempt is counted.",
     )
-    poll: float = setting(
-        1.0, duration, "How often a worker and the relay of effects look for work when nothing wakes them."
-    )
+    poll: float = setting(1.0, duration, "How often the worker and the relay query for work without a wake-up.")
     notify: bool = setting(
         True,
         boolean,
-        "PostgreSQL: whether processes wake each other with `NOTIFY`; else workers only look, every `poll`.",
+        "PostgreSQL: whether processes wake each other with `NOTIFY`. Without it, workers only query every `poll`.",
     )
     pooler: str = setting(
         "auto",
         one_of("auto", "none", "transaction"),
-        "PostgreSQL: whether a pooler in transaction mode, such as PgBouncer, is between; `auto` finds out. `none` is "
-        "also right for one in session mode.",
+        "PostgreSQL: whether connections go through a pooler in transaction mode, such as PgBouncer. `auto` detects "
+        "it. `none` is also correct for a pooler in session mode.",
     )
     clean_sessions: bool = setting(
         True,
         boolean,
         "PostgreSQL: whether a handler's session is cleaned before another handler gets its connection. `false` saves "
-        "time where no handler changes session state; see [transactions](transactions.md#the-session).",
+        "time if no handler changes session state. See [transactions](transactions.md#the-session).",
     )
     fast_paths: bool = setting(
         True,
         boolean,
-        "Whether optimisations that lean on internals of uvicorn and asyncpg are used; `false` uses the plain variant "
-        "of each. See [fast paths](operate.md#fast-paths).",
+        "Whether to use optimisations that depend on internals of uvicorn and asyncpg. `false` uses the plain path of "
+        "each. See [fast paths](operate.md#fast-paths).",
     )
     dedupe_window: float = setting(
         Default(30 * 86400.0),
         duration,
-        "How long an event that comes again is a duplicate, and its receipt kept. Raised where a provider retries for "
-        "longer; set lower than a provider needs, it is an error at start. A source may have its own.",
+        "How long receipts are kept, and repeated deliveries are detected as duplicates. The default is extended for "
+        "providers that retry for longer; a value shorter than that is an error at start. A source may override it.",
     )
     payload_retention: float = setting(
         Default(30 * 86400.0),
         duration,
-        "How long bodies and headers are kept, at most the window. A source may have its own.",
+        "How long bodies and headers are kept, at most `dedupe_window`. A source may override it.",
     )
     effect_targets: tuple[str, ...] = setting(
-        (), texts, "Addresses that effects may post to although they are not public; only here, never in code."
+        (), texts, "Addresses in private networks that effects may post to. They can be set only here, never in code."
     )
     effect_retention: float | None = setting(
         None,
         duration,
-        "How long the keys of effects that are done are kept, at least as long as every receipt. Absent: for ever.",
+        "How long the keys of finished effects are kept, at least as long as every receipt. Absent: forever.",
     )
     email_retention: float | None = setting(
-        None, positive(duration), "How long email facts are kept after the last one of their message. Absent: for ever."
+        None,
+        positive(duration),
+        "How long the email facts of a message are kept after its last event. Absent: forever.",
     )
     email_suppress: tuple[str, ...] = setting(
         ("hard_bounce", "complaint", "unsubscribe", "rejected", "soft_bounces"),
         any_of("hard_bounce", "complaint", "unsubscribe", "rejected", "soft_bounces"),
-        "For which reasons an address is suppressed.",
+        "The reasons for which an address is suppressed.",
     )
     email_soft_bounces: int = setting(
-        5, whole_number, "How many messages that bounced softly within 30 days suppress an address; 0 never does."
+        5, whole_number, "How many soft-bounced messages within 30 days suppress an address. 0: soft bounces never do."
     )
     email_case_sensitive: bool = setting(
         False,
         boolean,
-        "If true, `Jane@example.com` and `jane@example.com` are two addresses for suppressions.",
+        "Whether `Jane@example.com` and `jane@example.com` are two different addresses for suppressions.",
     )
     version: str | None = setting(
         None,
         text,
-        "What attempts are recorded with: a release or git sha of your handlers. Absent: the git sha of where "
-        "it runs, if there is one.",
+        "The version of your handlers, such as a release or git sha, which is recorded with each attempt. Absent: the "
+        "git sha of the working directory, if it has one.",
     )
     metrics_token: str | None = setting(
-        None, text, "`/metrics` is open unless this is set; then it wants `Authorization: Bearer` with it."
+        None,
+        text,
+        "A token for `/metrics`, which requests must send as `Authorization: Bearer`. Absent: `/metrics` is open.",
     )
-    log_level: str = setting("info", one_of("debug", "info", "warning", "error"), "The least that is logged.")
+    log_level: str = setting("info", one_of("debug", "info", "warning", "error"), "The lowest level that is logged.")
     log_format: str = setting(
-        "auto", one_of("auto", "json", "console"), "How: `auto` is console on a terminal and JSON lines elsewhere."
+        "auto",
+        one_of("auto", "json", "console"),
+        "The format of log lines: `auto` is `console` on a terminal and `json` elsewhere.",
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSettings:
-    """What holds for one source: the keys under `[sources.NAME]`."""
+    """The settings of one source: the keys under `[sources.NAME]`."""
 
-    provider: str | None = setting(None, text, "Who sends; the source's name unless given.")
+    provider: str | None = setting(
+        None, text, "The provider that sends to this source. Absent: the provider with the source's name."
+    )
     secrets: tuple[str, ...] = setting(
         (),
         texts,
-        "All are tried. `env:NAME`, `file:PATH` or the value: HMAC secret, public key (PEM, base64 or hex) "
-        "or `user:password`.",
+        "The secrets that verify deliveries; all of them are tried. Each is `env:NAME`, `file:PATH` or the value: an "
+        "HMAC secret, a public key (PEM, base64 or hex) or `user:password`.",
     )
     verify: str = setting(
         "signature",
         one_of("signature", "none"),
-        "`none` accepts unsigned deliveries from anyone who knows the address.",
+        "`signature` verifies every delivery; `none` accepts unsigned deliveries from anyone who knows the URL.",
     )
     types: tuple[str, ...] | None = setting(
-        None, texts, "Allow-list of types: patterns with `*` and `?`, which also match as a dotted prefix. Absent: all."
+        None,
+        texts,
+        "Allow-list of types: patterns with `*` and `?`, which also match as a dotted prefix. Absent: all types.",
     )
     mode: str = setting(
         "queued",
         one_of("queued", "inline"),
-        "`queued` acks after the commit and works later; `inline` works first; the provider's retries are its own.",
+        "`queued` acks after the commit and runs the handler later. `inline` runs the handler before the ack, and the "
+        "provider's retries are its attempts.",
     )
     on_failure: str = setting(
         "retry",
         one_of("retry", "dead_letter"),
-        "Inline: `retry` answers 5xx until `max_attempts`, `dead_letter` gives up at the first failure, with 2xx.",
+        "Inline: `retry` responds 5xx until `max_attempts`. `dead_letter` makes the event a dead letter at its first "
+        "failure, and responds 2xx.",
     )
     unhandled: str = setting(
         "wait",
         one_of("wait", "ignore"),
-        "Events that no process has a handler for: `wait` keeps them `received` until one has, `ignore` makes them "
-        "`ignored` after 5 minutes; see [handlers](handlers.md#events-without-a-handler).",
+        "Events that no process has a handler for: `wait` keeps them `received` until a process has one; `ignore` "
+        "makes them `ignored` after 5 minutes. See [handlers](handlers.md#events-without-a-handler).",
     )
     max_attempts: int | None = setting(
         None,
         positive(whole_number),
-        "After this many attempts the event is a dead letter. Absent: 10, with a `forward` 20, inline 5.",
+        "After this many failed attempts, the event becomes a dead letter. Absent: 10, with a `forward` 20, inline 5.",
     )
     retry: Mapping[str, Any] | None = setting(
         None,
         retry_fields,
-        'How its events are retried: `{ attempts = 5, first = "2s", factor = 2, most = "10m" }`, or some of these. A '
-        "handler's own `retry=` wins. See [retries](retries.md).",
+        'The retry policy: `{ attempts = 5, first = "2s", factor = 2, most = "10m" }`, or some of these keys. A '
+        "handler's own `retry=` overrides it. See [retries](retries.md).",
     )
     timeout: float | None = setting(
         None,
         positive(duration),
-        "How long one attempt may take; a handler's own `timeout=` wins. Absent: 5m, with a `forward` 15s.",
+        "How long one attempt may take. A handler's own `timeout=` overrides it. Absent: 5m, with a `forward` 15s.",
     )
-    max_body: int | None = setting(None, positive(size), "Largest body; else the provider's, else the global one.")
+    max_body: int | None = setting(
+        None, positive(size), "The largest body. Absent: the provider's, else the inbox's `max_body`."
+    )
     tolerance: float | None = setting(
-        None, duration, "How far a signed timestamp may be from now, either way; the provider's unless given."
+        None, duration, "How far a signed timestamp may be in the past or the future. Absent: the provider's tolerance."
     )
-    dedupe_window: float | None = setting(None, duration, "How long its receipts are kept; else the global one.")
-    payload_retention: float | None = setting(None, duration, "How long its bodies are kept; else the global one.")
-    correlation: str | None = setting(None, text, "A path in the body whose value becomes the correlation id.")
+    dedupe_window: float | None = setting(
+        None, duration, "How long its receipts are kept. Absent: the inbox's `dedupe_window`."
+    )
+    payload_retention: float | None = setting(
+        None, duration, "How long its bodies and headers are kept. Absent: the inbox's `payload_retention`."
+    )
+    correlation: str | None = setting(None, text, "The path of the correlation id in the body.")
     id: tuple[str, ...] | None = setting(
-        None, locators, "A natural key in place of the provider's id, for a sender whose id changes between retries."
+        None,
+        locators,
+        "Where to read the event id, instead of the provider's id: for a sender whose id changes between retries.",
     )
     forward: str | None = setting(
         None,
         text,
-        "The handler of its events is this HTTP address: 2xx is `processed`. See [forwarding](forwarding.md).",
+        "The HTTP address that handles its events: a 2xx response settles them as processed. See "
+        "[forwarding](forwarding.md).",
     )
     forward_secret: tuple[str, ...] = setting(
-        (), locators, "Signs what is forwarded (Standard Webhooks): `env:NAME`, `file:PATH` or the value; or several."
+        (),
+        locators,
+        "One or more secrets that sign forwarded requests (Standard Webhooks): `env:NAME`, `file:PATH` or the value.",
     )
     forward_timeout: float | None = setting(
-        None, positive(duration), "How long one forwarded request may take, as a whole. Absent: `timeout`, else 15s."
+        None, positive(duration), "How long one forwarded request may take in total. Absent: `timeout`, else 15s."
     )
     forward_concurrency: int = setting(
-        8, whole_number, "How many are under way to that address at once, in one worker."
+        8, whole_number, "How many requests one worker sends to that address at the same time."
     )
     forward_headers: tuple[str, ...] | None = setting(
         None,
         texts,
-        "Headers of the delivery that go on (shell patterns). Absent: those that name the event, and traces.",
+        "Headers of the delivery that are forwarded (shell patterns). Absent: the headers that identify the event, "
+        "and trace headers.",
     )
     serial_by: tuple[str, ...] | None = setting(
         None,
         locators,
-        "One event at a time per key, in order of arrival: `object_id`, or where the key is, in the words of `id`.",
+        "The serial key: events with the same key are handled one at a time, in order of arrival. `object_id`, or a "
+        "location as in `id`.",
     )
     serial_failed: str = setting(
         "block",
         one_of("block", "skip"),
-        "With `serial_by`: whether a dead letter blocks later events of its key until it is replayed, or they pass it.",
+        "With `serial_by`: `block` makes later events of a key wait until its dead letter is replayed; `skip` lets "
+        "them continue.",
     )
     email: bool = setting(
-        False, boolean, "Keep its email events as facts, with status, suppressions and counts; see [email](email.md)."
+        False,
+        boolean,
+        "Project its email events into tables of status, suppressions and counts. See [email](email.md).",
     )
-    topics: tuple[str, ...] = setting((), texts, "SNS: the topic ARNs that may deliver here (shell patterns).")
+    topics: tuple[str, ...] = setting(
+        (), texts, "SNS: the topic ARNs that may deliver to this source (shell patterns)."
+    )
     public_url: str | None = setting(
         None,
         address,
-        "The address as the provider has it, for those that sign it. Where it is set, forwarded headers are not read.",
+        "The URL as it is registered with the provider, for providers that sign it. With it, forwarded headers are "
+        "not read.",
     )
-    webhook_id: str | None = setting(None, text, "PayPal: the id of the webhook, which is part of what it signs.")
+    webhook_id: str | None = setting(None, text, "PayPal: the id of the webhook, which is part of the signed text.")
     verify_token: str | None = setting(
-        None, text, "Meta: the token that its handshake must repeat. `env:NAME`, `file:PATH` or the value."
+        None, text, "Meta: the token that its handshake must contain. `env:NAME`, `file:PATH` or the value."
     )
     app_id: str | None = setting(
         None,
         text,
-        "Microsoft Graph: the application's id. With it, notifications with resource data must carry its tokens.",
+        "Microsoft Graph: the application's id. With it, notifications with resource data must carry tokens for it.",
     )
-    sandbox: bool = setting(False, boolean, "PayPal, Plaid: keys are those of the test environment, and only those.")
+    sandbox: bool = setting(False, boolean, "PayPal, Plaid: use the keys of the test environment, and only those.")

@@ -1,6 +1,6 @@
-"""Alembic: autogenerate leaves Oncehook's own tables alone.
+"""Alembic: exclude Oncehook's tables from autogenerate.
 
-In the `env.py` of your migrations, in both places that call it:
+In the `env.py` of your migrations, pass `include_name` to both calls of `context.configure`:
 
     from oncehook.integrations.alembic import include_name
 
@@ -13,25 +13,25 @@ from functools import cache
 
 from oncehook.store import queries
 
-_NAMED = re.compile(r"CREATE TABLE\s+(webhook_\w+)")
-_DAY = re.compile(r"webhook_payloads_[0-9]{8}")
+_CREATED_TABLE = re.compile(r"CREATE TABLE\s+(webhook_\w+)")
+_DAY_PARTITION = re.compile(r"webhook_payloads_[0-9]{8}")
 
 
 def include_name(name: str | None, type_: str, parent_names: Mapping[str, str | None]) -> bool:
-    """Whether Alembic is to look at this: at everything but the tables of the inbox and what belongs to them.
+    """Return whether Alembic compares this name: False for the tables of the inbox, and their columns and indexes.
 
-    Those have migrations of their own, which a start or `oncehook migrate` applies.
+    Oncehook migrates its tables itself, at start or with `oncehook migrate`.
     """
     table = name if type_ == "table" else parent_names.get("table_name")
     return table is None or not is_ours(table)
 
 
 def is_ours(table: str) -> bool:
-    """Whether the inbox made this table; not whether its name looks like it."""
-    return table in _tables() or _DAY.fullmatch(table) is not None
+    """Return whether the migrations of the inbox create this table. A similar name is not enough."""
+    return table in _tables() or _DAY_PARTITION.fullmatch(table) is not None
 
 
 @cache
 def _tables() -> frozenset[str]:
-    written = [sql for kind in ("sqlite", "postgres") for _, _, sql in queries.migrations(kind)]
-    return frozenset(["webhook_migrations", *(name for sql in written for name in _NAMED.findall(sql))])
+    scripts = [sql for kind in ("sqlite", "postgres") for _, _, sql in queries.migrations(kind)]
+    return frozenset(["webhook_migrations", *(name for sql in scripts for name in _CREATED_TABLE.findall(sql))])

@@ -1,4 +1,4 @@
-"""What the receiver offers to the store, and what became of it."""
+"""A claim: an event that the receiver offers to the store, and the result."""
 
 import msgspec
 
@@ -7,30 +7,30 @@ from oncehook.model.states import State
 
 
 class Claim(EventFacts, kw_only=True, frozen=True):
-    """One event, ready to be taken. Every text in it is already short and free of NULs."""
+    """One event, ready to be stored. Every text in it is already shortened and free of NUL characters."""
 
     status: State = State.RECEIVED
     last_error: str | None = None
-    fingerprint: bytes  # SHA-256 of the body without the fields that a provider changes per attempt
+    fingerprint: bytes  # SHA-256 of the body without the fields that the provider changes per delivery
     body: bytes
-    headers: str  # a JSON object, credentials left out
-    inline_seconds: float | None = None  # an inline claim is leased at once, for so long
-    serial_key: str | None = None  # events of a source with the same one are handled one at a time, in order
-    keys: tuple[str, ...] = ()  # besides the id: no two receipts of a source have one in common
+    headers: str  # a JSON object without credentials
+    inline_seconds: float | None = None  # the lease of an inline claim, which is leased at once
+    serial_key: str | None = None  # events of a source with the same serial key are handled one at a time, in order
+    keys: tuple[str, ...] = ()  # unique keys besides the id: no two receipts of a source share one
 
 
 class Claimed(msgspec.Struct):
-    """What became of a claim. `fresh` is true for exactly one claim of an id, however many race for it."""
+    """The result of a claim. `fresh` is true for exactly one claim of an id, even if many arrive at the same time."""
 
     receipt: int
     fresh: bool
     status: State
     stored_fingerprint: bytes  # of the body in the receipt
-    same_body: bool = True  # whether that is the body of this claim
+    same_body: bool = True  # whether the claim has the same body
 
 
 class Duplicate(msgspec.Struct):
-    """A delivery of an event that was here before; appended aside, never written on its receipt."""
+    """A repeated delivery of an event. It has its own row; the receipt is not changed."""
 
     receipt: int
     delivery_id: str | None

@@ -1,11 +1,11 @@
-"""What arrives: one HTTP request, and the sample that is kept of a rejected one."""
+"""A delivery, which is one HTTP request, and the sample that is stored of a rejected one."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 LARGE = 256 * 1024
-"""A body of more bytes is verified in a thread, and is no handshake."""
+"""A larger body, in bytes, is verified in a thread and is never a handshake."""
 
 
 _NONE: frozenset[bytes] = frozenset()
@@ -17,10 +17,10 @@ def _repeated(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:
 
 
 class Delivery:
-    """One HTTP request: its raw bytes, and its headers as they came.
+    """One HTTP request: its raw body and its headers.
 
-    Header names are lower-case bytes, as ASGI gives them. A header that came twice is in `repeated`,
-    so that a scheme can refuse it instead of choosing one. `address` is what a listed proxy said that the sender used.
+    Header names are lower-case bytes, as in ASGI. `repeated` has the names of headers that occur more than once, so
+    that a signature scheme can reject them. `address` is the URL that the sender used, as reported by a trusted proxy.
     """
 
     __slots__ = ("address", "body", "headers", "method", "path", "query", "repeated", "scheme")
@@ -47,14 +47,14 @@ class Delivery:
 
     @classmethod
     def of(cls, body: bytes, headers: Mapping[str, str] | None = None) -> "Delivery":
-        """A delivery from plain text headers, for code that has no ASGI scope at hand."""
+        """Make a delivery from headers as strings, for code without an ASGI scope."""
         pairs = ((name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in (headers or {}).items())
         return cls(body, pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """A sample of a refused request, for the doctor. Nothing in it is trusted, and no credential is in it."""
+    """A sample of a rejected request, for the doctor. Its values are not trusted, and it contains no credentials."""
 
     source: str
     reason: str
@@ -62,5 +62,5 @@ class Rejection:
     method: str
     query: str
     headers: str  # a JSON object
-    body: bytes  # its beginning, where it was long
+    body: bytes  # only the beginning of a long body
     size: int  # of the whole body

@@ -1,4 +1,4 @@
-"""Effects: their states, what a relay holds, and what it writes afterwards."""
+"""Effects: their states, leases and settlements, and the rows of their tables."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,17 +10,17 @@ from oncehook.model.rows import QueryRow
 
 
 class EffectState(StrEnum):
-    """Where an effect stands. The comment says who moves it on."""
+    """The status of an effect. The comment says which component changes it."""
 
-    WAITING = "waiting"  # recorded with its handler's work; a relay leases it
-    PERFORMING = "performing"  # leased; the relay marks it, or its lease runs out
+    WAITING = "waiting"  # recorded in the handler's transaction; a relay leases it
+    PERFORMING = "performing"  # leased; the relay settles it, or its lease expires
     RETRYING = "retrying"  # waits for its next attempt; a relay leases it
-    DONE = "done"  # its target has taken it; nobody moves it any more
-    FAILED = "failed"  # given up; only a replay moves it
+    DONE = "done"  # its target accepted the call; a final state
+    FAILED = "failed"  # no attempts left; only a replay changes it
 
 
 class LeasedEffect(msgspec.Struct, kw_only=True):
-    """An effect that a relay holds, and the fence."""
+    """An effect that a relay has leased. `lease` is the fencing counter."""
 
     id: int
     lease: int
@@ -29,14 +29,14 @@ class LeasedEffect(msgspec.Struct, kw_only=True):
     key: str
     kind: str
     target: str
-    args: str | None  # a JSON object; None: erased
+    args: str | None  # a JSON object; None if it was erased
     source: str
     receipt: int
     replays: int
 
 
 class SettledEffect(msgspec.Struct):
-    """What came of an attempt at an effect, as the store writes it."""
+    """The result of an attempt at an effect, which the store writes."""
 
     id: int
     lease: int
@@ -44,12 +44,12 @@ class SettledEffect(msgspec.Struct):
     after: float | None = None  # seconds until the next attempt
     error: str | None = None
     crashed: bool = False
-    uncharged: bool = False  # no attempt was made: it goes back as it was
+    uncharged: bool = False  # the effect is released: no attempt is counted
 
 
 @dataclass(frozen=True, slots=True)
 class EffectFilter:
-    """Which effects are meant: all conditions hold together."""
+    """Selects effects: all conditions must hold."""
 
     ids: tuple[int, ...] | None = None
     receipt: int | None = None
@@ -60,7 +60,7 @@ class EffectFilter:
 
 
 class StoredEffect(QueryRow, frozen=True):
-    """An effect as the table has it."""
+    """A row of the effects table."""
 
     id: int
     scope: str
@@ -77,7 +77,7 @@ class StoredEffect(QueryRow, frozen=True):
     receipt: int
     replays: int
     worker: str | None
-    args: str | None  # a JSON object; None: erased
+    args: str | None  # a JSON object; None if it was erased
 
 
 class ExpiredEffect(QueryRow, frozen=True):
@@ -92,17 +92,17 @@ class ExpiredEffect(QueryRow, frozen=True):
 
 
 class WaitingEffects(QueryRow, frozen=True):
-    """The effects of one kind and target that wait to be performed."""
+    """The number of effects of one kind and target that wait for the relay."""
 
     kind: str
     target: str
     effects: int
-    crashed: int  # due, and their last process died
-    lag: float  # seconds since the oldest was due
+    crashed: int  # due effects whose last process died
+    lag: float  # seconds since the oldest became due
 
 
 class StoredNoop(QueryRow, frozen=True):
-    """What an event asked for and did not get."""
+    """A request of an event that changed nothing, as a row."""
 
     at: str
     reason: str  # "effect" or "stale"
@@ -111,7 +111,7 @@ class StoredNoop(QueryRow, frozen=True):
 
 
 class NoopCount(QueryRow, frozen=True):
-    """How many noops of one reason a source has."""
+    """The number of noops of a source with one reason."""
 
     source: str
     reason: str
@@ -119,7 +119,7 @@ class NoopCount(QueryRow, frozen=True):
 
 
 class EntityState(QueryRow, frozen=True):
-    """Where an entity stands."""
+    """The order key and the state of an entity."""
 
     is_terminal: bool
     at: datetime | None
@@ -129,7 +129,7 @@ class EntityState(QueryRow, frozen=True):
 
 
 class StoredEntity(QueryRow, frozen=True):
-    """What is known of an object, and which event said so."""
+    """A row of the entities table: the state of an entity, and the event that set it."""
 
     kind: str
     id: str

@@ -2,17 +2,17 @@
 
 OncehookError
 ├── ConfigurationError   a setting, source or provider is wrong; the message says which, and what to do
-├── Rejected             a delivery is refused: not authentic, stale or malformed
-├── Unavailable          an event cannot be recorded now; the sender is asked to try again
+├── Rejected             a delivery is rejected: not authentic, stale or malformed
+├── Unavailable          an event cannot be stored now; the sender should retry
 │   ├── IntakeFull       more claims wait than `intake_limit` or `intake_bytes` allow
-│   ├── StoreUnavailable the database does not answer, or cannot write now
-│   └── RowRefused       the database refuses this row for what is in it
-│       └── KeyTaken     another receipt has one of the event's `unique` facts
-└── SendFailed           a target that was called gave no whole answer
-    └── SendRefused      a target was not called, because it must not be
+│   ├── StoreUnavailable the database does not respond, or cannot write now
+│   └── RowRefused       the database rejects this row because of its values
+│       └── KeyTaken     another receipt has one of the event's unique keys
+└── SendFailed           a target that was called sent no complete response
+    └── SendRefused      a target was not called, because that is not allowed
 
-Other subclasses of OncehookError are defined beside the code that raises them: RetryLater, Fail and Postpone in
-`model/retry.py`; the others in `handlers/`, `effects/`, `http_client/`, `store/transaction.py`, `operations/`, `email/`
+Other subclasses of OncehookError are defined next to the code that raises them: RetryLater, Fail and Postpone in
+`model/retry.py`, the others in `handlers/`, `effects/`, `http_client/`, `store/transaction.py`, `operations/`, `email/`
 and `web/`.
 """
 
@@ -22,18 +22,18 @@ Reason = Literal["bad_signature", "stale_timestamp", "malformed"]
 
 
 class OncehookError(Exception):
-    """The base of the exceptions that Oncehook raises to its users."""
+    """The base class of all exceptions that Oncehook raises to its users."""
 
 
 class ConfigurationError(OncehookError):
-    """A setting, source or provider is wrong. The message holds no secret value."""
+    """A setting, source, provider or handler is wrong. The message says what to change, and never shows a secret."""
 
 
 class Rejected(OncehookError):
-    """A delivery is refused before anything is stored.
+    """A delivery is rejected before anything is stored.
 
-    `reason` is what the sender is told; `detail` is for the operator's log and never leaves it.
-    Neither holds a part of a secret, a signature or a body.
+    `reason` is sent to the sender. `detail` is only written to the operator's log. Neither contains any part of a
+    secret, a signature or a body.
     """
 
     def __init__(self, reason: Reason, detail: str) -> None:
@@ -43,7 +43,7 @@ class Rejected(OncehookError):
 
 
 class Unavailable(OncehookError):
-    """An event cannot be recorded now. Nothing was acked, so the sender will try again."""
+    """An event cannot be stored now. The inbox sends no ack, so the sender will retry."""
 
     def __init__(self, detail: str, *, retry_after: int = 5) -> None:
         super().__init__(detail)
@@ -52,24 +52,24 @@ class Unavailable(OncehookError):
 
 
 class IntakeFull(Unavailable):
-    """More claims wait to be committed than the intake may hold."""
+    """More claims wait for their commit than `intake_limit` or `intake_bytes` allow."""
 
 
 class StoreUnavailable(Unavailable):
-    """The database does not answer, or cannot write now."""
+    """The database does not respond, or cannot write now."""
 
 
 class RowRefused(Unavailable):
-    """The database refuses a row for what is in it. Alone in its statement, it fails alone."""
+    """The database rejects a row because of its values. Other rows are not affected: the row is retried alone."""
 
 
 class KeyTaken(RowRefused):
-    """Another receipt of the source has one of the event's `unique` facts. Nothing of the statement was written."""
+    """Another receipt of the source has one of the event's unique keys. The statement wrote nothing."""
 
 
 class SendFailed(OncehookError):
-    """A target that was called gave no whole answer: whether it got the request is not known."""
+    """A target that was called sent no complete response. It may or may not have received the request."""
 
 
 class SendRefused(SendFailed):
-    """Nothing was sent: the target's address or a header of the request is not allowed."""
+    """A request was not sent, because the target's address or a header of the request is not allowed."""

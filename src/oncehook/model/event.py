@@ -1,4 +1,4 @@
-"""The facts of an event: declared once, shared by its claim, its lease and its receipt."""
+"""The facts of an event, which its claim, its lease and its receipt share."""
 
 from datetime import datetime
 from typing import Any
@@ -7,7 +7,7 @@ import msgspec
 
 
 class EventFacts(msgspec.Struct, kw_only=True, frozen=True):
-    """What a delivery says about its event. The rest of its columns say what Oncehook did with it."""
+    """The columns of an event that come from the delivery. All other columns come from Oncehook."""
 
     source: str
     provider: str
@@ -20,5 +20,5 @@ class EventFacts(msgspec.Struct, kw_only=True, frozen=True):
 
 
 def facts_of(event: EventFacts) -> dict[str, Any]:
-    """The facts by name, for another record of the same event."""
+    """Return the facts by name, to build another record of the same event."""
     return {name: getattr(event, name) for name in EventFacts.__struct_fields__}

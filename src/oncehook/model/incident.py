@@ -1,4 +1,4 @@
-"""An incident, and what a target is told of it: the values that go between rules, targets and the store."""
+"""Incidents and their notifications: the values that rules, alert targets and the store exchange."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from oncehook.model.rows import QueryRow
 
 @dataclass(frozen=True, slots=True)
 class TargetLease:
-    """Whom this process can tell, each leased for so many seconds."""
+    """An alert target that this process can notify, and for how many seconds to lease its notifications."""
 
     target: str
     seconds: float
@@ -15,16 +15,16 @@ class TargetLease:
 
 @dataclass(frozen=True, slots=True)
 class LeasedAlert:
-    """What one target is to be told of an incident, held under a lease, and the fence."""
+    """A leased notification: one message about an incident for one target. `lease` is the fencing counter."""
 
     id: int
     lease: int
     attempt: int
     target: str
     word: str  # opened, reminder or recovered
-    number: int  # of the reminder
+    number: int  # the number of the reminder
     incident: int
-    key: str  # of the incident, random: ids of two inboxes never meet at a target
+    key: str  # a random key of the incident, so that two inboxes never use the same id at a target
     rule: str
     source: str
     value: float
@@ -37,7 +37,7 @@ class LeasedAlert:
 
 @dataclass(frozen=True, slots=True)
 class SettledAlert:
-    """What came of telling a target, as the store writes it: `told`, `waiting` for the next attempt, or `failed`."""
+    """The result of a notification, which the store writes: `told`, `waiting` for a retry, or `failed`."""
 
     id: int
     lease: int
@@ -47,7 +47,7 @@ class SettledAlert:
 
 
 class RuleMeasurement(QueryRow, frozen=True):
-    """What a rule's statement measures. Each statement has some of these columns."""
+    """A row of a rule's query. Each query returns some of these columns."""
 
     source: str = ""
     value: int | float = 0
@@ -58,7 +58,7 @@ class RuleMeasurement(QueryRow, frozen=True):
 
 
 class OpenedIncident(QueryRow, frozen=True):
-    """An incident that a turn opened."""
+    """An incident that the alert monitor has just opened."""
 
     id: int
     rule: str
@@ -69,7 +69,7 @@ class OpenedIncident(QueryRow, frozen=True):
 
 
 class RecoveredIncident(QueryRow, frozen=True):
-    """An incident that a turn closed."""
+    """An incident that the alert monitor has just closed."""
 
     id: int
     rule: str
@@ -78,14 +78,14 @@ class RecoveredIncident(QueryRow, frozen=True):
 
 
 class IncidentChanges(QueryRow, frozen=True):
-    """What a turn opened and closed."""
+    """The incidents that one check of the rules opened and closed."""
 
     opened: list[OpenedIncident]
     recovered: list[RecoveredIncident]
 
 
 class SentAlert(QueryRow, frozen=True):
-    """What one target was told of an incident."""
+    """A notification of an incident to one target."""
 
     target: str
     word: str

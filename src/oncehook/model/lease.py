@@ -1,4 +1,4 @@
-"""What a worker holds while it works on an event, and what it writes afterwards."""
+"""A leased receipt, and the result that a worker writes to settle it."""
 
 from datetime import datetime
 
@@ -9,7 +9,7 @@ from oncehook.model.states import State
 
 
 class Leased(EventFacts, kw_only=True, frozen=True):
-    """A receipt that a worker holds: the event whole, and the fence."""
+    """A receipt that a worker has leased, with its payload. `lease` is the fencing counter."""
 
     type: str
     receipt: int
@@ -27,11 +27,11 @@ class Leased(EventFacts, kw_only=True, frozen=True):
 
 
 Held = tuple[int, int]
-"""(receipt, lease): what a write must match to count. A lease that was lost matches nothing."""
+"""(receipt, fencing counter). A write counts only if both match, so a worker that lost its lease writes nothing."""
 
 
 class Settled(msgspec.Struct):
-    """What came of an attempt, as the store writes it: the receipt's new state and a row of history."""
+    """The result of an attempt, which the store writes: the receipt's new status and a row of its history."""
 
     receipt: int
     lease: int
@@ -42,5 +42,5 @@ class Settled(msgspec.Struct):
     traceback: str | None = None
     handler: str | None = None
     version: str | None = None
-    seconds: float | None = None  # how long it took; None: since the lease
+    seconds: float | None = None  # how long the attempt took; None: since the lease began
     crashed: bool = False

@@ -1,4 +1,4 @@
-"""The durable row of an event, as it is read back, and which rows are meant."""
+"""A receipt, which is the stored row of an event, its payload, and the filter that selects receipts."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,11 @@ from oncehook.model.timestamps import rfc3339
 
 
 class Receipt(EventFacts, kw_only=True, frozen=True):
-    """The durable row of an event, as SQL gives it back."""
+    """The receipt of an event: its stored row, with its status and history.
+
+    async for receipt in inbox.events(status="failed"):
+        print(receipt.receipt, receipt.type, receipt.last_error)
+    """
 
     receipt: int
     received_at: datetime
@@ -19,13 +23,13 @@ class Receipt(EventFacts, kw_only=True, frozen=True):
     next_attempt_at: datetime | None
     processed_at: datetime | None
     failed_at: datetime | None
-    unhandled_at: datetime | None  # since when it waits and no process has a handler for it
+    unhandled_at: datetime | None  # since when it waits for a process with a handler
     last_error: str | None
     duplicates: int
     replays: int
 
     def as_json(self) -> dict[str, Any]:
-        """The event as the outside knows it: the same keys wherever an event is printed."""
+        """Return the event as JSON data, with the same keys as in the command line and the JSON API."""
         row = {name: getattr(self, name) for name in PRINTED}
         for name in ("occurred_at", "received_at", "next_attempt_at", "processed_at", "failed_at"):
             row[name] = rfc3339(row[name])
@@ -53,12 +57,12 @@ PRINTED = (
     "delivery_id",
     "replays",
 )
-"""The keys of a printed event, in this order. Of a receipt's fields only `unhandled_at` is not printed."""
+"""The keys of an event's JSON, in this order. Of a receipt's fields, only `unhandled_at` is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPayload:
-    """What arrived: the exact bytes of the event, and the headers that were kept."""
+    """The stored payload of an event: its exact bytes and its headers without credentials."""
 
     body: bytes
     headers: dict[str, str]
@@ -66,7 +70,7 @@ class StoredPayload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """Which receipts are meant, wherever a person picks some: all conditions hold together."""
+    """Selects receipts, in the command line, the dashboard and the API: all conditions must hold."""
 
     source: str | None = None
     type: str | None = None

@@ -1,4 +1,4 @@
-"""When an attempt failed: again, and when, or never. Pure: a policy and a failure in, a decision out."""
+"""Retry policies: decide after a failed attempt whether and when to retry. `decide` is a pure function."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -12,7 +12,12 @@ Uniform = Callable[[float, float], float]
 
 
 class RetryLater(OncehookError):
-    """Raised by a handler: not now, try again after so long. It counts as an attempt."""
+    """Raise this in a handler or effect to retry later. The attempt counts.
+
+    `after`, such as "2m" or seconds, is the delay. Without it, the retry policy decides.
+
+        raise RetryLater("the customer is not synchronized yet", after="2m")
+    """
 
     def __init__(self, reason: str = "the handler asked to be called later", *, after: Duration | None = None) -> None:
         super().__init__(reason)
@@ -20,16 +25,20 @@ class RetryLater(OncehookError):
 
 
 class Fail(OncehookError):
-    """Raised by a handler: this event will never work. It becomes a dead letter at once."""
+    """Raise this in a handler or effect that can never succeed. The event becomes a dead letter without a retry.
+
+    raise Fail("no such customer")
+    """
 
     def __init__(self, reason: str = "the handler gave up on this event") -> None:
         super().__init__(reason)
 
 
 class Postpone(OncehookError):
-    """What the event needs is not to be had now, and not for anything of its own: it goes back, and no attempt is used.
+    """Raised if an event cannot be handled now for a reason that is not its own, such as no free thread.
 
-    Where the provider's own redeliveries are the attempts, there is no going back, and it is a failure like any other.
+    The worker releases the receipt, and no attempt is counted. For an inline event, whose attempts are the provider's
+    deliveries, it counts as a failure.
     """
 
     def __init__(self, reason: str, *, after: float) -> None:
@@ -38,19 +47,19 @@ class Postpone(OncehookError):
 
 
 class Crashed(Exception):
-    """The process that held a lease is gone, or what it called hung."""
+    """The process that held a lease died, or the function that it called hung."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRetry:
-    """Try again after so many seconds."""
+    """Retry after `after` seconds."""
 
     after: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp:
-    """Give up: the receipt is a dead letter."""
+    """Do not retry: the receipt becomes a dead letter."""
 
 
 Decision = ScheduleRetry | GiveUp
@@ -58,7 +67,14 @@ Decision = ScheduleRetry | GiveUp
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How often a handler is tried, and how long apart: exponential, with full jitter, so that no herd forms."""
+    """A retry policy: exponential backoff with full jitter.
+
+    The worker makes up to `attempts` attempts. The delay after attempt n is a random number of seconds between 0 and
+    `first * factor ** (n - 1)`, and never more than `most`. The jitter keeps retries from arriving all at once.
+
+        @inbox.on("stripe", "invoice.paid", retry=Retry(attempts=5, first=2.0, most=600.0))
+        async def invoice_paid(event: Event) -> None: ...
+    """
 
     attempts: int = 10
     first: float = 5.0
@@ -68,11 +84,11 @@ class Retry:
     def __post_init__(self) -> None:
         if self.attempts < 1 or self.first < 0 or self.factor < 1 or self.most < self.first:
             raise ConfigurationError(
-                f"{self} cannot be followed: attempts ≥ 1, first ≥ 0, factor ≥ 1 and most ≥ first are needed"
+                f"{self} is not a valid policy: it needs attempts ≥ 1, first ≥ 0, factor ≥ 1 and most ≥ first"
             )
 
     def ceiling(self, attempt: int) -> float:
-        """The longest pause after attempt number `attempt` (from 1)."""
+        """Return the longest delay in seconds after attempt number `attempt`, which starts at 1."""
         return min(self.most, self.first * self.factor ** min(attempt - 1, 64))
 
 
@@ -85,25 +101,25 @@ _FIELDS: Mapping[str, Parse] = {
 
 
 def retry_fields(value: Any) -> dict[str, Any]:
-    """The fields of a policy that a source's `retry` names, out of a table or a `Retry`."""
+    """Parse a source's `retry`: return the fields that a table sets, or all fields of a `Retry`."""
     if isinstance(value, Retry):
         return asdict(value)
     if not isinstance(value, Mapping) or not value:
         raise ValueError('expected a table such as { attempts = 5, first = "2s", factor = 2, most = "10m" }')
     for name in value:
         if name not in _FIELDS:
-            raise ValueError(f"{name} is not part of it: known are {', '.join(_FIELDS)}")
+            raise ValueError(f"{name} is not a field of it; the fields are {', '.join(_FIELDS)}")
     fields = {}
-    for name, given in value.items():
+    for name, field_value in value.items():
         try:
-            fields[name] = _FIELDS[name](given)
+            fields[name] = _FIELDS[name](field_value)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
     return fields
 
 
 def with_fields(base: Retry, fields: Mapping[str, Any], where: str) -> Retry:
-    """`base` with some fields replaced. Raises ConfigurationError if that makes no policy."""
+    """Return `base` with some fields replaced. Raises ConfigurationError if the policy is not valid."""
     try:
         return replace(base, **fields)
     except ConfigurationError as error:
@@ -111,9 +127,9 @@ def with_fields(base: Retry, fields: Mapping[str, Any], where: str) -> Retry:
 
 
 def decide(policy: Retry, attempt: int, error: BaseException, uniform: Uniform = random.uniform) -> Decision:
-    """What follows on the failure of attempt number `attempt` (from 1)."""
+    """Decide what to do after attempt number `attempt` failed with `error`. The first attempt is 1."""
     if isinstance(error, Fail) or attempt >= policy.attempts:
         return GiveUp()
     if isinstance(error, RetryLater) and error.after is not None:
-        return ScheduleRetry(error.after + uniform(0, error.after / 10))  # asked for: never sooner
+        return ScheduleRetry(error.after + uniform(0, error.after / 10))  # never earlier than requested
     return ScheduleRetry(uniform(0, policy.ceiling(attempt)))

@@ -1,6 +1,6 @@
-"""The rows that the store returns, one type for each kind.
+"""The rows that the store returns, one class for each query result.
 
-A time is RFC 3339 text where a field says `str`, and an aware `datetime` where it says so.
+A time is RFC 3339 text if its field is a `str`, and otherwise a `datetime` with a time zone.
 """
 
 from datetime import datetime
@@ -12,16 +12,16 @@ from oncehook.model.event import EventFacts
 
 
 class QueryRow(msgspec.Struct, frozen=True):
-    """A row of a query: its fields are the query's columns."""
+    """A row of a query result. Its fields are the columns of the query."""
 
     def as_json(self) -> dict[str, Any]:
-        """The row as it is printed: the same keys in the same order."""
-        found: dict[str, Any] = msgspec.to_builtins(self, builtin_types=(bytes, datetime))
-        return found
+        """Return the row as JSON data, with its fields as keys in the same order."""
+        data: dict[str, Any] = msgspec.to_builtins(self, builtin_types=(bytes, datetime))
+        return data
 
 
 class StoredDuplicate(QueryRow, frozen=True):
-    """A delivery of an event that was here before."""
+    """A repeated delivery of an event."""
 
     received_at: str
     delivery_id: str | None
@@ -43,7 +43,7 @@ class StoredAttempt(QueryRow, frozen=True):
 
 
 class WindowEnd(QueryRow, frozen=True):
-    """Where a window of receipts ends."""
+    """The position of the last receipt of a window."""
 
     received_at: str
     id: int
@@ -61,7 +61,7 @@ class ExpiredReceipt(EventFacts, kw_only=True, frozen=True):
 
 
 class AbandonedReceipt(EventFacts, kw_only=True, frozen=True):
-    """An inline receipt whose provider stopped retrying."""
+    """An inline receipt that its provider no longer retries."""
 
     type: str
     receipt: int
@@ -81,26 +81,26 @@ class Pause(QueryRow, frozen=True):
 
 
 class PauseState(QueryRow, frozen=True):
-    """Whether a pause has reached its end."""
+    """Whether the pause of a source has ended."""
 
     source: str
     is_over: bool
 
 
 class EndedPause(QueryRow, frozen=True):
-    """A pause that reached its end and was removed."""
+    """A pause that ended by itself and was deleted."""
 
     source: str
     ends_at: str
 
 
 class DueWindow(QueryRow, frozen=True):
-    """A window of due receipts: where those that may be leased begin, where it ends, and how many there are."""
+    """A window of due receipts: the first one that may be leased, the last one, and their number."""
 
     first: str | None
     last: str | None
     number: int
-    lately: str  # a second ago
+    lately: str  # the time one second ago
 
 
 class LiveHandler(QueryRow, frozen=True):
@@ -114,7 +114,7 @@ class LiveHandler(QueryRow, frozen=True):
 
 
 class WaitingType(QueryRow, frozen=True):
-    """How many waiting receipts of a window have this type, and where the last one is."""
+    """The number of waiting receipts of a window with one type, and the position of the last one."""
 
     source: str
     type: str
@@ -123,7 +123,7 @@ class WaitingType(QueryRow, frozen=True):
 
 
 class Unhandled(QueryRow, frozen=True):
-    """A source's events that no process handles."""
+    """The events of a source that no process handles."""
 
     source: str
     number: int
@@ -131,23 +131,23 @@ class Unhandled(QueryRow, frozen=True):
 
 
 class SelectedCount(QueryRow, frozen=True):
-    """How many selected receipts are alike."""
+    """The number of selected receipts with the same status, with or without a type and a payload."""
 
     status: str
     typed: bool  # whether they have a type
-    kept: bool  # whether their payloads are still there
+    kept: bool  # whether their payloads are still stored
     receipts: int
 
 
 class ReplayEntry(QueryRow, frozen=True):
-    """Who replayed a receipt, and when."""
+    """A replay of a receipt: who started it, and when."""
 
     at: str
     actor: str
 
 
 class AuditEntry(QueryRow, frozen=True):
-    """What somebody did."""
+    """An entry of the audit log: an action of a person or a command."""
 
     id: int
     at: str
@@ -157,7 +157,7 @@ class AuditEntry(QueryRow, frozen=True):
 
 
 class AuditedRun(QueryRow, frozen=True):
-    """What the audit has of one action of a replay."""
+    """The audit entries of one replay run with the same action, counted."""
 
     action: str
     rows: int
@@ -169,13 +169,13 @@ class AuditedRun(QueryRow, frozen=True):
 
 
 class Time(QueryRow, frozen=True):
-    """The database's time."""
+    """The current time of the database."""
 
     now: datetime
 
 
 class ReceiptCount(QueryRow, frozen=True):
-    """How many receipts of a source have one status."""
+    """The number of receipts of a source with one status."""
 
     source: str
     status: str
@@ -184,7 +184,7 @@ class ReceiptCount(QueryRow, frozen=True):
 
 
 class DuplicateCount(QueryRow, frozen=True):
-    """How many duplicates a source has had, and how many of them had another body."""
+    """The number of duplicates of a source, and how many of them had a different body."""
 
     source: str
     duplicates: int
@@ -192,7 +192,7 @@ class DuplicateCount(QueryRow, frozen=True):
 
 
 class DeadLetters(QueryRow, frozen=True):
-    """Dead letters of one source, handler and error."""
+    """A group of dead letters with the same source, handler and error."""
 
     source: str
     handler: str | None
@@ -206,7 +206,7 @@ class DeadLetters(QueryRow, frozen=True):
 
 
 class Rate(QueryRow, frozen=True):
-    """How many of a series fall into one bucket of time."""
+    """The number of events of a series in one interval of time."""
 
     series: str  # received, duplicate, failed or rejected
     source: str
@@ -215,7 +215,7 @@ class Rate(QueryRow, frozen=True):
 
 
 class SourceCount(QueryRow, frozen=True):
-    """A number for one source."""
+    """A count for one source."""
 
     source: str
     number: int
@@ -229,7 +229,7 @@ class LastReceived(QueryRow, frozen=True):
 
 
 class SourceTotals(QueryRow, frozen=True):
-    """Where each source stands."""
+    """Totals by source: waiting receipts, dead letters, and the time of the newest event."""
 
     waiting: dict[str, int]
     dead_letters: dict[str, int]
@@ -237,7 +237,7 @@ class SourceTotals(QueryRow, frozen=True):
 
 
 class Prunable(QueryRow, frozen=True):
-    """How many receipts and payloads of a source are older than their cutoffs."""
+    """The number of receipts and payloads of a source that are past their retention."""
 
     source: str
     receipts: int
@@ -245,7 +245,7 @@ class Prunable(QueryRow, frozen=True):
 
 
 class OldReceipt(QueryRow, frozen=True):
-    """A finished receipt that is older than its cutoff."""
+    """A finished receipt that is past its retention."""
 
     id: int
     source: str
@@ -277,11 +277,11 @@ class StoredRejection(QueryRow, frozen=True):
 
 
 class SecretUse(QueryRow, frozen=True):
-    """How often a secret has verified a delivery."""
+    """How many deliveries a secret has verified. `secret` is its fingerprint."""
 
     source: str
     secret: str
     verified: int
     first_used_at: str
     last_used_at: str
-    now: str  # the database's time
+    now: str  # the current time of the database

@@ -1,22 +1,24 @@
-"""The states of a receipt, and every legal move between them."""
+"""The states of a receipt, and every allowed transition between them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a receipt stands. The comment says who moves it on; nobody but `prune` deletes a row."""
+    """The status of a receipt. Only `prune` deletes a receipt."""
 
-    RECEIVED = "received"  # committed by the door; a worker leases it
-    PROCESSING = "processing"  # leased; the worker settles it, or its lease runs out
-    PROCESSED = "processed"  # the handler's work is committed; only a replay moves it
+    RECEIVED = "received"  # committed by the receiver; a worker leases it
+    PROCESSING = "processing"  # leased; the worker settles it, or its lease expires
+    PROCESSED = "processed"  # the handler's work is committed; only a replay changes it
     RETRYING = "retrying"  # waits for its next attempt; a worker leases it
-    FAILED = "failed"  # a dead letter; only a replay moves it
-    IGNORED = "ignored"  # not in the source's allow-list, or without a handler anywhere; only a replay moves it
+    FAILED = "failed"  # a dead letter; only a replay changes it
+    IGNORED = "ignored"  # not in the source's allow-list, or no process handles it; only a replay changes it
 
 
 TRANSITIONS: Mapping[State | None, frozenset[State]] = {
-    None: frozenset({State.RECEIVED, State.PROCESSING, State.IGNORED, State.FAILED}),  # what the door may insert
+    None: frozenset(
+        {State.RECEIVED, State.PROCESSING, State.IGNORED, State.FAILED}
+    ),  # the states that the receiver may insert
     State.RECEIVED: frozenset({State.PROCESSING, State.IGNORED}),
     State.PROCESSING: frozenset({State.PROCESSED, State.RETRYING, State.FAILED, State.RECEIVED}),
     State.RETRYING: frozenset({State.PROCESSING, State.FAILED, State.IGNORED}),
@@ -24,8 +26,8 @@ TRANSITIONS: Mapping[State | None, frozenset[State]] = {
     State.FAILED: frozenset({State.RECEIVED}),
     State.IGNORED: frozenset({State.RECEIVED}),
 }
-"""Every legal move. `None` is the world before the row; a move that is not here must not happen."""
+"""Every allowed transition. `None` stands for a receipt that does not exist yet."""
 
 
 UNHANDLED = "unhandled"
-"""In a filter, in place of a state: events that wait and that no process has a handler for."""
+"""A value that filters accept as a status: waiting events that no process handles."""

@@ -1,4 +1,4 @@
-"""What may stand in a setting: a function for each kind of value, which reads it or says what was expected."""
+"""Parsers of settings, one per kind of value. Each raises ValueError with a sentence that says what it expects."""
 
 import math
 import re
@@ -11,20 +11,20 @@ Parse = Callable[[Any], Any]
 Network = IPv4Network | IPv6Network
 
 Duration = str | float
-"""A duration as code and files give it: "30d", "2h", "90s", "250ms", or seconds."""
+"""A duration in code or a file: "30d", "2h", "90s", "250ms", or a number of seconds."""
 
 Size = str | int
-"""A size as code and files give it: "1MiB", "500kB", or bytes."""
+"""A size in code or a file: "1MiB", "500kB", or a number of bytes."""
 
 
 def text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise ValueError("expected a text")
+        raise ValueError("expected a string")
     return value
 
 
 def address(value: Any) -> str:
-    """An http or https address, as one would register it with a sender."""
+    """Parse an http or https address."""
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s#]*", str(value), re.ASCII):
         raise ValueError("expected an address such as https://example.com/webhooks/twilio")
     return str(value)
@@ -33,9 +33,9 @@ def address(value: Any) -> str:
 def boolean(value: Any) -> bool:
     if isinstance(value, bool):
         return value
-    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-    if isinstance(value, str) and value.lower() in words:
-        return words[value.lower()]
+    values = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if isinstance(value, str) and value.lower() in values:
+        return values[value.lower()]
     raise ValueError("expected true or false")
 
 
@@ -53,7 +53,7 @@ def ratio(value: Any) -> float:
 
 def texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
-        raise ValueError('expected a list of texts, such as ["first", "second"]')
+        raise ValueError('expected a list of strings, such as ["first", "second"]')
     return tuple(value)
 
 
@@ -66,7 +66,7 @@ _SIZE = {"": 1, "B": 1, "kB": 1000, "KB": 1000, "MB": 10**6, "GB": 10**9, "KiB":
 
 
 def rate(value: Any) -> float:
-    """How many a second, out of "50/s", "100/m" or "3000/h"."""
+    """Parse a rate such as "50/s", "100/m" or "3000/h". Returns the number per second."""
     match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]+)?)\s*/\s*(s|m|h)", str(value), re.ASCII)
     if not match or not float(match[1]):
         raise ValueError("expected a rate such as 50/s, 100/m or 3000/h")
@@ -74,11 +74,11 @@ def rate(value: Any) -> float:
 
 
 LONGEST = 366 * 86400.0
-"""Seconds that a pause may take, or a command wait."""
+"""The longest pause of a source and the longest wait of a command, in seconds."""
 
 
 def duration(value: Any) -> float:
-    """Seconds out of "30d", "2h", "90s", "250ms" or a plain number of seconds."""
+    """Parse a duration such as "30d", "2h", "90s", "250ms" or a number of seconds. Returns seconds."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0:
         return float(value)
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d|w)?", str(value), re.ASCII)
@@ -88,7 +88,7 @@ def duration(value: Any) -> float:
 
 
 def positive_duration(value: Any) -> float:
-    """A duration of more than nothing and at most a year: a time that long from now exists in every database."""
+    """Parse a duration above 0 and up to 366 days, so that every database can represent its end."""
     seconds = duration(value)
     if not 0 < seconds <= LONGEST:
         raise ValueError(f"expected more than 0 and at most {as_duration(LONGEST)}")
@@ -96,7 +96,7 @@ def positive_duration(value: Any) -> float:
 
 
 def as_duration(seconds: float) -> str:
-    """Seconds as one would write them in the file: the largest unit that leaves a whole number."""
+    """Format seconds with the largest unit that gives a whole number, such as "30d" or "90s"."""
     for unit in ("d", "h", "m"):
         if seconds and seconds % _DURATION[unit] == 0:
             return f"{seconds / _DURATION[unit]:.0f}{unit}"
@@ -104,7 +104,7 @@ def as_duration(seconds: float) -> str:
 
 
 def size(value: Any) -> int:
-    """Bytes out of "1MiB", "500kB" or a plain number of bytes."""
+    """Parse a size such as "1MiB", "500kB" or a number of bytes. Returns bytes."""
     match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)", str(value), re.ASCII)
     if isinstance(value, bool) or not match or match[2] not in _SIZE:
         raise ValueError('expected a size such as "1MiB" or "500kB"')
@@ -112,39 +112,39 @@ def size(value: Any) -> int:
 
 
 def positive(parse: Parse) -> Parse:
-    """As `parse`, but nothing at all is a mistake: no body, no time or no worker would do no work."""
+    """Return a parser like `parse` that rejects zero."""
 
     @wraps(parse)
     def parse_positive(value: Any) -> Any:
-        read = parse(value)
-        if not read > 0:
+        number = parse(value)
+        if not number > 0:
             raise ValueError("expected more than 0")
-        return read
+        return number
 
     return parse_positive
 
 
-def one_of(*words: str) -> Parse:
+def one_of(*allowed: str) -> Parse:
     def parse(value: Any) -> str:
-        if value not in words:
-            raise ValueError(f"expected one of {', '.join(words)}")
+        if value not in allowed:
+            raise ValueError(f"expected one of {', '.join(allowed)}")
         return str(value)
 
     return parse
 
 
-def any_of(*words: str) -> Parse:
+def any_of(*allowed: str) -> Parse:
     def parse(value: Any) -> tuple[str, ...]:
-        for word in texts(value):
-            if word not in words:
-                raise ValueError(f"{word!r} is not known; expected some of {', '.join(words)}")
+        for choice in texts(value):
+            if choice not in allowed:
+                raise ValueError(f"{choice!r} is not a known value; expected some of {', '.join(allowed)}")
         return texts(value)
 
     return parse
 
 
 def networks(value: Any) -> tuple[Network, ...]:
-    """Addresses and networks of machines that are believed. The whole world is a mistake, and never taken."""
+    """Parse the addresses and networks of trusted machines. A network that contains every address is an error."""
     return tuple(_network(name) for name in texts(value))
 
 
@@ -154,10 +154,10 @@ def _network(name: str) -> Network:
     except ValueError:
         raise ValueError(
             f"{name!r} is not an address such as 10.0.0.5 or a network such as 10.0.0.0/8 (its first address, a slash "
-            f"and the bits that it shares)"
+            f"and the length of its prefix)"
         ) from None
     if network.prefixlen == 0:
-        raise ValueError(f"{name!r} is everybody: name the machines that are meant")
+        raise ValueError(f"{name!r} contains every address: list your own machines or networks")
     return network
 
 
@@ -165,28 +165,29 @@ _NOT_ALLOWED = re.compile(r"Invalid enum value '(.*)' - at `\$\.(?P<path>.*?(?P<
 
 
 def with_allowed(message: str, *tables: type) -> str:
-    """msgspec's message about a word that a field of these tables does not take, with the words that it takes."""
-    found = _NOT_ALLOWED.fullmatch(message)
-    if found is None:
+    """Return msgspec's message about a value that is not allowed, with the values that the field of `tables` allows."""
+    match = _NOT_ALLOWED.fullmatch(message)
+    if match is None:
         return message
-    return not_allowed(found["path"], found[1], [word for table in tables for word in _words(table, found["key"])])
+    allowed = [value for table in tables for value in _allowed_values(table, match["key"])]
+    return not_allowed(match["path"], match[1], allowed)
 
 
-def not_allowed(path: str, word: str, allowed: Sequence[str]) -> str:
-    """The message about a word that a field does not take, with the words that it takes."""
-    words = sorted({known for known in allowed if known})
-    from difflib import get_close_matches  # only a mistake needs it
+def not_allowed(path: str, value: str, allowed: Sequence[str]) -> str:
+    """Return the message about a value that is not allowed, with the allowed values and the closest one."""
+    choices = sorted({choice for choice in allowed if choice})
+    from difflib import get_close_matches  # only needed for an error
 
-    near = get_close_matches(word, words, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"{path} is {word!r}: {hint}allowed are {', '.join(words)}"
+    closest = get_close_matches(value, choices, 1)
+    hint = f"did you mean {closest[0]}? " if closest else ""
+    return f"{path} is {value!r}: {hint}the allowed values are {', '.join(choices)}"
 
 
-def _words(table: type, key: str) -> Iterator[str]:
+def _allowed_values(table: type, key: str) -> Iterator[str]:
     kinds = [get_type_hints(table).get(key)]
     while kinds:
         kind = kinds.pop()
         if get_origin(kind) is Literal:
             yield from get_args(kind)
         else:
-            kinds += [one for one in get_args(kind) if one is not ...]
+            kinds += [argument for argument in get_args(kind) if argument is not ...]

@@ -1,11 +1,11 @@
-"""For the tests of your handlers: real deliveries through the real door, real work on a real database, no waiting.
+"""Tools to test your handlers: real deliveries to the real receiver and a real database, without waiting.
 
-async with inbox.lifespan():
-    answer = await deliver(inbox, "stripe", type="invoice.paid")
-    (receipt,) = await drain(inbox)
+    async with inbox.lifespan():
+        response = await deliver(inbox, "stripe", type="invoice.paid")
+        (receipt,) = await drain(inbox)
 
-`isolated` gives an inbox like yours on a database of the test's own; `Bench` is the same for tests that are plain
-functions, and the pytest fixtures `oncehook_inbox` and `oncehook` are there without an import.
+`isolated` copies your inbox to the database of a test. `Bench` has the same functions for synchronous tests. The
+pytest fixtures `oncehook_inbox` and `oncehook` need no import.
 """
 
 from oncehook.providers.key_pairs import Pair

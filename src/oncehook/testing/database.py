@@ -1,4 +1,4 @@
-"""An empty database of a test's own on a PostgreSQL server, dropped after it."""
+"""Creates an empty PostgreSQL database for a test, and drops it afterwards."""
 
 import asyncio
 import secrets
@@ -13,7 +13,7 @@ from oncehook.store import queries
 
 @contextmanager
 def fresh_database(server: str) -> Iterator[str]:
-    """The address of a new database on the server of `server`, whose user may create some."""
+    """Yield the address of a new database on `server`. Its user must be allowed to create databases."""
     name = f"oncehook_test_{secrets.token_hex(8)}"
     sql = queries.load("postgres")
     _run(server, sql["create_database"].format(name=name))
@@ -38,7 +38,7 @@ def _run(server: str, statement: str) -> None:
         finally:
             await connection.close()
 
-    with ThreadPoolExecutor(1) as thread:  # a loop may be running where the test is
+    with ThreadPoolExecutor(1) as thread:  # the test's own thread may run an event loop
         try:
             thread.submit(asyncio.run, run()).result()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Deliveries as a provider would send them, through the real door of an inbox: verified, claimed, acked."""
+"""Deliveries to an inbox as a provider sends them. The real receiver verifies, claims and acks them."""
 
 import asyncio
 import json
@@ -18,45 +18,50 @@ from oncehook.providers.source import Source
 from oncehook.testing.keys import shared_secret
 
 PUBLIC_HOST = "hooks.example.com"
-NOT_RUNNING = "the inbox is not running: put `async with inbox.lifespan():` around it, or use the `oncehook` fixture"
+NOT_RUNNING = "the inbox is not running: use `async with inbox.lifespan():`, or the `oncehook` fixture"
 
 
 @dataclass(frozen=True)
 class DeliveryResponse:
-    """What the door said to a delivery."""
+    """The HTTP response of the receiver to a delivery.
+
+    response = await deliver(inbox, "stripe", type="invoice.paid")
+    assert response.outcome == (202, "accepted")
+    """
 
     status: int
     headers: dict[str, str]
     body: bytes
-    sent: Sample | None = None  # what was delivered: give it to `deliver` again for the same bytes
-    others: "tuple[DeliveryResponse, ...]" = ()  # what the other copies got
+    sent: Sample | None = None  # the delivered request: pass it to `deliver` to send the same bytes again
+    others: "tuple[DeliveryResponse, ...]" = ()  # the responses to the other copies
 
     @property
     def json(self) -> Any:
+        """The body, decoded from JSON."""
         return json.loads(self.body)
 
     @property
     def outcome(self) -> tuple[int, str]:
-        """The status and the word that goes with it: `(202, "accepted")`, `(401, "bad_signature")`.
+        """The status code with the outcome or error code: `(202, "accepted")`, `(401, "bad_signature")`.
 
-        Some providers want to hear a text of their own, or nothing: for those, that is the word.
+        For a provider that expects a special response, the second value is the text of the body.
         """
-        said = self._said
-        return self.status, said["error"]["code"] if "error" in said else said.get("status", self.body.decode())
+        fields = self._fields
+        return self.status, fields["error"]["code"] if "error" in fields else fields.get("status", self.body.decode())
 
     @property
     def receipt(self) -> int | None:
-        """The receipt's number; None for a refusal, for a body with many events, and where the provider is not told."""
-        number: int | None = self._said.get("receipt")
+        """The number of the receipt. None for a rejection, a batch of events, or a response without a receipt."""
+        number: int | None = self._fields.get("receipt")
         return number
 
     @property
     def was_duplicate(self) -> bool:
-        """Whether the door said that it had this already, or a part of it."""
-        return self._said.get("status") == "duplicate" or self._said.get("duplicate", 0) > 0
+        """Whether the delivery, or a part of it, was a duplicate."""
+        return self._fields.get("status") == "duplicate" or self._fields.get("duplicate", 0) > 0
 
     @property
-    def _said(self) -> dict[str, Any]:
+    def _fields(self) -> dict[str, Any]:
         return self.json if self.body.startswith(b"{") else {}
 
 
@@ -70,19 +75,26 @@ def sign(
     public_url: str = "",
     webhook_id: str = "",
 ) -> dict[str, str]:
-    """The headers of a delivery of `body` as the provider would send it, signed with `secret` at `now`.
+    """Return the headers of a delivery of `body`, signed with `secret` as the provider signs it.
 
-    `headers` are those that the signature covers or the event needs, `webhook-id` for instance; they are in the result
-    too. For asymmetric schemes `secret` is the private key. `public_url` and `webhook_id` are the settings of the
-    source, for the providers that sign them.
+    `headers` are headers that the signature covers or the event needs, such as `webhook-id`. They are part of the
+    result. For an asymmetric signature, `secret` is the private key. `public_url` and `webhook_id` are the settings of
+    the source, for providers that sign them. `now` is the time of the signature, in seconds since the epoch.
+
+        headers = sign("stripe", body, "whsec_test")
+        client.post("/webhooks/stripe", content=body, headers=headers)
     """
     definition = find(provider, {}) if isinstance(provider, str) else provider
-    given = {"Content-Type": "application/json", **(headers or {})}
+    unsigned_headers = {"Content-Type": "application/json", **(headers or {})}
     moment = SYSTEM.now() if now is None else now
     settings = SourceSettings(public_url=public_url or None, webhook_id=webhook_id or None)
-    signed, signed_body = signing.sign(definition, body, secret, headers=given, now=moment, settings=settings)
+    signed, signed_body = signing.sign(
+        definition, body, secret, headers=unsigned_headers, now=moment, settings=settings
+    )
     if signed_body != body:
-        raise ValueError(f"{definition.name} puts its signature into the body: use deliver(), which sends that one")
+        raise ValueError(
+            f"{definition.name} puts its signature into the body: use deliver(), which sends the signed body"
+        )
     return signed
 
 
@@ -99,19 +111,23 @@ async def deliver(
     copies: int = 1,
     now: float | None = None,
 ) -> DeliveryResponse:
-    """Deliver an event to a source (or to the only source of a provider) as its sender would, and return the answer.
+    """Deliver an event to a source, or to the only source of a provider, and return the response.
 
-    `payload` is plain data or the exact bytes of the body; without it, a realistic event of this `type` is made up. An
-    earlier answer's `sent` is delivered again as it was. `id` is put where the provider has it, and `headers` go
-    beside the provider's own and win over them. It is signed with the source's own secret at this moment, unless
-    `secret` or `now` (seconds since the epoch) say otherwise; `tampered` adds a byte to the body after that. With
-    `copies`, so many arrive at once: the answer is the first one's, the rest are its `others`.
+    `payload` is plain data or the exact bytes of the body. Without it, a realistic event of this `type` is generated.
+    The `sent` of an earlier response is delivered again unchanged. `id` is the event id, and `headers` are added to the
+    provider's headers or replace them. The delivery is signed with the source's secret at the current time, unless
+    `secret` or `now` (seconds since the epoch) is set. `tampered` changes the body after that. With `copies=N`, the
+    same delivery arrives N times at once: the other responses are in `others`.
+
+        response = await deliver(inbox, "stripe", {"id": "evt_1", "type": "invoice.paid", "data": {...}})
+        again = await deliver(inbox, "stripe", response.sent)
+        assert again.was_duplicate
     """
     if not inbox._runtime.is_running:
         raise RuntimeError(NOT_RUNNING)
     source = source_of(inbox, to)
     if source.inline:
-        inbox._runtime.start_processor()  # its work is done before the answer
+        inbox._runtime.start_processor()  # runs inline handlers before the response
     if isinstance(payload, Sample):
         sent = payload
     else:
@@ -125,7 +141,7 @@ async def deliver(
     posts = [post(inbox, source.name, sent.body, headers, query=query, peer=peer) for _ in range(copies)]
     if copies == 1:
         return replace(await posts[0], sent=sent)
-    first, *others = sorted(await asyncio.gather(*posts), key=lambda answer: answer.was_duplicate)
+    first, *others = sorted(await asyncio.gather(*posts), key=lambda response: response.was_duplicate)
     return replace(first, sent=sent, others=tuple(others))
 
 
@@ -138,7 +154,10 @@ async def post(
     query: str = "",
     peer: str | None = None,
 ) -> DeliveryResponse:
-    """Give the inbox one whole request, as a server would, without a socket between."""
+    """Send one HTTP request to the inbox through ASGI, without a socket, and return the response.
+
+    response = await post(inbox, "stripe", body, sign("stripe", body, "whsec_test"))
+    """
     pairs = headers.items() if isinstance(headers, Mapping) else list(headers)
     scope = {
         "type": "http",
@@ -148,44 +167,44 @@ async def post(
         "headers": [(_latin(name).lower(), _latin(value)) for name, value in pairs],
         "client": None if peer is None else (peer, 50000),
     }
-    said: list[Any] = []
+    messages: list[Any] = []
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: Any) -> None:
-        said.append(message)
+        messages.append(message)
 
     await inbox(scope, receive, send)
-    start, end = said
-    kept = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
-    return DeliveryResponse(start["status"], kept, end["body"])
+    start, end = messages
+    response_headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in start["headers"]}
+    return DeliveryResponse(start["status"], response_headers, end["body"])
 
 
 def source_of(inbox: Inbox, to: str) -> Source:
-    """The source of this name, or the only one of this provider."""
+    """Return the source with this name, or the only source of this provider."""
     if to in inbox._runtime.sources:
         return inbox._runtime.sources[to]
     of_provider = [source for source in inbox._runtime.sources.values() if source.provider_name == to]
     if len(of_provider) == 1:
         return of_provider[0]
     known = ", ".join(sorted(inbox._runtime.sources)) or "none"
-    problem = "is the provider of several sources" if of_provider else "is neither a source nor the provider of one"
+    problem = "is the provider of several sources" if of_provider else "is neither a source nor a provider of one"
     raise LookupError(f"{to!r} {problem}: the sources are {known}")
 
 
-# -- writing one ----------------------------------------------------------------------------------------------------
+# -- drafts and signatures-------------------------------------------------------------------------------------------
 
 
 def _draft(
     source: Source, payload: Any, *, type_: str | None, id: str | None, headers: Mapping[str, str], now: float
 ) -> Sample:
-    """The delivery before it is signed."""
-    made = make_draft(source.provider, type_ or sample_type(source.provider), now=now, settings=source.settings)
-    whole, body = merge_headers(made.headers, headers), made.body
+    """Return the delivery before it is signed."""
+    sample = make_draft(source.provider, type_ or sample_type(source.provider), now=now, settings=source.settings)
+    all_headers, body = merge_headers(sample.headers, headers), sample.body
     if payload is not None:
-        body = payload if isinstance(payload, bytes) else encode_payload(source.provider, whole, payload)
-    draft = Sample(whole, body)
+        body = payload if isinstance(payload, bytes) else encode_payload(source.provider, all_headers, payload)
+    draft = Sample(all_headers, body)
     if id is None:
         return draft
     return with_id(source.provider, draft, id, split=source.split, natural=source.settings.id)
@@ -203,28 +222,28 @@ def _signed(
 
 
 def _public_url(source: Source) -> str:
-    """The address that a sender has, where the source's proxies say it."""
+    """Return the URL that the sender signs if the source learns it from a proxy, else an empty string."""
     return "" if source.proxies is None else f"https://{PUBLIC_HOST}/{source.name}"
 
 
 def _through_proxy(source: Source, headers: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
-    """A delivery as it comes from a proxy of the source's, where it needs one: its headers, and the peer."""
+    """Return the headers and the peer address of a delivery, sent through a trusted proxy if the source has one."""
     if source.proxies is None:
         return headers, None
-    said = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": PUBLIC_HOST}
-    return merge_headers(said, headers), str(source.proxies.networks[0].network_address)
+    forwarded = {"X-Forwarded-Proto": "https", "X-Forwarded-Host": PUBLIC_HOST}
+    return merge_headers(forwarded, headers), str(source.proxies.networks[0].network_address)
 
 
 def _signing_secret(inbox: Inbox, source: Source) -> str:
-    """What this source's sender signs with, as far as it can be known here."""
-    made: str | None = getattr(inbox, "signing", {}).get(source.name)
-    found = made or shared_secret(source)
-    if found is None:
+    """Return the secret or private key that the source's sender signs with."""
+    generated: str | None = getattr(inbox, "signing", {}).get(source.name)
+    secret = generated or shared_secret(source)
+    if secret is None:
         raise ConfigurationError(
-            f"sources.{source.name} verifies with a public key, and only its sender has the private one: "
-            f"give that as secret=…, or use isolated(inbox, …), which makes a pair of its own"
+            f"sources.{source.name} verifies with a public key, and only its sender has the private key: "
+            f"pass that as secret=…, or use isolated(inbox, …), which makes a new key pair"
         )
-    return found
+    return secret
 
 
 def _latin(text: str | bytes) -> bytes:

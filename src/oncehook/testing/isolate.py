@@ -1,4 +1,4 @@
-"""An inbox like yours on a database of a test's own."""
+"""Copies an inbox to the database of a test."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,58 +14,60 @@ from oncehook.testing.keys import make_pair, shared_secret
 
 
 class IsolatedInbox(Inbox):
-    """An inbox for tests, which knows what its senders sign with."""
+    """A copy of an inbox for tests, with the secrets that its senders sign with."""
 
     signing: dict[str, str]
 
 
 def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any) -> IsolatedInbox:
-    """The same sources, handlers, effects and settings on another database, without a worker; yours is left as it is.
+    """Return a copy of an inbox on another database, without a worker: same sources, handlers, effects and settings.
 
-    A source that verifies with a public key gets a pair of the test's own, so that `deliver` can sign for it, and so
-    does one whose secret is not set where the tests run. An inbox with a SQLAlchemy engine needs an engine on the
-    test's database here. `settings` are changed settings.
+    The original is not changed. A source that verifies with a public key, or whose secret is not set in the test
+    environment, gets a new key pair, so that `deliver` can sign for it. If the inbox uses a SQLAlchemy engine, pass an
+    engine on the test's database. `settings` override those of the inbox.
+
+        inbox = isolated(shop.inbox, "sqlite:///test.db")
     """
     if inbox._runtime.sessions is not None and engine is None:
         raise ConfigurationError(
-            "the handlers of this inbox write through its SQLAlchemy engine: give isolated() an engine on the test's "
-            "database, engine=…"
+            "the handlers of this inbox write through its SQLAlchemy engine: pass an engine on the test's database to "
+            "isolated(…, engine=…)"
         )
     sources, signing = {}, {}
     for name, source in inbox._runtime.sources.items():
-        sources[name] = _with_what_is_set(source.settings)
+        sources[name] = _with_test_secrets(source.settings)
         unset = any(is_unset(secret) for secret in source.settings.secrets)
         if source.is_verified and (unset or shared_secret(source) is None):
             pair = make_pair(source.provider)
             sources[name] = replace(sources[name], secrets=(pair.verifying,))
             signing[name] = pair.signing
-    for_tests = replace(inbox._runtime.settings, database=database, migrate="auto", unsafe_durability=True)
-    made = IsolatedInbox(
-        config=Configuration(settings=for_tests, sources=sources, providers=inbox._runtime.configuration.providers),
+    test_settings = replace(inbox._runtime.settings, database=database, migrate="auto", unsafe_durability=True)
+    copy = IsolatedInbox(
+        config=Configuration(settings=test_settings, sources=sources, providers=inbox._runtime.configuration.providers),
         worker=False,
         clock=inbox._runtime.clock,
         certificates=inbox._runtime.certificates,
         engine=engine,
         **settings,
     )
-    made.signing = signing
+    copy.signing = signing
     for name, fetcher in inbox._runtime.canonicals:
-        made._runtime.canonicals.add(name, fetcher)
+        copy._runtime.canonicals.add(name, fetcher)
     for handler in inbox._runtime.handlers:
-        if not handler.forwards_to:  # its own forwards, with its own secrets
-            made._runtime.handlers.add(handler)
-    for name, forward in made._runtime.forwards.items():
+        if not handler.forwards_to:  # the copy has its own forwards, with its own secrets
+            copy._runtime.handlers.add(handler)
+    for name, forward in copy._runtime.forwards.items():
         forward.trusted = inbox._runtime.forwards[name].trusted
     for target in inbox._runtime.effects:
-        if target.kind != HTTP:  # its own way out, with its own addresses
-            made._runtime.effects.add(target)
-    return made
+        if target.kind != HTTP:  # the copy has its own HTTP client, with its own allowed addresses
+            copy._runtime.effects.add(target)
+    return copy
 
 
-def _with_what_is_set(settings: SourceSettings) -> SourceSettings:
-    """A test's own token and forwarding secret in place of references that lead nowhere here."""
-    signs, token = settings.forward_secret, settings.verify_token
-    if any(is_unset(secret) for secret in signs):
+def _with_test_secrets(settings: SourceSettings) -> SourceSettings:
+    """Replace the verify token and the forwarding secrets by new ones if they are not set in this environment."""
+    token = settings.verify_token
+    if any(is_unset(secret) for secret in settings.forward_secret):
         settings = replace(settings, forward_secret=(make_pair(built_in("standard-webhooks")).signing,))
     if token and is_unset(token):
         settings = replace(settings, verify_token="oncehook-test")  # noqa: S106

@@ -1,4 +1,4 @@
-"""Secrets of a test's own, of whatever kind a provider signs with."""
+"""New secrets and key pairs for tests, of the kind that a provider signs with."""
 
 from oncehook.config.secret import resolve
 from oncehook.providers.definition import Provider, Signature, find
@@ -7,7 +7,12 @@ from oncehook.providers.source import Source
 
 
 def make_pair(provider: str | Provider | Signature) -> Pair:
-    """A new secret for a provider's first way to sign, or for the one that is given."""
+    """Return a new secret or key pair for a signature, or for the first signature of a provider.
+
+    pair = make_pair("stripe")
+    inbox.source("stripe", secrets=[pair.verifying])
+    await deliver(inbox, "stripe", secret=pair.signing)
+    """
     if isinstance(provider, str):
         provider = find(provider, {})
     signature = provider.signatures[0] if isinstance(provider, Provider) else provider
@@ -15,9 +20,9 @@ def make_pair(provider: str | Provider | Signature) -> Pair:
 
 
 def shared_secret(source: Source) -> str | None:
-    """What both a source and its sender have, or None where the source has only a public key."""
+    """Return the secret that a source shares with its sender, or None if the source has only a public key."""
     if not source.settings.secrets:
         return None
     secret = resolve(source.settings.secrets[0], f"sources.{source.name}.secrets[0]")
-    shared = any(one.family.shares_secret(one) for one in source.provider.signatures)
+    shared = any(signature.family.shares_secret(signature) for signature in source.provider.signatures)
     return secret if shared and not secret.startswith("whpk_") else None

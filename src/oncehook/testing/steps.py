@@ -1,4 +1,4 @@
-"""The work of an inbox, step by step: what is due is leased, handled and settled here and now."""
+"""Run the work of an inbox step by step: lease, handle and settle due events, and run due effects."""
 
 import json
 from collections import deque
@@ -23,27 +23,32 @@ from oncehook.worker.rescue import rescue
 
 AT_ONCE = 100
 LATE = 0.01
-"""Seconds past the moment at which something is due."""
+"""How many seconds `drain(later=True)` moves past the time at which an event is due."""
 
 
 class NotAtRest(AssertionError):
-    """The inbox did not come to rest."""
+    """`drain` did not finish: events kept becoming due, or another process was pruning."""
 
 
 @dataclass(frozen=True, slots=True)
 class Performed:
-    """An effect that was called while the inbox was drained, as it is now."""
+    """The current state of an effect that `drain` has run."""
 
     key: str
-    target: str  # the function's name, the topic, or the address
-    args: Any  # None: they were erased
+    target: str  # the name of the function, the topic, or the address
+    args: Any  # None if they were erased
     status: EffectState
     attempts: int
     last_error: str | None
 
 
 class Drained(list[Receipt]):
-    """The receipts that were worked on, as they are now, and the effects that were performed after their commits."""
+    """The result of `drain`: a list of the receipts that it handled. `effects` has the effects that it ran.
+
+    drained = await drain(inbox)
+    assert [receipt.status for receipt in drained] == ["processed"]
+    assert [effect.key for effect in drained.effects] == ["receipt:in_1"]
+    """
 
     def __init__(self, receipts: Iterable[Receipt], effects: Sequence[Performed]) -> None:
         super().__init__(receipts)
@@ -53,36 +58,39 @@ class Drained(list[Receipt]):
 async def drain(
     inbox: Inbox, *, later: bool = False, effects: bool = True, most: int = 1000, seconds: float = 60.0
 ) -> Drained:
-    """Work until nothing is due, one event after another, with the effects they ask for; all that, as it is now.
+    """Handle events one after another, and run their effects, until nothing is due. Returns the handled receipts.
 
-    A retry that is due later stays; with `later`, time is moved to it, again and again, until all has come to an end.
-    Leases that ran out are taken back first. With `effects=False` effects stay where they are, recorded. Raises
-    NotAtRest after `most` attempts or so many seconds.
+    Expired leases are rescued first. With `later=True`, `drain` moves time forward to each retry until none is left.
+    With `effects=False`, effects are only recorded. Raises NotAtRest after `most` attempts or `seconds` seconds.
+
+        await deliver(inbox, "stripe", type="invoice.paid")
+        (receipt,) = await drain(inbox)
+        assert receipt.status == "processed"
     """
-    draining = Draining(
+    run = DrainRun(
         inbox,
         _processor(inbox),
         Relay(inbox._runtime.store, inbox._runtime.effects, concurrency=1) if effects else None,
     )
     deadline = SYSTEM.monotonic() + seconds
     try:
-        while await draining.step(most, later=later):
-            if draining.attempts >= most or SYSTEM.monotonic() > deadline:
+        while await run.step(most, later=later):
+            if run.attempts >= most or SYSTEM.monotonic() > deadline:
                 raise NotAtRest(
-                    f"after {draining.attempts} attempts in {SYSTEM.monotonic() - deadline + seconds:.1f} s something "
-                    f"is due again: does a handler deliver to its own inbox, or fail without end? "
-                    f"The last was {draining.last}"
+                    f"events are still due after {run.attempts} attempts in "
+                    f"{SYSTEM.monotonic() - deadline + seconds:.1f} s: does a handler deliver to its own inbox, or "
+                    f"fail without end? The last attempt was {run.last}"
                 )
     finally:
-        if draining.relay is not None:
-            await draining.relay.stop()
-    return await draining.done()
+        if run.relay is not None:
+            await run.relay.stop()
+    return await run.result()
 
 
 async def perform(inbox: Inbox) -> int:
-    """Perform the effects that are due and nothing else, after `drain(effects=False)`; how many calls were made.
+    """Run the effects that are due, for example after `drain(effects=False)`. Returns the number of calls.
 
-    What failed is due again later: `advance`, then perform again. Leases that ran out are taken back first.
+    Expired leases are rescued first. An effect that fails becomes due later: call `advance`, then `perform` again.
     """
     _check(inbox)
     relay = Relay(inbox._runtime.store, inbox._runtime.effects)
@@ -94,36 +102,42 @@ async def perform(inbox: Inbox) -> int:
 
 
 async def crash(inbox: Inbox, *, most: int = AT_ONCE) -> list[Receipt]:
-    """Be a worker that takes what is due and dies: leased, attempts counted, never settled. Returns the receipts.
+    """Act as a worker that leases up to `most` due events and dies. Returns their receipts.
 
-    Their leases run out after the `lease` of the settings: `advance` by that, and the next `drain` takes them back.
+    The attempts are counted and never settled. The leases expire after the setting `lease`: `advance` by that time, and
+    the next `drain` rescues the events.
+
+        await crash(inbox)
+        await advance(inbox, "31s")
+        (receipt,) = await drain(inbox)
     """
     _processor(inbox)
     leased = await lease_due(inbox, most)
-    return [found for one in leased if (found := await inbox._runtime.store.receipts.get(one.receipt)) is not None]
+    rows = [await inbox._runtime.store.receipts.get(event.receipt) for event in leased]
+    return [row for row in rows if row is not None]
 
 
 async def receipt(inbox: Inbox, which: int | DeliveryResponse) -> Receipt:
-    """A receipt as it is now, by its number or by the door's answer."""
+    """Return the current receipt, by its number or by the response to its delivery."""
     number = which.receipt if isinstance(which, DeliveryResponse) else which
-    found = await inbox._runtime.store.receipts.get(number) if number is not None else None
-    if found is None:
-        raise LookupError(f"there is no receipt {number}" if number else f"the door gave no receipt: {which}")
-    return found
+    row = await inbox._runtime.store.receipts.get(number) if number is not None else None
+    if row is None:
+        raise LookupError(f"there is no receipt {number}" if number else f"the response has no receipt: {which}")
+    return row
 
 
 async def replay(inbox: Inbox, *which: int | DeliveryResponse) -> int:
-    """Replay these receipts, as `oncehook replay` does; how many went back to `received`."""
-    numbers = tuple([(await receipt(inbox, one)).receipt for one in which])
+    """Replay receipts, as `oncehook replay` does. Returns how many were queued again."""
+    numbers = tuple([(await receipt(inbox, item)).receipt for item in which])
     return (await replaying.replay(inbox._runtime.store, Selection(receipts=numbers), actor="a test")).count
 
 
 async def prune(inbox: Inbox) -> Pruned:
-    """Prune what is past its horizon, as the janitor of `serve` does once an hour."""
-    kept = effect_horizon(inbox._runtime.settings, inbox._runtime.horizons.values())
-    done = await prune_store(inbox._runtime.store, inbox._runtime.horizons.values(), effects=kept)
+    """Delete receipts, payloads and effects that are past their retention, as a worker does once an hour."""
+    retention = effect_horizon(inbox._runtime.settings, inbox._runtime.horizons.values())
+    done = await prune_store(inbox._runtime.store, inbox._runtime.horizons.values(), effects=retention)
     if done is None:
-        raise NotAtRest("another process prunes this database right now")
+        raise NotAtRest("another process is pruning this database")
     return done
 
 
@@ -134,7 +148,7 @@ def _check(inbox: Inbox) -> None:
     if not inbox._runtime.is_running:
         raise RuntimeError(NOT_RUNNING)
     if inbox._runtime.worker is not None:
-        raise RuntimeError("this inbox has a worker of its own, which would take the work away: Inbox(worker=False)")
+        raise RuntimeError("this inbox runs a worker, which would lease the events: use Inbox(worker=False)")
 
 
 def _processor(inbox: Inbox) -> Processor:
@@ -142,49 +156,49 @@ def _processor(inbox: Inbox) -> Processor:
     return inbox._runtime.start_processor()
 
 
-class Draining:
-    """One drain of an inbox: what was done so far."""
+class DrainRun:
+    """The progress of one `drain`."""
 
     def __init__(self, inbox: Inbox, processor: Processor, relay: Relay | None) -> None:
         self.inbox, self.runtime = inbox, inbox._runtime
         self.processor, self.relay = processor, relay
         self.attempts = 0
         self.last = ""
-        self.worked: dict[int, None] = {}
-        self.performed: dict[int, None] = {}
+        self.receipts: dict[int, None] = {}  # an ordered set
+        self.effects: dict[int, None] = {}
 
     async def step(self, most: int, *, later: bool) -> bool:
-        """Whether something was due, and was done; with `later`, what is due next."""
-        if await self._work() or await self._perform(most):
+        """Handle the due events and effects, or with `later` the next ones. Returns whether there were any."""
+        if await self._handle_events() or await self._run_effects(most):
             return True
         due = await self._next_due() if later else None
         if due is None:
             return False
         await advance(self.inbox, max(due, 0.0) + LATE)
-        return await self._work() or await self._perform(most)
+        return await self._handle_events() or await self._run_effects(most)
 
-    async def _work(self) -> bool:
+    async def _handle_events(self) -> bool:
         await rescue(self.runtime.store, self.runtime.handlers, self.runtime.sources)
         leased = await lease_due(self.inbox, AT_ONCE)
         if not leased:
             return False
         self.attempts += len(leased)
-        self.worked |= dict.fromkeys(one.receipt for one in leased)
+        self.receipts |= dict.fromkeys(event.receipt for event in leased)
         last = leased[-1]
         self.last = f"receipt {last.receipt}, {last.source} {last.type}, attempt {last.attempt}"
-        await _work(self.processor, leased)
+        await _handle(self.processor, leased)
         return True
 
-    async def _perform(self, most: int) -> bool:
+    async def _run_effects(self, most: int) -> bool:
         if self.relay is None:
             return False
         await self.relay.rescue()
-        performed = await self.relay.drain(most)
-        self.attempts += len(performed)
-        self.performed |= dict.fromkeys(performed)
-        if performed:
-            self.last = f"effect {performed[-1]}"
-        return bool(performed)
+        ids = await self.relay.drain(most)
+        self.attempts += len(ids)
+        self.effects |= dict.fromkeys(ids)
+        if ids:
+            self.last = f"effect {ids[-1]}"
+        return bool(ids)
 
     async def _next_due(self) -> float | None:
         store, effects = self.runtime.store, self.runtime.effects
@@ -194,23 +208,25 @@ class Draining:
             due += [-row.lag for row in waiting if effects.find(row.kind, row.target) is not None]
         return min((seconds for seconds in due if seconds is not None), default=None)
 
-    async def done(self) -> Drained:
+    async def result(self) -> Drained:
         store = self.runtime.store
-        receipts = [found for number in self.worked if (found := await store.receipts.get(number)) is not None]
-        ids = tuple(self.performed)
+        receipts = [await store.receipts.get(number) for number in self.receipts]
+        ids = tuple(self.effects)
         rows = await store.effects.find(EffectFilter(ids=ids), limit=len(ids)) if ids else []
         by_id = {row.id: row for row in rows}
-        return Drained(receipts, [_performed(by_id[id]) for id in ids if id in by_id])
+        return Drained(
+            [row for row in receipts if row is not None], [_performed(by_id[id]) for id in ids if id in by_id]
+        )
 
 
 def _performed(row: StoredEffect) -> Performed:
     args = None if row.args is None else json.loads(row.args)
-    told = {name: getattr(row, name) for name in ("key", "target", "attempts", "last_error")}
-    return Performed(**told, args=args, status=EffectState(row.status))
+    fields = {name: getattr(row, name) for name in ("key", "target", "attempts", "last_error")}
+    return Performed(**fields, args=args, status=EffectState(row.status))
 
 
 async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
-    """As a worker does it: one whose last worker died is taken alone."""
+    """Lease due events, as a worker does. An event whose last worker died is leased alone."""
     runtime = inbox._runtime
     seconds, handled = runtime.settings.lease, runtime.handlers.handled
     return await runtime.store.leases.take(most, seconds, "a test", handled=handled) or await runtime.store.leases.take(
@@ -218,18 +234,18 @@ async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
     )
 
 
-async def _work(processor: Processor, leased: Sequence[Leased]) -> None:
-    for one in leased:
-        processor.heartbeat.hold(one.held)
+async def _handle(processor: Processor, leased: Sequence[Leased]) -> None:
+    for event in leased:
+        processor.heartbeat.hold(event.held)
     ready = deque(leased)
     while ready:
-        one = ready.popleft()
-        handler = processor.handlers.find(one.source, one.type)
+        event = ready.popleft()
+        handler = processor.handlers.find(event.source, event.type)
         if handler is None or not handler.batch:
-            await processor.process(one)
+            await processor.process(event)
             continue
         same = [other for other in ready if processor.handlers.find(other.source, other.type) is handler]
-        batch = [one, *same[: handler.batch - 1]]
-        taken = {other.receipt for other in batch}
-        ready = deque(other for other in ready if other.receipt not in taken)
+        batch = [event, *same[: handler.batch - 1]]
+        numbers = {other.receipt for other in batch}
+        ready = deque(other for other in ready if other.receipt not in numbers)
         await processor.process_batch(handler, batch)

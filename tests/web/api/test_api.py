@@ -140,9 +140,12 @@ async def test_word_that_is_not_allowed_is_answered_with_those_that_are(
 ) -> None:
     body = await program.post("/api/replays", json={"status": "procesed"})
     message = body.json()["error"]["message"]
-    assert body.status_code == 422 and "status is 'procesed': did you mean processed? allowed are failed, " in message
+    assert (
+        body.status_code == 422
+        and "status is 'procesed': did you mean processed? the allowed values are failed, " in message
+    )
     query = await program.get("/api/events?status=nope")
-    assert query.status_code == 422 and "allowed are failed, ignored, " in query.json()["error"]["message"]
+    assert query.status_code == 422 and "the allowed values are failed, ignored, " in query.json()["error"]["message"]
 
 
 async def test_a_dry_run_counts_and_another_count_is_refused(inbox: Inbox, program: httpx.AsyncClient) -> None:

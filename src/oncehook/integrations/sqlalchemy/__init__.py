@@ -1,12 +1,12 @@
 """SQLAlchemy: `tx` is a session on the user's own engine, and its ORM work commits with the processed status.
 
-An `AsyncEngine` gives an `AsyncSession` to `async def` handlers, an `Engine` gives a `Session` to plain ones, which run
-in a thread. Nothing is held before the session's first use. The end of the transaction is ours: a handler that calls
-`commit` or `rollback` is told so, `begin_nested` is its savepoint. The engine itself is left as it is.
+With an `AsyncEngine`, `async def` handlers get an `AsyncSession`. With an `Engine`, plain handlers get a `Session` and
+run in a thread. A session takes a connection at its first use. Oncehook ends the transaction: a handler that calls
+`commit` or `rollback` gets an error, and uses `begin_nested` for a savepoint. The engine itself is not changed.
 
-On SQLite the driver emits no BEGIN before a SAVEPOINT, so a RELEASE would commit, and the row survive the outer
-rollback. So these sessions emit `BEGIN IMMEDIATE` themselves, take turns with each other, and hold the write lock only
-so long.
+On SQLite the driver emits no BEGIN before a SAVEPOINT, so a RELEASE would commit, and the row would survive the outer
+rollback. So these sessions emit `BEGIN IMMEDIATE` themselves. One session at a time holds SQLite's write lock, and only
+for a limited time.
 """
 
 from oncehook.integrations.sqlalchemy.engine import Sessions

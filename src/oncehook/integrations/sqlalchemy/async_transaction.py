@@ -1,4 +1,4 @@
-"""A transaction on an `AsyncEngine`."""
+"""A handler's transaction on an `AsyncEngine`."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -30,23 +30,23 @@ class AsyncTransaction(SessionTransaction):
     async def _run(self, work: Callable[[HandlerSession], T]) -> T:
         token = used_by_oncehook.set(self.session)
         try:
-            done: T = await self.tx.run_sync(work)
-            return done
+            result: T = await self.tx.run_sync(work)
+            return result
         finally:
             used_by_oncehook.reset(token)
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        done: T = await_only(coroutine)
-        return done
+        result: T = await_only(coroutine)
+        return result
 
-    async def _take_back(self) -> None:
-        await stop_and_undo(self._driver)
+    async def _interrupt_and_roll_back(self) -> None:
+        await interrupt_and_roll_back(self._driver)
 
 
-async def stop_and_undo(driver: Any) -> None:
-    """For aiosqlite: end what its thread is doing, and roll back."""
+async def interrupt_and_roll_back(driver: Any) -> None:
+    """Interrupt the running statement of an aiosqlite connection, and roll back."""
     try:
         await driver.interrupt()
         await asyncio.wait_for(driver.rollback(), 1)
     except (TimeoutError, ValueError):
-        pass  # it is being closed, which is as good, and then it never answers
+        pass  # the connection is being closed, which also rolls back, and does not respond any more

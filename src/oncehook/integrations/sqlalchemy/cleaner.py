@@ -1,12 +1,13 @@
-"""Connections of the user's pool, as handlers leave them: clean, or closed.
+"""Cleans the connections of the user's pool after each handler, or closes them.
 
-Neither another handler nor the app's own requests find what a handler left in a session, whatever statement left it.
+A handler may leave state in a database session, such as settings or temporary tables. Neither the next handler nor the
+app's own requests may see that state.
 
-On PostgreSQL the session is cleaned in the same message that writes the processed status, and in the one that rolls
-back. SQLAlchemy still sends the last COMMIT or ROLLBACK, of an empty transaction that was chained to the handler's. The
-app's own `connect` listeners may have made settings of their own: those that a connection has before its first handler
-are set again afterwards. On SQLite, SQLite itself tells what each statement does. A connection that cannot be cleaned
-is closed when it returns to the pool, which opens another one and runs the `connect` listeners for it.
+On PostgreSQL the session is cleaned in the same message that writes the processed status, or that rolls back.
+SQLAlchemy still sends the last COMMIT or ROLLBACK, for an empty transaction that is chained to the handler's. The app's
+`connect` listeners may change settings of a connection. The cleaner reads these settings before the first handler, and
+restores them after each one. On SQLite, an authorizer reports what each statement does. A connection that cannot be
+cleaned is closed when it returns to the pool. The pool then opens a new one and runs the `connect` listeners.
 """
 
 import json
@@ -39,22 +40,22 @@ KEY = "oncehook"
 _STATE = "oncehook.state"
 _CLOSES = "oncehook.closes"
 
-is_handlers: ContextVar[bool] = ContextVar("oncehook_is_handlers", default=False)
-"""Whether a connection that is checked out now is a handler's."""
+in_handler: ContextVar[bool] = ContextVar("oncehook_in_handler", default=False)
+"""Whether a connection that is checked out in this context is for a handler."""
 
 
-class LeaseLost(Exception):
-    """The processed status was not written: another worker has the event."""
+class SettleFenced(Exception):
+    """The processed status was not written: the lease is lost, and another worker has the event."""
 
 
 def close_afterwards(connection: Connection) -> None:
-    """Let the pool close this connection instead of keeping it."""
+    """Make the pool close this connection when it returns, instead of reusing it."""
     if not connection.closed and not connection.invalidated:
         connection.info[_CLOSES] = True
 
 
 class Cleaner(ABC):
-    """Keeps what a handler leaves in a connection from everybody who gets it next."""
+    """Removes the session state that a handler leaves in a connection."""
 
     def __init__(self, engine: Engine | AsyncEngine) -> None:
         self.engine = engine.sync_engine if isinstance(engine, AsyncEngine) else engine
@@ -64,15 +65,15 @@ class Cleaner(ABC):
         if record.info.pop(_CLOSES, False):
             record.info.pop(KEY, None)
             is_shared = isinstance(self.engine.pool, StaticPool) and not self.engine.dialect.is_async
-            record.invalidate(soft=is_shared)  # another thread may be using it right now; garbage collection closes it
+            record.invalidate(soft=is_shared)  # another thread may be using it; garbage collection closes it
 
     @abstractmethod
     def begin(self, connection: Connection) -> None:
-        """Begin the handler's transaction, in which nothing was sent yet."""
+        """Begin the handler's transaction, before its first statement."""
 
     @abstractmethod
     def before_commit(self, connection: Connection, settled: Sequence[Settled]) -> None:
-        """Clean the session after all of the handler's work."""
+        """Clean the session after the last statement of the handler."""
 
     @abstractmethod
     def before_rollback(self, connection: Connection) -> None:
@@ -97,19 +98,20 @@ STATEMENTS = (
 
 
 class SessionState(NamedTuple):
-    """What a connection had before its first handler."""
+    """The session settings of a connection before its first handler."""
 
-    restore: str  # the statements that bring its settings back; empty: it had none
-    is_whole: bool  # whether they bring back all of it
+    restore: str  # the statements that restore the settings; empty if there are none
+    is_whole: bool  # whether the statements restore all of the state
 
 
-UNKNOWN = SessionState("", False)  # SQLAlchemy replaced a connection that was lost, past the handler's session
+UNKNOWN = SessionState("", False)  # SQLAlchemy itself replaced a connection that was lost
 
 
 class PostgresCleaner(Cleaner):
-    """One message, sent to the driver itself: SQLAlchemy's asyncpg dialect would prepare it, as one statement.
+    """Cleans a session with one message, which it sends directly to the driver.
 
-    Without fast paths, and where `check` has found that SQLAlchemy changed, the pool closes it after each handler.
+    SQLAlchemy's asyncpg dialect would prepare the message as a single statement. Without fast paths, or if `check`
+    finds an unsupported SQLAlchemy, the pool closes the connection after each handler instead.
     """
 
     def __init__(
@@ -117,23 +119,23 @@ class PostgresCleaner(Cleaner):
     ) -> None:
         super().__init__(engine)
         self.cleans = cleans
-        self.is_supported = True  # by the SQLAlchemy that is installed
+        self.is_supported = True  # whether the installed SQLAlchemy supports cleaning
         self._fast = fast
         self.is_asyncpg = self.engine.dialect.driver == "asyncpg"
         self._sql = {name: in_one_line(sql[name]) for name in STATEMENTS}
         guard = literal(self._sql["guard_transaction"])
-        # psycopg sends DEALLOCATE ALL itself, and notices when somebody else does
+        # psycopg sends DEALLOCATE ALL itself, and detects one that another sender sends
         self._unlock = self._sql["unlock_prepared_session" if self.is_asyncpg else "unlock_session"].format(guard=guard)
         if cleans:
             event.listen(self.engine, "checkout", self._on_checkout)
 
     @property
     def keeps(self) -> bool:
-        """Whether a connection is cleaned and stays in the pool."""
+        """Whether a connection is cleaned and reused, instead of being closed."""
         return self.is_supported and self._fast()
 
     def check(self, connection: Connection) -> None:
-        """Turn the fast path off if SQLAlchemy's asyncpg dialect does not have what it needs."""
+        """Turn the fast path off if SQLAlchemy's asyncpg dialect has no cache of prepared statements."""
         if not self.is_asyncpg or hasattr(connection.connection.dbapi_connection, "_prepared_statement_cache"):
             return
         self.is_supported = False
@@ -141,8 +143,8 @@ class PostgresCleaner(Cleaner):
         signals.emit("fast_path_off", path="SQLAlchemy connections", detail=detail)
 
     def _on_checkout(self, dbapi_connection: Any, record: Any, _proxy: Any) -> None:
-        """Outside of a transaction, whose own settings (SET LOCAL) are not the session's."""
-        if is_handlers.get() and _STATE not in record.info:
+        """Read the session state outside of a transaction, so that SET LOCAL settings are not part of it."""
+        if in_handler.get() and _STATE not in record.info:
             record.info[_STATE] = self._read_state(dbapi_connection)
 
     def _read_state(self, dbapi_connection: Any) -> SessionState:
@@ -157,7 +159,7 @@ class PostgresCleaner(Cleaner):
             name: value for name, value in (("session_authorization", session_user), ("role", role)) if value
         }
         calls = [f"pg_catalog.set_config({literal(name)}, {literal(value)}, false)" for name, value in values.items()]
-        # in this order: a listener that changed the role may have made settings before, which the role cannot make
+        # reset the role first: a listener may have changed settings, then the role, which may not change them
         restore = f"RESET SESSION AUTHORIZATION; RESET ROLE; SELECT {', '.join(calls)}" if calls else ""
         return SessionState(restore, not has_more)
 
@@ -168,10 +170,10 @@ class PostgresCleaner(Cleaner):
         try:
             self._send(connection, self._ending(connection, settled))
         except BaseException as error:
-            close_afterwards(connection)  # how far it came is not known
+            close_afterwards(connection)  # it is not known which statements ran
             code = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
             if code == LEASE_LOST:
-                raise LeaseLost from error
+                raise SettleFenced from error
             if code == TRANSACTION_REPLACED:
                 raise TransactionClosed(f"{ENDED_BY_HANDLER} ({RESET_ALL_HINT})") from error
             raise
@@ -196,7 +198,7 @@ class PostgresCleaner(Cleaner):
         return "; ".join(message)
 
     def before_rollback(self, connection: Connection) -> None:
-        """The cleaning is committed: it must survive the ROLLBACK that SQLAlchemy is about to send."""
+        """Roll back, clean and commit the cleaning, so that it survives the ROLLBACK that SQLAlchemy sends next."""
         if not self.cleans or connection.closed or connection.invalidated:
             return
         if not self.keeps:
@@ -213,7 +215,7 @@ class PostgresCleaner(Cleaner):
         ]
         try:
             self._send(connection, "; ".join(message))
-        except Exception:  # lost, or without a transaction: whatever it says, it is of no more use
+        except Exception:  # lost, or without a transaction: the connection cannot be reused
             connection.invalidate()
         except BaseException:
             connection.invalidate()
@@ -232,7 +234,7 @@ class PostgresCleaner(Cleaner):
             last = await_only(driver.execute(message))
             caches = getattr(proxy.dbapi_connection, "_prepared_statement_cache", ()) is not None
             if last == "SELECT 0" and caches:
-                close_afterwards(connection)  # the driver's prepared statements are gone
+                close_afterwards(connection)  # the driver's prepared statements were deallocated
         else:
             cursor = proxy.cursor()
             try:
@@ -245,22 +247,22 @@ class PostgresCleaner(Cleaner):
 
 
 class SqliteCleaner(Cleaner):
-    """Watches what statements do while a handler has the connection."""
+    """Detects statements that change session state while a handler uses the connection."""
 
     def begin(self, connection: Connection) -> None:
-        """The write lock at once: a transaction that first reads could not get it later without starting anew."""
+        """Begin with the write lock: SQLite cannot give it later to a transaction that has already read."""
         driver: Any = connection.connection.driver_connection
-        if driver.in_transaction:  # begun by a listener of the user's own, or by the driver (autocommit=False)
+        if driver.in_transaction:  # begun by a listener of the user, or by the driver (autocommit=False)
             connection.exec_driver_sql("ROLLBACK")
         if KEY not in connection.info:
             connection.exec_driver_sql("PRAGMA synchronous = FULL")
             connection.exec_driver_sql("PRAGMA wal_autocheckpoint = 0")  # only the store's writer checkpoints
             connection.exec_driver_sql(f"PRAGMA busy_timeout = {BUSY_MS}")
             connection.exec_driver_sql(CREATE_SESSION_TABLE)
-            connection.info[KEY] = Watch(connection.info)
+            connection.info[KEY] = StatementAuthorizer(connection.info)
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        watch: Watch = connection.info[KEY]
-        _in_its_thread(driver, watch.start)
+        authorizer: StatementAuthorizer = connection.info[KEY]
+        _run_in_driver_thread(driver, authorizer.start)
 
     def before_commit(self, connection: Connection, settled: Sequence[Settled]) -> None:
         self._stop(connection)
@@ -270,19 +272,20 @@ class SqliteCleaner(Cleaner):
             return
         try:
             self._stop(connection)
-        except Exception:  # read-only, locked, or closed by now
+        except Exception:  # read-only, locked or already closed
             close_afterwards(connection)
 
     def _stop(self, connection: Connection) -> None:
-        watch: Watch = connection.info[KEY]
-        _in_its_thread(connection.connection.driver_connection, watch.stop)
+        authorizer: StatementAuthorizer = connection.info[KEY]
+        _run_in_driver_thread(connection.connection.driver_connection, authorizer.stop)
 
 
-class Watch:
-    """The authorizer of a connection: what SQLite tells when it compiles a statement, which it does once.
+class StatementAuthorizer:
+    """The authorizer of a connection, which SQLite calls when it compiles a statement, but not when it runs it again.
 
-    A handler may send a statement that the app has sent before. So where the app's own was not harmless, the authorizer
-    is set again for the next handler: that makes SQLite compile everything again, which takes 0.4 ms for each handler.
+    A handler may send a statement that the app has sent before. So after a statement of the app that changes session
+    state, the authorizer is set again for the next handler. SQLite then compiles every statement again, which takes
+    0.4 ms per handler.
     """
 
     def __init__(self, info: MutableMapping[Any, Any]) -> None:
@@ -294,14 +297,14 @@ class Watch:
         self._user = "handler"
         if self._is_stale:
             self._is_stale = False
-            raw.set_authorizer(self._note)
+            raw.set_authorizer(self._authorize)
 
     def stop(self, raw: sqlite3.Connection) -> None:
         self._user = "oncehook"
         raw.execute(RESET_ROWID)
         self._user = "app"
 
-    def _note(self, action: int, _name: Any, _detail: Any, database: str | None, _within: Any) -> int:
+    def _authorize(self, action: int, _name: Any, _detail: Any, database: str | None, _within: Any) -> int:
         if not is_harmless(action, database):
             if self._user == "handler":
                 self._info[_CLOSES] = True
@@ -310,8 +313,8 @@ class Watch:
         return sqlite3.SQLITE_OK
 
 
-def _in_its_thread(driver: Any, work: Callable[[sqlite3.Connection], None]) -> None:
-    """Do `work` with Python's own connection, which aiosqlite keeps in a thread."""
+def _run_in_driver_thread(driver: Any, work: Callable[[sqlite3.Connection], None]) -> None:
+    """Run `work` with the sqlite3 connection, for aiosqlite in the thread that owns it."""
     if isinstance(driver, sqlite3.Connection):
         work(driver)
     else:

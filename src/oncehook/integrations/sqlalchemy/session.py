@@ -1,4 +1,4 @@
-"""The session that a handler uses: its end is Oncehook's, and it is dead once the handler has ended."""
+"""The session that a handler uses. Only Oncehook may end its transaction, and it closes with the handler."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -8,29 +8,29 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, event
 from sqlalchemy.orm import Session
 
-from oncehook.integrations.sqlalchemy.cleaner import KEY, is_handlers
+from oncehook.integrations.sqlalchemy.cleaner import KEY, in_handler
 from oncehook.store.transaction import TransactionClosed
 
 if TYPE_CHECKING:
     from oncehook.integrations.sqlalchemy.transaction import SessionTransaction
 
 used_by_oncehook: ContextVar[Any] = ContextVar("oncehook_session", default=None)
-"""The session that Oncehook itself is using in this context: it may commit and roll back."""
+"""The session that Oncehook itself uses in this context, which may commit and roll back."""
 
 
 class HandlerSession(Session):
-    """What a handler gets, or what its AsyncSession stands on. It is dead once its handler has ended."""
+    """The `tx` of a plain handler, or the session inside the `AsyncSession` of an async one."""
 
     def begin(self, nested: bool = False) -> Any:
         if not nested:
-            self._refuse("begin")
+            self._check_caller("begin")
         return super().begin(nested=nested)
 
-    def _refuse(self, name: str) -> None:
+    def _check_caller(self, name: str) -> None:
         if used_by_oncehook.get() is not self:
             raise TransactionClosed(
-                f"tx.{name}() is not the handler's to call: its work commits with the mark when it returns, and is "
-                f"rolled back when it raises; use begin_nested() around what may fail"
+                f"a handler may not call tx.{name}(): its work commits with the processed status when it returns, and "
+                f"is rolled back when it raises; use begin_nested() for a part that may fail"
             )
 
 
@@ -59,38 +59,38 @@ ENDS = ("close", "commit", "invalidate", "prepare", "reset", "rollback")
 
 
 def _guarded(name: str) -> Callable[..., Any]:
-    """A verb of the session that counts only while the handler runs."""
+    """Wrap a method of the session that may be called only while the handler runs."""
     inherited = getattr(Session, name)
 
     @wraps(inherited)
-    def guarded(self: HandlerSession, *args: Any, **named: Any) -> Any:
+    def guarded(self: HandlerSession, *args: Any, **keywords: Any) -> Any:
         transaction: SessionTransaction = self.info[KEY]
         with transaction.in_use:
             transaction.check_open()
-            token = is_handlers.set(True)
+            token = in_handler.set(True)
             try:
-                return inherited(self, *args, **named)
+                return inherited(self, *args, **keywords)
             finally:
-                is_handlers.reset(token)
+                in_handler.reset(token)
 
     return guarded
 
 
-def _kept(name: str) -> Callable[..., Any]:
-    """A verb that ends the transaction: only ours."""
+def _reserved(name: str) -> Callable[..., Any]:
+    """Wrap a method that ends the transaction, which only Oncehook may call."""
     inherited = getattr(Session, name)
 
     @wraps(inherited)
-    def kept(self: HandlerSession, *args: Any, **named: Any) -> Any:
-        self._refuse(name)
-        return inherited(self, *args, **named)
+    def reserved(self: HandlerSession, *args: Any, **keywords: Any) -> Any:
+        self._check_caller(name)
+        return inherited(self, *args, **keywords)
 
-    return kept
+    return reserved
 
 
-for _names, _wrap in ((USES, _guarded), (ENDS, _kept)):
+for _names, _wrap in ((USES, _guarded), (ENDS, _reserved)):
     for _name in _names:
-        if hasattr(Session, _name):  # some came with later versions of SQLAlchemy
+        if hasattr(Session, _name):  # some exist only in later versions of SQLAlchemy
             setattr(HandlerSession, _name, _wrap(_name))
 
 

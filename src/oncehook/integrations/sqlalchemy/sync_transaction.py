@@ -1,4 +1,4 @@
-"""A transaction on an `Engine`, for handlers that run in a thread."""
+"""A handler's transaction on an `Engine`, for plain handlers, which run in a thread."""
 
 import asyncio
 import threading
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PATIENCE = 10.0
-"""How long a thread that was cut off may take to leave the statement that it is in."""
+"""How many seconds the thread of a handler that timed out may take to leave its current statement."""
 
 
 class SyncTransaction(SessionTransaction):
@@ -33,12 +33,14 @@ class SyncTransaction(SessionTransaction):
     async def _run(self, work: Callable[[HandlerSession], T]) -> T:
         if self._waiting is not None and self._ended:
             self._waiting.cancel()
-        return await asyncio.shield(self._loop.run_in_executor(self.sessions.threads, self._alone, work))
+        return await asyncio.shield(self._loop.run_in_executor(self.sessions.threads, self._run_exclusively, work))
 
-    async def _ask(self, work: Callable[[HandlerSession], T]) -> T:
-        return await asyncio.shield(self._loop.run_in_executor(self.sessions.asking, self._in_turn, work))
+    async def _run_statement(self, work: Callable[[HandlerSession], T]) -> T:
+        return await asyncio.shield(
+            self._loop.run_in_executor(self.sessions.statement_threads, self._run_with_lock, work)
+        )
 
-    def _in_turn(self, work: Callable[[HandlerSession], T]) -> T:
+    def _run_with_lock(self, work: Callable[[HandlerSession], T]) -> T:
         token = used_by_oncehook.set(self.session)
         try:
             with self._lock:
@@ -46,14 +48,14 @@ class SyncTransaction(SessionTransaction):
         finally:
             used_by_oncehook.reset(token)
 
-    def _alone(self, work: Callable[[HandlerSession], T]) -> T:
-        """A handler's thread cannot be stopped: it may still be in a statement when its time is up."""
+    def _run_exclusively(self, work: Callable[[HandlerSession], T]) -> T:
+        """Run `work`, after interrupting the handler's thread, which may still run a statement after its timeout."""
         for _ in range(int(PATIENCE / 0.1)):
             if self._lock.acquire(timeout=0.1):
                 break
             self._interrupt()
         else:
-            raise StoreUnavailable("the handler's thread does not leave its statement")
+            raise StoreUnavailable("the handler's thread did not leave its statement")
         token = used_by_oncehook.set(self.session)
         try:
             return work(self.session)
@@ -62,17 +64,17 @@ class SyncTransaction(SessionTransaction):
             self._lock.release()
 
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        if asyncio._get_running_loop() is self._loop:  # it would wait for itself, and everything with it
+        if asyncio._get_running_loop() is self._loop:  # waiting here would deadlock the event loop
             coroutine.close()
             raise ConfigurationError(
-                "a synchronous session was used in the event loop: let the handler be a plain `def` that gives nothing "
-                "to await, or give the inbox a create_async_engine(…)"
+                "a synchronous session was used in the event loop: make the handler a plain `def` that returns no "
+                "awaitable, or pass a create_async_engine(…) to the inbox"
             )
         self._waiting = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
-        done: T = self._waiting.result()
-        return done
+        result: T = self._waiting.result()
+        return result
 
-    async def _take_back(self) -> None:
+    async def _interrupt_and_roll_back(self) -> None:
         self._interrupt()
         await self._run(lambda session: self._driver.rollback())
 

@@ -1,4 +1,4 @@
-"""A handler's transaction on a session: what the processor, a rehearsal and the session itself need of it."""
+"""A handler's transaction on a SQLAlchemy session, as the worker, a rehearsal and the session use it."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 from sqlalchemy import Connection, event, text
 
-from oncehook.integrations.sqlalchemy.cleaner import KEY, LeaseLost, close_afterwards
+from oncehook.integrations.sqlalchemy.cleaner import KEY, SettleFenced, close_afterwards
 from oncehook.integrations.sqlalchemy.session import HandlerSession, used_by_oncehook
 from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Settled
@@ -25,7 +25,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SessionTransaction(ABC):
-    """A handler's transaction on a session. What is done here is written once, and run in a greenlet or a thread."""
+    """A handler's transaction on a session. Its code is synchronous; a subclass runs it in a greenlet or a thread."""
 
     in_use: AbstractContextManager[Any]
     session: HandlerSession
@@ -35,28 +35,28 @@ class SessionTransaction(ABC):
         self.sessions = sessions
         self._loop = asyncio.get_running_loop()
         self._driver: Any = None
-        self._turn: asyncio.Lock | None = None  # ours while this is not None
+        self._write_lock: asyncio.Lock | None = None  # not None while this transaction holds it
         self._limit: asyncio.TimerHandle | None = None
-        self._cutting: asyncio.Task[None] | None = None
+        self._interruption: asyncio.Task[None] | None = None
         self._ended = False
-        self._is_lost = False  # the handler ended it, or SQLite did after an error
+        self._is_lost = False  # the handler ended the transaction, or SQLite did after an error
         self._finished = False
         self._settled: Sequence[Settled] = ()
-        self._watched: dict[str, Callable[..., None]] = {}
+        self._listeners: dict[str, Callable[..., None]] = {}
 
     @abstractmethod
     async def _run(self, work: Callable[[HandlerSession], T]) -> T:
-        """Do `work` with the session, where its driver wants to be used."""
+        """Run `work` with the session, in the greenlet or thread that its driver needs."""
 
     @abstractmethod
     def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for the loop, from inside `work` or a handler's own use of the session."""
+        """Wait for a coroutine of the event loop, from `work` or from the handler's use of the session."""
 
-    # -- for the processor ----------------------------------------------------------------------------------------
+    # -- used by the worker ---------------------------------------------------------------------------------------
 
     @property
     def used(self) -> bool:
-        return self._cutting is not None or self.session.in_transaction()
+        return self._interruption is not None or self.session.in_transaction()
 
     async def connection(self) -> Any:
         return await self._run(lambda session: session.connection())
@@ -65,33 +65,33 @@ class SessionTransaction(ABC):
         self._check_limit()
         if self._finished:
             raise TransactionClosed(AFTER_HANDLER_ENDED)
-        if self.sessions.on_sqlite and self._turn is None:
-            await self._take_turn()
+        if self.sessions.on_sqlite and self._write_lock is None:
+            await self._acquire_write_lock()
         statement = text(select(self.sessions.store.sql)).execution_options(**{KEY: "ours"})
-        return await self._ask(
+        return await self._run_statement(
             lambda session: [tuple(row) for row in session.execute(statement, {"input": parameters})]
         )
 
-    async def _ask(self, work: Callable[[HandlerSession], T]) -> T:
+    async def _run_statement(self, work: Callable[[HandlerSession], T]) -> T:
         return await self._run(work)
 
     def make_tx(self, *, is_async: bool) -> Any:
-        """What the handler gets as `tx`."""
+        """Return the `tx` of the handler."""
         self.sessions.check_kind("the handler", is_async=is_async)
         return self.tx
 
     def close_tx(self) -> None:
-        """The handler has ended: what it got is dead."""
+        """Close the `tx` of the handler, which has ended."""
         self._ended = True
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
-        """The marks after all of the handler's work, and the COMMIT of both. Whatever it raises, all is rolled back."""
+        """Flush the handler's work, write the processed status and commit both. If this raises, all is rolled back."""
         self.close_tx()
         try:
             self._check_limit()
             self._stop_limit()
-            if self.sessions.on_sqlite and self._turn is None:  # only added to, not flushed yet
-                await self._take_turn()
+            if self.sessions.on_sqlite and self._write_lock is None:  # objects were added, but not flushed yet
+                await self._acquire_write_lock()
             landed = await self._run(lambda session: self._settle(session, settled))
         except BaseException:
             await asyncio.shield(self.rollback())
@@ -99,13 +99,13 @@ class SessionTransaction(ABC):
         if not landed:
             await self.rollback()
         self._finished = True
-        self._give_turn()
+        self._release_write_lock()
         return landed
 
     def _settle(self, session: HandlerSession, settled: Sequence[Settled]) -> bool:
         session.flush()
         self._check_transaction()
-        session.connection()  # also where nothing was sent so far
+        session.connection()  # begins the transaction if nothing was sent
         if self.sessions.on_sqlite:
             landed = session.execute(
                 text(self.sessions.store.sql["settle"]), {"input": _encode(settled).decode()}
@@ -115,7 +115,7 @@ class SessionTransaction(ABC):
         self._settled = settled
         try:
             session.commit()
-        except LeaseLost:
+        except SettleFenced:
             return False
         session.close()
         return True
@@ -126,17 +126,17 @@ class SessionTransaction(ABC):
             return
         self._finished = True
         self._stop_limit()
-        if self._cutting is not None:
-            await asyncio.gather(self._cutting, return_exceptions=True)
+        if self._interruption is not None:
+            await asyncio.gather(self._interruption, return_exceptions=True)
         try:
-            await self._run(_undo)
+            await self._run(_roll_back)
         finally:
-            self._give_turn()
+            self._release_write_lock()
 
-    # -- for a rehearsal ------------------------------------------------------------------------------------------
+    # -- used by a rehearsal --------------------------------------------------------------------------------------
 
     def watch(self, begins: Callable[[str, tuple[Any, ...]], Any], ends: Callable[[int | None], None]) -> None:
-        """Tell of every statement of the handler, with its parameters, and of how many rows it changed or returned."""
+        """Call `begins` with each statement of the handler and its parameters, and `ends` with its number of rows."""
 
         def before(_connection: Any, _cursor: Any, sql: str, parameters: Any, run: Any, *_: Any) -> None:
             if KEY not in run.execution_options:
@@ -146,14 +146,14 @@ class SessionTransaction(ABC):
             if KEY not in run.execution_options:
                 ends(cursor.rowcount if cursor.rowcount >= 0 else None)
 
-        self._watched = {"before_cursor_execute": before, "after_cursor_execute": after}
+        self._listeners = {"before_cursor_execute": before, "after_cursor_execute": after}
 
     async def flush(self) -> None:
-        """Send what was only added so far, as it would be before the mark."""
+        """Send objects that were added but not flushed, as settling does."""
         if self.session.new or self.session.dirty or self.session.deleted:
             await self._run(lambda session: session.flush())
 
-    # -- for the session ------------------------------------------------------------------------------------------
+    # -- used by the session --------------------------------------------------------------------------------------
 
     def check_open(self) -> None:
         if used_by_oncehook.get() is self.session:
@@ -163,25 +163,25 @@ class SessionTransaction(ABC):
         self._check_limit()
 
     def begun(self, connection: Connection) -> None:
-        """The session has a connection, in a transaction that has not sent anything yet."""
+        """Begin the transaction: the session has a connection, and has not sent any statement."""
         self._driver = connection.connection.driver_connection
-        if self.sessions.on_sqlite and self._turn is None:
-            self._wait(self._take_turn())
+        if self.sessions.on_sqlite and self._write_lock is None:
+            self._wait(self._acquire_write_lock())
         try:
             self.sessions.cleaner.begin(connection)
         except BaseException:
-            self._loop.call_soon_threadsafe(self._give_turn)
+            self._loop.call_soon_threadsafe(self._release_write_lock)
             raise
         event.listen(connection, "commit", self._before_commit)
         event.listen(connection, "rollback", self._before_rollback)
         if self.sessions.on_sqlite:
             event.listen(connection, "before_cursor_execute", self._before_statement)
             self._loop.call_soon_threadsafe(self._start_limit)
-        for name, listener in self._watched.items():
+        for name, listener in self._listeners.items():
             event.listen(connection, name, listener)
 
     def _before_statement(self, *_: Any) -> None:
-        """Also for what a handler sends through the session's connection, past the session."""
+        """Check each statement, including those that a handler sends through the session's connection."""
         self.check_open()
         self._check_transaction()
 
@@ -195,34 +195,34 @@ class SessionTransaction(ABC):
 
     def _before_rollback(self, connection: Connection) -> None:
         self.sessions.cleaner.before_rollback(connection)
-        if used_by_oncehook.get() is not self.session:  # the handler's own, or a flush that failed: no longer watched
+        if used_by_oncehook.get() is not self.session:  # by the handler or a failed flush: no further checks
             close_afterwards(connection)
 
     def _check_transaction(self) -> None:
-        """SQLite tells after each statement whether a transaction is open; PostgreSQL is asked with the last one."""
+        """Raise TransactionClosed if the transaction has ended. On PostgreSQL, the last statement checks that."""
         if self.sessions.on_sqlite and self._driver is not None:
             self._is_lost = self._is_lost or not self._driver.in_transaction
         if self._is_lost:
             raise TransactionClosed(ENDED_BY_HANDLER)
 
-    # -- SQLite: one writer, and not for long ---------------------------------------------------------------------
+    # -- SQLite: one writer, for a limited time -------------------------------------------------------------------
 
-    async def _take_turn(self) -> None:
-        turn = self.sessions.store.database.handler_lock
-        assert turn is not None
-        await turn.acquire()
-        if self._finished:  # it was given up while it waited
-            turn.release()
+    async def _acquire_write_lock(self) -> None:
+        lock = self.sessions.store.database.handler_lock
+        assert lock is not None
+        await lock.acquire()
+        if self._finished:  # rolled back while it waited
+            lock.release()
             self.check_open()
-        self._turn = turn
+        self._write_lock = lock
 
-    def _give_turn(self) -> None:
-        turn, self._turn = self._turn, None
-        if turn is not None:
-            turn.release()
+    def _release_write_lock(self) -> None:
+        lock, self._write_lock = self._write_lock, None
+        if lock is not None:
+            lock.release()
 
     def _start_limit(self) -> None:
-        if self._turn is not None and not self._ended:
+        if self._write_lock is not None and not self._ended:
             self._limit = self._loop.call_later(sqlite_handler.MAX_HANDLER_SECONDS, self._expire)
 
     def _stop_limit(self) -> None:
@@ -230,27 +230,27 @@ class SessionTransaction(ABC):
             self._limit.cancel()
 
     def _expire(self) -> None:
-        self._cutting = self._loop.create_task(self._cut())
+        self._interruption = self._loop.create_task(self._interrupt_handler())
 
-    async def _cut(self) -> None:
-        """Take the write lock from the handler: its statement ends, its work is undone, no other is let through."""
+    async def _interrupt_handler(self) -> None:
+        """Take the write lock from the handler: interrupt its statement, roll back, and reject further statements."""
         try:
-            await self._take_back()
+            await self._interrupt_and_roll_back()
         finally:
-            self._give_turn()
+            self._release_write_lock()
 
     @abstractmethod
-    async def _take_back(self) -> None:
-        """End the statement that SQLite is running, and roll back under the session, which is told by itself later."""
+    async def _interrupt_and_roll_back(self) -> None:
+        """Interrupt the statement that SQLite runs, and roll back in the driver. The session notices that later."""
 
     def _check_limit(self) -> None:
-        if self._cutting is not None:
+        if self._interruption is not None:
             raise StoreUnavailable(sqlite_handler.lock_timeout_message(sqlite_handler.MAX_HANDLER_SECONDS))
 
 
-def _undo(session: HandlerSession) -> None:
+def _roll_back(session: HandlerSession) -> None:
     try:
         session.rollback()
         session.close()
-    except Exception:  # the connection is of no more use, whatever it is that it says
+    except Exception:  # the connection cannot be reused, whatever the error is
         session.invalidate()
