@@ -1,1 +1,1 @@
-"""Worked examples. Each is a project that runs with one command and is tested with the others."""
+"""Examples. Each is a project that runs with one command and has tests."""

@@ -1,6 +1,7 @@
-"""How this repository runs the tests of its examples: on SQLite and on a private PostgreSQL, in turn.
+"""Runs the tests of the examples on SQLite and on a private PostgreSQL.
 
-A project of yours needs nothing of this: `oncehook_database` is there, and `--oncehook-postgres` chooses the server.
+Your own project does not need this file: the fixture `oncehook_database` is built in, and `--oncehook-postgres` selects
+a server.
 """
 
 import os
@@ -15,10 +16,10 @@ from tests.support.servers import Postgres, private_postgres
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    """The cluster of this run, or one for the examples alone."""
-    port = os.environ.get("ONCEHOOK_TEST_POSTGRES_PORT")
-    if port:
-        yield Postgres.running(int(port))
+    """The PostgreSQL cluster of this test run, or a new one if the examples run alone."""
+    folder = os.environ.get("ONCEHOOK_TEST_FOLDER")
+    if folder:
+        yield Postgres.shared(Path(folder))
         return
     with private_postgres() as server:
         yield server

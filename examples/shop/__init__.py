@@ -1,1 +1,1 @@
-"""A small shop: FastAPI, SQLAlchemy, and one receipt mail for each paid invoice."""
+"""A small shop with FastAPI and SQLAlchemy that sends one receipt mail per paid invoice."""

@@ -1,4 +1,4 @@
-"""`python -m examples.shop [PORT]`: the shop, and what to try with it."""
+"""`python -m examples.shop [PORT]`: run the shop, and print commands to try."""
 
 import argparse
 import logging
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import uvicorn
 
-SECRET = "whsec_only_for_trying_it_out"  # noqa: S105 - yours comes from Stripe, in the environment
+SECRET = "whsec_only_for_trying_it_out"  # noqa: S105 - set STRIPE_WEBHOOK_SECRET to your own
 
-WORDS = """\
-The shop is at {base}. In another terminal, in this folder:
+INTRODUCTION = """\
+The shop runs at {base}. In another terminal, in this folder:
 
     export ONCEHOOK_DATABASE={database} PATH="{path}:$PATH"
     oncehook send stripe invoice.paid --duplicate 4 --concurrency 5{options}
@@ -20,39 +20,41 @@ The shop is at {base}. In another terminal, in this folder:
     oncehook effects
     oncehook replay 1
 
-Ctrl-C ends it; kill it and start it again, and nothing is lost or repeated.
+Ctrl-C stops it. Kill it and start it again: nothing is lost or repeated.
 """
 
 
-USUAL = {*vars(logging.makeLogRecord({})), "message", "asctime"}
+STANDARD_ATTRIBUTES = {*vars(logging.makeLogRecord({})), "message", "asctime"}
 
 
-class WithFields(logging.Formatter):
-    """A line of the inbox with its fields, which are attributes of its record."""
+class FieldFormatter(logging.Formatter):
+    """Formats a log line of the inbox with its fields, which are attributes of the record."""
 
     def format(self, record: logging.LogRecord) -> str:
-        fields = [f"{name}={value!r}" for name, value in vars(record).items() if name not in USUAL]
+        fields = [f"{name}={value!r}" for name, value in vars(record).items() if name not in STANDARD_ATTRIBUTES]
         return " ".join([super().format(record), *fields])
 
 
 def show_warnings() -> None:
     handler = logging.StreamHandler()
-    handler.setFormatter(WithFields("%(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(FieldFormatter("%(levelname)s %(name)s %(message)s"))
     logging.getLogger("oncehook").addHandler(handler)
 
 
-def port_of(text: str) -> int:
+def parse_port(text: str) -> int:
     if text.isascii() and text.isdigit() and 0 < int(text) < 65536:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 1 to 65535")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a port: use a number from 1 to 65535")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m examples.shop", description="The shop, and what to try with it.")
-    parser.add_argument("port", metavar="PORT", nargs="?", type=port_of, default=8000, help="8000 unless given")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.shop", description="Run the shop, and print commands to try."
+    )
+    parser.add_argument("port", metavar="PORT", nargs="?", type=parse_port, default=8000, help="default: 8000")
     port = parser.parse_args().port
     secret = os.environ.setdefault("STRIPE_WEBHOOK_SECRET", SECRET)
-    from examples.shop.app import app  # it wants the secret
+    from examples.shop.app import app  # the import needs the secret
     from examples.shop.models import DATABASE
 
     base = f"http://127.0.0.1:{port}"
@@ -61,7 +63,7 @@ def main() -> None:
         options += f" --to {base}/webhooks/stripe"
     path = Path(sys.executable).parent
     show_warnings()
-    print(WORDS.format(base=base, database=DATABASE, path=path, options=options), flush=True)
+    print(INTRODUCTION.format(base=base, database=DATABASE, path=path, options=options), flush=True)
     uvicorn.run(app, port=port, log_level="warning")
 
 

@@ -1,4 +1,4 @@
-"""The shop's web app, with the inbox mounted in it: `uvicorn examples.shop.app:app`."""
+"""The shop's web app with the inbox mounted in it. Run it with `uvicorn examples.shop.app:app`."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,13 +12,13 @@ from sqlalchemy.orm import Session
 
 from examples.shop.hooks import engine, inbox
 from examples.shop.models import Base, Entitlement, Invoice
-from examples.shop.outside import broker, mail_service
+from examples.shop.services import broker, mail_service
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     Base.metadata.create_all(engine)
-    async with inbox.lifespan():  # takes deliveries, runs the handlers, performs the effects
+    async with inbox.lifespan():  # accepts deliveries, runs the handlers and the effects
         yield
     engine.dispose()
 
@@ -39,14 +39,14 @@ def entitlements() -> list[dict[str, Any]]:
 
 @app.get("/mails")
 def mails() -> list[dict[str, Any]]:
-    """What the mail service has taken from us."""
-    return mail_service.taken()
+    """The mails that the mail service accepted."""
+    return mail_service.accepted()
 
 
 @app.get("/bus")
 def bus() -> list[dict[str, Any]]:
-    """What was published."""
-    return broker.taken()
+    """The messages that the broker accepted."""
+    return broker.accepted()
 
 
 @app.get("/", response_class=HTMLResponse)
@@ -70,7 +70,7 @@ def rows_of(model: type[Base]) -> list[dict[str, Any]]:
 
 
 def table(title: str, rows: Sequence[dict[str, Any]]) -> str:
-    """A section of the page. What a sender wrote is escaped."""
+    """A section of the page. Values are escaped, because senders control them."""
     heads = "".join(f"<th>{escape(name)}" for name in (rows[0] if rows else ()))
     lines = "".join("<tr>" + "".join(f"<td>{escape(str(value))}" for value in row.values()) for row in rows[-50:])
     return f"<h2>{title}: {len(rows)}</h2><table><tr>{heads}{lines}</table>"

@@ -1,19 +1,19 @@
-"""What Stripe's events do to the shop.
+"""The shop's handlers for Stripe's events.
 
-Each handler is one transaction with the mark that its event is processed. It writes rows through `tx` and asks for what
-is to be done outside; it never does that itself.
+Each handler runs in one transaction, which also commits the processed status of its event. It writes rows through `tx`
+and requests effects. It never calls an external service itself.
 """
 
 from typing import Any
 
 from sqlalchemy.orm import Session
 
-from examples.shop.models import DATABASE, HANDLERS_AT_ONCE, Entitlement, Invoice, make_engine
-from examples.shop.outside import broker, mail_service
+from examples.shop.models import DATABASE, MAX_HANDLERS, Entitlement, Invoice, make_engine
+from examples.shop.services import broker, mail_service
 from oncehook import Effect, Inbox, SyncEvent
 
 engine = make_engine(DATABASE)
-inbox = Inbox(DATABASE, engine=engine, concurrency=HANDLERS_AT_ONCE)
+inbox = Inbox(DATABASE, engine=engine, concurrency=MAX_HANDLERS)
 inbox.source("stripe", secrets=["env:STRIPE_WEBHOOK_SECRET"], types=["invoice", "customer.subscription"])
 
 # -- invoices -------------------------------------------------------------------------------------------------------
@@ -22,20 +22,20 @@ inbox.source("stripe", secrets=["env:STRIPE_WEBHOOK_SECRET"], types=["invoice", 
 @inbox.on("stripe", "invoice.paid")
 @inbox.on("stripe", "invoice.payment_succeeded")
 def invoice_paid(event: SyncEvent, tx: Session) -> None:
-    """Stripe tells of one payment in both events. The keys name the invoice, so the second finds everything done."""
+    """Stripe sends both events for one payment. The effect keys name the invoice, so each effect runs once."""
     if not event.advance("invoice", event.object_id, state="paid", terminal=True):
-        return  # the other one is newer and was here before
+        return  # the other event is newer and was handled first
     invoice = tx.merge(invoice_of(event, status="paid"))
-    if to := event.get("data.object.customer_email"):  # not every customer has one
+    if to := event.get("data.object.customer_email"):  # not every customer has an address
         text = f"Thank you for {invoice.amount / 100:.2f} {invoice.currency.upper()}, invoice {invoice.id}."
         event.effect(f"receipt:{invoice.id}", send_receipt, to=to, text=text)
-    news = {"invoice": invoice.id, "customer": invoice.customer}
-    event.publish("invoice-paid", news, key=f"invoice-paid:{invoice.id}")
+    payload = {"invoice": invoice.id, "customer": invoice.customer}
+    event.publish("invoice-paid", payload, key=f"invoice-paid:{invoice.id}")
 
 
 @inbox.on("stripe", "invoice.*")
 def invoice_changed(event: SyncEvent, tx: Session) -> None:
-    """Everything else about an invoice: created, finalized, updated. Paid is the end, whatever comes late."""
+    """All other invoice events: created, finalized, updated. A paid invoice stays paid if one of them is late."""
     status = event["data.object.status"]
     if event.advance("invoice", event.object_id, state=status):
         tx.merge(invoice_of(event, status=status))
@@ -56,7 +56,7 @@ def invoice_of(event: SyncEvent, *, status: str) -> Invoice:
 
 @inbox.on("stripe", "customer.subscription.*")
 def subscription_changed(event: SyncEvent, tx: Session) -> None:
-    """The newest word counts, in whatever order they come; a subscription that was deleted stays so."""
+    """The newest event wins, in any order of arrival. A deleted subscription stays deleted."""
     ended = event.type == "customer.subscription.deleted"
     status = event["data.object.status"]
     if not event.advance("subscription", event.object_id, state=status, terminal=ended):
@@ -76,10 +76,10 @@ def subscription_changed(event: SyncEvent, tx: Session) -> None:
 
 @inbox.effect
 def send_receipt(effect: Effect, to: str, text: str) -> None:
-    """Called after the commit, and again if this process dies before it is marked as done: hence the key."""
+    """Called after the commit, and again if the process dies before the effect is settled: hence the key."""
     mail_service.send({"to": to, "text": text}, idempotency_key=effect.idempotency_key)
 
 
 @inbox.subscribe("invoice-paid")
-def to_the_broker(effect: Effect, payload: Any) -> None:
+def send_to_broker(effect: Effect, payload: Any) -> None:
     broker.send({"topic": "invoice-paid", **payload}, idempotency_key=effect.idempotency_key)

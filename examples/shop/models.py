@@ -1,4 +1,4 @@
-"""The shop's own tables. The inbox keeps its tables, webhook_…, in the same database: that is what makes one commit."""
+"""The shop's tables. The inbox has its tables, webhook_…, in the same database, so that both commit together."""
 
 import os
 import re
@@ -7,7 +7,7 @@ from sqlalchemy import Engine, create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 DATABASE = os.environ.get("ONCEHOOK_DATABASE", "sqlite:///shop.db")
-HANDLERS_AT_ONCE = 16
+MAX_HANDLERS = 16
 
 
 class Base(DeclarativeBase):
@@ -25,7 +25,7 @@ class Invoice(Base):
 
 
 class Entitlement(Base):
-    """What a customer may use, by subscription."""
+    """The plan that a customer may use, by subscription."""
 
     __tablename__ = "entitlements"
 
@@ -36,6 +36,6 @@ class Entitlement(Base):
 
 
 def make_engine(database: str) -> Engine:
-    """An engine on the inbox's database, with a connection for each handler that is at work and some for the pages."""
+    """An engine on the inbox's database, with one connection per concurrent handler and some for the pages."""
     address = re.sub("^postgres(ql)?://", "postgresql+psycopg://", database)
-    return create_engine(address, pool_size=HANDLERS_AT_ONCE, max_overflow=8)
+    return create_engine(address, pool_size=MAX_HANDLERS, max_overflow=8)

@@ -1,4 +1,4 @@
-"""The shop on a database and with an outside of each test's own."""
+"""Each test gets its own shop: a database, a mail service and a broker."""
 
 import os
 from collections.abc import Iterator
@@ -13,18 +13,18 @@ os.environ.setdefault("STRIPE_WEBHOOK_SECRET", "whsec_of_the_tests")
 
 from examples.shop.hooks import inbox
 from examples.shop.models import Base, make_engine
-from examples.shop.outside import broker, mail_service
+from examples.shop.services import broker, mail_service
 from oncehook import Inbox
 from oncehook.testing import isolated
 
 
 @dataclass
 class Shop:
-    """What there is to see of a shop."""
+    """The database and the services of a shop."""
 
     database: str
     engine: Engine
-    outside: Path
+    services: Path
 
     def rows(self, statement: str) -> list[tuple[Any, ...]]:
         with self.engine.connect() as connection:
@@ -32,12 +32,12 @@ class Shop:
 
     @property
     def environment(self) -> dict[str, str]:
-        """For a process of the same shop."""
+        """The environment of another process of this shop."""
         return {
             **os.environ,
             "ONCEHOOK_DATABASE": self.database,
-            "ONCEHOOK_UNSAFE_DURABILITY": "true",  # the tests' PostgreSQL does not wait for its disk
-            "SHOP_OUTSIDE": str(self.outside),
+            "ONCEHOOK_UNSAFE_DURABILITY": "true",  # the tests run PostgreSQL without fsync
+            "SHOP_SERVICES": str(self.services),
         }
 
 

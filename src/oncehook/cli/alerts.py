@@ -86,7 +86,7 @@ def _print_rules(rules: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("rule", "now", "limit", "source", ""):
+    for title in ("rule", "now", "limit", "source", "state"):
         table.add_column(title, justify="right" if title in ("now", "limit") else "left", no_wrap=True)
     for row in rules:
         rule, state = BY_NAME[row["rule"]], "firing" if row["is_firing"] else "" if row["is_on"] else "off"
@@ -96,7 +96,7 @@ def _print_rules(rules: list[dict[str, Any]]) -> None:
     console().print(table)
 
 
-@command.command("test")
+@command.command("test", short_help="Send a test message to the targets.")
 @click.argument("target", required=False)
 @config_option
 @app_option

@@ -8,13 +8,12 @@ import click
 from oncehook.cli.app import app_option
 from oncehook.cli.options import (
     config_option,
-    console,
     json_option,
     opened_store,
     print_json,
-    printable,
     run,
 )
+from oncehook.cli.tables import Column, is_narrow, print_table
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
@@ -24,6 +23,8 @@ from oncehook.store.store import Store
 PAGE = 500
 MAX_ERRORS = 10_000
 MAX_GROUPS = 50
+FULL_WIDTH = 120
+"""A narrower terminal leaves out the time of the first failure."""
 
 
 @click.command("dead")
@@ -65,24 +66,38 @@ async def _print_events(store: Store) -> int:
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("events", justify="right", no_wrap=True)
-    for title in ("source", "handler", "error", "first failed", "last failed"):
-        table.add_column(title, overflow="fold", no_wrap=title.endswith("failed"))
-    table.add_column("last receipt", justify="right", no_wrap=True)
-    for group in groups[:MAX_GROUPS]:
-        table.add_row(
-            f"{group['receipts']:,}",
-            Text(printable(group["source"])),
-            Text(printable(group["handler"])),
-            Text(printable(group["error"])[:200], style="red"),
-            group["first_failed_at"][:19],
-            group["last_failed_at"][:19],
-            str(group["last_receipt"]),
-        )
-    console().print(table)
+    names = [column.title for column in COLUMNS if column.title != "first failed" or not is_narrow(FULL_WIDTH)]
+    rows = [_cells(group) for group in groups[:MAX_GROUPS]]
+    print_table(
+        [column for column in COLUMNS if column.title in names], [[row[name] for name in names] for row in rows]
+    )
     if len(groups) > MAX_GROUPS:
         click.echo(f"… and {len(groups) - MAX_GROUPS:,} more groups; --json lists every event")
+
+
+COLUMNS = (
+    Column("events", right=True),
+    Column("source"),
+    Column("handler", truncates=True),
+    Column("error", truncates=True, colours="red"),
+    Column("first failed"),
+    Column("last failed"),
+    Column("last receipt", right=True),
+)
+
+
+def _cells(group: dict[str, Any]) -> dict[str, object]:
+    return {
+        "events": f"{group['receipts']:,}",
+        "source": group["source"],
+        "handler": group["handler"],
+        "error": group["error"][:200],
+        "first failed": _minute(group["first_failed_at"]),
+        "last failed": _minute(group["last_failed_at"]),
+        "last receipt": group["last_receipt"],
+    }
+
+
+def _minute(time: str) -> str:
+    """`11-16 19:11` of an RFC 3339 time, in UTC."""
+    return time[5:16].replace("T", " ")

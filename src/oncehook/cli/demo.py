@@ -26,7 +26,7 @@ HOST = "127.0.0.1"
     default=8000,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Port to listen on; 0: a free one.",
+    help="Port to listen on; 0 picks a free one.",
 )
 @click.option("--rate", default=20, show_default=True, type=click.IntRange(1, 500), help="New events per second.")
 @click.option("--seconds", type=click.IntRange(1), help="Stop after this many seconds.  [default: run until Ctrl-C]")
@@ -36,8 +36,8 @@ def command(port: int, rate: int, seconds: int | None) -> None:
     Five senders deliver over HTTP. Most events are delivered once. Others are delivered again because an ack was lost,
     several times concurrently, or late. Some deliveries are forged, stale or malformed.
 
-    The screen keeps comparing the acked events with the receipts in the database. Exits 1 if they ever differ. The
-    demo deletes its files when it ends.
+    The demo continuously compares the acked events with the receipts in the database, and exits 1 if they ever
+    differ. It deletes its files when it ends.
 
     \b
     oncehook demo

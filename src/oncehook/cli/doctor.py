@@ -161,7 +161,7 @@ def _sources(runtime: Runtime) -> list[Finding]:
 # -- signatures -----------------------------------------------------------------------------------------------------
 
 
-@command.command("signature")
+@command.command("signature", short_help="Explain why deliveries were rejected.")
 @click.argument("source", required=False)
 @click.option(
     "--limit", default=5, show_default=True, type=click.IntRange(1, 100), help="Maximum number of rejected deliveries."

@@ -100,7 +100,7 @@ def _print_table(rows: list[StoredEffect]) -> None:
         COLUMNS,
         [
             (
-                row.created_at[:19],
+                row.created_at[5:19].replace("T", " "),
                 row.source,
                 row.key,
                 row.target,

@@ -25,10 +25,10 @@ def command() -> None:
     `email = true`.
 
     \b
-    oncehook email status MESSAGE           show the delivery status of a message, by recipient
-    oncehook email suppressed [ADDRESS]     list suppressed addresses, with the event that caused each
-    oncehook email counts --by day,type     count email events
-    oncehook email verify                   compare the projection with the stored events
+    oncehook email status MESSAGE           status of a message
+    oncehook email suppressed [ADDRESS]     suppressed addresses
+    oncehook email counts --by day,type     numbers of email events
+    oncehook email verify                   compare with the stored events
     """
 
 
@@ -200,7 +200,7 @@ def _change(address: str, note: str | None, config: str | None, as_json: bool, *
 @config_option
 @app_option
 def import_command(file: TextIO, config: str | None) -> None:
-    """Suppress the addresses in a CSV file. It has the column `address`, and optionally `reason`, `since` and `note`.
+    """Suppress the addresses in a CSV file with the column `address`, and optionally `reason`, `since` and `note`.
 
     The command reads the whole file before it writes anything. FILE - is standard input.
 
@@ -272,8 +272,8 @@ def counts_command(
 ) -> None:
     """Count email events by day, type or other dimensions. Exits 1 if there are none.
 
-    Days are in UTC, by the provider's timestamps. The figures are counted from the stored events, not from counters. An
-    event with two tags counts under both.
+    Days are in UTC, by the provider's timestamps. The figures are counted from the stored events each time. An event
+    with two tags counts under both.
 
     \b
     oncehook email counts
@@ -301,7 +301,7 @@ def counts_command(
 # -- rebuilding -----------------------------------------------------------------------------------------------------
 
 
-@command.command("rebuild")
+@command.command("rebuild", short_help="Rebuild status and suppressions from the stored events.")
 @config_option
 @app_option
 @json_option
@@ -320,7 +320,7 @@ def rebuild_command(config: str | None, as_json: bool) -> None:
         _print_differences(done, "fixed")
 
 
-@command.command("verify")
+@command.command("verify", short_help="Compare status and suppressions with the stored events.")
 @config_option
 @app_option
 @json_option
@@ -379,7 +379,8 @@ def _print_suppressions(rows: list[dict[str, Any]], as_json: bool) -> None:
 
 def _print(titles: tuple[str, ...], rows: Any, *, last: bool = False) -> None:
     columns = [
-        Column(title, right=last and title == titles[-1], truncates=title in ("reason", "note")) for title in titles
+        Column(title, right=last and title == titles[-1], truncates=title in ("reason", "note", "event"))
+        for title in titles
     ]
     print_table(columns, list(rows))
 

@@ -81,7 +81,7 @@ def command(
     \b
     oncehook send stripe invoice.paid
     oncehook send github pull_request.opened --duplicate 2
-    oncehook send shopify orders/create --to https://example.com/webhooks/shopify --secret env:SHOPIFY_SECRET
+    oncehook send github push --to https://example.com/hooks --secret env:KEY
     oncehook send stripe invoice.paid --set data.object.metadata.user=7 --id evt_1
     oncehook send stripe invoice.paid --data body.json --port 9000
     oncehook send stripe invoice.paid --count 1000 --concurrency 16

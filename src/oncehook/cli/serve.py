@@ -49,7 +49,7 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
     default=8000,
     show_default=True,
     type=click.IntRange(0, 65535),
-    help="Port to listen on; 0 for a free one.",
+    help="Port to listen on; 0 picks a free one.",
 )
 @click.option(
     "--processes",
@@ -63,8 +63,10 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
 )
 @click.option("--no-worker", is_flag=True, help="Only receive deliveries; `oncehook worker` handles the events.")
 @click.option("--no-dashboard", is_flag=True, help="Serve only the receiver and the probes: no dashboard, no API.")
-@click.option("--no-fast-paths", is_flag=True, help="Use the plain path instead of every optimisation (`fast_paths`).")
-@click.option("--concurrency", type=click.IntRange(1, 1000), help="Maximum of concurrent handlers.  [default: 16]")
+@click.option("--no-fast-paths", is_flag=True, help="Disable every optimisation and use the plain path (`fast_paths`).")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 1000), help="Maximum number of concurrent handlers.  [default: 16]"
+)
 @click.option("--fd", type=int, hidden=True, help="The listening socket that the parent process passes to this one.")
 def command(
     app: str | None,

@@ -19,6 +19,7 @@ from oncehook.cli.options import (
     run,
 )
 from oncehook.cli.pause import pause_text
+from oncehook.cli.tables import is_narrow
 from oncehook.model.effect import EffectState, WaitingEffects
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
@@ -28,6 +29,9 @@ from oncehook.store.store import Store
 NOOPS = {"effect": "effect_conflicts", "stale": "stale"}
 OVERDUE = 60
 """Seconds after which due effects are listed: perhaps no running process can run them."""
+
+FULL_WIDTH = 104
+"""Terminal columns of the whole table. A narrower terminal shows only the statuses that some event has."""
 
 AGES = ("lag_seconds", "oldest_unfinished_seconds")
 UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -168,12 +172,14 @@ def _print_table(sources: list[dict[str, Any]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("source", overflow="fold")
-    for title in ("events", *State, "duplicates", "lag", "oldest"):
+    narrow = is_narrow(FULL_WIDTH)
+    states = [state for state in State if not narrow or any(row[state] for row in sources)]
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0) if narrow else (0, 1))
+    table.add_column("source", no_wrap=narrow, overflow="ellipsis" if narrow else "fold")
+    for title in ("events", *states, "dup" if narrow else "duplicates", "lag", "oldest"):
         table.add_column(str(title), justify="right", no_wrap=True)
     for row in [*sources, _total(sources)] if len(sources) > 1 else sources:
-        cells = [Text(f"{row[state]:,}", style=COLOURS[state] if row[state] else "bright_black") for state in State]
+        cells = [Text(f"{row[state]:,}", style=COLOURS[state] if row[state] else "bright_black") for state in states]
         ages = [Text(duration_text(row[name]), style="yellow" if row[name] > 60 else "") for name in AGES]
         table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", *ages)
     console().print(table)

@@ -10,8 +10,13 @@ import click
 from oncehook.cli.options import printable
 
 GAP = "  "
-MIN_WIDTH = 8
+MIN_WIDTH = 6
 """Columns are not truncated below this width."""
+
+
+def is_narrow(columns: int) -> bool:
+    """Whether standard output is a terminal with fewer columns."""
+    return sys.stdout.isatty() and shutil.get_terminal_size().columns < columns
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,9 @@ from oncehook.runtime import Runtime
 @click.argument("app", required=False)
 @config_option
 @app_option
-@click.option("--concurrency", type=click.IntRange(1, 1000), help="Maximum of concurrent handlers.  [default: 16]")
+@click.option(
+    "--concurrency", type=click.IntRange(1, 1000), help="Maximum number of concurrent handlers.  [default: 16]"
+)
 def command(app: str | None, config: str | None, concurrency: int | None) -> None:
     """Run the handlers of APP without receiving deliveries. On PostgreSQL, start as many workers as you need.
 

@@ -1,4 +1,4 @@
-"""A worker of the shop that dies as by `kill -9`: `python -m examples.shop.tests.dying MOMENT`."""
+"""A worker of the shop that kills itself with SIGKILL: `python -m examples.shop.tests.killed_worker MOMENT`."""
 
 import asyncio
 import os
@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 from examples.shop.hooks import inbox
-from examples.shop.outside import broker, mail_service
+from examples.shop.services import broker, mail_service
 from oncehook import SyncEvent
 
 
@@ -18,18 +18,17 @@ def die(*_: Any, **__: Any) -> None:
 
 
 def then_die(function: Callable[..., Any]) -> Callable[..., None]:
-    def call(*args: Any, **named: Any) -> None:
-        function(*args, **named)
+    def call(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
         die()
 
     return call
 
 
 MOMENTS: dict[str, Any] = {
-    "in the handler": patch.object(SyncEvent, "publish", die),  # rows are written, and nothing is committed
-    "after the mail": patch.object(
-        mail_service, "send", then_die(mail_service.send)
-    ),  # it is sent, and nobody has noted it
+    "in the handler": patch.object(SyncEvent, "publish", die),  # rows are written but not committed
+    # The mail is sent, but the effect is not settled
+    "after the mail": patch.object(mail_service, "send", then_die(mail_service.send)),
     "after the message": patch.object(broker, "send", then_die(broker.send)),
 }
 

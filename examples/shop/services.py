@@ -1,6 +1,6 @@
-"""Stands for what is outside the shop's database: a mail service, and a message broker.
+"""Stand-ins for the services outside the shop's database: a mail service and a message broker.
 
-No transaction reaches them. What they have is what such services have: they honour idempotency keys.
+They take part in no transaction. Like many real services, they honour idempotency keys.
 """
 
 import json
@@ -9,29 +9,29 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-FOLDER = Path(os.environ.get("SHOP_OUTSIDE", "shop-outside"))
+FOLDER = Path(os.environ.get("SHOP_SERVICES", "shop-services"))
 
 
 class Service:
-    """A folder with one file for each idempotency key that it was called with."""
+    """A service that stores one file per idempotency key in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def send(self, message: dict[str, Any], *, idempotency_key: str) -> None:
-        """Take a message, unless one with this key was taken before."""
+        """Accept a message, unless a message with this key was accepted before."""
         self.folder.mkdir(parents=True, exist_ok=True)
         draft = self.folder / f"{uuid4()}.draft"
         draft.write_text(json.dumps(message))
         try:
-            os.link(draft, self.folder / f"{idempotency_key}.json")  # one of those who try it at once succeeds
+            os.link(draft, self.folder / f"{idempotency_key}.json")  # of concurrent calls, exactly one succeeds
         except FileExistsError:
             pass
         finally:
             draft.unlink()
 
-    def taken(self) -> list[dict[str, Any]]:
-        """Every message that was taken, oldest first."""
+    def accepted(self) -> list[dict[str, Any]]:
+        """All accepted messages, oldest first."""
         files = sorted(self.folder.glob("*.json"), key=lambda file: file.stat().st_mtime_ns)
         return [json.loads(file.read_text()) for file in files]
 
