@@ -17,7 +17,7 @@ from oncehook.model.values import rate as parse_rate
 from oncehook.operations.pause import pause, resume
 from oncehook.operations.prune import Pruned
 from oncehook.operations.rehearse import Rehearsal
-from oncehook.operations.replay import Replayed, bounded, pages, replay, survey
+from oncehook.operations.replay import Replayed, pages, preview, replay, with_horizon
 from oncehook.operations.selection import EventFilter, find_events, find_receipts, make_filter
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.source import Source
@@ -149,7 +149,7 @@ class Inbox(Registration):
         async with self._runtime.opened_store() as store:
             selection = await _select(store, receipts, filters, handled_by)
             if dry_run:
-                return await survey(store, await bounded(store, selection))
+                return await preview(store, await with_horizon(store, selection))
             done = await replay(store, selection, actor=actor, rate=pace, progress=progress)
         self._runtime.wake_worker()
         return done
@@ -163,7 +163,7 @@ class Inbox(Registration):
         """
         async with self._runtime.opened_store() as store:
             rehearse = await make_rehearse(self._runtime, store)
-            selection = await bounded(store, await _select(store, receipts, filters, handled_by))
+            selection = await with_horizon(store, await _select(store, receipts, filters, handled_by))
             return [
                 await rehearse(receipt)
                 async for page in pages(store, selection)

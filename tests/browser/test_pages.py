@@ -172,7 +172,7 @@ def test_a_source_is_paused_and_resumed_and_the_doctor_speaks(service: Service, 
     def is_told() -> bool:
         """What the page had a moment ago is as good as new to it."""
         page.reload()
-        return "The signature is right with a secret of source calendly." in card.inner_text()
+        return "The signature is valid with a secret of source calendly." in card.inner_text()
 
     wait_until(is_told)
     expect(page.locator("#source-calendly")).to_contain_text("does not confirm this signature scheme")

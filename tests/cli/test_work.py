@@ -21,11 +21,11 @@ from rich.cells import cell_len
 from oncehook import Inbox
 from oncehook.cli import progress as replay_progress
 from oncehook.cli import replay as replay_command
-from oncehook.cli.dead import grouped
 from oncehook.cli.stats import duration_text
 from oncehook.model.lease import Settled
 from oncehook.model.rows import DeadLetters
 from oncehook.model.states import State
+from oncehook.operations.dead_letters import group_by_error
 from tests.store.test_schema import EVENT_KEYS
 from tests.support.command_line import Run
 from tests.support.events import Rows, make_claim, stripe_body, stripe_headers
@@ -218,7 +218,7 @@ def test_a_rehearsal_shows_what_would_change_and_leaves_nothing(run: Run, filled
     ran = run("replay", "evt_1", "--rehearse", "--app", "hooks:inbox")
     assert ran.code == 0, ran.error
     assert "hooks.paid" in ran.out and "INSERT INTO ledger" in ran.out and "   1 row" in ran.out
-    assert "'evt_1', 'paid'" in ran.out and "are really made" in ran.out and "rolled back" in ran.out
+    assert "'evt_1', 'paid'" in ran.out and "really happen" in ran.out and "rolled back" in ran.out
     failing = run("replay", "--failed", "--rehearse", "--app", "hooks:inbox", "--yes", "--json")
     assert failing.code == 1
     assert [(line["receipt"], line["error"]) for line in failing.lines] == [
@@ -255,12 +255,12 @@ def test_dead_letters_are_grouped_for_people_and_listed_for_programs(run: Run, f
 
 def test_errors_that_differ_only_in_an_id_are_one_group() -> None:
     rows = [dead_letter(n, f"KeyError: 'in_{n}' on try {n}", str(n)) for n in (3, 1, 2)]
-    (group,) = grouped([*rows])
+    (group,) = group_by_error([*rows])
     assert (group["receipts"], group["first_received_at"], group["last_received_at"]) == (3, "1", "3")
     assert (group["first_failed_at"], group["last_failed_at"]) == ("1", "3")
     assert group["last_error"] == "KeyError: 'in_3' on try 3"
     others = [replace(rows[0], last_error=None), replace(rows[0], handler="other")]
-    assert len(grouped([*rows, *others])) == 3
+    assert len(group_by_error([*rows, *others])) == 3
 
 
 def dead_letter(receipt: int, error: str, at: str) -> DeadLetters:
@@ -470,7 +470,7 @@ def test_list_on_a_terminal_fits_its_width(
 
 def test_group_of_dead_letters_names_only_what_they_share() -> None:
     errors = [f"KeyError: 'customer' of in_{n}" for n in (1, 2, 3)]
-    (group,) = grouped([dead_letter(n, error, "1") for n, error in enumerate(errors)])
+    (group,) = group_by_error([dead_letter(n, error, "1") for n, error in enumerate(errors)])
     assert (group["error"], group["last_error"], group["receipts"]) == ("KeyError: 'customer' of …", errors[2], 3)
-    (single,) = grouped([dead_letter(1, errors[0], "1")])
+    (single,) = group_by_error([dead_letter(1, errors[0], "1")])
     assert single["error"] == errors[0]

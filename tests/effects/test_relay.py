@@ -505,7 +505,7 @@ async def test_a_mark_whose_answer_was_lost_is_written_again(
 async def test_keys_must_outlive_the_receipts_that_could_ask_again(make_inbox: Callable[..., Inbox]) -> None:
     short = make_inbox(effect_retention="10d")
     short.source("stripe", secrets=["whsec_test"])
-    with pytest.raises(ConfigurationError, match=r"effect_retention is 10d: .* the smallest allowed is 30d"):
+    with pytest.raises(ConfigurationError, match=r"effect_retention is 10d: .* the minimum is 30d"):
         await short.start()
     enough = make_inbox(effect_retention="30d")
     enough.source("stripe", secrets=["whsec_test"])

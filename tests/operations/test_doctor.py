@@ -177,7 +177,7 @@ def test_another_address_than_the_one_that_is_registered_is_recognised_and_descr
     sent = signed_for("square", registered)
     (finding,) = diagnose(refused(source, sent.body, sent.headers, query=query), source)
     assert finding.cause == "address" and "`public_url`" in finding.remedy
-    assert finding.shows == f"The signature is right for the address {said}."
+    assert finding.shows == f"The signature is valid for the address {said}."
 
 
 def test_whoever_signs_the_address_is_known() -> None:
@@ -337,14 +337,14 @@ def test_doctor_knows_a_secret_that_was_taken_out_too_early(
     mark = asyncio.run(use_and_replace(make_inbox, 3))
     told = run("doctor")
     assert told.code == 1
-    assert f"The secret {mark}, which verified 3 deliveries until then, is not configured any more" in told.out
+    assert f"The secret {mark}, which verified 3 deliveries until then, is no longer configured" in told.out
     assert "Add it to `secrets` again" in told.out and "whsec" not in told.out
     (case,) = run("doctor", "signature", "--json").lines
     assert [finding["cause"] for finding in case["findings"]] == ["removed secret"]
     configured, removed = run("secrets", "--json").lines
     assert (configured["verified"], configured["secret"]) == (0, 0)
     assert (removed["mark"], removed["verified"], removed["secret"]) == (mark, 3, None)
-    assert "none has verified since" in removed["advice"]
+    assert "no delivery was verified since" in removed["advice"]
     assert "removed" in run("secrets").out
 
 
@@ -366,7 +366,7 @@ def test_a_secret_that_was_rotated_in_time_is_no_problem(
     assert run("doctor").code == 0
     (case,) = run("doctor", "signature", "--json").lines
     assert case["findings"][0]["cause"] == "unknown"
-    assert run("secrets", "--json").lines[1]["advice"] == "not configured any more"
+    assert run("secrets", "--json").lines[1]["advice"] == "no longer configured"
 
 
 def test_a_secret_that_was_replaced_is_only_a_note_until_a_delivery_is_refused(
@@ -385,7 +385,7 @@ def test_a_secret_that_was_replaced_is_only_a_note_until_a_delivery_is_refused(
     write_config(in_folder, database)
     asyncio.run(use_the_old_one())
     told = run("doctor", "--json")
-    (note,) = [line for line in told.lines if "not configured any more" in line["message"]]
+    (note,) = [line for line in told.lines if "no longer configured" in line["message"]]
     assert (
         told.code == 0
         and note["level"] == "note"

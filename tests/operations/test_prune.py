@@ -22,7 +22,8 @@ from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.model.rows import Prunable
 from oncehook.model.states import State
 from oncehook.model.values import as_duration, duration
-from oncehook.operations.prune import Janitor, Pruned, cutoffs, forget, horizon, mentioning, mentions, prune
+from oncehook.operations.forget import find_mentions, forget, mentions
+from oncehook.operations.prune import Pruned, PruneLoop, cutoffs, horizon, prune
 from oncehook.providers import definition as providers
 from oncehook.store import make_store
 from oncehook.store.store import Store
@@ -113,7 +114,7 @@ def test_a_provider_that_retries_for_longer_raises_the_default() -> None:
     definition["signatures"] = [{"algorithm": "hmac-sha256", "header": "X-Sig"}]
     slow = providers.find("slow", {"slow": definition})
     assert horizon("slow", SourceSettings(), slow, Settings()).receipts == 35 * DAY
-    with pytest.raises(ConfigurationError, match="the smallest allowed is 35d"):
+    with pytest.raises(ConfigurationError, match="the minimum is 35d"):
         horizon("slow", SourceSettings(), slow, Settings(dedupe_window=duration("30d")))
 
 
@@ -128,7 +129,7 @@ def test_a_provider_that_retries_for_longer_raises_the_default() -> None:
 def test_a_window_that_is_set_too_short_is_refused_with_the_smallest_allowed(
     settings: dict[str, Any], source: dict[str, Any], where: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=rf"^{where}: .*smallest allowed is 8d$"):
+    with pytest.raises(ConfigurationError, match=rf"^{where}: .*minimum is 8d$"):
         stripe_horizon(source, **settings)
 
 
@@ -237,7 +238,7 @@ async def test_each_source_has_its_own_window_and_an_unknown_one_is_left_alone(
 
 
 async def test_many_go_in_small_steps(store: Store, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prune_module, "STEP", 10)
+    monkeypatch.setattr(prune_module, "BATCH", 10)
     await claim(store, *(f"evt_{n:03}" for n in range(45)))
     for n in range(0, 45, 5):  # one in five is a dead letter, between the others
         age(database, f"evt_{n:03}", 40, "failed")
@@ -310,7 +311,7 @@ async def test_what_would_go_is_counted_and_stays(store: Store, database: str, r
 async def test_an_interrupted_prune_is_resumed(
     store: Store, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune_module, "STEP", 5)
+    monkeypatch.setattr(prune_module, "BATCH", 5)
     await claim(store, *(f"evt_{n:02}" for n in range(20)))
     for n in range(20):
         age(database, f"evt_{n:02}", 40, "processed")
@@ -365,7 +366,7 @@ async def test_one_process_at_a_time_prunes(postgres: Postgres) -> None:
 async def test_claims_go_on_while_much_is_pruned(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prune_module, "STEP", 20)
+    monkeypatch.setattr(prune_module, "BATCH", 20)
     inbox = make_inbox(worker=False)
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
@@ -545,12 +546,12 @@ async def test_the_file_shrinks(tmp_path: Path) -> None:
     assert after < before / 4
 
 
-# -- the janitor ----------------------------------------------------------------------------------------------------
+# -- the prune_loop ----------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def lines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """The log lines of the janitor."""
+    """The log lines of the prune_loop."""
     said: list[tuple[str, dict[str, Any]]] = []
     monkeypatch.setattr(prune_module.signals, "emit", lambda line, **facts: said.append((line, facts)))
     return said
@@ -561,13 +562,13 @@ async def test_the_janitor_prunes_by_itself_and_says_so(
 ) -> None:
     await claim(store, "evt_1", "evt_2")
     age(database, "evt_1", 40, "processed")
-    janitor = Janitor(store, KEEP_30, first=0.0, every=0.02)
-    janitor.start()
+    prune_loop = PruneLoop(store, KEEP_30, first=0.0, every=0.02)
+    prune_loop.start()
     await eventually(lambda: lines)
     assert ids(rows) == ["evt_2"]
     age(database, "evt_2", 40, "processed")
     await eventually(lambda: len(lines) > 1)
-    await janitor.stop()
+    await prune_loop.stop()
     assert ids(rows) == []
     assert [(line, facts["receipts"]) for line, facts in lines] == [("pruned", 1), ("pruned", 1)]
 
@@ -583,12 +584,12 @@ async def test_the_janitor_survives_a_database_that_is_away(
         return await now()
 
     monkeypatch.setattr(store.operations, "now", sometimes)
-    janitor = Janitor(store, KEEP_30, first=0.0, every=0.01)
-    janitor.start()
+    prune_loop = PruneLoop(store, KEEP_30, first=0.0, every=0.01)
+    prune_loop.start()
     await eventually(lambda: len(lines) > 1)
     away[0] = False
-    await eventually(lambda: janitor._turns > 1)
-    await janitor.stop()
+    await eventually(lambda: prune_loop._runs > 1)
+    await prune_loop.stop()
     assert {line for line, _ in lines} == {"prune_database_unavailable"}
 
 
@@ -596,15 +597,15 @@ async def test_the_janitor_looks_at_old_payloads_again_now_and_then(
     store: Store, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, lines: Any
 ) -> None:
     """A dead letter that was replayed is behind what was looked at already."""
-    monkeypatch.setattr(prune_module, "FULL_TURN", 3)
+    monkeypatch.setattr(prune_module, "FULL_SCAN_EVERY", 3)
     await claim(store, "evt_1")
     age(database, "evt_1", 20, "failed")
-    janitor = Janitor(store, [Horizon("stripe", 30 * DAY, 3600)])
-    await janitor.turn()
+    prune_loop = PruneLoop(store, [Horizon("stripe", 30 * DAY, 3600)])
+    await prune_loop.prune_once()
     ask(database, "UPDATE webhook_receipts SET status = 'processed'")
     while with_payload(rows):
-        assert janitor._turns < 5
-        await janitor.turn()
+        assert prune_loop._runs < 5
+        await prune_loop.prune_once()
 
 
 # -- forgetting -----------------------------------------------------------------------------------------------------
@@ -639,7 +640,9 @@ async def test_forgetting_keeps_dedupe_and_leaves_no_trace_of_the_body(
             "UPDATE webhook_receipts SET object_id = 'jane@example.com', last_error = 'no Jane@Example.com here' "
             "WHERE event_id = 'evt_jane'",
         )
-        found = [receipt async for receipt, matches in mentioning(inbox._runtime.store, "jane@example.com") if matches]
+        found = [
+            receipt async for receipt, matches in find_mentions(inbox._runtime.store, "jane@example.com") if matches
+        ]
         assert await forget(inbox._runtime.store, found, actor="me@here", address="jane@example.com") == 1
         assert (await deliver(inbox, "stripe", jane)).outcome == (200, "duplicate")
         assert with_payload(rows) == ["evt_mary"]
@@ -739,7 +742,7 @@ def test_a_window_that_is_too_short_stops_the_command(run: Any, aged: None, rows
     file = in_folder / "oncehook.toml"
     file.write_text(file.read_text() + 'dedupe_window = "1d"\n')
     code, _, err = run("prune")
-    assert code == 2 and "sources.stripe.dedupe_window is 1d" in err and "smallest allowed is 8d" in err
+    assert code == 2 and "sources.stripe.dedupe_window is 1d" in err and "minimum is 8d" in err
     assert ids(rows) == EVERYTHING
 
 

@@ -12,8 +12,8 @@ import pytest
 from oncehook import Event, Fail, Inbox, State
 from oncehook.model.receipt import Filter
 from oncehook.model.states import TRANSITIONS
-from oncehook.operations.rehearse import Rehearsal, counted, rehearse
-from oncehook.operations.replay import REPLAYABLE, Replayed, bounded, obstacle, pages, replay, survey, whoami
+from oncehook.operations.rehearse import Rehearsal, rehearse, row_count
+from oncehook.operations.replay import REPLAYABLE, Replayed, obstacle, pages, preview, replay, whoami, with_horizon
 from oncehook.store.rows import Selection
 from tests.support.events import Rows, make_claim
 from tests.support.waiting import eventually
@@ -121,7 +121,7 @@ async def test_each_replay_of_a_processed_event_is_handled_once(inbox: Inbox, ro
 async def test_only_finished_receipts_move_and_the_others_are_counted(inbox: Inbox, rows: Rows) -> None:
     await claim_in(inbox, rows, *(state.value for state in State))
     before = {row[0]: row for row in rows(STATES)}
-    would = await survey(inbox._runtime.store, Selection())
+    would = await preview(inbox._runtime.store, Selection())
     done = await replay(inbox._runtime.store, Selection())
     assert done == would
     assert done.matched == 6 and set(done.replayed) == FINISHED
@@ -198,7 +198,7 @@ async def test_a_time_range_picks_what_was_received_in_it(inbox: Inbox, rows: Ro
         ({"until": now - timedelta(hours=1)}, 0),
         ({"since": now - timedelta(hours=1), "until": now + timedelta(hours=1)}, 4),
     ):
-        assert (await survey(inbox._runtime.store, all_of(**filters))).count == expected
+        assert (await preview(inbox._runtime.store, all_of(**filters))).count == expected
     await replay(inbox._runtime.store, all_of(since=now - timedelta(hours=1)))
     ((audit),) = audits(rows)
     assert audit["selection"]["since"].endswith("Z") and audit["count"] == 4
@@ -242,7 +242,7 @@ async def test_many_go_in_small_batches_each_with_its_own_record(inbox: Inbox, r
 async def test_what_arrives_while_a_replay_runs_is_not_of_it(inbox: Inbox, rows: Rows) -> None:
     await claim(inbox, "evt_1", "evt_2")
     rows("UPDATE webhook_receipts SET status = 'processed'")
-    selection = await bounded(inbox._runtime.store, Selection())
+    selection = await with_horizon(inbox._runtime.store, Selection())
     await claim(inbox, "evt_3")
     rows("UPDATE webhook_receipts SET status = 'processed', received_at = '2099-01-01T00:00:00.000000Z' "
          "WHERE event_id = 'evt_3'")  # fmt: skip
@@ -278,7 +278,7 @@ async def test_the_moves_and_the_record_are_one(inbox: Inbox, rows: Rows) -> Non
 async def test_a_survey_and_a_look_leave_nothing(inbox: Inbox, rows: Rows) -> None:
     await claim_in(inbox, rows, *(state.value for state in State))
     before = await everything(inbox, rows)
-    assert (await survey(inbox._runtime.store, Selection())).count == 3
+    assert (await preview(inbox._runtime.store, Selection())).count == 3
     looked = [
         (receipt.event_id, why) async for page in pages(inbox._runtime.store, Selection(), 2) for receipt, why in page
     ]
@@ -437,7 +437,7 @@ async def test_a_rehearsal_without_a_payload_says_so(inbox: Inbox, rows: Rows) -
 
 
 def test_row_counts_are_read_as_each_driver_says_them() -> None:
-    assert [counted(said) for said in (3, -1, "UPDATE 3", "INSERT 0 2", "CREATE TABLE", None)] == [
+    assert [row_count(said) for said in (3, -1, "UPDATE 3", "INSERT 0 2", "CREATE TABLE", None)] == [
         3, None, 3, 2, None, None
     ]  # fmt: skip
 

@@ -13,7 +13,7 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.model.states import State
-from oncehook.operations.replay import Outcomes, Pace, outcomes, replay
+from oncehook.operations.replay import Outcomes, RateLimit, replay, run_outcomes
 from oncehook.store.rows import Selection
 from tests.cli.test_work import on_store, states, worker
 from tests.support.command_line import Run
@@ -83,7 +83,7 @@ async def test_pace_does_not_catch_up_after_a_slow_batch(monkeypatch: pytest.Mon
         hand.now += seconds
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
-    pace = Pace(10.0, hand)  # type: ignore[arg-type]
+    pace = RateLimit(10.0, hand)  # type: ignore[arg-type]
     for took in (0.0, 5.0, 0.0):
         await pace.wait()
         hand.now += took
@@ -108,7 +108,7 @@ def test_interrupted_replay_says_how_to_go_on(
         running.kill()
     assert running.returncode == 130 and "Traceback" not in error
     after = re.search(r"--after (\d+)", error)
-    assert after and "of 40, and those stay replayed" in error
+    assert after and "of 40 events, which stay replayed" in error
     rest = run("replay", "--status", "failed", "--after", after[1], "--yes")
     assert rest.code == 0
     assert set(states(rows).values()) == {("received", 1)}  # each once: none twice, none left
@@ -142,7 +142,7 @@ def test_dry_run_of_many_is_a_summary(run: Run, folder: Path, make_inbox: Callab
     assert ran.code == 0 and re.match(r" +30  stripe  invoice.paid    failed  KeyError: 'in_1'", lines[1])
     assert re.match(r" +2  stripe  invoice.voided  failed  LookupError: …", lines[2])
     assert len([line for line in lines if "evt_" in line]) == 10
-    assert lines[-1] == "would replay 32 events (32 failed); nothing was written"
+    assert lines[-1] == "would replay 32 events (32 failed); nothing was changed"
     assert len(run("replay", "--failed", "--dry-run", "--json").lines) == 32
 
 
@@ -163,7 +163,7 @@ async def test_replay_of_many_is_one_row_of_the_audit(make_inbox: Callable[..., 
         assert audit.count(">ann<") == 1 and f'href="/replays/{done.run}"' in audit
         rows(f"UPDATE webhook_receipts SET status = 'processed' WHERE id <= {receipts[699].receipt}")
         rows(f"UPDATE webhook_receipts SET status = 'failed' WHERE id = {receipts[800].receipt}")
-        assert await outcomes(inbox._runtime.store, done.run) == Outcomes(handled=700, failed=1, waiting=499)
+        assert await run_outcomes(inbox._runtime.store, done.run) == Outcomes(handled=700, failed=1, waiting=499)
         state = (await program.get(f"/api/replays/{done.run}")).json()
         assert (state["handled"], state["failed"], state["waiting"], state["replayed"]) == (700, 1, 499, 1200)
         page = (await browser.get(f"/replays/{done.run}")).text

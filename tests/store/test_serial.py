@@ -21,7 +21,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
-from oncehook.operations.prune import forget
+from oncehook.operations.forget import forget
 from oncehook.operations.replay import replay
 from oncehook.providers.source import Source
 from oncehook.store import make_store, queries

@@ -22,7 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from oncehook import Event, Fail, Inbox, Retry, RetryLater, State
 from oncehook.model.lease import Leased, Settled
 from oncehook.model.states import TRANSITIONS
-from oncehook.operations.prune import forget
+from oncehook.operations.forget import forget
 from oncehook.testing import Bench
 from oncehook.testing.database import fresh_database
 from oncehook.testing.steps import lease_due

@@ -80,7 +80,7 @@ async def test_a_secret_that_was_taken_out_too_early_is_said_with_the_refusal(
     await refuse(inbox, "bad_signature", secret="whsec_test")
     page = (await browser.get("/sources")).text
     assert "<strong>Cause:</strong>" in page and f"The secret {removed}, which verified 1 delivery" in page
-    assert "add it beside the new one" in page and "whsec_test" not in page
+    assert "add it next to the new one" in page and "whsec_test" not in page
     async with site.program("reader") as program:
         told = {one["source"]: one for one in (await program.get("/api/sources")).json()["sources"]}["stripe"]
     assert [one["secret"] for one in told["secrets_used"]] == [0, None]

@@ -15,7 +15,7 @@ from oncehook.concurrency.quarantine import Quarantine
 from oncehook.model.errors import Unavailable
 from oncehook.model.lease import Settled
 from oncehook.model.states import State
-from oncehook.operations.prune import forget
+from oncehook.operations.forget import forget
 from oncehook.testing import deliver, drain
 from oncehook.worker.rescue import rescue
 from tests.support.events import make_claim

@@ -17,7 +17,7 @@ from oncehook.cli.tables import Column, is_narrow, print_table
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
-from oncehook.operations.dead_letters import grouped
+from oncehook.operations.dead_letters import group_by_error
 from oncehook.store.store import Store
 
 PAGE = 500
@@ -51,7 +51,7 @@ async def _list(config: str | None, as_json: bool) -> int:
             return await _print_events(store)
         rows = await store.stats.dead_letters(MAX_ERRORS)
     if rows:
-        _print_groups(grouped(rows))
+        _print_groups(group_by_error(rows))
     return len(rows)
 
 

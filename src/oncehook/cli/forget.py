@@ -8,7 +8,7 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, opened, run
 from oncehook.config.configuration import Configuration
-from oncehook.operations.prune import forget, mentioning
+from oncehook.operations.forget import find_mentions, forget
 from oncehook.operations.replay import whoami
 from oncehook.store.store import Store
 
@@ -69,7 +69,7 @@ async def _search(store: Store, address: str) -> list[int]:
 
     matching, scanned = [], 0
     with Console(stderr=True).status("scanning payloads") as status:
-        async for receipt, matches in mentioning(store, address):
+        async for receipt, matches in find_mentions(store, address):
             scanned += 1
             if matches:
                 matching.append(receipt)

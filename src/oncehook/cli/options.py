@@ -17,7 +17,7 @@ from oncehook.cli.app import configured
 from oncehook.config.configuration import Configuration
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.rows import QueryRow
-from oncehook.operations.selection import parse_moment
+from oncehook.operations.selection import parse_when
 from oncehook.store import dialect_of, make_store
 from oncehook.store.store import Store
 
@@ -74,7 +74,7 @@ class TimeOption(click.ParamType):  # type: ignore[type-arg]  # generic only in 
 
     def convert(self, value: Any, param: click.Parameter | None, context: click.Context | None) -> datetime:
         try:
-            return parse_moment(value)
+            return parse_when(value)
         except ValueError as error:
             self.fail(str(error), param, context)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import click
 
-from oncehook.operations.replay import BATCH, Outcomes, Progress, Replayed, outcomes
+from oncehook.operations.replay import BATCH, Outcomes, Progress, Replayed, run_outcomes
 from oncehook.store.store import Store
 
 POLL_INTERVAL = 0.5
@@ -28,7 +28,7 @@ async def wait_until_handled(store: Store, done: Replayed, max_seconds: float | 
         try:
             async with asyncio.timeout(max_seconds):
                 while True:
-                    now = await outcomes(store, done.run or "")
+                    now = await run_outcomes(store, done.run or "")
                     advance(now.handled + now.failed, outcomes_text(now))
                     if not now.waiting:
                         return now

@@ -6,7 +6,7 @@ import click
 
 from oncehook.cli.options import print_json, printable
 from oncehook.model.receipt import Receipt
-from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
+from oncehook.operations.rehearse import DIRECT_CALLS_NOTE, Rehearsal
 from oncehook.operations.replay import pages
 from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.store.rows import Selection
@@ -38,9 +38,8 @@ async def _rehearse_pages(store: Store, runtime: "Runtime", selection: Selection
             else:
                 _print_rehearsal(receipt, rehearsal)
     if not as_json:
-        click.echo(
-            f"rehearsed {rehearsed:,}, {rehearsed - succeeded:,} failed. All statements were rolled back. {REALLY_MADE}"
-        )
+        summary = f"rehearsed {rehearsed:,}, {rehearsed - succeeded:,} failed. All statements were rolled back."
+        click.echo(f"{summary} {DIRECT_CALLS_NOTE}")
     return 0 if rehearsed and succeeded == rehearsed else 1
 
 

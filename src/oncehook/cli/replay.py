@@ -20,9 +20,9 @@ from oncehook.config.configuration import Configuration
 from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import State
 from oncehook.model.values import positive_duration, rate
-from oncehook.operations.dead_letters import common, shape
-from oncehook.operations.rehearse import REALLY_MADE
-from oncehook.operations.replay import REPLAYABLE, Outcomes, Replayed, bounded, pages, replay, survey
+from oncehook.operations.dead_letters import common_error, error_pattern
+from oncehook.operations.rehearse import DIRECT_CALLS_NOTE
+from oncehook.operations.replay import REPLAYABLE, Outcomes, Replayed, pages, preview, replay, with_horizon
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
@@ -172,8 +172,8 @@ async def _replay(
             if not receipts:
                 return 1
             selection = replace(selection, receipts=receipts)
-        selection = await bounded(store, selection)
-        would = await survey(store, selection)
+        selection = await with_horizon(store, selection)
+        would = await preview(store, selection)
         if not would.matched:
             click.echo("no event matches", err=True)
             return 1
@@ -221,7 +221,7 @@ def _confirm(would: Replayed, options: ReplayOptions) -> None:
             f"this would {verb} {_count_text(would)}: confirm with --yes, or list them with --dry-run"
         )
     if options.rehearse:
-        click.echo(REALLY_MADE, err=True)
+        click.echo(DIRECT_CALLS_NOTE, err=True)
     click.confirm(f"{verb.capitalize()} {_count_text(would)}?", abort=True, err=True)
 
 
@@ -257,7 +257,7 @@ async def _list(store: Store, selection: Selection, would: Replayed, options: Re
             if options.as_json:
                 print_json(receipt.as_json())
             else:
-                kind = receipt.source, receipt.type or "", receipt.status.value, shape(receipt.last_error)
+                kind = receipt.source, receipt.type or "", receipt.status.value, error_pattern(receipt.last_error)
                 kinds.setdefault(kind, Counter())[receipt.last_error or ""] += 1
                 first += [receipt] if len(first) < MAX_EXAMPLES else []
     if not options.as_json:
@@ -282,7 +282,7 @@ def _print_kinds(kinds: dict[tuple[str, ...], Counter[str]], first: list[Receipt
     total = sum(errors.total() for errors in kinds.values())
     if total > MAX_EXAMPLES:
         largest = sorted(kinds.items(), key=lambda kind: -kind[1].total())
-        print_table(KINDS, [(f"{errors.total():,}", *kind[:-1], common(errors)) for kind, errors in largest])
+        print_table(KINDS, [(f"{errors.total():,}", *kind[:-1], common_error(errors)) for kind, errors in largest])
         click.echo(f"\nThe first {len(first)} of {total:,} (--json lists all):")
     if first:
         print_events(first)

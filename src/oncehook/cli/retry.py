@@ -11,7 +11,7 @@ from oncehook.cli.options import TimeOption, config_option, json_option, opened_
 from oncehook.cli.show import resolve_all
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
-from oncehook.operations.replay import Replayed, bounded, retry_now
+from oncehook.operations.replay import Replayed, retry_now, with_horizon
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
@@ -76,7 +76,7 @@ async def _retry(
             if not receipts:
                 sys.exit(1)
             selection = replace(selection, receipts=receipts)
-        selection = await bounded(store, selection)
+        selection = await with_horizon(store, selection)
         if not names and not yes:
             await _confirm(store, selection)
         return await retry_now(store, selection, actor=actor)

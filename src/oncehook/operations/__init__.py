@@ -1,1 +1,4 @@
-"""What operators do: replay, rehearse, prune, diagnose, scrape. Used by the CLI, the pages and the API."""
+"""The operations of operators: replay, rehearse, prune, forget, pause, diagnose, and export metrics.
+
+The command line, the dashboard and the JSON API call them.
+"""

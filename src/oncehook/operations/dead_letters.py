@@ -1,4 +1,4 @@
-"""Dead letters that died of the same thing are one group, however their errors name what they are about."""
+"""Groups dead letters by their error. Errors that differ only in ids, numbers or quoted texts are the same error."""
 
 import re
 from collections.abc import Iterable
@@ -9,40 +9,43 @@ from oncehook.model.rows import DeadLetters, StoredAttempt
 from oncehook.model.timestamps import rfc3339
 
 MOST_ERRORS = 10_000
-"""How many groups the store returns at most."""
+"""The store returns up to this many distinct errors."""
 
-_PARTICULAR = re.compile(r"'[^']*'|\"[^\"]*\"|\b\w*\d\w*\b")
+_VARIABLE_PART = re.compile(r"'[^']*'|\"[^\"]*\"|\b\w*\d\w*\b")
 
 
-def shape(error: str | None) -> str:
-    """An error without what it is about: the ids, numbers and quoted texts in it."""
-    return _PARTICULAR.sub("…", error or "")
+def error_pattern(error: str | None) -> str:
+    """Replace the ids, numbers and quoted texts in an error with "…"."""
+    return _VARIABLE_PART.sub("…", error or "")
 
 
 def failed_without_attempt(receipt: Receipt, attempts: Iterable[StoredAttempt]) -> str | None:
-    """When a receipt became a dead letter, unless an attempt ended so: the receiver or the provider gave it up."""
+    """Return when a receipt became a dead letter without a failed attempt, or None.
+
+    The receiver could not read the event, or the provider stopped retrying it.
+    """
     failed_at = rfc3339(receipt.failed_at)
     return None if any(row.ended_at == failed_at for row in attempts) else failed_at
 
 
-def common(errors: Iterable[str]) -> str:
-    """Errors of one shape as one: "…" stands where they differ."""
+def common_error(errors: Iterable[str]) -> str:
+    """Merge errors of the same pattern into one text, with "…" where they differ."""
     first, *others = errors
-    particulars = [_PARTICULAR.findall(error) for error in (first, *others)]
-    if any(len(found) != len(particulars[0]) for found in particulars):
-        return shape(first)
-    kept = iter(values[0] if len(set(values)) == 1 else "…" for values in zip(*particulars, strict=True))
-    return _PARTICULAR.sub(lambda _: next(kept), first)
+    parts = [_VARIABLE_PART.findall(error) for error in (first, *others)]
+    if any(len(found) != len(parts[0]) for found in parts):
+        return error_pattern(first)
+    merged = iter(values[0] if len(set(values)) == 1 else "…" for values in zip(*parts, strict=True))
+    return _VARIABLE_PART.sub(lambda _: next(merged), first)
 
 
-def grouped(rows: Iterable[DeadLetters]) -> list[dict[str, Any]]:
-    """Errors that differ only in what they are about (an id, a number) are one group; the largest first.
+def group_by_error(rows: Iterable[DeadLetters]) -> list[dict[str, Any]]:
+    """Group dead letters by source, handler and error pattern, the largest group first.
 
-    `error` is what all of a group have in common; `last_error` is that of its last one.
+    `error` is the common text of a group, `last_error` the error of its newest dead letter.
     """
     groups: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        key = row.source, row.handler, shape(row.last_error)
+        key = row.source, row.handler, error_pattern(row.last_error)
         group = groups.setdefault(key, {**row.as_json(), "receipts": 0, "error": []})
         group["error"].append(row.last_error or "")
         group["receipts"] += row.receipts
@@ -52,5 +55,5 @@ def grouped(rows: Iterable[DeadLetters]) -> list[dict[str, Any]]:
         if row.last_receipt >= group["last_receipt"]:
             group |= {name: getattr(row, name) for name in ("last_receipt", "last_received_at", "last_error")}
     for group in groups.values():
-        group["error"] = common(dict.fromkeys(group["error"]))
+        group["error"] = common_error(dict.fromkeys(group["error"]))
     return sorted(groups.values(), key=lambda group: -group["receipts"])

@@ -1,4 +1,4 @@
-"""Pausing a source: its events are accepted and wait, in every process and after a restart, until it is resumed."""
+"""Pauses and resumes a source. Its events are accepted and wait, in every process and across restarts."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ async def pause(
     reason: str | None = None,
     seconds: float | None = None,
 ) -> bool:
-    """Pause a source, for so many seconds or until it is resumed. Returns False if it was paused before."""
+    """Pause a source for `seconds`, or until it is resumed. Returns False if it was already paused."""
     await check_source(store, source, known)
     changed = await store.pauses.pause(source, actor or whoami(), reason=reason, seconds=seconds)
     await store.wakeups.notify()
@@ -32,10 +32,10 @@ async def resume(store: Store, source: str, *, known: Iterable[str], actor: str 
 
 
 async def check_source(store: Store, source: str, known: Iterable[str]) -> None:
-    """Refuse a mistyped name, which would pause nothing. `known` are the configured sources."""
+    """Raise ConfigurationError for an unknown name. `known` are the configured sources."""
     names = {*known, *await store.receipts.sources()}
     names |= {row.source for row in await store.pauses.active()}
     if source not in names:
         shown = source if source.isprintable() else source.encode("unicode_escape").decode()
         message = f"there is no source {shown}; known are {', '.join(sorted(names)) or 'none'}"
-        raise ConfigurationError(f"{message}. One that is added in code and has no events yet needs --app module:inbox")
+        raise ConfigurationError(f"{message}. For a source that is defined in code, pass --app module:inbox")

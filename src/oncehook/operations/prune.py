@@ -1,21 +1,18 @@
-"""What is no longer needed goes: receipts after their window, payloads after their retention.
+"""Deletes old data: receipts after their dedupe window, payloads after their retention.
 
-Only finished receipts go, `processed` or `ignored`; unfinished work and dead letters stay however old they are. While a
-receipt is there, its event is a duplicate when it comes again; afterwards it is a fresh one. So a source's window is
-longer than its provider goes on retrying, always.
+Only finished receipts (`processed` or `ignored`) are deleted. Unfinished events and dead letters stay, however old
+they are. While a receipt exists, another delivery of its event is a duplicate; afterwards it would be a new event. The
+window of a source is therefore always longer than its provider retries.
 
-Everything goes in steps: short transactions with pauses between, so that the door does not wait. A step that was cut
-off is done again at the next turn.
+Rows are deleted in short transactions with pauses between them, so that the receiver does not wait. A step that is
+interrupted is repeated by the next run.
 """
 
 import asyncio
-import hashlib
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.config.settings import Default, Horizon, Settings, SourceSettings
@@ -29,27 +26,33 @@ from oncehook.store.rows import Cutoffs, PruneCursor
 from oncehook.store.store import Store
 
 MARGIN = 5 * 86400.0
-"""How much longer than its provider retries a receipt is kept."""
+"""Seconds that a receipt must outlive the last retry of its provider."""
 
 WHOLE_DAYS = 2 * 86400.0
-"""A horizon from here on ends with the UTC day, so that a day of payloads goes at once; a shorter one is exact."""
+"""From this length on, retention ends with a UTC day, so that a whole day of payloads is dropped. Shorter is exact."""
 
-STEP = 500
+BATCH = 500
+"""Rows per transaction."""
+
 EVERY = 3600.0
+"""Seconds between two runs."""
+
 FIRST = 60.0
-FULL_TURN = 24
-"""Every so many turns all payloads are looked at again, those of old dead letters that were replayed among them."""
+"""Seconds from the start of a process to its first run."""
+
+FULL_SCAN_EVERY = 24
+"""Every this many runs, all payloads are scanned again. This finds old dead letters that were replayed."""
 
 
 def horizon(name: str, source: SourceSettings, provider: Provider, settings: Settings) -> Horizon:
-    """How long a source's rows are kept. Raises ConfigurationError for a window that was set too short."""
+    """Return the retention of a source. Raises ConfigurationError if its configured window is too short."""
     needed = (provider.horizon or 0.0) + MARGIN
     window = settings.dedupe_window if source.dedupe_window is None else source.dedupe_window
     if window < needed and not isinstance(window, Default):
         where = "dedupe_window" if source.dedupe_window is None else f"sources.{name}.dedupe_window"
         raise ConfigurationError(
-            f"{where} is {as_duration(window)}: {provider.title or provider.name} may send an event of sources.{name} "
-            f"again after that, and it would be handled twice; the smallest allowed is {as_duration(needed)}"
+            f"{where} is {as_duration(window)}: {provider.title or provider.name} may retry an event of sources.{name} "
+            f"after that, and it would be handled twice; the minimum is {as_duration(needed)}"
         )
     window = max(float(window), needed)
     retention = settings.payload_retention if source.payload_retention is None else source.payload_retention
@@ -57,18 +60,22 @@ def horizon(name: str, source: SourceSettings, provider: Provider, settings: Set
 
 
 def effect_horizon(settings: Settings, horizons: Iterable[Horizon]) -> float | None:
-    """How long the keys of effects are kept; None: for ever. They outlive every receipt that could ask again."""
-    kept, longest = settings.effect_retention, max([settings.dedupe_window, *(one.receipts for one in horizons)])
-    if kept is not None and kept < longest:
+    """Return how long the keys of effects stay, or None for ever. They must outlive every receipt.
+
+    Raises ConfigurationError if `effect_retention` is shorter than that.
+    """
+    retention = settings.effect_retention
+    longest = max([settings.dedupe_window, *(horizon.receipts for horizon in horizons)])
+    if retention is not None and retention < longest:
         raise ConfigurationError(
-            f"effect_retention is {as_duration(kept)}: an event that is kept for longer could ask for its effect once "
-            f"more, and it would be performed twice; the smallest allowed is {as_duration(longest)}, or leave it out"
+            f"effect_retention is {as_duration(retention)}: an event that is stored for longer could request its "
+            f"effect again, and it would run twice; the minimum is {as_duration(longest)}, or leave it out"
         )
-    return kept
+    return retention
 
 
 def cutoffs(horizons: Iterable[Horizon], now: datetime) -> tuple[dict[str, datetime], dict[str, datetime]]:
-    """Per source, the times before which receipts and payloads may go."""
+    """Return per source the times before which receipts and payloads are deleted."""
     horizons = list(horizons)
     return (
         {horizon.source: _cutoff(now, horizon.receipts) for horizon in horizons},
@@ -78,21 +85,21 @@ def cutoffs(horizons: Iterable[Horizon], now: datetime) -> tuple[dict[str, datet
 
 def _cutoff(now: datetime, seconds: float) -> datetime:
     try:
-        moment = now.astimezone(UTC) - timedelta(seconds=seconds)
-    except OverflowError:  # kept for ever
+        time = now.astimezone(UTC) - timedelta(seconds=seconds)
+    except OverflowError:  # retention without an end
         return datetime(1970, 1, 1, tzinfo=UTC)
-    return moment.replace(hour=0, minute=0, second=0, microsecond=0) if seconds >= WHOLE_DAYS else moment
+    return time.replace(hour=0, minute=0, second=0, microsecond=0) if seconds >= WHOLE_DAYS else time
 
 
 @dataclass
 class Pruned:
-    """What went, or would go: receipts and payloads by source, whole days of payloads, effects and email facts."""
+    """The number of deleted receipts and payloads per source, dropped days of payloads, effects and email facts."""
 
     receipts: Counter[str] = field(default_factory=Counter)
     payloads: Counter[str] = field(default_factory=Counter)
     days: list[str] = field(default_factory=list)
     effects: int = 0
-    email: int = 0  # email facts, which go after `email_retention`
+    email: int = 0  # email facts past `email_retention`
 
     def __bool__(self) -> bool:
         return bool(self.receipts or self.payloads or self.days or self.effects or self.email)
@@ -110,12 +117,12 @@ async def prune(
     progress: Progress | None = None,
     clock: Clock = SYSTEM,
 ) -> Pruned | None:
-    """Remove what is past its horizon; None if another process does so right now.
+    """Delete rows past their retention. Returns None if another process is pruning.
 
-    Sources without a horizon are left alone. Keys of effects go after `effects` seconds, or never. With
-    `payloads_from`, payloads of receipts before that time were looked at already.
+    Sources that are not in `horizons` are skipped. Keys of effects are deleted after `effects` seconds, or never. With
+    `payloads_from`, payloads of receipts before that time are skipped, because an earlier run has scanned them.
     """
-    pace = Pace(clock)
+    pauses = PausesBetweenBatches(clock)
     async with store.retention.start_pruning() as pruning:
         if pruning is None:
             return None
@@ -126,93 +133,93 @@ async def prune(
         done.days += await pruning.drop_days(payloads)
         sooner = {source: time for source, time in payloads.items() if time > receipts[source]}
         start = (payloads_from, 0) if payloads_from else None
-        async for gone in _steps(pruning.prune_payloads, sooner, start, pace):
-            done.payloads.update(gone)
-            _tell(progress, done)
-        async for gone in _steps(pruning.prune_receipts, receipts, None, pace):
-            done.receipts.update(gone)
-            _tell(progress, done)
-        while payloads and await pruning.clear_effects(payloads, STEP) == STEP:
-            await pace.rest()
+        async for counts in _delete_batches(pruning.prune_payloads, sooner, start, pauses):
+            done.payloads.update(counts)
+            _report(progress, done)
+        async for counts in _delete_batches(pruning.prune_receipts, receipts, None, pauses):
+            done.receipts.update(counts)
+            _report(progress, done)
+        while payloads and await pruning.clear_effects(payloads, BATCH) == BATCH:
+            await pauses.pause()
         if effects is not None:
-            done.effects = await _prune_effects(pruning, _cutoff(now, effects), pace)
-        await _give_back(pruning, pace)
+            done.effects = await _prune_effects(pruning, _cutoff(now, effects), pauses)
+        await _free_disk_space(pruning, pauses)
         return done
 
 
 async def count_prunable(store: Store, horizons: Iterable[Horizon]) -> Pruned:
-    """How many receipts and payloads `prune` would remove now. Removes nothing."""
-    would = Pruned()
+    """Count the receipts and payloads that `prune` would delete now. Deletes nothing."""
+    prunable = Pruned()
     for row in await store.retention.prunable(*cutoffs(horizons, await store.operations.now())):
-        would.receipts[row.source] += row.receipts
-        would.payloads[row.source] += row.payloads
-    would.receipts, would.payloads = +would.receipts, +would.payloads
-    return would
+        prunable.receipts[row.source] += row.receipts
+        prunable.payloads[row.source] += row.payloads
+    prunable.receipts, prunable.payloads = +prunable.receipts, +prunable.payloads
+    return prunable
 
 
-Step = Callable[[Cutoffs, PruneCursor | None, int], Awaitable[tuple[dict[str, int], PruneCursor | None]]]
+DeleteBatch = Callable[[Cutoffs, PruneCursor | None, int], Awaitable[tuple[dict[str, int], PruneCursor | None]]]
 
 
-async def _steps(
-    step: Step, before: Cutoffs, cursor: PruneCursor | None, pace: "Pace"
+async def _delete_batches(
+    delete: DeleteBatch, before: Cutoffs, cursor: PruneCursor | None, pauses: "PausesBetweenBatches"
 ) -> AsyncIterator[dict[str, int]]:
     while before:
-        gone, cursor = await step(before, cursor, STEP)
-        yield gone
+        counts, cursor = await delete(before, cursor, BATCH)
+        yield counts
         if cursor is None:
             return
-        await pace.rest()
+        await pauses.pause()
 
 
-async def _prune_effects(pruning: Pruning, before: datetime, pace: "Pace") -> int:
-    gone = step = await pruning.prune_effects(before, STEP)
-    while step == STEP:
-        await pace.rest()
-        step = await pruning.prune_effects(before, STEP)
-        gone += step
-    return gone
+async def _prune_effects(pruning: Pruning, before: datetime, pauses: "PausesBetweenBatches") -> int:
+    total = count = await pruning.prune_effects(before, BATCH)
+    while count == BATCH:
+        await pauses.pause()
+        count = await pruning.prune_effects(before, BATCH)
+        total += count
+    return total
 
 
-async def _give_back(pruning: Pruning, pace: "Pace") -> None:
+async def _free_disk_space(pruning: Pruning, pauses: "PausesBetweenBatches") -> None:
     while await pruning.free_space():
-        await pace.rest()
+        await pauses.pause()
 
 
-def _tell(progress: Progress | None, done: Pruned) -> None:
+def _report(progress: Progress | None, done: Pruned) -> None:
     if progress is not None:
         progress(done)
 
 
-class Pace:
-    """Rests for twice as long as was worked, so that two thirds of the time are the door's."""
+class PausesBetweenBatches:
+    """Pauses twice as long as the last batch took, so that the receiver has the database for two thirds of the time."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.since = clock.monotonic()
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         await asyncio.sleep(min(2 * (self.clock.monotonic() - self.since), 1.0))
         self.since = self.clock.monotonic()
 
 
 PruneEmail = Callable[[], Awaitable[tuple[int, bool]]]
-"""Deletes some email facts that are old: how many went, and whether there are more."""
+"""Deletes a batch of old email facts. Returns how many, and whether there are more."""
 
 
-async def prune_email(step: PruneEmail | None, *, clock: Clock = SYSTEM) -> int:
-    """Delete all of them, step by step with rests between; how many went."""
-    pace, gone, is_more = Pace(clock), 0, step is not None
-    while step is not None and is_more:
-        went, is_more = await step()
-        gone += went
-        await pace.rest()
-    if gone:
-        signals.emit("email_pruned", facts=gone)
-    return gone
+async def prune_email(delete_batch: PruneEmail | None, *, clock: Clock = SYSTEM) -> int:
+    """Delete all old email facts, batch by batch with pauses between them. Returns how many."""
+    pauses, total, has_more = PausesBetweenBatches(clock), 0, delete_batch is not None
+    while delete_batch is not None and has_more:
+        count, has_more = await delete_batch()
+        total += count
+        await pauses.pause()
+    if total:
+        signals.emit("email_pruned", facts=total)
+    return total
 
 
-class Janitor:
-    """Prunes by itself, again and again, in whichever process has the turn."""
+class PruneLoop:
+    """Prunes in the background, every `every` seconds. A lock lets one process prune at a time."""
 
     def __init__(
         self,
@@ -230,27 +237,27 @@ class Janitor:
         self.email = email
         self.first = first
         self.every = every
-        self._turns = 0
-        self._looked: datetime | None = None
+        self._runs = 0
+        self._scanned_until: datetime | None = None
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        self._task = asyncio.create_task(self._keep_pruning())
+        self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """Stop at once: what is half done is finished at a later turn."""
+        """Stop immediately. A later run finishes the rest."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def _keep_pruning(self) -> None:
-        pause = self.first
+    async def _run(self) -> None:
+        delay = self.first
         while True:
-            await asyncio.sleep(pause)
-            pause = self.every
+            await asyncio.sleep(delay)
+            delay = self.every
             try:
-                await self.turn()
+                await self.prune_once()
                 await prune_email(self.email)
                 reach(Checkpoint.PRUNED)
             except Unavailable as error:
@@ -258,54 +265,15 @@ class Janitor:
             except Exception as error:
                 signals.log_background_failure("prune", error)
 
-    async def turn(self) -> Pruned | None:
-        """One turn. What an earlier turn of this process has looked at is looked at again only now and then."""
-        looked = None if self._turns % FULL_TURN == 0 else self._looked
+    async def prune_once(self) -> Pruned | None:
+        """Prune once. Payloads that an earlier run of this process has scanned are scanned again only rarely."""
+        scanned_until = None if self._runs % FULL_SCAN_EVERY == 0 else self._scanned_until
         now = await self.store.operations.now()
-        done = await prune(self.store, self.horizons, effects=self.effects, payloads_from=looked)
+        done = await prune(self.store, self.horizons, effects=self.effects, payloads_from=scanned_until)
         if done is not None:
-            self._turns += 1
-            self._looked = min(cutoffs(self.horizons, now)[1].values(), default=None)
+            self._runs += 1
+            self._scanned_until = min(cutoffs(self.horizons, now)[1].values(), default=None)
         if done:
-            gone = {"receipts": done.receipts.total(), "payloads": done.payloads.total(), "effects": done.effects}
-            signals.emit("pruned", **gone, days=len(done.days))
+            counts = {"receipts": done.receipts.total(), "payloads": done.payloads.total(), "effects": done.effects}
+            signals.emit("pruned", **counts, days=len(done.days))
         return done
-
-
-# -- forgetting -----------------------------------------------------------------------------------------------------
-
-PAGE = 100
-
-
-async def mentioning(store: Store, address: str) -> AsyncIterator[tuple[int, bool]]:
-    """Every receipt with a payload, and whether that holds the address."""
-    after = 0
-    while page := await store.retention.payloads(after, PAGE):
-        for row in page:
-            yield row.receipt_id, mentions(row.body, address) or mentions(row.headers.encode(), address)
-        after = page[-1].receipt_id
-
-
-def mentions(body: bytes, address: str) -> bool:
-    """Whether an address is in a body, in any case, and as JSON and forms may write it."""
-    wanted = address.lower()
-    written = {wanted, quote(wanted, safe="").lower(), wanted.replace("@", "\\u0040"), json.dumps(wanted)[1:-1].lower()}
-    text = body.decode("utf-8", "replace").lower()
-    return any(way in text for way in written)
-
-
-async def forget(store: Store, receipts: Sequence[int], *, actor: str, object_id: str = "", address: str = "") -> int:
-    """Erase the payloads of `receipts`; how many. The receipts stay, so their events are duplicates as before.
-
-    Of an address only a hash is noted: the note of an erasure must not keep what was erased.
-    """
-    about = {"object": object_id}
-    if address:
-        about = {"address": f"sha256:{hashlib.sha256(address.lower().encode()).hexdigest()}"}
-    erased = 0
-    for start in range(0, len(receipts), STEP):
-        part = list(receipts[start : start + STEP])
-        erased += await store.retention.erase(
-            part, address.lower() or None, actor, json.dumps({**about, "receipts": part})
-        )
-    return erased

@@ -1,7 +1,7 @@
-"""Rehearsal: a receipt's handler runs in a transaction that is always rolled back, and every statement is written down.
+"""Rehearsal: runs a receipt's handler in a transaction that is always rolled back, and records every statement.
 
-It leaves nothing in the database: no attempt, no change of state. Only what goes through `tx` can be taken back: a call
-that the handler makes itself (HTTP, mail, another database) is really made.
+A rehearsal changes nothing in the database: no attempt is recorded and no status changes. Only work that goes through
+`tx` is rolled back. Calls that the handler makes directly (HTTP, mail, another database) really happen.
 """
 
 import asyncio
@@ -26,33 +26,34 @@ from oncehook.model.receipt import Receipt, StoredPayload
 from oncehook.store.store import Store
 from oncehook.store.transaction import DriverTransaction, StatementSelector, Transaction
 
-REALLY_MADE = "Calls that a handler makes itself (HTTP, mail, another database) are really made."
+DIRECT_CALLS_NOTE = "Calls that a handler makes directly (HTTP, mail, another database) really happen."
 _ENDS_TRANSACTION = re.compile(r"(?:^|;)\s*(?:commit|end|abort|rollback(?!\s+to\b)|prepare\s+transaction)\b", re.I)
 
 _SAVEPOINT = re.compile(r"(?:SAVEPOINT|ROLLBACK\s+TO|RELEASE)\b", re.I)
 
 
 class NotInRehearsal(OncehookError):
-    """A rehearsed handler tried to end its transaction itself."""
+    """A rehearsed handler tried to end its own transaction."""
 
 
 @dataclass(slots=True)
 class Statement:
-    """One statement that a handler ran: how many rows it changed or returned, None where the database does not say."""
+    """A statement that a handler ran. `rows` is the number of rows that it changed or returned, or None if unknown."""
 
     sql: str
     args: tuple[Any, ...]
     rows: int | None = None
     error: str | None = None
-    undone: bool = False  # its savepoint was rolled back by the handler
+    undone: bool = False  # the handler rolled back its savepoint
 
 
 @dataclass(slots=True)
 class Rehearsal:
     """What a handler would do with a receipt.
 
-    `statements` are those that it ran through `tx`, each with `sql`, `args`, `rows` and `error`. `effects` are the
-    requested ones, `stale` the entities whose known state is newer. `repeated` is true if `once_per` skipped it.
+    `statements` are the statements that it ran through `tx`, each with `sql`, `args`, `rows` and `error`. `effects` are
+    the effects that it requested. `stale` are the entities whose recorded state is newer. `repeated` is true if
+    `once_per` skipped the event.
     """
 
     receipt: int
@@ -60,14 +61,14 @@ class Rehearsal:
     statements: list[Statement] = field(default_factory=list)
     error: str | None = None
     effects: list[dict[str, Any]] = field(default_factory=list)
-    stale: list[str] = field(default_factory=list)  # entities of which newer is known
-    repeated: bool = False  # another event of the same identity was handled
+    stale: list[str] = field(default_factory=list)  # entities whose recorded state is newer
+    repeated: bool = False  # another event with the same identity was handled
 
     def as_json(self) -> dict[str, Any]:
         statements = [{name: getattr(s, name) for name in Statement.__slots__} for s in self.statements]
-        asked = {"effects": self.effects, "stale": self.stale, "repeated": self.repeated}
-        named = {"receipt": self.receipt, "handler": self.handler, "error": self.error}
-        return {**named, "statements": statements, **asked}
+        head = {"receipt": self.receipt, "handler": self.handler, "error": self.error}
+        requests = {"effects": self.effects, "stale": self.stale, "repeated": self.repeated}
+        return {**head, "statements": statements, **requests}
 
 
 async def rehearse(
@@ -78,42 +79,42 @@ async def rehearse(
     effects: EffectRegistry | None = None,
     canonical: CanonicalFetchers | None = None,
 ) -> Rehearsal:
-    """Run the receipt's handler and roll back. A handler that fails is no error here: that is what it is for.
+    """Run the receipt's handler and roll back. An exception of the handler becomes the rehearsal's `error`.
 
-    `transaction` makes those that handlers get, where they are not the store's own: sessions on the user's engine.
+    `transaction` makes the handler's transactions if they are not the store's: sessions on the user's engine.
     """
     handler = None if receipt.type is None else handlers.find(receipt.source, receipt.type)
     rehearsal = Rehearsal(receipt.receipt, handler.name if handler else None)
     payload = await store.receipts.payload(receipt.receipt)
     if payload is None:
-        rehearsal.error = "the payload was pruned: there is nothing to hand to a handler"
-    elif handler is not None and handler.forwards_to is None:  # a forward has only its call, which is not made
-        watch = Watch(rehearsal.statements)
-        recording = _recording(store, transaction, watch)
+        rehearsal.error = "the payload was pruned, so the handler cannot run"
+    elif handler is not None and handler.forwards_to is None:  # a forward only makes its call, which a rehearsal skips
+        record = SessionRecord(rehearsal.statements)
+        recording = _recording(store, transaction, record)
         outbox = Outbox(
             lambda: recording,
             store.effects,
             effects or EffectRegistry(),
             canonical or CanonicalFetchers(),
-            lambda outbox: None,  # nothing is ever committed here
+            lambda outbox: None,  # a rehearsal never commits
         )
         try:
             event = handler.event_class(_as_leased(receipt, payload), outbox)
             await _handle(handlers, handler, event, outbox, rehearsal)
             await recording.flush()
-        except Exception as error:  # whatever the user's code raises is the result
+        except Exception as error:  # any exception of the handler is a result
             rehearsal.error = error_summary(error)
-            watch.failed(rehearsal.error)
+            record.fail_running(rehearsal.error)
         finally:
             await asyncio.shield(outbox.rollback())
     return rehearsal
 
 
-def _recording(store: Store, transaction: Callable[[], Any] | None, watch: "Watch") -> Any:
+def _recording(store: Store, transaction: Callable[[], Any] | None, record: "SessionRecord") -> Any:
     if transaction is None:
-        return Recording(store.transaction(), watch)
+        return RecordingTransaction(store.transaction(), record)
     recording = transaction()
-    recording.watch(watch.begins, watch.ends)
+    recording.watch(record.begin, record.end)
     return recording
 
 
@@ -134,7 +135,7 @@ async def _handle(handlers: Handlers, handler: Handler, event: BaseEvent, outbox
 
 
 def _as_leased(receipt: Receipt, payload: StoredPayload) -> Leased:
-    """The event as the first attempt after a replay would see it; no lease has the number 0."""
+    """Return the event as the first attempt after a replay would see it. No real lease has the number 0."""
     return Leased(
         **facts_of(receipt) | {"type": receipt.type or ""},
         receipt=receipt.receipt,
@@ -147,58 +148,58 @@ def _as_leased(receipt: Receipt, payload: StoredPayload) -> Leased:
     )
 
 
-class Record:
-    """What was run, and what of it a savepoint took back."""
+class StatementRecord:
+    """The statements of a handler, and which of them a savepoint undid."""
 
     def __init__(self, statements: list[Statement]) -> None:
         self.statements = statements
-        self._savepoints: list[int] = []  # how many statements there were when each was set
+        self._savepoints: list[int] = []  # the number of statements before each savepoint
 
     def write(self, sql: str, args: tuple[Any, ...]) -> Statement | None:
-        """A statement that is about to be run; None for what belongs to a savepoint."""
+        """Record a statement that is about to run. Returns None for savepoint commands."""
         savepoint = _SAVEPOINT.match(sql)
         if savepoint is not None:
-            self._mark(savepoint[0].upper())
+            self._apply_savepoint(savepoint[0].upper())
             return None
         statement = Statement(sql.strip(), args)
         self.statements.append(statement)
         return statement
 
-    def _mark(self, word: str) -> None:
-        """What was run in a savepoint that the handler rolled back is undone."""
-        if word == "SAVEPOINT":
+    def _apply_savepoint(self, command: str) -> None:
+        """Track savepoints. Statements in a savepoint that is rolled back are undone."""
+        if command == "SAVEPOINT":
             self._savepoints.append(len(self.statements))
-        elif word == "RELEASE":
+        elif command == "RELEASE":
             self._savepoints.pop()
         else:
             for statement in self.statements[self._savepoints[-1] :]:
                 statement.undone = True
 
 
-class Watch(Record):
-    """The same for a session, which tells when a statement begins and when it has ended well."""
+class SessionRecord(StatementRecord):
+    """Records the statements of a session, which reports the begin and the successful end of each."""
 
-    _under_way: Statement | None = None
+    _running: Statement | None = None
 
-    def begins(self, sql: str, args: tuple[Any, ...]) -> None:
-        self.failed("it failed, and the handler went on")
-        self._under_way = self.write(sql, args)
+    def begin(self, sql: str, args: tuple[Any, ...]) -> None:
+        self.fail_running("it failed, and the handler continued")
+        self._running = self.write(sql, args)
 
-    def ends(self, rows: int | None) -> None:
-        if self._under_way is not None:
-            self._under_way.rows = rows
-        self._under_way = None
+    def end(self, rows: int | None) -> None:
+        if self._running is not None:
+            self._running.rows = rows
+        self._running = None
 
-    def failed(self, error: str) -> None:
-        if self._under_way is not None:
-            self._under_way.error = error
-        self._under_way = None
+    def fail_running(self, error: str) -> None:
+        if self._running is not None:
+            self._running.error = error
+        self._running = None
 
 
-class Recording(DriverTransaction):
-    """A handler's transaction that writes down what is run in it, and can only be rolled back."""
+class RecordingTransaction(DriverTransaction):
+    """A handler's transaction that records its statements and can only be rolled back."""
 
-    def __init__(self, transaction: Transaction, record: Record) -> None:
+    def __init__(self, transaction: Transaction, record: StatementRecord) -> None:
         self._transaction = transaction
         self._record = record
 
@@ -206,67 +207,69 @@ class Recording(DriverTransaction):
     def used(self) -> bool:
         return self._transaction.used
 
-    async def connection(self) -> "Recorder":
-        return Recorder(await self._transaction.connection(), self._record)
+    async def connection(self) -> "RecordingConnection":
+        return RecordingConnection(await self._transaction.connection(), self._record)
 
     async def run_query(self, select: StatementSelector, parameters: str) -> list[Any]:
-        return await self._transaction.run_query(select, parameters)  # ours, and no statement of the handler's
+        return await self._transaction.run_query(select, parameters)  # Oncehook's query, not one of the handler
 
     async def settle(self, settled: Any) -> bool:
         await self.rollback()
         return False
 
     async def flush(self) -> None:
-        """Nothing waits here to be sent."""
+        """Do nothing: no statement is buffered."""
 
     async def rollback(self) -> None:
         await self._transaction.rollback()
 
 
-class Recorder:
-    """The connection, with every statement and its row count written down."""
+class RecordingConnection:
+    """A connection that records every statement and its row count."""
 
-    def __init__(self, connection: Any, record: Record) -> None:
+    def __init__(self, connection: Any, record: StatementRecord) -> None:
         self._connection = connection
         self._record = record
 
-    async def execute(self, sql: Any, *args: Any, **named: Any) -> Any:
-        with self._written(sql, args) as statement:
-            result = await self._connection.execute(sql, *args, **named)
+    async def execute(self, sql: Any, *args: Any, **options: Any) -> Any:
+        with self._recorded(sql, args) as statement:
+            result = await self._connection.execute(sql, *args, **options)
             if statement is not None:
-                statement.rows = counted(result)
+                statement.rows = row_count(result)
         return result
 
-    async def executemany(self, sql: str, args: Any, **named: Any) -> Any:
+    async def executemany(self, sql: str, args: Any, **options: Any) -> Any:
         rows = [tuple(row) for row in args]
-        with self._written(sql, tuple(rows)):  # the driver does not say how many rows it changed
-            return await self._connection.executemany(sql, rows, **named)
+        with self._recorded(sql, tuple(rows)):  # the driver does not report the number of rows
+            return await self._connection.executemany(sql, rows, **options)
 
-    async def fetch(self, sql: str, *args: Any, **named: Any) -> Any:
-        with self._written(sql, args) as statement:
-            rows = await self._connection.fetch(sql, *args, **named)
+    async def fetch(self, sql: str, *args: Any, **options: Any) -> Any:
+        with self._recorded(sql, args) as statement:
+            rows = await self._connection.fetch(sql, *args, **options)
             if statement is not None:
                 statement.rows = len(rows)
         return rows
 
-    async def fetchrow(self, sql: str, *args: Any, **named: Any) -> Any:
-        """By `fetch`: the driver's own would say one row, however many an UPDATE … RETURNING changed."""
-        rows = await self.fetch(sql, *args, **named)
+    async def fetchrow(self, sql: str, *args: Any, **options: Any) -> Any:
+        """Call `fetch`, because the driver's `fetchrow` reports one row, however many an UPDATE … RETURNING changed."""
+        rows = await self.fetch(sql, *args, **options)
         return rows[0] if rows else None
 
-    async def fetchval(self, sql: str, *args: Any, column: int = 0, **named: Any) -> Any:
-        row = await self.fetchrow(sql, *args, **named)
+    async def fetchval(self, sql: str, *args: Any, column: int = 0, **options: Any) -> Any:
+        row = await self.fetchrow(sql, *args, **options)
         return None if row is None else list(row.values())[column]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     @contextmanager
-    def _written(self, sql: Any, args: tuple[Any, ...]) -> Iterator[Statement | None]:
+    def _recorded(self, sql: Any, args: tuple[Any, ...]) -> Iterator[Statement | None]:
         statement = self._record.write(str(sql), args)
         try:
             if statement is not None and _ENDS_TRANSACTION.search(statement.sql):
-                raise NotInRehearsal("a handler must not end its own transaction: Oncehook commits it with the mark")
+                raise NotInRehearsal(
+                    "a handler must not end its own transaction: Oncehook commits it together with the processed status"
+                )
             yield statement
         except Exception as error:
             if statement is not None:
@@ -274,8 +277,8 @@ class Recorder:
             raise
 
 
-def counted(result: Any) -> int | None:
-    """How many rows a statement changed, as each driver says it: 3, "UPDATE 3", or a result's `rowcount`."""
+def row_count(result: Any) -> int | None:
+    """Return how many rows a statement changed, from the driver's result: 3, "UPDATE 3", or `rowcount`."""
     if isinstance(result, str):
         last = result.rpartition(" ")[2]
         return int(last) if last.isdigit() else None

@@ -1,7 +1,7 @@
-"""Replay: finished receipts go back to `received`, deliberately, and who did it is recorded in the same transaction.
+"""Replay: sets finished receipts back to `received`, and records the actor in the same transaction.
 
-Only `failed`, `processed` and `ignored` move; a receipt in another state is left alone and counted, and so is one whose
-payload was pruned. The move compares the state, so however many replays run at once, each receipt moves once.
+Only receipts with status `failed`, `processed` or `ignored` are replayed. Receipts with another status, or without
+their payload, are skipped and counted. The update compares the status, so concurrent replays move each receipt once.
 """
 
 import asyncio
@@ -26,35 +26,36 @@ from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
 BATCH = 500
-"""Receipts a transaction: few enough that neither the door nor a worker waits for one."""
+"""Receipts per transaction: few enough that neither the receiver nor a worker waits for one."""
 
 REPLAYABLE = frozenset(
     state
     for state, following in TRANSITIONS.items()
-    if state is not None and State.RECEIVED in following and state is not State.PROCESSING  # that one is a release
+    if state is not None and State.RECEIVED in following and state is not State.PROCESSING  # that is a release
 )
-MEANWHILE, PRUNED, UNTYPED = "changed meanwhile", "payload pruned", "no type"
-NOT_OURS = "inline, or changed meanwhile"
-"""Why a waiting retry cannot be run now: its provider delivers it again, or it is under way already."""
+CHANGED, PRUNED, UNTYPED = "status changed", "payload pruned", "no type"
+NOT_RETRYABLE = "inline, or already running"
+"""Why a waiting retry cannot be run now: its provider delivers it again, or an attempt has started."""
 
 
 @dataclass(slots=True)
 class Replayed:
-    """What a replay did, or would do: how many matched and moved, and why the others did not.
+    """The result of a replay, or of its preview.
 
-    `replayed` counts events by the status that they had, and `left` those that were left alone, by the reason. `run` is
-    the name of the replay in the audit, and `last` the last receipt that it looked at.
+    `matched` counts the selected events, `replayed` those that were replayed, by their previous status, and `left`
+    those that were skipped, by reason. `run` is the id of the replay in the audit log, and `last` the last receipt that
+    it reached.
     """
 
     matched: int = 0
-    replayed: Counter[str] = field(default_factory=Counter)  # by the state they were in
-    left: Counter[str] = field(default_factory=Counter)  # by the reason: a state, or one of the words above
-    run: str | None = field(default=None, compare=False)  # its name in the audit
-    last: int = field(default=0, compare=False)  # the last receipt that was looked at
+    replayed: Counter[str] = field(default_factory=Counter)  # by previous status
+    left: Counter[str] = field(default_factory=Counter)  # by reason: a status, or a constant above
+    run: str | None = field(default=None, compare=False)  # its id in the audit log
+    last: int = field(default=0, compare=False)  # the last receipt that was reached
 
     @property
     def count(self) -> int:
-        """How many were replayed."""
+        """The number of replayed events."""
         return self.replayed.total()
 
     def as_json(self) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """What became of the receipts that a replay moved."""
+    """The current results of the receipts that a replay moved."""
 
     handled: int = 0
     failed: int = 0
@@ -91,34 +92,34 @@ async def replay(
     run: str | None = None,
     rate: float | None = None,
 ) -> Replayed:
-    """Replay the selection, oldest first, batch by batch, at most `rate` receipts a second.
+    """Replay the selection in batches, oldest first, at most `rate` receipts per second.
 
-    Interrupted, it has done whole batches: repeated after `last`, it goes on with the rest. Events that arrive during a
-    replay are not part of it. `run` is the name under which `begin_run` recorded its start; a replay of more than one
-    batch records its own.
+    An interrupted replay has completed whole batches. Replay again after `last` to continue. Events that arrive during
+    a replay are not part of it. `run` is the id that `begin_run` recorded; without it, a replay of more than one batch
+    records its own start.
     """
-    selection = await bounded(store, selection)
+    selection = await with_horizon(store, selection)
     actor, done = actor or whoami(), Replayed(run=run or secrets.token_hex(8))
-    detail = {"run": done.run, "selection": as_json(selection)}
+    detail = {"run": done.run, "selection": selection_json(selection)}
     size, is_begun, state = _batch_size(batch, rate), run is not None, "stopped"
-    pace = Pace(rate)
+    limit = RateLimit(rate)
     try:
         async for page in pages(store, selection, size):
-            await pace.wait()
+            await limit.wait()
             if not is_begun and (rate is not None or len(page) == size > 1):
                 is_begun = True
                 await begin_run(store, selection, actor, run=done.run)
             action = "replay_batch" if is_begun else "replay"
             moved = await _replay_page(store, page, done, actor=actor, detail=detail, action=action)
-            pace.count(moved)
+            limit.count(moved)
             if progress is not None:
                 progress(done)
         state = "done"
-    finally:  # also of what was interrupted: whole batches of it are done
+    finally:  # an interrupted replay has completed whole batches, which are recorded too
         if done.count:
             signals.emit("replayed", actor=actor, count=done.count, **detail)
         if is_begun:
-            with contextlib.suppress(OncehookError):  # the batches have recorded themselves
+            with contextlib.suppress(OncehookError):  # each batch is already recorded
                 ended = {"run": done.run, "state": state, **done.as_json()}
                 await asyncio.shield(store.operations.audit(actor, "replay_ended", ended))
     return done
@@ -127,28 +128,28 @@ async def replay(
 async def begin_run(
     store: Store, selection: Selection, actor: str, *, run: str | None = None, matched: int | None = None
 ) -> str:
-    """Record that a replay of many begins: the one row of it that people see in the audit. Returns its name."""
+    """Record the start of a replay in the audit log, and return its id."""
     run = run or secrets.token_hex(8)
     await store.operations.audit(
-        actor, "replay_started", {"run": run, "matched": matched, "selection": as_json(selection)}
+        actor, "replay_started", {"run": run, "matched": matched, "selection": selection_json(selection)}
     )
     return run
 
 
-async def outcomes(store: Store, run: str) -> Outcomes:
-    """What became of the receipts that a replay moved."""
+async def run_outcomes(store: Store, run: str) -> Outcomes:
+    """Count the current results of the receipts that a replay moved."""
     states = await store.operations.run_outcomes(run)
     handled, failed = states.pop(State.PROCESSED, 0), states.pop(State.FAILED, 0)
     return Outcomes(handled, failed, sum(states.values()))
 
 
 def _batch_size(batch: int, rate: float | None) -> int:
-    """With a rate, a quarter of a second's receipts, so that they return evenly."""
+    """Return the batch size. With a rate, a batch is a quarter of a second's receipts, so that the load is even."""
     return batch if rate is None else max(1, min(batch, int(rate / 4)))
 
 
-class Pace:
-    """Waits so that at most `rate` are counted a second; None: it never waits."""
+class RateLimit:
+    """Waits so that at most `rate` receipts are counted per second. With None, it never waits."""
 
     def __init__(self, rate: float | None, clock: Clock = SYSTEM) -> None:
         self.rate = rate
@@ -172,29 +173,29 @@ async def _replay_page(
     detail: dict[str, Any],
     action: str,
 ) -> int:
-    """Move what can be moved of a page; how many were."""
-    movable = [receipt for receipt, why in page if why is None]
+    """Replay the replayable receipts of a page, and return how many were moved."""
+    movable = [receipt for receipt, reason in page if reason is None]
     moved = set(
         await store.operations.replay([r.receipt for r in movable], actor, detail, action=action) if movable else ()
     )
     if moved:
         await store.wakeups.notify()
     done.matched += len(page)
-    done.left.update(why for _, why in page if why is not None)
+    done.left.update(reason for _, reason in page if reason is not None)
     for receipt in movable:
         if receipt.receipt in moved:
             done.replayed[receipt.status.value] += 1
         else:
-            done.left[MEANWHILE] += 1
+            done.left[CHANGED] += 1
     done.last = page[-1][0].receipt
     return len(moved)
 
 
 async def retry_now(store: Store, selection: Selection, *, actor: str | None = None) -> Replayed:
-    """Make the waiting retries of the selection due now. Attempts that were made still count."""
-    selection = await bounded(store, selection)
+    """Make the waiting retries of the selection due now. Earlier attempts still count."""
+    selection = await with_horizon(store, selection)
     actor, done = actor or whoami(), Replayed()
-    detail = {"selection": as_json(selection)}
+    detail = {"selection": selection_json(selection)}
     async for page in pages(store, selection):
         waiting = [receipt.receipt for receipt, _ in page if receipt.status is State.RETRYING]
         moved = await store.operations.retry_now(waiting, actor, detail) if waiting else []
@@ -203,43 +204,43 @@ async def retry_now(store: Store, selection: Selection, *, actor: str | None = N
         done.matched += len(page)
         done.left.update(receipt.status.value for receipt, _ in page if receipt.status is not State.RETRYING)
         done.replayed[State.RETRYING.value] += len(moved)
-        done.left[NOT_OURS] += len(waiting) - len(moved)
+        done.left[NOT_RETRYABLE] += len(waiting) - len(moved)
     done.left = +done.left
     if done.count:
         signals.emit("retry_requested", actor=actor, count=done.count, **detail)
     return done
 
 
-async def survey(store: Store, selection: Selection) -> Replayed:
-    """What a replay of it would do now. Nothing is written."""
-    would = Replayed()
+async def preview(store: Store, selection: Selection) -> Replayed:
+    """Return what a replay of the selection would do now. Writes nothing."""
+    result = Replayed()
     for row in await store.operations.count(selection):
-        would.matched += row.receipts
-        why = obstacle(State(row.status), typed=row.typed, kept=row.kept)
-        if why is None:
-            would.replayed[row.status] += row.receipts
+        result.matched += row.receipts
+        reason = obstacle(State(row.status), typed=row.typed, kept=row.kept)
+        if reason is None:
+            result.replayed[row.status] += row.receipts
         else:
-            would.left[why] += row.receipts
-    return would
+            result.left[reason] += row.receipts
+    return result
 
 
 async def pages(
     store: Store, selection: Selection, size: int = BATCH
 ) -> AsyncIterator[list[tuple[Receipt, str | None]]]:
-    """What is meant, by id, page by page; each with the reason why it cannot be replayed, or None."""
+    """Read the selected receipts page by page, in order of id, each with the obstacle to its replay or None."""
     after = selection.after
     while page := await store.operations.select(selection, after=after, limit=size):
         after = page[-1][0].receipt
-        yield [(one, obstacle(one.status, typed=one.type is not None, kept=kept)) for one, kept in page]
+        yield [(receipt, obstacle(receipt.status, typed=receipt.type is not None, kept=kept)) for receipt, kept in page]
 
 
-async def bounded(store: Store, selection: Selection) -> Selection:
-    """The selection as of now: what arrives later is not of it."""
+async def with_horizon(store: Store, selection: Selection) -> Selection:
+    """Limit the selection to events that have arrived by now."""
     return selection if selection.horizon is not None else replace(selection, horizon=await store.operations.now())
 
 
 def obstacle(status: State, *, typed: bool, kept: bool) -> str | None:
-    """Why a receipt cannot be replayed, or None if it can."""
+    """Return why a receipt cannot be replayed, or None if it can."""
     if status not in REPLAYABLE:
         return status.value
     if not typed:
@@ -247,19 +248,19 @@ def obstacle(status: State, *, typed: bool, kept: bool) -> str | None:
     return None if kept else PRUNED
 
 
-def as_json(selection: Selection) -> dict[str, Any]:
-    """The selection as the audit keeps it: only what was asked for."""
-    asked: dict[str, Any] = {**asdict(selection.filter), "handled_by": selection.handled_by}
-    asked |= {name: rfc3339(asked[name]) for name in ("since", "until")}
+def selection_json(selection: Selection) -> dict[str, Any]:
+    """Return the conditions of a selection for the audit log."""
+    conditions: dict[str, Any] = {**asdict(selection.filter), "handled_by": selection.handled_by}
+    conditions |= {name: rfc3339(conditions[name]) for name in ("since", "until")}
     if selection.after:
-        asked["after"] = selection.after
+        conditions["after"] = selection.after
     if selection.receipts is not None:
-        asked["named"] = len(selection.receipts)
-    return {name: value for name, value in asked.items() if value is not None}
+        conditions["named"] = len(selection.receipts)
+    return {name: value for name, value in conditions.items() if value is not None}
 
 
 def whoami() -> str:
-    """Who acts, as far as the machine knows: user@host."""
+    """Return the actor as user@host."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container without an entry for this user
@@ -268,9 +269,9 @@ def whoami() -> str:
 
 
 async def replay_effects(store: Store, wanted: EffectFilter, *, actor: str) -> set[int]:
-    """Have the failed effects that are meant performed again, batch by batch; which moved.
+    """Replay the failed effects that match the filter, batch by batch. Returns the ids that were moved.
 
-    One that fails again meanwhile is not met twice.
+    An effect that fails again during the replay is not replayed twice.
     """
     moved: set[int] = set()
     before = None

@@ -1,7 +1,8 @@
-"""Replays of many, started from the dashboard: they run on while the page is closed, and the audit has how far.
+"""Replays that run in the background of the dashboard's process. The audit log records their progress.
 
-A run belongs to the process that started it. When that ends, whole batches are done and the rest is as it was: starting
-it again goes on with what is left. How far it is can be asked of any process, because every batch records itself.
+A run belongs to the process that started it. If that process ends, whole batches are done and the rest is unchanged;
+the same replay started again continues with the rest. Every process can show the progress, because each batch is
+recorded in the database.
 """
 
 import asyncio
@@ -10,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.model.errors import OncehookError
-from oncehook.operations.replay import Outcomes, Replayed, begin_run, bounded, outcomes, replay
+from oncehook.operations.replay import Outcomes, Replayed, begin_run, replay, run_outcomes, with_horizon
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 
-SHOWN = 100
-"""Finished runs that this process remembers."""
+FINISHED_RUNS = 100
+"""The number of finished runs that this process remembers."""
 
 
 @dataclass(slots=True)
-class Run:
-    """A replay of many, as it stands."""
+class ReplayRun:
+    """The progress of a background replay."""
 
     run: str
     actor: str
@@ -33,7 +34,7 @@ class Run:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it changes any more."""
+        """Whether the replay has ended and all its events are finished."""
         return self.state != "running" and not self.outcomes.waiting
 
     def as_json(self) -> dict[str, Any]:
@@ -51,42 +52,42 @@ class Run:
         }
 
 
-class Runs:
-    """The replays that this process was asked for."""
+class ReplayRuns:
+    """The background replays of this process."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._runs: dict[str, Run] = {}
+        self._runs: dict[str, ReplayRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, selection: Selection, actor: str, matched: int, rate: float | None = None) -> Run:
-        """Record it, then work it off in the background."""
-        selection = await bounded(self.store, selection)
+    async def start(self, selection: Selection, actor: str, matched: int, rate: float | None = None) -> ReplayRun:
+        """Record the start of a replay, then run it in the background."""
+        selection = await with_horizon(self.store, selection)
         name = await begin_run(self.store, selection, actor, matched=matched)
-        run = Run(name, actor, matched, Replayed())
+        run = ReplayRun(name, actor, matched, Replayed())
         self._runs[run.run] = run
-        for old in [one.run for one in self._runs.values() if one.state != "running"][:-SHOWN]:
+        for old in [run.run for run in self._runs.values() if run.state != "running"][:-FINISHED_RUNS]:
             del self._runs[old]
-        task = asyncio.create_task(self._work(run, selection, rate))
+        task = asyncio.create_task(self._replay(run, selection, rate))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return run
 
-    async def get(self, run: str) -> Run | None:
-        """A run of this process, or as the audit has it of another."""
-        found = self._runs.get(run) or await self._audited(run)
-        if found is not None:
-            found.outcomes = await outcomes(self.store, run)
-        return found
+    async def get(self, run: str) -> ReplayRun | None:
+        """Return a run of this process, or read the run of another process from the audit log."""
+        progress = self._runs.get(run) or await self._read_audit(run)
+        if progress is not None:
+            progress.outcomes = await run_outcomes(self.store, run)
+        return progress
 
     async def stop(self) -> None:
-        """End what runs: whole batches are done, and the audit says so."""
+        """Stop all runs. Whole batches are done, and the audit log records them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _work(self, run: Run, selection: Selection, rate: float | None) -> None:
+    async def _replay(self, run: ReplayRun, selection: Selection, rate: float | None) -> None:
         def progress(done: Replayed) -> None:
             run.done = done
 
@@ -99,14 +100,14 @@ class Runs:
             run.state, run.error = "stopped", "the service was stopped"
             raise
 
-    async def _audited(self, name: str) -> Run | None:
+    async def _read_audit(self, name: str) -> ReplayRun | None:
         rows = {row.action: row for row in await self.store.operations.audited_run(name)}
         started = rows.get("replay_started")
         if started is None:
             return None
         moved = (rows["replay"].number or 0) if "replay" in rows else 0
         matched = json.loads(started.detail or "{}")["matched"]
-        run = Run(name, started.actor, moved if matched is None else matched, Replayed())
+        run = ReplayRun(name, started.actor, moved if matched is None else matched, Replayed())
         run.started_at = started.at
         run.done.replayed["replayed"] = run.done.matched = moved
         if "replay_ended" in rows:

@@ -1,4 +1,4 @@
-"""Rotating secrets: which of them still verify, which may be taken out, and which was taken out too early."""
+"""Secret rotation: which secrets still verify deliveries, which can be removed, and which was removed too early."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from oncehook.providers.expressions import parse_time
 from oncehook.providers.source import CERTIFICATE, Source
 
 QUIET = 3 * 86400.0
-"""Seconds without a use after which an old secret is said to be no longer needed, or the provider's horizon."""
+"""Seconds without use after which an old secret is safe to remove, unless the provider retries for longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    """A secret that verified deliveries later than every secret that is configured now."""
+class RemovedSecret:
+    """A secret that is no longer configured, but verified a delivery later than every configured secret."""
 
     source: str
     mark: str
@@ -28,22 +28,22 @@ class Removed:
         when = self.last_used_at[:19].replace("T", " ") + " UTC"
         deliveries = f"{self.verified:,} {'delivery' if self.verified == 1 else 'deliveries'}"
         return (
-            f"No delivery has verified since {when}. The secret {self.mark}, which verified {deliveries} until then, "
-            "is not configured any more."
+            f"No delivery was verified since {when}. The secret {self.mark}, which verified {deliveries} until then, "
+            "is no longer configured."
         )
 
 
-def removed_secret(source: Source, used: Iterable[SecretUse]) -> Removed | None:
-    """The secret that was taken out too early: no configured one has verified a delivery after it."""
+def removed_secret(source: Source, used: Iterable[SecretUse]) -> RemovedSecret | None:
+    """Return the secret that was removed too early: no configured secret has verified a delivery since."""
     rows = sorted((row for row in used if row.source == source.name), key=lambda row: row.last_used_at)
     if not source.is_verified or not rows or rows[-1].secret in (*source.marks, CERTIFICATE):
         return None
     row = rows[-1]
-    return Removed(source.name, row.secret, row.verified, row.last_used_at)
+    return RemovedSecret(source.name, row.secret, row.verified, row.last_used_at)
 
 
 def list_secrets(sources: list[Source], used: list[SecretUse]) -> list[dict[str, Any]]:
-    """A row for each configured secret and each that was, and a word on what to do with it."""
+    """Return a row with advice for each secret that is configured or was used before."""
     uses = {(row.source, row.secret): row for row in used}
     rows = []
     for source in sorted(sources, key=lambda source: source.name):
@@ -64,24 +64,24 @@ def list_secrets(sources: list[Source], used: list[SecretUse]) -> list[dict[str,
                     "advice": _advice(source, row, newest),
                 }
             )
-        rows += _removed(source, used)
+        rows += _removed_rows(source, used)
     return rows
 
 
-def _removed(source: Source, used: list[SecretUse]) -> Iterator[dict[str, Any]]:
-    missed = removed_secret(source, used)
+def _removed_rows(source: Source, used: list[SecretUse]) -> Iterator[dict[str, Any]]:
+    needed_again = removed_secret(source, used)
     for row in used:
         if row.source == source.name and row.secret not in (*source.marks, CERTIFICATE):
-            needed = missed is not None and missed.mark == row.secret
+            is_needed = needed_again is not None and needed_again.mark == row.secret
             yield {
                 "source": source.name,
                 "secret": None,
                 "mark": row.secret,
                 "verified": row.verified,
                 "last_used_at": row.last_used_at,
-                "advice": "not configured any more, and none has verified since: add it beside the new one"
-                if needed
-                else "not configured any more",
+                "advice": "no longer configured, and no delivery was verified since: add it next to the new one"
+                if is_needed
+                else "no longer configured",
             }
 
 
@@ -97,7 +97,7 @@ def _advice(source: Source, row: SecretUse | None, newest: str) -> str:
     ago = f"last used {_roughly(quiet)} ago"
     if quiet > needed:
         return f"{ago}: safe to remove"
-    return f"{ago}: keep it until {_roughly(needed)} have passed, {source.provider.title} may retry with it"
+    return f"{ago}: keep it until {_roughly(needed)} have passed, because {source.provider.title} may retry with it"
 
 
 def _seconds_between(earlier: str, later: str) -> float:
@@ -105,9 +105,9 @@ def _seconds_between(earlier: str, later: str) -> float:
 
 
 def _read(text: str) -> datetime:
-    found = parse_time(text)
-    assert found is not None
-    return found
+    time = parse_time(text)
+    assert time is not None
+    return time
 
 
 def _roughly(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Which events an operator means: by their numbers or ids, or by a filter."""
+"""Selects events for an operator: by receipt number, by event id, or by a filter."""
 
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,31 +17,31 @@ PAGE = 500
 STATES = (*(state.value for state in State), UNHANDLED)
 
 When = datetime | timedelta | str
-"""A time: a datetime, how long ago ("2h", "7d", a timedelta) or when ("2026-11-15", "2026-11-15T03:00:00Z")."""
+"""A point in time: a datetime, a text ("2026-11-15", "2026-11-15T03:00:00Z"), or an age ("2h", "7d", a timedelta)."""
 
 
 class EventFilter(TypedDict, total=False):
-    """Which events are meant. All conditions hold together."""
+    """The conditions of an event filter. An event must meet all of them."""
 
     source: str
     type: str  # a pattern with * and ?, or a dotted prefix
-    object: str  # the id of the object that they are about
-    status: State | str  # or "unhandled": they wait, and no process has a handler for them
+    object: str  # the id of the object that the events are about
+    status: State | str  # or "unhandled": waiting events without a handler in any process
     since: When
     until: When
-    search: str  # an id, an object's id, or a text in the payload
+    search: str  # an event id, an object id, or a text in the payload
 
 
 class EventNotFound(OncehookError, LookupError):
-    """There is no event of this number or id."""
+    """There is no event with this receipt number or id."""
 
 
 class EventAmbiguous(OncehookError, LookupError):
-    """Several sources have an event of this id."""
+    """Several sources have an event with this id."""
 
 
-def parse_moment(value: When) -> datetime:
-    """A moment as a person gives it. Raises ValueError for what is none."""
+def parse_when(value: When) -> datetime:
+    """Parse a point in time as an operator writes it. Raises ValueError if it is not one."""
     if isinstance(value, datetime):
         return value if value.tzinfo is not None else value.astimezone()
     if isinstance(value, timedelta):
@@ -49,42 +49,42 @@ def parse_moment(value: When) -> datetime:
     try:
         return SYSTEM.datetime() - timedelta(seconds=duration(value))
     except (ValueError, OverflowError):
-        found = parse_time(value if "T" in value or " " in value else f"{value}T00:00:00Z")
-        if found is None or value.isdigit():
+        time = parse_time(value if "T" in value or " " in value else f"{value}T00:00:00Z")
+        if time is None or value.isdigit():
             raise ValueError(
-                f"{value!r} is not a time: use how long ago (2h, 7d) or when (2026-11-15T03:00:00Z)"
+                f"{value!r} is not a time: use an age such as 2h or 7d, or a time such as 2026-11-15T03:00:00Z"
             ) from None
-        return found.astimezone(UTC)
+        return time.astimezone(UTC)
 
 
-def make_filter(**wanted: Unpack[EventFilter]) -> Filter:
-    """The filter for these conditions; None is no condition.
+def make_filter(**conditions: Unpack[EventFilter]) -> Filter:
+    """Make a filter from conditions. A condition that is None is ignored.
 
-    Raises TypeError for a condition that does not exist, ValueError for a status or a time that is none.
+    Raises TypeError for an unknown condition, and ValueError for an invalid status or time.
     """
-    unknown = [name for name in wanted if name not in EventFilter.__annotations__]
+    unknown = [name for name in conditions if name not in EventFilter.__annotations__]
     if unknown:
         raise TypeError(f"there is no filter {unknown[0]!r}: known are {', '.join(EventFilter.__annotations__)}")
-    status = wanted.get("status")
+    status = conditions.get("status")
     if status is not None and status not in STATES:
         raise ValueError(f"status={status!r} is not a status: known are {', '.join(STATES)}")
-    since, until = wanted.get("since"), wanted.get("until")
+    since, until = conditions.get("since"), conditions.get("until")
     return Filter(
-        source=wanted.get("source"),
-        type=wanted.get("type"),
-        object=wanted.get("object"),
+        source=conditions.get("source"),
+        type=conditions.get("type"),
+        object=conditions.get("object"),
         status=None if status is None else str(status),
-        since=None if since is None else parse_moment(since),
-        until=None if until is None else parse_moment(until),
-        search=wanted.get("search") or None,  # every payload contains the empty text
+        since=None if since is None else parse_when(since),
+        until=None if until is None else parse_when(until),
+        search=conditions.get("search") or None,  # every payload contains the empty text
     )
 
 
-async def find_events(store: Store, wanted: Filter, limit: int | None = None) -> AsyncIterator[Receipt]:
-    """The events that are meant, newest first, at most `limit`; read page by page."""
+async def find_events(store: Store, event_filter: Filter, limit: int | None = None) -> AsyncIterator[Receipt]:
+    """Read the events that match the filter page by page, newest first, up to `limit`."""
     before, left = None, limit
     while left is None or left > 0:
-        page = await store.receipts.find(wanted, limit=PAGE if left is None else min(PAGE, left), before=before)
+        page = await store.receipts.find(event_filter, limit=PAGE if left is None else min(PAGE, left), before=before)
         for receipt in page:
             yield receipt
         if not page:
@@ -94,27 +94,27 @@ async def find_events(store: Store, wanted: Filter, limit: int | None = None) ->
 
 
 async def find_event(store: Store, name: int | str) -> Receipt | None:
-    """An event by its receipt's number first, then by the sender's id. Raises EventAmbiguous if sources share it."""
+    """Find an event by its receipt number, or else by its id. Raises EventAmbiguous if several sources have the id."""
     text = str(name)
-    found = await store.receipts.get(int(text)) if text.isascii() and text.isdigit() and len(text) < 19 else None
-    if found is not None:
-        return found
-    same = await store.receipts.find(Filter(event_id=text), limit=20)
-    if len(same) > 1:
-        choices = ", ".join(f"{receipt.receipt} ({receipt.source})" for receipt in same)
-        raise EventAmbiguous(f"{text} is in several sources: give the receipt, one of {choices}")
-    return same[0] if same else None
+    is_number = text.isascii() and text.isdigit() and len(text) < 19
+    receipt = await store.receipts.get(int(text)) if is_number else None
+    if receipt is not None:
+        return receipt
+    matches = await store.receipts.find(Filter(event_id=text), limit=20)
+    if len(matches) > 1:
+        choices = ", ".join(f"{match.receipt} ({match.source})" for match in matches)
+        raise EventAmbiguous(f"{text} is in several sources: pass one of the receipts {choices}")
+    return matches[0] if matches else None
 
 
 async def find_receipts(store: Store, names: Sequence[int | str]) -> tuple[int, ...]:
-    """The receipts of all names. Raises EventNotFound if one is unknown, TypeError for what is no name."""
+    """Return the receipts of all names. Raises EventNotFound for an unknown name, TypeError for another type."""
     for name in names:
         if isinstance(name, bool) or not isinstance(name, (int, str)):
-            raise TypeError(
-                f'{name!r:.80} is not an event: give receipt numbers or event ids one by one, such as 1, "evt_2"'
-            )
-    found = [(name, await find_event(store, name)) for name in names]
-    missing = [str(name) for name, receipt in found if receipt is None]
+            example = 'pass receipt numbers or event ids as separate arguments, such as 1, "evt_2"'
+            raise TypeError(f"{name!r:.80} is not an event: {example}")
+    events = [(name, await find_event(store, name)) for name in names]
+    missing = [str(name) for name, receipt in events if receipt is None]
     if missing:
         raise EventNotFound(f"there is no event {', '.join(missing)}; nothing was done")
-    return tuple(sorted({receipt.receipt for _, receipt in found if receipt is not None}))
+    return tuple(sorted({receipt.receipt for _, receipt in events if receipt is not None}))

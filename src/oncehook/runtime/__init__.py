@@ -32,7 +32,7 @@ from oncehook.model.retry import Retry, with_fields
 from oncehook.observability import signals
 from oncehook.observability.code_version import checked_out_commit
 from oncehook.operations.metrics_exporter import MetricsExporter
-from oncehook.operations.prune import Janitor, effect_horizon, horizon
+from oncehook.operations.prune import PruneLoop, effect_horizon, horizon
 from oncehook.operations.rehearse import Rehearsal
 from oncehook.providers.certificates import Certificates
 from oncehook.providers.forwarded_address import Proxies
@@ -108,7 +108,7 @@ class Runtime:
         self.processor: Processor | None = None
         self.worker: Worker | None = None
         self.relay: Relay | None = None
-        self.janitor: Janitor | None = None
+        self.prune_loop: PruneLoop | None = None
         self._rescuing: asyncio.Task[None] | None = None
         self._listening: asyncio.Task[None] | None = None
         self._companions: list[Companion] = []
@@ -300,9 +300,9 @@ class Runtime:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if self.janitor is not None:
-            await self.janitor.stop()
-            self.janitor = None
+        if self.prune_loop is not None:
+            await self.prune_loop.stop()
+            self.prune_loop = None
         if "alerts" in vars(self):
             await self.alerts.stop()
         await stop_all(self._companions)
@@ -366,8 +366,8 @@ class Runtime:
         self.relay.start()
         effect_retention = effect_horizon(settings, self.horizons.values())
         prune_email = None if settings.email_retention is None else self.email.prune
-        self.janitor = Janitor(self.store, self.horizons.values(), effects=effect_retention, email=prune_email)
-        self.janitor.start()
+        self.prune_loop = PruneLoop(self.store, self.horizons.values(), effects=effect_retention, email=prune_email)
+        self.prune_loop.start()
         self.alerts.start()
         every, elsewhere = settings.lease / 3, self.roster.is_handled_elsewhere
         rescuing = keep_rescuing(self.store, self.handlers, self.sources, every, elsewhere)

@@ -9,7 +9,7 @@ from starlette.routing import Mount, Route, Router
 from starlette.staticfiles import StaticFiles
 
 from oncehook import __version__
-from oncehook.operations.replay_runs import Runs
+from oncehook.operations.replay_runs import ReplayRuns
 from oncehook.receiver.request import Receive, Scope, Send
 from oncehook.runtime import Runtime
 from oncehook.web import filters
@@ -51,7 +51,7 @@ class Dashboard:
         self.run_key = run_key
         self.access = access
         self.live = Live(runtime.store.stats, stream_seconds)
-        self.runs = Runs(runtime.store)
+        self.runs = ReplayRuns(runtime.store)
         context = Context(
             runtime=runtime,
             access=access,

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from oncehook.model.errors import OncehookError
-from oncehook.operations.replay_runs import Runs
+from oncehook.operations.replay_runs import ReplayRuns
 from oncehook.runtime import Runtime
 from oncehook.store.store import Store
 from oncehook.web.auth import Access, Principal
@@ -47,7 +47,7 @@ class Context:
     access: Access
     live: Live
     overview: Overview
-    runs: Runs
+    runs: ReplayRuns
     diagnoses: DiagnosisCache
     pages: tuple["Page", ...]
     render_template: Callable[[str, dict[str, Any]], str]

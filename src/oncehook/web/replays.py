@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
-from oncehook.operations.dead_letters import shape
-from oncehook.operations.replay import Replayed, survey
+from oncehook.operations.dead_letters import error_pattern
+from oncehook.operations.replay import Replayed, preview
 from oncehook.store.rows import Selection
 from oncehook.web.listing import EventFilterForm, position
 from oncehook.web.page import Context, Problem
@@ -20,7 +20,7 @@ COUNT_TIMEOUT = 15.0
 async def count_replay(context: Context, selection: Selection) -> Replayed:
     try:
         async with asyncio.timeout(COUNT_TIMEOUT):
-            return await survey(context.store, selection)
+            return await preview(context.store, selection)
     except TimeoutError:
         message = "The filter matches too many events to count. Narrow it, for example by time."
         raise Problem(422, "too_many", message) from None
@@ -38,11 +38,11 @@ async def select_events(context: Context, form: EventFilterForm) -> Selection:
 async def _with_similar_error(context: Context, condition: Filter, error: str) -> tuple[int, ...]:
     """The dead letters whose error differs from `error` only in its ids and numbers."""
     receipts: list[int] = []
-    error_shape, before = shape(error), None
+    error_shape, before = error_pattern(error), None
     while page := await context.store.receipts.find(
         replace(condition, status=State.FAILED.value), limit=DEAD_LETTER_PAGE, before=before
     ):
-        receipts += [row.receipt for row in page if shape((row.last_error or "")[: len(error)]) == error_shape]
+        receipts += [row.receipt for row in page if error_pattern((row.last_error or "")[: len(error)]) == error_shape]
         before = position(page[-1])
         if len(receipts) > MAX_BY_ERROR:
             message = (

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from oncehook import Event, Inbox, Retry
 from oncehook.config.settings import Horizon, Settings
 from oncehook.model.receipt import Filter
-from oncehook.operations.prune import forget, prune
+from oncehook.operations.forget import forget
+from oncehook.operations.prune import prune
 from oncehook.operations.rehearse import rehearse
 from oncehook.operations.replay import replay
 from oncehook.store import make_store

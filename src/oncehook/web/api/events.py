@@ -10,7 +10,7 @@ from oncehook.effects.effect import effect_json
 from oncehook.handlers.order import entities_of
 from oncehook.model.effect import EffectFilter
 from oncehook.model.receipt import StoredPayload
-from oncehook.operations.prune import forget
+from oncehook.operations.forget import forget
 from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
 from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_query

@@ -11,8 +11,8 @@ from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.rows import StoredAttempt, StoredDuplicate
 from oncehook.model.timestamps import rfc3339
 from oncehook.operations.dead_letters import failed_without_attempt
-from oncehook.operations.prune import forget
-from oncehook.operations.rehearse import REALLY_MADE, Rehearsal
+from oncehook.operations.forget import forget
+from oncehook.operations.rehearse import DIRECT_CALLS_NOTE, Rehearsal
 from oncehook.operations.replay import obstacle, replay
 from oncehook.store.rows import Selection
 from oncehook.web.event import CHANGED, MAX_EFFECTS, download_payload, find_event, run_retry_now
@@ -59,7 +59,7 @@ async def _render(
         rehearsal=rehearsal,
         curl=as_curl(receipt, payload, base) if payload else None,
         send=as_send(receipt, base),
-        really_made=REALLY_MADE,
+        really_made=DIRECT_CALLS_NOTE,
         shorten=shorten,
         done=request.query_params.get("done"),
         entities=await entities_of(context.store, receipt),

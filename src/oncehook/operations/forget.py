@@ -1,0 +1,50 @@
+"""Erases the payloads of receipts that are about an object or mention an email address.
+
+The receipts stay, so events that are delivered again are still duplicates.
+"""
+
+import hashlib
+import json
+from collections.abc import AsyncIterator, Sequence
+from urllib.parse import quote
+
+from oncehook.store.store import Store
+
+PAGE = 100
+"""Payloads per query of a search."""
+
+BATCH = 500
+"""Receipts per transaction."""
+
+
+async def find_mentions(store: Store, address: str) -> AsyncIterator[tuple[int, bool]]:
+    """Yield every receipt that has a payload, and whether the payload or its headers mention the address."""
+    after = 0
+    while page := await store.retention.payloads(after, PAGE):
+        for row in page:
+            yield row.receipt_id, mentions(row.body, address) or mentions(row.headers.encode(), address)
+        after = page[-1].receipt_id
+
+
+def mentions(body: bytes, address: str) -> bool:
+    """Return whether a body contains an address, in any case and as JSON or a form encodes it."""
+    plain = address.lower()
+    spellings = {plain, quote(plain, safe="").lower(), plain.replace("@", "\\u0040"), json.dumps(plain)[1:-1].lower()}
+    text = body.decode("utf-8", "replace").lower()
+    return any(spelling in text for spelling in spellings)
+
+
+async def forget(store: Store, receipts: Sequence[int], *, actor: str, object_id: str = "", address: str = "") -> int:
+    """Erase the payloads of `receipts`, and return how many there were.
+
+    The audit log records only a hash of an address: the record of an erasure must not keep the erased data.
+    """
+    subject = {"object": object_id}
+    if address:
+        subject = {"address": f"sha256:{hashlib.sha256(address.lower().encode()).hexdigest()}"}
+    erased = 0
+    for start in range(0, len(receipts), BATCH):
+        batch = list(receipts[start : start + BATCH])
+        detail = json.dumps({**subject, "receipts": batch})
+        erased += await store.retention.erase(batch, address.lower() or None, actor, detail)
+    return erased
