@@ -44,7 +44,7 @@ from tests.support.serve import Process
 from tests.support.servers import ask
 from tests.support.tls_server import Canary
 from tests.support.waiting import eventually
-from tests.worker.test_process import HISTORY, STATES, claim, settled
+from tests.support.work import HISTORY, STATES, claim, receipts_are
 
 pytestmark = pytest.mark.anyio
 
@@ -101,7 +101,7 @@ async def test_the_body_goes_on_as_it_was_received_and_2xx_is_processed(
     ):
         assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
         inbox._runtime.start_worker()
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
         (request,) = receiver.requests
         assert request.line == "POST /hooks?token=hidden-in-the-query HTTP/1.1"
         assert request.body == body
@@ -138,10 +138,10 @@ async def test_the_id_and_the_key_are_the_same_at_every_attempt_and_replay(
         async with forwarding(file(receiver.url, f'forward_secret = "{SECRET}"')) as inbox:
             await claim(inbox, "evt_1")
             inbox._runtime.start_worker()
-            await eventually(settled(database, "processed", 1))
+            await eventually(receipts_are(database, "processed", 1))
             await replay(inbox._runtime.store, Selection(Filter(event_id="evt_1")), actor="test")
             await eventually(lambda: len(receiver.requests) == 4)
-            await eventually(settled(database, "processed", 1))
+            await eventually(receipts_are(database, "processed", 1))
         told = [(r.headers["oncehook-attempt"], r.headers["oncehook-replays"]) for r in receiver.requests]
         assert told == [("1", "0"), ("2", "0"), ("3", "0"), ("1", "1")]
         for name in ("webhook-id", "idempotency-key"):
@@ -194,7 +194,7 @@ async def test_hostile_ids_types_and_headers_stay_one_line(file: Callable[..., P
     async with receiving() as receiver, forwarding(file(receiver.url, 'forward_headers = ["*"]')) as inbox:
         await inbox._runtime.store.claims.insert([odd])
         inbox._runtime.start_worker()
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
         (request,) = receiver.requests
     assert request.headers["x-a"] == "fine"
     assert request.headers["content-type"] == "application/octet-stream"
@@ -219,7 +219,7 @@ async def test_the_headers_that_name_the_event_go_on_and_others_if_they_are_chos
                 more = {"X-Mine": "1", "X-GitHub-Hook-ID": "7", "traceparent": "00-1-2-01", "Authorization": "hidden"}
                 assert (await post(inbox, "github", body, headers | more)).status == 202
                 inbox._runtime.start_worker()
-                await eventually(settled(database, "processed", number + 1))
+                await eventually(receipts_are(database, "processed", number + 1))
     first, second = (request.headers for request in receiver.requests)
     assert (first["x-github-event"], first["x-github-delivery"]) == ("push", "delivery-0")
     assert first["traceparent"] == "00-1-2-01"
@@ -260,7 +260,7 @@ async def test_a_target_that_fails_is_tried_again_and_then_takes_it(
     ):
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
     told = error.format(f"http://127.0.0.1:{receiver.port}")
     assert ask(database, HISTORY) == [(1, "retrying", told), (2, "processed", None)]
     assert len({request.headers["idempotency-key"] for request in receiver.requests}) == 1
@@ -273,7 +273,7 @@ async def test_after_its_attempts_it_is_a_dead_letter(
     async with receiving(said(500)) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
-        await eventually(settled(database, "failed", 1))
+        await eventually(receipts_are(database, "failed", 1))
         assert len(receiver.requests) == 3
 
 
@@ -285,7 +285,7 @@ async def test_a_redirect_is_not_followed_and_says_what_to_do(file: Callable[...
         ):
             await claim(inbox, "evt_1")
             inbox._runtime.start_worker()
-            await eventually(settled(database, "retrying", 1))
+            await eventually(receipts_are(database, "retrying", 1))
     assert canary.connections == 0
     (state,) = ask(database, STATES)
     assert state[4].endswith("answered 307: redirects are not followed, configure the final address")
@@ -295,7 +295,7 @@ async def test_410_stops_at_once(file: Callable[..., Path], database: str) -> No
     async with receiving(said(410)) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
-        await eventually(settled(database, "failed", 1))
+        await eventually(receipts_are(database, "failed", 1))
         assert len(receiver.requests) == 1
     gone = f"Fail: http://127.0.0.1:{receiver.port} answered 410 Gone, so this event is not retried"
     assert ask(database, STATES) == [("evt_1", "failed", 1, "failed", gone)]
@@ -305,7 +305,7 @@ async def test_an_answer_without_end_is_a_success_if_its_status_is(file: Callabl
     async with receiving(endless) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -315,7 +315,7 @@ async def test_retry_after_is_honoured_and_the_others_wait_too_without_using_an_
     async with receiving(said(status, "Retry-After: 120")) as receiver, forwarding(file(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
-        await eventually(settled(database, "retrying", 1))
+        await eventually(receipts_are(database, "retrying", 1))
         assert 110 < due_in(database) < 140
         assert inbox._runtime.breakers[f"http://127.0.0.1:{receiver.port}"].state == "open"
         await claim(inbox, "evt_2")
@@ -372,7 +372,7 @@ async def test_after_failures_in_a_row_a_target_is_left_alone_until_a_probe_succ
         await eventually(lambda: at.state == "open")
         assert len(receiver.requests) == target.FAILURES
         receiver.answers[:] = [said(200)]
-        await eventually(settled(database, "processed", 30), within=60)
+        await eventually(receipts_are(database, "processed", 30), within=60)
         assert at.state == "closed"
     assert ask(database, "SELECT count(*) FROM webhook_attempts WHERE outcome <> 'processed'") == [(target.FAILURES,)]
     assert ask(database, "SELECT sum(attempts) FROM webhook_receipts") == [(30 + target.FAILURES,)]
@@ -442,7 +442,7 @@ async def test_so_many_are_under_way_at_once_and_a_slow_target_holds_up_no_other
         await eventually(lambda: done == ["quick"], within=30)
         assert receiver.under_way <= 3 and not go.is_set()
         go.set()
-        await eventually(settled(database, "processed", 61), within=60)
+        await eventually(receipts_are(database, "processed", 61), within=60)
         assert receiver.most_under_way == 3
     assert ask(database, "SELECT count(*) FROM webhook_attempts") == [(61,)]
 
@@ -462,7 +462,7 @@ async def test_no_transaction_is_open_while_the_target_is_called(file: Callable[
             asked = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
             assert ask(database, asked) == [(0,)]
         go.set()
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
 
 
 # -- inline ---------------------------------------------------------------------------------------------------------
@@ -501,9 +501,9 @@ async def test_a_worker_that_is_killed_while_it_forwards_costs_nothing_but_a_sec
             await asyncio.to_thread(first.kill)
         second = await asyncio.to_thread(Process, config)
         try:
-            await eventually(settled(database, "retrying", 1), within=60)
+            await eventually(receipts_are(database, "retrying", 1), within=60)
             ask(database, "UPDATE webhook_receipts SET next_attempt_at = NULL")  # a pause follows a crash
-            await eventually(settled(database, "processed", 1), within=60)
+            await eventually(receipts_are(database, "processed", 1), within=60)
         finally:
             assert await asyncio.to_thread(second.end) == 0
     one, two = receiver.requests
@@ -525,7 +525,7 @@ async def test_a_target_that_code_names_must_be_public(make_inbox: Callable[...,
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
             inbox._runtime.start_worker()
-            await eventually(settled(database, "retrying", 1))
+            await eventually(receipts_are(database, "retrying", 1))
     assert canary.connections == 0
     (state,) = ask(database, STATES)
     assert state[4].startswith("SendRefused: localhost has the address ") and "configuration file" in state[4]

@@ -31,7 +31,7 @@ from tests.support.events import make_claim, stripe_body
 from tests.support.serial_order import Note, check_order, most_at_once
 from tests.support.servers import Postgres, ask
 from tests.support.waiting import eventually
-from tests.worker.test_process import settled
+from tests.support.work import receipts_are
 
 pytestmark = pytest.mark.anyio
 
@@ -100,7 +100,7 @@ async def test_a_key_is_handled_in_order_one_at_a_time_and_keys_side_by_side(inb
     keys = {f"in_{n:02d}": 12 for n in range(20)}
     await inbox._runtime.store.claims.insert(interleaved(*(claims_of(key, count) for key, count in keys.items())))
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 240), 60)
+    await eventually(receipts_are(database, "processed", 240), 60)
     assert {key: len(done) for key, done in check_order(notes).items()} == keys
     assert most_at_once(notes) == 16
 
@@ -112,7 +112,7 @@ async def test_events_that_arrive_while_their_key_is_at_work_follow_in_order(inb
     for start in range(0, 40, 2):
         claims = interleaved(claims_of("in_1", 2, start), claims_of("in_2", 2, start))
         await inbox._runtime.reception.claimer.claim(claims)
-    await eventually(settled(database, "processed", 80), 60)
+    await eventually(receipts_are(database, "processed", 80), 60)
     assert check_order(notes) == {"in_1": list(range(40)), "in_2": list(range(40))}
 
 
@@ -131,7 +131,7 @@ async def test_two_inboxes_on_one_postgres_never_overlap_on_a_key(postgres: Post
             await door._runtime.reception.claimer.claim(
                 interleaved(*(claims_of(f"in_{k}", 6, start) for k in range(8)))
             )
-        await eventually(settled(database, "processed", 480), 60)
+        await eventually(receipts_are(database, "processed", 480), 60)
     assert check_order(notes) == {f"in_{k}": list(range(60)) for k in range(8)}
 
 
@@ -144,7 +144,7 @@ async def test_a_batch_holds_one_event_of_a_key_at_most(inbox: Inbox, database: 
 
     await inbox._runtime.store.claims.insert(interleaved(*(claims_of(f"in_{n}", 5) for n in range(12))))
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 60))
+    await eventually(receipts_are(database, "processed", 60))
     assert max(map(len, batches)) > 1
     assert all(len(set(batch)) == len(batch) for batch in batches)
 
@@ -160,7 +160,7 @@ async def test_a_head_that_is_tried_again_keeps_its_key_until_it_is_done(inbox: 
 
     await inbox._runtime.store.claims.insert(claims_of("in_1", 3))
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 3))
+    await eventually(receipts_are(database, "processed", 3))
     assert seen == [("in_1-0", 1), ("in_1-0", 2), ("in_1-0", 3), ("in_1-1", 1), ("in_1-2", 1)]
 
 
@@ -182,15 +182,15 @@ async def test_a_dead_letter_blocks_its_key_or_is_passed_as_the_source_says(
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert(interleaved(claims_of("in_1", 4), claims_of("in_2", 1)))
         inbox._runtime.start_worker()
-        await eventually(settled(database, "failed", 1))
-        await eventually(settled(database, "processed", 2 if policy == "block" else 4))
+        await eventually(receipts_are(database, "failed", 1))
+        await eventually(receipts_are(database, "processed", 2 if policy == "block" else 4))
         if policy == "block":
             for _ in range(3):  # the worker looks again, and goes on leaving them
                 assert await lease(inbox._runtime.store) == []
             assert sorted(seen) == ["in_1-0", "in_2-0"]
         mended = True
         assert (await replay(inbox._runtime.store, Selection(Filter(status="failed")))).count == 1
-        await eventually(settled(database, "processed", 5))
+        await eventually(receipts_are(database, "processed", 5))
     of_key = [event_id for event_id in seen if event_id.startswith("in_1")]
     expected = ["in_1-0", "in_1-1", "in_1-2", "in_1-3"]
     assert of_key == (expected if policy == "block" else ["in_1-0", "in_1-2", "in_1-3", "in_1-1"])
@@ -389,7 +389,7 @@ async def test_the_events_of_one_delivery_are_in_its_order(inbox: Inbox, databas
         seen.append(event.id)
 
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 20))
+    await eventually(receipts_are(database, "processed", 20))
     assert seen == names
 
 
@@ -402,7 +402,7 @@ async def test_an_event_without_a_key_waits_for_nobody(inbox: Inbox, database: s
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}", object_id=None) for n in range(3)])
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 3))
+    await eventually(receipts_are(database, "processed", 3))
 
 
 @asynccontextmanager

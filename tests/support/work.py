@@ -1,12 +1,34 @@
-"""What tests of the work share: claims, and waiting for what the database or a handler shows."""
+"""Shared by tests of the worker and the relay: claims, quick retries, and conditions on rows."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from oncehook import Inbox, Retry
-from tests.support.events import make_claim
+from tests.support.events import Rows, make_claim
+from tests.support.servers import ask
 
 QUICK = Retry(attempts=3, first=0.01, most=0.02)
 
+STATES = "SELECT event_id, status, attempts, outcome, last_error FROM webhook_receipts ORDER BY id"
+HISTORY = "SELECT number, outcome, error FROM webhook_attempts ORDER BY id"
+
 
 async def claim(inbox: Inbox, *ids: str, **changes: Any) -> None:
+    """Insert receipts of a Stripe source, one for each event id."""
     await inbox._runtime.store.claims.insert([make_claim(event_id, **changes) for event_id in sorted(ids)])
+
+
+def receipts_are(database: str | Rows, status: str, count: int) -> Callable[[], bool]:
+    """A condition: exactly `count` receipts have this status. The database is an address or the fixture `rows`."""
+    return _rows_are(database, "webhook_receipts", status, count)
+
+
+def effects_are(database: str | Rows, status: str, count: int) -> Callable[[], bool]:
+    """A condition: exactly `count` effects have this status."""
+    return _rows_are(database, "webhook_effects", status, count)
+
+
+def _rows_are(database: str | Rows, table: str, status: str, count: int) -> Callable[[], bool]:
+    rows = partial(ask, database) if isinstance(database, str) else database
+    return lambda: rows(f"SELECT count(*) FROM {table} WHERE status = '{status}'") == [(count,)]

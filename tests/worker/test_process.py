@@ -18,15 +18,11 @@ from oncehook.model.states import State
 from oncehook.operations.forget import forget
 from oncehook.testing import deliver, drain
 from oncehook.worker.rescue import rescue
-from tests.support.events import make_claim
 from tests.support.servers import ask
 from tests.support.waiting import eventually
+from tests.support.work import HISTORY, QUICK, STATES, claim, receipts_are
 
 pytestmark = pytest.mark.anyio
-
-STATES = "SELECT event_id, status, attempts, outcome, last_error FROM webhook_receipts ORDER BY id"
-HISTORY = "SELECT number, outcome, error FROM webhook_attempts ORDER BY id"
-QUICK = Retry(attempts=3, first=0.01, most=0.02)
 
 
 @pytest.fixture
@@ -46,15 +42,6 @@ def insert(database: str) -> str:
     return f"INSERT INTO ledger (event_id, note) VALUES ({marks})"
 
 
-async def claim(inbox: Inbox, *ids: str, **changes: Any) -> None:
-    await inbox._runtime.store.claims.insert([make_claim(event_id, **changes) for event_id in sorted(ids)])
-
-
-def settled(database: str, status: str, count: int) -> Callable[[], bool]:
-    asked = f"SELECT count(*) FROM webhook_receipts WHERE status = '{status}'"
-    return lambda: ask(database, asked)[0][0] == count
-
-
 async def test_the_work_and_the_mark_are_one(inbox: Inbox, database: str, insert: str) -> None:
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
@@ -62,7 +49,7 @@ async def test_the_work_and_the_mark_are_one(inbox: Inbox, database: str, insert
 
     await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 40))
+    await eventually(receipts_are(database, "processed", 40))
     assert sorted(ask(database, "SELECT event_id FROM ledger")) == [(f"evt_{n:02d}",) for n in range(40)]
     assert ask(database, "SELECT count(*) FROM webhook_attempts WHERE outcome = 'processed'") == [(40,)]
     assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE processed_at IS NULL") == [(0,)]
@@ -77,7 +64,7 @@ async def test_a_transient_failure_leaves_nothing_and_then_succeeds(inbox: Inbox
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 1))
+    await eventually(receipts_are(database, "processed", 1))
     assert ask(database, "SELECT event_id, note FROM ledger") == [("evt_1", "attempt 3")]
     failed = (
         (1, "retrying", "ConnectionError: the bank is closed"),
@@ -93,7 +80,7 @@ async def test_a_handler_that_always_fails_is_a_dead_letter_after_its_attempts(i
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await eventually(settled(database, "failed", 1))
+    await eventually(receipts_are(database, "failed", 1))
     assert ask(database, STATES) == [("evt_1", "failed", 3, "failed", "ValueError: never")]
     assert ask(database, "SELECT event_id, last_error, attempts FROM webhook_dlq") == [
         ("evt_1", "ValueError: never", 3)
@@ -107,8 +94,8 @@ async def test_giving_up_is_at_once_and_asking_for_later_waits(inbox: Inbox, dat
 
     await claim(inbox, "evt_1", "evt_2")
     inbox._runtime.start_worker()
-    await eventually(settled(database, "failed", 1))
-    await eventually(settled(database, "retrying", 1))
+    await eventually(receipts_are(database, "failed", 1))
+    await eventually(receipts_are(database, "retrying", 1))
     assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "failed", 1), ("evt_2", "retrying", 1)]
     due = await inbox._runtime.store.leases.next_due()
     assert due is not None
@@ -131,7 +118,7 @@ async def test_a_plain_function_runs_in_a_thread_with_a_plain_tx(inbox: Inbox, d
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 1))
+    await eventually(receipts_are(database, "processed", 1))
     assert ask(database, "SELECT event_id, note FROM ledger") == [("evt_1", "plain")]
 
 
@@ -155,7 +142,7 @@ async def test_plain_functions_have_threads_of_their_own_as_many_as_run_at_once(
         await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
         asked.set("the test")
         inbox._runtime.start_worker()
-        await eventually(settled(database, "processed", 40))
+        await eventually(receipts_are(database, "processed", 40))
     assert len(names) == 40
     assert all(name.startswith("oncehook-handler") for name in names)
 
@@ -177,7 +164,7 @@ async def test_an_attempt_keeps_the_first_line_of_an_error_and_no_row(inbox: Inb
 
     await claim(inbox, "evt_1", "evt_2", "evt_3")
     inbox._runtime.start_worker()
-    await eventually(settled(database, "failed", 3))
+    await eventually(receipts_are(database, "failed", 3))
     kept = ask(database, "SELECT last_error FROM webhook_receipts ORDER BY event_id")
     assert "unique" in kept[0][0].lower()
     assert kept[1:] == [("Unsayable: ",), ("ValueError: 1 error",)]
@@ -199,8 +186,8 @@ async def test_a_batch_handler_gets_many_and_one_poison_event_takes_no_neighbour
 
     await claim(inbox, *(f"evt_{n:02d}" for n in range(50)))
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 49))
-    await eventually(settled(database, "failed", 1))
+    await eventually(receipts_are(database, "processed", 49))
+    await eventually(receipts_are(database, "failed", 1))
     assert sizes[0] == 50
     assert len(ask(database, "SELECT DISTINCT event_id FROM ledger")) == 49
     assert ask(database, "SELECT count(*) FROM ledger") == [(49,)]
@@ -285,7 +272,7 @@ async def test_a_handler_that_raises_cancelled_by_itself_fails_as_by_any_error(
 
     await claim(inbox, "evt_1", "evt_2")
     inbox._runtime.start_worker()
-    await eventually(settled(database, "failed", 2))
+    await eventually(receipts_are(database, "failed", 2))
     assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "failed", 3), ("evt_2", "failed", 3)]
     assert ask(database, "SELECT DISTINCT error FROM webhook_attempts") == [("CancelledError: ",)]
 
@@ -374,7 +361,7 @@ async def test_a_worker_that_lost_its_lease_cannot_commit(inbox: Inbox, database
     await asyncio.wait_for(taken.wait(), 10)
     ask(database, "UPDATE webhook_receipts SET status = 'retrying', lease_until = NULL")  # as a rescuer would
     inbox._runtime.worker.wake()  # type: ignore[union-attr]
-    await eventually(settled(database, "processed", 1))
+    await eventually(receipts_are(database, "processed", 1))
     go_on.set()
     await inbox._runtime.worker.stop()  # type: ignore[union-attr]
     assert ask(database, "SELECT note FROM ledger") == [("attempt 2",)]
@@ -391,7 +378,7 @@ async def test_a_handler_that_blocks_the_loop_for_three_leases_keeps_its_lease(
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 1))
+    await eventually(receipts_are(database, "processed", 1))
     assert ask(database, "SELECT note FROM ledger") == [("attempt 1",)]
 
 
@@ -403,7 +390,7 @@ async def test_a_hung_handler_is_ended_at_its_timeout_and_tried_again(inbox: Inb
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 1))
+    await eventually(receipts_are(database, "processed", 1))
     assert ask(database, HISTORY)[0] == (1, "retrying", "TimeoutError: the handler did not end within 0.2 s")
 
 
@@ -466,14 +453,14 @@ async def test_a_rescued_event_waits_for_its_turn_and_nobody_waits_for_it_long(i
     inbox._runtime.worker._quarantine._next_at = 0.0  # its turn is now
     await claim(inbox, *(f"evt_{n:02d}" for n in range(20)))
     inbox._runtime.worker.wake()
-    await eventually(settled(database, "processed", 20))
+    await eventually(receipts_are(database, "processed", 20))
     assert not beside
     await claim(inbox, *(f"later_{n:02d}" for n in range(20)))
     inbox._runtime.worker.wake()
-    await eventually(settled(database, "processed", 40))
+    await eventually(receipts_are(database, "processed", 40))
     slow_ends.set()
     inbox._runtime.worker.wake()
-    await eventually(settled(database, "processed", 42), within=60)
+    await eventually(receipts_are(database, "processed", 42), within=60)
     assert beside == [set(), set()]
     assert ask(database, "SELECT attempts FROM webhook_receipts WHERE event_id = 'crashed'") == [(2,)]
 
@@ -490,7 +477,7 @@ async def test_a_rescued_event_gets_its_turn_although_others_keep_coming(
     await crash(inbox, "zzz")
     await claim(inbox, *(f"evt_{n:04d}" for n in range(50)))
     inbox._runtime.start_worker()
-    await eventually(lambda: not settled(database, "processed", 0)())
+    await eventually(lambda: not receipts_are(database, "processed", 0)())
     make_due(database, "zzz")
     deadline, number = time.monotonic() + 60, 50
     while not ask(database, "SELECT 1 FROM webhook_receipts WHERE event_id = 'zzz' AND status = 'processed'"):

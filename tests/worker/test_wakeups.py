@@ -23,7 +23,7 @@ from tests.support.events import make_claim, stripe_body, stripe_headers
 from tests.support.serve import ONCEHOOK, Process, process, write_config
 from tests.support.servers import Postgres, ask
 from tests.support.waiting import eventually
-from tests.worker.test_process import settled
+from tests.support.work import receipts_are
 
 pytestmark = pytest.mark.anyio
 
@@ -84,20 +84,20 @@ async def test_a_worker_in_another_process_is_told_at_once_and_again_after_its_c
         await eventually(lambda: len(ask(database, LISTENERS)) == 1)
         for number in (1, 2, 3):  # the first may be found by the look at the start; the others by nothing else
             await post(door, f"evt_{number}")
-            await eventually(settled(database, "processed", number))
+            await eventually(receipts_are(database, "processed", number))
         ((before,),) = ask(database, LISTENERS)
         ask(database, f"SELECT pg_terminate_backend({before})")
         await eventually(lambda: [pid for (pid,) in ask(database, LISTENERS) if pid != before] != [])
         for number in (4, 5, 6):
             await post(door, f"evt_{number}")
-            await eventually(settled(database, "processed", number))
+            await eventually(receipts_are(database, "processed", number))
 
 
 async def test_with_notify_off_a_worker_finds_work_by_looking(tmp_path: Path, database: str) -> None:
     config = write_config(tmp_path, database, 'poll = "200ms"', "notify = false")
     with process(config, "--no-worker") as door, worker_process(tmp_path, config):
         await post(door, "evt_1")
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
         assert ask(database, LISTENERS) == []
 
 
@@ -148,7 +148,7 @@ async def test_a_worker_is_told_of_a_replay(inbox: Inbox, database: str) -> None
     inbox._runtime.start_worker()
     await eventually(lambda: len(ask(database, LISTENERS)) == 1)
     await deliver(inbox, "stripe", stripe_body("evt_1"))
-    await eventually(settled(database, "processed", 1))
+    await eventually(receipts_are(database, "processed", 1))
     for times in (1, 2):
         assert (await replay(inbox._runtime.store, Selection(receipts=(1,)))).count == 1
         again = f"SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND replays = {times}"
@@ -175,7 +175,7 @@ async def test_a_retry_that_is_due_at_once_and_what_a_worker_gives_back_are_anno
         await inbox._runtime.store.claims.insert([make_claim("evt_0")])
         inbox._runtime.start_worker()
         await eventually(lambda: len(times) == 1)
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(1, 60)])
         inbox._runtime.worker.wake()  # type: ignore[union-attr]
         await asyncio.wait_for(started.wait(), 20)
@@ -216,7 +216,7 @@ async def test_sqlite_has_nobody_to_tell_and_a_second_process_looks(tmp_path: Pa
     async with door.lifespan(), worker.lifespan():
         worker._runtime.start_worker()
         await deliver(door, "stripe", stripe_body("evt_1"))
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
 
 
 def test_the_settings_that_wake_are_read_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ from tests.support.events import make_claim, stripe_body
 from tests.support.serial_order import Note, check_order
 from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
 from tests.support.waiting import eventually
-from tests.worker.test_process import settled
+from tests.support.work import receipts_are
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("pgbouncer")]
 
@@ -93,7 +93,7 @@ async def test_events_come_twice_are_handled_once_and_share_few_connections(inbo
         answers = await asyncio.gather(*(deliver(inbox, "stripe", stripe_body(n)) for n in names[start : start + 50]))
         assert {answer.status for answer in answers} <= {200, 202}
         most = max(most, ask(database, BACKENDS)[0][0])
-    await eventually(settled(database, "processed", 200), 60)
+    await eventually(receipts_are(database, "processed", 200), 60)
     assert ask(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger WHERE note = 'written'") == [(200, 200)]
     assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE attempts = 2") == [(29,)]
     await inbox._runtime.reception.duplicates.drain()
@@ -114,7 +114,7 @@ async def test_batches_and_plain_functions_commit_with_their_mark(inbox: Inbox, 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(40)])
     await inbox._runtime.store.claims.insert([make_claim(f"chg_{n}", type="charge.paid") for n in range(10)])
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 50))
+    await eventually(receipts_are(database, "processed", 50))
     assert ask(database, "SELECT note, count(*) FROM ledger GROUP BY note ORDER BY 1") == [("batch", 40), ("plain", 10)]
 
 
@@ -142,7 +142,7 @@ async def test_nothing_in_a_session_reaches_another_handler(inbox: Inbox, databa
     inbox._runtime.start_worker()
     for start, claim in enumerate(left):
         await inbox._runtime.store.claims.insert([claim, *probes[3 * start : 3 * start + 3]])
-    await eventually(settled(database, "processed", len(left) + len(probes)), 60)
+    await eventually(receipts_are(database, "processed", len(left) + len(probes)), 60)
     assert found == [found[0]] * len(probes)
     assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
 
@@ -201,7 +201,7 @@ async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
             await inbox._runtime.store.claims.insert(
                 [make_claim(name, type="charge.paid"), *map(make_claim, (f"{name} {n}" for n in "ab"))]
             )
-        await eventually(settled(database, "processed", 3 * len(left)), 60)
+        await eventually(receipts_are(database, "processed", 3 * len(left)), 60)
     await engine.dispose() if driver == "asyncpg" else engine.dispose()
     assert found == [found[0]] * (2 * len(left))
     assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
@@ -222,7 +222,7 @@ async def test_serial_keys_hold_their_order(inbox: Inbox, database: str) -> None
         for key in ("acct_1", "acct_2", "acct_3"):
             body = stripe_body(f"{key}-{number}", data={"object": {"id": "in_1", "account": key}})
             assert (await deliver(inbox, "stripe", body)).status == 202
-    await eventually(settled(database, "processed", 36))
+    await eventually(receipts_are(database, "processed", 36))
     assert check_order(notes) == {f"acct_{n}": list(range(12)) for n in (1, 2, 3)}
 
 
@@ -239,7 +239,7 @@ async def test_a_running_handler_keeps_its_lease(bouncer: PgBouncer, database: s
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
-        await eventually(settled(database, "processed", 1))
+        await eventually(receipts_are(database, "processed", 1))
     assert attempts == [1]
 
 
@@ -250,7 +250,7 @@ async def test_a_replay_and_a_rehearsal(inbox: Inbox, database: str) -> None:
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(20)])
     inbox._runtime.start_worker()
-    await eventually(settled(database, "processed", 20))
+    await eventually(receipts_are(database, "processed", 20))
     rehearsed = await rehearse(
         inbox._runtime.store, inbox._runtime.handlers, (await inbox._runtime.store.receipts.find(Filter(), limit=1))[0]
     )
