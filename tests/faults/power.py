@@ -1,4 +1,4 @@
-"""An SQLite file as a power cut leaves it: what was synced is there, of the rest anything may be."""
+"""An SQLite file as a power cut leaves it: synced writes are there, and of the others any part may be."""
 
 import random
 import struct
@@ -10,11 +10,11 @@ from pathlib import Path
 RECORD = struct.Struct("<cBqq")
 SECTOR = 512
 LEFT = ("nothing", "some writes", "torn writes", "everything")
-"""What may be left of writes that no sync has covered."""
+"""Which writes without a sync may survive."""
 
 
 def compile_library(source: str, folder: Path) -> Path:
-    """A library of this folder, to be loaded before all others (LD_PRELOAD)."""
+    """Compile a library of this folder, to be loaded before all others (LD_PRELOAD)."""
     library = folder / f"{source}.so"
     code = Path(__file__).with_name(source)
     subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", library, code, "-ldl", "-lpthread"], check=True)
@@ -23,7 +23,7 @@ def compile_library(source: str, folder: Path) -> Path:
 
 @dataclass
 class Step:
-    """A record of the journal; `end` is how long the journal is with it."""
+    """A record of the journal. `end` is the length of the journal including it."""
 
     end: int
     action: str
@@ -42,7 +42,7 @@ def read_journal(path: Path) -> Iterator[Step]:
 
 @dataclass
 class Disk:
-    """One file: what is on the disk for sure, and what was done to it since."""
+    """One file: the synced content, and the writes since."""
 
     kept: bytearray = field(default_factory=bytearray)
     loose: list[Step] = field(default_factory=list)

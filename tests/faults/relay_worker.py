@@ -1,4 +1,4 @@
-"""A process with a relay that kills itself at a named point of it; its target keeps what it was called with.
+"""A process with a relay that kills itself at a named point. Its target records each call.
 
 python -m tests.faults.relay_worker DATABASE CALLS_FILE POINT
 """
@@ -15,7 +15,7 @@ from oncehook.effects import relay
 from oncehook.worker.rescue import keep_rescuing
 
 HEIR = "never"
-"""The point of a process that lives: it holds leases for long, so that a busy machine repeats no call of its own."""
+"""The point of a process that is not killed. Its leases are long, so that a busy machine repeats none of its calls."""
 
 
 def die() -> None:
@@ -23,7 +23,7 @@ def die() -> None:
 
 
 def dies(verb: Any, *, before: bool) -> Any:
-    """A verb of the store whose process is killed before it, or after it, when it has something to do."""
+    """A method of the store that kills the process before it runs, or after it returned something."""
 
     async def call(*args: Any, **named: Any) -> Any:
         if before:
@@ -50,15 +50,15 @@ def make_inbox(database: str, calls: Path, point: str) -> Inbox:
             die()
 
     @inbox.on("stripe", "*", retry=Retry(attempts=20, first=0.01, most=0.05))
-    async def ask(event: Event) -> None:
+    async def request(event: Event) -> None:
         await event.effect(f"mail:{event.object_id}", send, to="jane")
 
     store: Any = inbox._runtime.store
     if point == "after the lease":
         store.effects.lease = dies(store.effects.lease, before=False)
-    elif point == "before the mark":
+    elif point == "before settling":
         store.effects.settle = dies(store.effects.settle, before=True)
-    elif point == "after the mark":
+    elif point == "after settling":
         store.effects.settle = dies(store.effects.settle, before=False)
     elif point == "before the commit":
         inbox._runtime._after_commit = lambda outbox: None  # type: ignore[method-assign]
@@ -81,16 +81,16 @@ async def main(database: str, calls: str, point: str) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     relay.RESCUE_INTERVAL = 0.1 if point == HEIR else 3600.0
     if point != HEIR:
-        relay.MARGIN = -19.5  # what it leases is free again half a second later
+        relay.MARGIN = -19.5  # its leases expire after half a second
     async with inbox.lifespan():
-        if point == HEIR:  # so that it finds at once what was left behind
-            looking = asyncio.create_task(
+        if point == HEIR:  # it finds expired leases at once
+            rescuing = asyncio.create_task(
                 keep_rescuing(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources, 0.1)
             )
         print("ready", flush=True)
         await stop.wait()
         if point == HEIR:
-            looking.cancel()
+            rescuing.cancel()
 
 
 if __name__ == "__main__":

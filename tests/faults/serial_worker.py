@@ -1,4 +1,4 @@
-"""A worker of its own process: its handler notes when it begins and ends, beside its transaction.
+"""A worker process whose handler records its begin and its end outside of its transaction.
 
 python -m tests.faults.serial_worker DATABASE LEASE_SECONDS
 """
@@ -11,7 +11,9 @@ import sys
 import asyncpg
 
 from oncehook import Event, Inbox, Retry
+from tests.support.waiting import pause_at_random
 
+CHANCE = random.Random()
 NOTE = "INSERT INTO spans (key, number, what) VALUES ($1, $2, $3)"
 
 
@@ -24,7 +26,7 @@ async def main(database: str, lease: str) -> None:
     async def note(event: Event) -> None:
         number = int(event.id.rpartition("-")[2])
         await pool.execute(NOTE, event.object_id, number, "begin")
-        await asyncio.sleep(random.random() * 0.02)
+        await pause_at_random(CHANCE, 0.02)
         await pool.execute(NOTE, event.object_id, number, "end")
 
     stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""A handler that blocks the event loop of its worker: its own receipt is its affair, those behind it go to others."""
+"""A handler blocks the event loop of its worker: other workers handle the receipts that wait behind it."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 
 HOOKS = """
 import os
-import time
+import threading
 from pathlib import Path
 
 from oncehook import Inbox
@@ -35,11 +35,9 @@ inbox.source("stripe", secrets=[{secret!r}])
 async def write(event, tx):
     with open("starts", "a") as starts:
         starts.write(event.id + "\\n")
-    until = time.monotonic() + float(os.environ.get("BLOCK", "0"))
     if event.id == "evt_0":
         Path("blocked").touch()
-        while time.monotonic() < until:
-            time.sleep(0.1)
+        threading.Event().wait(float(os.environ.get("BLOCK", "0")))
     await tx.execute("INSERT INTO ledger (event_id) VALUES ($1)", event.id)
 """
 
@@ -62,7 +60,7 @@ def worker(folder: Path, **environment: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def database(postgres: Postgres, tmp_path: Path) -> str:
-    """Twelve events, more than a worker starts at once, and the ledger of their handler."""
+    """Twelve events, more than a worker starts at once, and the ledger table of their handler."""
     address = postgres.database(migrated=True)
 
     async def claim() -> None:
@@ -90,9 +88,7 @@ def test_receipts_behind_a_handler_that_blocks_the_loop_are_handled_by_another_w
         assert blocked.wait(20) == 1, "SIGTERM ends a process whose loop is blocked"
 
 
-def test_a_worker_whose_loop_was_blocked_for_a_while_starts_nothing_that_it_has_released(
-    tmp_path: Path, database: str
-) -> None:
+def test_worker_with_a_blocked_loop_does_not_start_receipts_that_it_released(tmp_path: Path, database: str) -> None:
     with worker(tmp_path, BLOCK="2.5") as blocked:
         wait_until((tmp_path / "blocked").exists)
         with worker(tmp_path):

@@ -1,4 +1,4 @@
-"""A disk that is full, as the process meets it: 503 for what cannot be recorded, never 2xx, and then it goes on."""
+"""A full disk: events that cannot be recorded get 503, never 2xx, and the service recovers."""
 
 import resource
 from pathlib import Path
@@ -14,7 +14,7 @@ KEPT = "SELECT event_id, body FROM webhook_receipts r JOIN webhook_payloads ON r
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can limit the files of a running process")
-def test_a_disk_that_is_full_costs_no_acked_event(tmp_path: Path) -> None:
+def test_full_disk_loses_no_acked_event(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'inbox.db'}"
     acked: dict[str, bytes] = {}
 

@@ -1,4 +1,4 @@
-"""The process of an inline handler dies or is stopped: its event waits for the redelivery, its next attempt."""
+"""The process of an inline handler is killed or stopped: the provider's redelivery is the event's next attempt."""
 
 import subprocess
 import sys
@@ -30,7 +30,7 @@ async def write(event, tx):
     await tx.execute("INSERT INTO ledger (event_id) VALUES ('evt_1')")
     Path("inside").touch()
     if "HANG" in os.environ:
-        await asyncio.sleep(600)
+        await asyncio.Event().wait()
 """
 
 STATE = "SELECT status, attempts FROM webhook_receipts"
@@ -40,8 +40,8 @@ WAITS_FOR_DAYS = {
 }
 
 
-class Place:
-    """An inline source on a database, its hooks, and what its provider sees."""
+class InlineService:
+    """An inline source on a database, with its handlers and a provider that delivers to it."""
 
     def __init__(self, folder: Path, database: str, *settings: str) -> None:
         self.folder, self.database = folder, database
@@ -86,39 +86,37 @@ class Place:
         return bool(ask(self.database, WAITS_FOR_DAYS[self.database.partition(":")[0]])[0][0])
 
 
-def check_redelivery_is_processed(place: Place, server: Process, attempts: int) -> None:
-    assert place.waits_for_days(), "an inline receipt waits for its provider, not for a worker's retry"
-    assert place.deliver(server) == (200, "processed")
-    assert place.state() == ("processed", attempts)
-    assert ask(place.database, "SELECT count(*) FROM ledger") == [(1,)]
-    assert place.deliver(server) == (200, "duplicate")
+def assert_redelivery_is_processed(service: InlineService, server: Process, attempts: int) -> None:
+    assert service.waits_for_days(), "an inline receipt waits for its provider, not for a worker's retry"
+    assert service.deliver(server) == (200, "processed")
+    assert service.state() == ("processed", attempts)
+    assert ask(service.database, "SELECT count(*) FROM ledger") == [(1,)]
+    assert service.deliver(server) == (200, "duplicate")
 
 
 @pytest.mark.parametrize("policy", ["retry", "dead_letter"])
-def test_an_inline_event_of_a_killed_process_waits_for_its_redelivery(
-    tmp_path: Path, database: str, policy: str
-) -> None:
-    place = Place(tmp_path, database)
-    place.config.write_text(f'{place.config.read_text()}on_failure = "{policy}"\n')
-    with place.serve(HANG="1") as server:
-        answer = place.deliver_until_inside(server)
+def test_inline_event_of_a_killed_process_waits_for_its_redelivery(tmp_path: Path, database: str, policy: str) -> None:
+    service = InlineService(tmp_path, database)
+    service.config.write_text(f'{service.config.read_text()}on_failure = "{policy}"\n')
+    with service.serve(HANG="1") as server:
+        answer = service.deliver_until_inside(server)
         server.kill()
         assert answer() == (0, "")
-    assert place.state() == ("processing", 1)
-    with place.serve() as server:
-        wait_until(lambda: place.state()[0] != "processing")  # taken back when its lease expired
-        assert place.state() == ("retrying", 1)
-        check_redelivery_is_processed(place, server, attempts=2)
+    assert service.state() == ("processing", 1)
+    with service.serve() as server:
+        wait_until(lambda: service.state()[0] != "processing")  # taken back when its lease expired
+        assert service.state() == ("retrying", 1)
+        assert_redelivery_is_processed(service, server, attempts=2)
 
 
-def test_an_inline_event_that_is_cut_off_by_sigterm_is_503_and_its_redelivery_is_processed(
+def test_inline_event_cut_off_by_sigterm_gets_503_and_its_redelivery_is_processed(
     tmp_path: Path, database: str
 ) -> None:
-    place = Place(tmp_path, database, 'stop_grace = "500ms"')
-    with place.serve(HANG="1") as server:
-        answer = place.deliver_until_inside(server)
+    service = InlineService(tmp_path, database, 'stop_grace = "500ms"')
+    with service.serve(HANG="1") as server:
+        answer = service.deliver_until_inside(server)
         assert server.end() == 0
         assert answer() == (503, "")
-    assert place.state() == ("retrying", 0), "no attempt is counted"
-    with place.serve() as server:
-        check_redelivery_is_processed(place, server, attempts=1)
+    assert service.state() == ("retrying", 0), "no attempt is counted"
+    with service.serve() as server:
+        assert_redelivery_is_processed(service, server, attempts=1)

@@ -1,4 +1,4 @@
-"""A commit whose reply is lost is settled, never guessed: through a proxy that loses exactly that."""
+"""A commit whose reply is lost: the store finds out whether it happened. A proxy loses exactly that reply."""
 
 import asyncio
 import time
@@ -15,6 +15,7 @@ from oncehook.store.store import Store
 from tests.support.events import make_claim
 from tests.support.proxy import Proxy, proxied
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -31,16 +32,14 @@ async def proxy_and_store(address: str) -> AsyncIterator[tuple[Proxy, Store]]:
     async with proxied(address) as (proxy, through):
         store = make_store(Settings(database=through, claim_timeout=4.0))
         await store.open()
-        await store.claims.insert(
-            [make_claim("warm")]
-        )  # ids are drawn and statements prepared: from here on it is one message
+        await store.claims.insert([make_claim("warm")])  # draws ids and prepares statements
         yield proxy, store
         proxy.flow()
         proxy.accept()
         await store.close()
 
 
-async def test_a_claim_that_was_committed_but_not_confirmed_is_fresh_and_has_one_row(
+async def test_committed_claim_without_a_reply_is_fresh_and_has_one_row(
     proxy_and_store: tuple[Proxy, Store], address: str
 ) -> None:
     proxy, store = proxy_and_store
@@ -54,7 +53,7 @@ async def test_a_claim_that_was_committed_but_not_confirmed_is_fresh_and_has_one
     assert not (await store.claims.insert([make_claim("evt_lost")]))[0].fresh
 
 
-async def test_a_claim_that_never_arrived_is_sent_again_and_has_one_row(
+async def test_claim_that_never_arrived_is_sent_again_and_has_one_row(
     proxy_and_store: tuple[Proxy, Store], address: str
 ) -> None:
     proxy, store = proxy_and_store
@@ -65,7 +64,7 @@ async def test_a_claim_that_never_arrived_is_sent_again_and_has_one_row(
     assert ask(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
 
 
-async def test_a_reply_lost_while_ids_are_drawn_costs_nothing(address: str) -> None:
+async def test_lost_reply_to_the_draw_of_ids_changes_no_claim(address: str) -> None:
     async with proxied(address) as (proxy, through):
         store = make_store(Settings(database=through))
         await store.open()
@@ -77,10 +76,10 @@ async def test_a_reply_lost_while_ids_are_drawn_costs_nothing(address: str) -> N
 
 
 @pytest.mark.parametrize("ending", ["ROLLBACK", "COMMIT"])
-async def test_a_claim_that_is_still_under_way_when_its_connection_dies_is_waited_for(
+async def test_store_waits_for_a_running_claim_whose_connection_died(
     proxy_and_store: tuple[Proxy, Store], address: str, ending: str
 ) -> None:
-    """Somebody else's transaction holds the id; our first try waits for it, loses its client, and lives on."""
+    """Another transaction holds the event id. The first INSERT waits for it, and goes on without its client."""
     proxy, store = proxy_and_store
     rival = await asyncpg.connect(address)
     await rival.execute("BEGIN")
@@ -104,18 +103,20 @@ async def test_a_claim_that_is_still_under_way_when_its_connection_dies_is_waite
 
 
 async def until_waiting(address: str, count: int) -> None:
-    """Until so many backends of the store wait for a lock."""
+    """Wait until this many sessions of the store wait for a lock."""
     waiting = (
         "SELECT count(*) FROM pg_stat_activity "
         "WHERE datname = current_database() AND wait_event_type = 'Lock' AND application_name = 'oncehook'"
     )
-    async with asyncio.timeout(5):
-        while (await asyncio.to_thread(ask, address, waiting))[0][0] < count:
-            await asyncio.sleep(0.02)
+
+    async def is_waiting() -> bool:
+        return bool((await asyncio.to_thread(ask, address, waiting))[0][0] >= count)
+
+    await eventually(is_waiting, f"{count} sessions of the store wait for a lock")
 
 
 @pytest.mark.parametrize("how", ["stall", "refuse"])
-async def test_a_database_that_does_not_answer_is_unavailable_in_time_and_then_over(address: str, how: str) -> None:
+async def test_database_that_does_not_answer_is_unavailable_in_time_and_recovers(address: str, how: str) -> None:
     async with proxied(address) as (proxy, through):
         store = make_store(Settings(database=through, claim_timeout=1.0))
         await store.open()
@@ -138,7 +139,7 @@ async def test_a_database_that_does_not_answer_is_unavailable_in_time_and_then_o
         await store.close()
 
 
-async def test_a_store_closes_in_time_though_its_database_does_not_answer(address: str) -> None:
+async def test_store_closes_in_time_when_its_database_does_not_answer(address: str) -> None:
     async with proxied(address) as (proxy, through):
         store = make_store(Settings(database=through, claim_timeout=0.5))
         await store.open()
@@ -148,7 +149,7 @@ async def test_a_store_closes_in_time_though_its_database_does_not_answer(addres
         await asyncio.wait_for(store.close(), 3)
 
 
-async def test_a_lease_whose_reply_was_lost_uses_no_attempt_and_waits_for_no_lease(address: str) -> None:
+async def test_lease_without_a_reply_uses_no_attempt_and_is_released_at_once(address: str) -> None:
     async with proxied(address) as (proxy, through):
         inbox = Inbox(through, worker=False, lease="60s", poll="50ms", claim_timeout="4s")
         inbox.source("stripe", secrets=["whsec_test"])
@@ -163,9 +164,7 @@ async def test_a_lease_whose_reply_was_lost_uses_no_attempt_and_waits_for_no_lea
             proxy.lose_answer(b"evt_1")
             inbox._runtime.start_worker()
             done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
-            async with asyncio.timeout(30):
-                while await asyncio.to_thread(ask, address, done) != [(2,)]:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: ask(address, done) == [(2,)], "both events are processed")
             assert proxy.lost.is_set()
     assert sorted(handled) == ["evt_1", "evt_2"]
     assert ask(address, "SELECT DISTINCT attempts, lease FROM webhook_receipts") == [(1, 2)]

@@ -1,7 +1,8 @@
-"""The power is cut at any moment under load: on SQLite, what was acked is there, and work and its mark are one.
+"""The power is cut at a random moment under load. On SQLite, acked events are recorded, and a handler's work and the
+processed status are both there or both absent.
 
-A library between the service and the kernel writes down every write and sync; from that, the files are put together
-as a cut at a random moment leaves them. What no sync has covered is lost, kept, or torn.
+A library between the service and the kernel records every write and sync. From this journal, the test builds the files
+as a power cut leaves them: writes that no sync has covered are lost, kept or torn.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ from tests.faults.power import LEFT, Disk, compile_library, read_journal
 from tests.support.recording_senders import Ledger, send
 from tests.support.serve import ONCEHOOK, Process, write_config
 from tests.support.servers import ask
+from tests.support.waiting import eventually
 
 pytestmark = [
     pytest.mark.anyio,
@@ -39,7 +41,7 @@ UNFINISHED = "SELECT count(*) FROM webhook_receipts WHERE status <> 'processed'"
 
 
 class Witness(Ledger):
-    """Also remembers how long the journal was when an event's first ack was here."""
+    """Also records how long the journal was at an event's first ack."""
 
     journal: Path
     acked_at: dict[str, int]
@@ -51,7 +53,7 @@ class Witness(Ledger):
 
 
 async def record(folder: Path, events: int) -> Witness:
-    """Take and handle so many events with the recorder between service and kernel."""
+    """Deliver and process `events` events with the recorder between the service and the kernel."""
     library, file = compile_library("power.c", folder), folder / "inbox.db"
     config = write_config(folder, f"sqlite:///{file}", 'log_level = "error"')
     (folder / "hooks.py").write_text(HOOKS.format(config=str(config)))
@@ -68,9 +70,11 @@ async def record(folder: Path, events: int) -> Witness:
         sending = [asyncio.create_task(send(ledger, service.port)) for _ in range(8)]
         for _ in range(events // 100):
             await ledger.until_more(100)
-        async with asyncio.timeout(60):
-            while await asyncio.to_thread(ask, f"sqlite:///{file}", UNFINISHED + " AND id < 50") != [(0,)]:
-                await asyncio.sleep(0.05)
+
+        async def are_processed() -> bool:
+            return await asyncio.to_thread(ask, f"sqlite:///{file}", UNFINISHED + " AND id < 50") == [(0,)]
+
+        await eventually(are_processed, "the first events are processed", within=60)
     finally:
         service.kill()
     await asyncio.gather(*sending)
@@ -84,21 +88,21 @@ def cut(folder: Path, ledger: Witness, cuts: int) -> None:
     first = next(i for i, step in enumerate(steps) if step.end >= min(ledger.acked_at.values()))
     moments = set(chance.sample(range(first, len(steps)), min(cuts, len(steps) - first)))
     disks = {1: Disk(), 2: Disk()}
-    place = folder / "after"
-    place.mkdir()
+    after = folder / "after"
+    after.mkdir()
     for i, step in enumerate(steps):
         disks[step.file].do(step)
         if i in moments:
             left = chance.choice(LEFT)
-            (place / "inbox.db-shm").unlink(missing_ok=True)
-            (place / "inbox.db").write_bytes(disks[1].after_a_cut(left, chance))
-            (place / "inbox.db-wal").write_bytes(disks[2].after_a_cut(left, chance))
-            check(place / "inbox.db", ledger, step.end, f"cut {i} with {left} left, seed {ledger.seed}")
+            (after / "inbox.db-shm").unlink(missing_ok=True)
+            (after / "inbox.db").write_bytes(disks[1].after_a_cut(left, chance))
+            (after / "inbox.db-wal").write_bytes(disks[2].after_a_cut(left, chance))
+            assert_consistent(after / "inbox.db", ledger, step.end, f"cut {i} with {left} left, seed {ledger.seed}")
 
 
-def check(file: Path, ledger: Witness, journal: int, said: str) -> None:
+def assert_consistent(file: Path, ledger: Witness, journal: int, detail: str) -> None:
     with closing(sqlite3.connect(file)) as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], said
+        assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)], detail
         rows = connection.execute(
             "SELECT event_id, body, status FROM webhook_receipts r JOIN webhook_payloads ON receipt_id = r.id"
         ).fetchall()
@@ -106,9 +110,9 @@ def check(file: Path, ledger: Witness, journal: int, said: str) -> None:
     bodies = {event_id: body for event_id, body, _ in rows}
     acked = [event_id for event_id, at in ledger.acked_at.items() if at <= journal]
     lost = [event_id for event_id in acked if bodies.get(event_id) != ledger.bodies[event_id]]
-    assert not lost, f"{len(lost)} of {len(acked)} acked and lost, such as {lost[:3]}: {said}"
-    assert len(worked) == len(set(worked)), f"work that is there twice: {said}"
-    assert set(worked) == {event_id for event_id, _, status in rows if status == "processed"}, said
+    assert not lost, f"{len(lost)} of {len(acked)} acked and lost, such as {lost[:3]}: {detail}"
+    assert len(worked) == len(set(worked)), f"work that was applied twice: {detail}"
+    assert set(worked) == {event_id for event_id, _, status in rows if status == "processed"}, detail
 
 
 async def test_power_cuts_under_load_lose_no_acked_event(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A backup is restored under a running service: what providers send again is taken, once, and at once."""
+"""A backup is restored under a running service: events that providers send again are accepted once."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from oncehook.testing import deliver
-from tests.faults.test_database_goes import check, under_load
+from tests.support.load import assert_every_ack_is_recorded, under_load
 from tests.support.proxy import proxied
 from tests.support.servers import Postgres, ask, private_postgres
 
@@ -20,7 +20,7 @@ def run(server: Postgres, program: str, *options: str) -> None:
 
 
 def swap(server: Postgres, address: str, dump: Path) -> None:
-    """Put the backup in place of the database, as somebody does who keeps the address."""
+    """Replace the database by the backup, under the same address."""
     name = address.rpartition("/")[2]
     server.sql("CREATE DATABASE restored")
     run(server, "pg_restore", "--no-owner", f"--dbname={server.url('restored')}", str(dump))
@@ -30,7 +30,7 @@ def swap(server: Postgres, address: str, dump: Path) -> None:
     server.sql(f"ALTER DATABASE restored RENAME TO {name}")
 
 
-async def test_what_was_lost_with_a_restore_is_taken_when_it_is_sent_again(tmp_path: Path) -> None:
+async def test_event_that_a_restore_lost_is_accepted_when_it_is_delivered_again(tmp_path: Path) -> None:
     with private_postgres() as server:
         address = server.database()
         dump = tmp_path / "dump"
@@ -50,4 +50,4 @@ async def test_what_was_lost_with_a_restore_is_taken_when_it_is_sent_again(tmp_p
                 assert status in (200, 202), f"{event_id} was sent again and got {status}"
             for _ in range(6):  # more than a block of ids
                 await load.until_more(100)
-        check(address, load)
+        assert_every_ack_is_recorded(address, load)

@@ -1,4 +1,4 @@
-"""Processes of a service are replaced one after the other under load: no delivery is refused, and none is lost."""
+"""Processes of a service are replaced one by one under load: no connection is refused and no delivery is lost."""
 
 import asyncio
 import os
@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.test_kill import check
+from tests.faults.test_kill import assert_every_ack_is_recorded
 from tests.support.recording_senders import Ledger, send
 from tests.support.serve import Process, write_config
 from tests.support.servers import Postgres, children_of
+from tests.support.waiting import eventually, let_time_pass
 
 pytestmark = pytest.mark.anyio
 
@@ -22,16 +23,16 @@ async def keep_sending(ledger: Ledger, port: int, stop: asyncio.Event) -> None:
         await send(ledger, port)  # until its connection is closed
 
 
-async def until_other(parent: int, gone: int) -> None:
-    async with asyncio.timeout(30):
-        while gone in (children := children_of(parent)) or len(children) < 2:
-            await asyncio.sleep(0.1)
+async def until_replaced(parent: int, gone: int) -> None:
+    def is_replaced() -> bool:
+        children = children_of(parent)
+        return gone not in children and len(children) == 2
+
+    await eventually(is_replaced, "the supervisor starts another child")
 
 
 @pytest.mark.torture
-async def test_every_child_is_replaced_under_load_and_no_delivery_is_refused(
-    postgres: Postgres, tmp_path: Path
-) -> None:
+async def test_children_are_replaced_under_load_without_a_lost_delivery(postgres: Postgres, tmp_path: Path) -> None:
     database = postgres.database(migrated=True)
     config = write_config(tmp_path, database, 'log_level = "error"')
     ledger, stop = Ledger(random.randrange(2**32)), asyncio.Event()
@@ -42,18 +43,18 @@ async def test_every_child_is_replaced_under_load_and_no_delivery_is_refused(
         for _ in range(6):
             victim = random.choice(children_of(service.process.pid))
             os.kill(victim, signal.SIGTERM)
-            await until_other(service.process.pid, victim)
+            await until_replaced(service.process.pid, victim)
             await ledger.until_more(100)
         stop.set()
         assert service.end() == 0
         await asyncio.wait_for(asyncio.gather(*senders), 30)
     finally:
         service.process.kill()
-    check(database, ledger)
+    assert_every_ack_is_recorded(database, ledger)
 
 
 async def count_refused(port: int, stop: asyncio.Event) -> int:
-    """Connect again and again; how often nobody listened."""
+    """Connect repeatedly, and count how often the connection was refused."""
     refused = 0
     while not stop.is_set():
         try:
@@ -63,14 +64,12 @@ async def count_refused(port: int, stop: asyncio.Event) -> int:
             refused += 1
         except OSError:
             pass  # it was accepted, and cut
-        await asyncio.sleep(0.005)
+        await let_time_pass(0.005)
     return refused
 
 
 @pytest.mark.skipif(not hasattr(socket, "SO_REUSEPORT"), reason="a port cannot be shared here")
-async def test_a_service_is_replaced_on_its_port_and_no_connection_is_refused(
-    postgres: Postgres, tmp_path: Path
-) -> None:
+async def test_service_is_replaced_on_its_port_without_a_refused_connection(postgres: Postgres, tmp_path: Path) -> None:
     database = postgres.database(migrated=True)
     config = write_config(tmp_path, database, 'log_level = "error"')
     ledger, stop = Ledger(random.randrange(2**32)), asyncio.Event()
@@ -92,4 +91,4 @@ async def test_a_service_is_replaced_on_its_port_and_no_connection_is_refused(
         stop.set()
         old.process.kill()
     await asyncio.wait_for(asyncio.gather(*tasks), 30)
-    check(database, ledger)
+    assert_every_ack_is_recorded(database, ledger)

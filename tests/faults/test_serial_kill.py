@@ -1,16 +1,16 @@
-"""Two worker processes on PostgreSQL, left alone and killed at random: no two of a key at once, none out of order."""
+"""Two worker processes on PostgreSQL, with and without kills: events of one key run one at a time and in order."""
 
-import asyncio
 import random
 import signal
 
 import pytest
 
 from oncehook import Inbox
-from tests.faults.test_worker_kill import UNFINISHED, WorkerProcess, until_count
 from tests.store.test_serial import claims_of, interleaved
 from tests.support.serial_order import check_order
 from tests.support.servers import Postgres, ask
+from tests.support.waiting import pause_at_random
+from tests.support.worker_process import UNFINISHED, WorkerProcess, until_count
 
 pytestmark = pytest.mark.anyio
 
@@ -38,26 +38,26 @@ async def work_off(postgres: Postgres, kills: int, each: int) -> None:
                 # A worker may have finished everything while the other one started.
                 enough = min(ask(database, "SELECT count(*) FROM spans")[0][0] + 10, 2 * each * len(KEYS) - 1)
                 await until_count(database, "SELECT count(*) FROM spans", lambda now, enough=enough: now > enough)  # type: ignore[misc]
-                await asyncio.sleep(chance.random() * 0.03)
+                await pause_at_random(chance, 0.03)
                 victim = chance.randrange(2)
                 workers[victim].end()
                 workers[victim] = worker(database)
             await until_count(database, UNFINISHED, lambda left: left == 0)
         finally:
-            codes = [one.end(signal.SIGTERM) for one in workers]
+            codes = [process.end(signal.SIGTERM) for process in workers]
     notes = [tuple(row) for row in ask(database, NOTES)]
     done = check_order(notes, crashes=kills > 0)
-    # A worker that was killed between the end of its handler and the mark has its event handled again.
+    # A worker that was killed between the end of its handler and its commit has its event handled again.
     assert {key: sorted(set(numbers)) for key, numbers in done.items()} == {k: list(range(each)) for k in KEYS}, seed
     assert kills or all(numbers == list(range(each)) for numbers in done.values())
     assert codes == [0, 0], "a worker did not end cleanly"
 
 
-async def test_two_worker_processes_never_overlap_on_a_key_nor_invert_it(postgres: Postgres) -> None:
+async def test_two_worker_processes_run_events_of_a_key_one_at_a_time_in_order(postgres: Postgres) -> None:
     await work_off(postgres, kills=0, each=50)
 
 
-async def test_a_killed_worker_holds_its_keys_only_for_its_lease_and_order_stays(postgres: Postgres) -> None:
+async def test_killed_worker_holds_its_keys_only_for_its_lease(postgres: Postgres) -> None:
     await work_off(postgres, kills=3, each=40)
 
 

@@ -1,4 +1,4 @@
-"""Failover of PostgreSQL: with a synchronous standby, whatever was acked is on it, whoever acked it from what."""
+"""Failover of PostgreSQL: a synchronous standby has every acked event, whichever process acked it."""
 
 import asyncio
 import json
@@ -12,8 +12,8 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.testing import deliver
-from tests.faults.test_database_goes import check, under_load
 from tests.support.events import STRIPE_SECRET, stripe_body
+from tests.support.load import assert_every_ack_is_recorded, under_load
 from tests.support.proxy import proxied
 from tests.support.serve import ONCEHOOK, write_config
 from tests.support.servers import Postgres, ask, private_postgres
@@ -26,7 +26,7 @@ EVENTS = "SELECT event_id FROM webhook_receipts ORDER BY event_id"
 
 @pytest.fixture(scope="module")
 def primary() -> Iterator[Postgres]:
-    """A cluster for the tests of this file; the last of them leaves it dead."""
+    """A cluster for the tests of this file. The last of them kills it."""
     with private_postgres() as server:
         yield server
 
@@ -46,7 +46,7 @@ async def restart(server: Postgres) -> None:
     await asyncio.to_thread(server.start)
 
 
-async def test_an_asynchronous_standby_is_told_of(
+async def test_asynchronous_standby_is_reported_as_a_risk(
     primary: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with following(primary):
@@ -56,11 +56,11 @@ async def test_an_asynchronous_standby_is_told_of(
                 pass
         (line,) = [record for record in caplog.records if vars(record).get("event") == "durability_risk"]
         assert "asynchronous standby" in str(line.__dict__)
-        said = await asyncio.to_thread(doctor, write_config(tmp_path, database))
-        assert [one["level"] for one in said if "asynchronous standby" in one["message"]] == ["note"]
+        findings = await asyncio.to_thread(doctor, write_config(tmp_path, database))
+        assert [finding["level"] for finding in findings if "asynchronous standby" in finding["message"]] == ["note"]
 
 
-async def test_no_duplicate_is_acked_that_the_synchronous_standby_does_not_have(primary: Postgres) -> None:
+async def test_duplicate_is_not_acked_while_the_synchronous_standby_lacks_the_event(primary: Postgres) -> None:
     """The standby is away and the primary restarts: receipts that waited for the standby are visible from then on."""
     database = primary.database()
     async with make_receiver(database).lifespan():
@@ -96,7 +96,7 @@ async def check_a_promoted_standby_takes_over(promoted: str) -> None:
 
 
 @pytest.mark.torture
-async def test_a_failover_to_the_synchronous_standby_under_load_loses_no_acked_event() -> None:
+async def test_failover_to_the_synchronous_standby_under_load_loses_no_acked_event() -> None:
     with private_postgres() as server:
         database = server.database()
         async with following(server) as standby, proxied(database) as (proxy, through):
@@ -109,7 +109,7 @@ async def test_a_failover_to_the_synchronous_standby_under_load_loses_no_acked_e
                 proxy.refuse()
                 proxy.accept()
                 await load.until_more(1000)
-            check(standby.server.url(database.rpartition("/")[2]), load)
+            assert_every_ack_is_recorded(standby.server.url(database.rpartition("/")[2]), load)
 
 
 def doctor(config: Path) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""Stopping has one deadline for all of its parts, whatever does not answer."""
+"""Stopping has one deadline for all parts of the inbox, also when the database does not answer."""
 
 import asyncio
 import time
@@ -11,15 +11,16 @@ from oncehook.runtime import STOP_MARGIN
 from tests.support.events import STRIPE_SECRET, make_claim
 from tests.support.proxy import proxied
 from tests.support.servers import Postgres
+from tests.support.waiting import hang
 
 pytestmark = pytest.mark.anyio
 
 SOME_SECONDS = 6.0
-"""For what follows the deadline: the goodbyes to the database, each within two seconds, side by side."""
+"""Seconds after the deadline in which connections are closed, each within two seconds."""
 
 
-async def test_stopping_ends_in_time_though_the_database_does_not_answer(postgres: Postgres) -> None:
-    """Handlers hold transactions, others wait for theirs, effects and alerts look for work."""
+async def test_stopping_ends_in_time_when_the_database_does_not_answer(postgres: Postgres) -> None:
+    """Handlers hold transactions, others wait for one, and the relay and the alerts query the database."""
     async with proxied(postgres.database(migrated=True)) as (proxy, through):
         inbox = Inbox(through, stop_grace="500ms", lease="10s", poll="50ms")
         inbox.source("stripe", secrets=[STRIPE_SECRET])
@@ -29,7 +30,7 @@ async def test_stopping_ends_in_time_though_the_database_does_not_answer(postgre
         async def write(event: Event, tx: Any) -> None:
             await tx.execute("SELECT 1")
             inside.release()
-            await asyncio.sleep(30)
+            await hang()
 
         await inbox.start()
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(20)])

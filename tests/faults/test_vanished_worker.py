@@ -1,4 +1,4 @@
-"""A worker's host vanishes without a word: its database sessions and their row locks are not left to the server."""
+"""A worker's host vanishes: its database sessions and their row locks are ended."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,10 +8,10 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.store.postgres.session import IDLE, session_limits, session_name
-from tests.faults.test_worker_kill import WorkerProcess, until_count
 from tests.support.events import make_claim
 from tests.support.proxy import proxied
 from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
+from tests.support.worker_process import WorkerProcess, until_count
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("pgbouncer")]
 
@@ -28,10 +28,10 @@ def database(postgres: Postgres) -> str:
 
 
 @pytest.mark.parametrize("way", ["direct", "pooled"])
-async def test_events_of_a_worker_whose_host_vanished_do_not_die_of_its_locks(
+async def test_events_of_a_vanished_worker_are_processed_despite_its_locks(
     make_inbox: Callable[..., Inbox], postgres: Postgres, database: str, way: str
 ) -> None:
-    """The rescued events write the same rows, and have few and short attempts."""
+    """The events write the same rows, and have few and short attempts."""
     inbox = make_inbox(worker=False, lease="1s")
     inbox.source("stripe", secrets=["whsec_test"])
 
@@ -64,7 +64,7 @@ async def _lose_worker(database: str, address: str, inbox: Inbox) -> None:
         await until_count(database, done, lambda count: count == 3)
 
 
-async def test_sessions_of_a_worker_that_holds_a_live_lease_are_left_alone(
+async def test_sessions_of_a_worker_with_a_live_lease_are_not_ended(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
     inbox = make_inbox(worker=False)
@@ -85,10 +85,8 @@ async def test_sessions_of_a_worker_that_holds_a_live_lease_are_left_alone(
             await asyncio.to_thread(worker.end)
 
 
-async def test_a_transaction_that_nobody_ends_is_ended_by_the_server(
-    make_inbox: Callable[..., Inbox], database: str
-) -> None:
-    """Its limit is above the timeout of every handler. What the address says counts before it."""
+async def test_server_ends_an_idle_transaction_after_its_limit(make_inbox: Callable[..., Inbox], database: str) -> None:
+    """The limit is above the timeout of every handler. A limit in the database address has priority."""
     inbox = make_inbox(worker=False)
     inbox.source("stripe", secrets=["whsec_test"])
     found: list[Any] = []
@@ -107,11 +105,11 @@ async def test_a_transaction_that_nobody_ends_is_ended_by_the_server(
     assert found == [17_000, "30"]
 
 
-def test_limits_of_the_address_are_kept() -> None:
+def test_limits_in_the_database_address_have_priority() -> None:
     limits = session_limits(f"postgresql://host/name?{IDLE}=60s&options=-c%20tcp_user_timeout%3D5", 30.0, 300.0)
     assert sorted(limits) == ["tcp_keepalives_count", "tcp_keepalives_idle", "tcp_keepalives_interval"]
 
 
-def test_a_long_name_of_a_worker_is_not_cut_to_that_of_another() -> None:
+def test_long_worker_names_get_distinct_session_names() -> None:
     names = {session_name(f"{'h' * 60}:{pid}") for pid in range(100)} | {session_name("host:1"), session_name("hôte:1")}
     assert len(names) == 102 and all(name.isascii() and len(name) < 64 for name in names)
