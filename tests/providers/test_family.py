@@ -18,9 +18,9 @@ from oncehook.operations.doctor import examine
 from oncehook.providers import families
 from oncehook.providers.definition import read_provider
 from oncehook.testing import DeliveryResponse, deliver, post, sign
-from tests.docs.test_docs import as_own_provider
 from tests.providers.test_definition import ALLOWED
 from tests.support import ROOT
+from tests.support.documentation import as_own_provider
 
 GUIDE = (ROOT / "ADDING_PROVIDERS.md").read_text("utf-8")
 SECRET = "a secret of the test"

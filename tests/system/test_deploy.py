@@ -30,8 +30,8 @@ from oncehook.observability.metrics import VALUES as OUTCOMES
 from oncehook.providers import definition as providers
 from oncehook.receiver.ack import ERRORS
 from oncehook.web.app import PROBES
-from tests.docs.test_docs import anchors
 from tests.support import ROOT
+from tests.support.documentation import anchors
 
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))

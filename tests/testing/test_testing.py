@@ -41,6 +41,7 @@ from oncehook.testing import (
 from tests.support import ROOT
 from tests.support.events import Rows, stripe_body
 from tests.support.servers import Postgres
+from tests.support.user_project import run_pytest
 
 pytestmark = pytest.mark.anyio
 
@@ -578,8 +579,6 @@ async def paid(event: Event) -> None:
     seen.append(event.id)
 """
 
-INI = "oncehook_inbox = hooks:inbox"
-
 TESTS = """
 import hooks, pytest
 from oncehook.testing import deliver, drain
@@ -601,20 +600,6 @@ async def test_async(oncehook_inbox):
         (receipt,) = await drain(oncehook_inbox)
     assert receipt.status == "processed"
 """
-
-
-def is_installed() -> bool:
-    """Whether pytest finds the fixtures by itself; not so where the entry point is newer than the installation."""
-    return bool(metadata.entry_points(group="pytest11", name="oncehook"))
-
-
-def run_pytest(folder: Path, *options: str, ini: str | None = INI) -> subprocess.CompletedProcess[str]:
-    """Pytest as a user runs it, in a folder of its own; `ini` is its configuration, unless there is one."""
-    if ini is not None:
-        (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = .\nfilterwarnings = error\n{ini}\n")
-    load = () if is_installed() else ("-p", "pytest_oncehook")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *load, *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
 
 
 def test_the_fixtures_are_an_entry_point_of_the_installed_package() -> None:
