@@ -31,6 +31,7 @@ from oncehook.testing import deliver
 from tests.support.events import Rows, make_claim, stripe_body
 from tests.support.servers import Postgres, ask
 from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -84,10 +85,6 @@ def with_payload(rows: Rows) -> list[str]:
 def count(rows: Rows, table: str) -> int:
     number: int = rows(f"SELECT count(*) FROM {table}")[0][0]
     return number
-
-
-async def claim(store: Store, *event_ids: str, **changes: Any) -> list[int]:
-    return [claimed.receipt for claimed in await store.claims.insert([make_claim(id, **changes) for id in event_ids])]
 
 
 async def pruned(store: Store, horizons: list[Horizon] = KEEP_30) -> Pruned:

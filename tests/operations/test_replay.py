@@ -15,8 +15,9 @@ from oncehook.model.states import TRANSITIONS
 from oncehook.operations.rehearse import Rehearsal, rehearse, row_count
 from oncehook.operations.replay import REPLAYABLE, Replayed, obstacle, pages, preview, replay, whoami, with_horizon
 from oncehook.store.rows import Selection
-from tests.support.events import Rows, make_claim
+from tests.support.events import Rows
 from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -38,11 +39,6 @@ async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[I
 def insert(database: str) -> str:
     marks = "$1, $2" if database.startswith("postgresql") else "?, ?"
     return f"INSERT INTO ledger (event_id, note) VALUES ({marks})"
-
-
-async def claim(inbox: Inbox, *ids: str, **changes: Any) -> list[int]:
-    claimed = await inbox._runtime.store.claims.insert([make_claim(event_id, **changes) for event_id in sorted(ids)])
-    return [one.receipt for one in claimed]
 
 
 async def claim_in(inbox: Inbox, rows: Rows, *states: str) -> list[int]:

@@ -20,12 +20,9 @@ from oncehook.store import make_store, queries
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
 from tests.support.servers import ask
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
-
-
-async def claim(store: Store, *ids: str, **changes: Any) -> list[int]:
-    return [one.receipt for one in await store.claims.insert([make_claim(id, **changes) for id in ids])]
 
 
 async def test_windows_follow_each_other_and_meet_every_receipt_once(store: Store) -> None:

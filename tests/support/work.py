@@ -5,6 +5,7 @@ from functools import partial
 from typing import Any
 
 from oncehook import Inbox, Retry
+from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
 from tests.support.servers import ask
 
@@ -14,9 +15,12 @@ STATES = "SELECT event_id, status, attempts, outcome, last_error FROM webhook_re
 HISTORY = "SELECT number, outcome, error FROM webhook_attempts ORDER BY id"
 
 
-async def claim(inbox: Inbox, *ids: str, **changes: Any) -> None:
-    """Insert receipts of a Stripe source, one for each event id."""
-    await inbox._runtime.store.claims.insert([make_claim(event_id, **changes) for event_id in sorted(ids)])
+async def claim(target: Inbox | Store, *ids: str, **changes: Any) -> list[int]:
+    """Insert a receipt of a Stripe source for each event id. Returns their numbers in the order of `ids`."""
+    store = target._runtime.store if isinstance(target, Inbox) else target
+    claims = [make_claim(event_id, **changes) for event_id in sorted(ids)]
+    receipts = {claim.event_id: outcome.receipt for claim, outcome in zip(claims, await store.claims.insert(claims))}
+    return [receipts[event_id] for event_id in ids]
 
 
 def receipts_are(database: str | Rows, status: str, count: int) -> Callable[[], bool]:
