@@ -19,7 +19,8 @@ async def claim(target: Inbox | Store, *ids: str, **changes: Any) -> list[int]:
     """Insert a receipt of a Stripe source for each event id. Returns their numbers in the order of `ids`."""
     store = target._runtime.store if isinstance(target, Inbox) else target
     claims = [make_claim(event_id, **changes) for event_id in sorted(ids)]
-    receipts = {claim.event_id: outcome.receipt for claim, outcome in zip(claims, await store.claims.insert(claims))}
+    outcomes = await store.claims.insert(claims)
+    receipts = {claim.event_id: outcome.receipt for claim, outcome in zip(claims, outcomes, strict=True)}
     return [receipts[event_id] for event_id in ids]
 
 
