@@ -96,7 +96,7 @@ def test_where_nothing_listens_the_address_is_named(run: Run, in_folder: Path, d
         (["--port", "9", "--to", "http://127.0.0.1:9/x"], "--port and --to cannot be combined"),
         (["--id", "evt_1", "--count", "2"], "--id needs --count 1"),
         (["--set", "nothing"], "is not PATH=VALUE"),
-        (["--set", "id.deeper=1"], "there is no place for 'id.deeper'"),
+        (["--set", "id.deeper=1"], "'id.deeper' cannot be set"),
         (["--data", "missing.json"], "missing.json cannot be read"),
     ],
 )

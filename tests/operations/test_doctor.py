@@ -316,7 +316,7 @@ def test_doctor_looks_the_whole_over(
 async def use_and_replace(make_inbox: Callable[..., Inbox], deliveries: int) -> str:
     """Deliveries that verify, a restart with another secret, and one that does not verify any more; the old mark."""
     before, after = make_inbox(), make_inbox()
-    mark = before.source("stripe", secrets=["whsec_before"]).marks[0]
+    mark = before.source("stripe", secrets=["whsec_before"]).fingerprints[0]
     after.source("stripe", secrets=["whsec_test"])
     async with before.lifespan():
         for n in range(deliveries):
@@ -462,7 +462,7 @@ def test_an_old_secret_may_go_once_it_has_been_quiet_for_longer_than_the_provide
     days: int, advice: str
 ) -> None:
     source = make_source(secrets=["whsec_new", "whsec_old"])
-    new, old = source.marks
+    new, old = source.fingerprints
     now, first = "2026-11-15T00:00:00.000000Z", "2026-11-01T00:00:00.000000Z"
     used = [
         SecretUse("stripe", new, 5, first, "2026-11-14T23:59:00.000000Z", now),

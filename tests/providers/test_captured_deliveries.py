@@ -273,7 +273,9 @@ def test_what_a_header_can_change_of_a_signed_delivery_is_documented(one: Sender
     expected = documented().get(one.provider.name, {})
     assert changes == {fact: {header} for fact, header in expected.items()}
     if expected:
-        assert any("not the type" in note or "whoever captured a delivery" in note for note in one.provider.notes)
+        assert any(
+            "not the type" in note or "An attacker who captures a delivery" in note for note in one.provider.notes
+        )
 
 
 @pytest.mark.parametrize("name", [name for name, facts in documented().items() if "id" in facts])

@@ -296,7 +296,7 @@ def test_no_secret_at_all_stops_the_start_unless_its_key_is_fetched_or_comes_lat
         with pytest.raises(Rejected):
             waiting.verifier.verify(sender.compose(), NOW)
         return
-    with pytest.raises(ConfigurationError, match=r"^sources\.here\.secrets is empty: give the secret"):
+    with pytest.raises(ConfigurationError, match=r"^sources\.here\.secrets is empty: set the secret"):
         sender.source(secrets=[])
 
 

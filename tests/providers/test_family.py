@@ -183,7 +183,7 @@ def test_unknown_family_is_told(algorithm: str, problem: str) -> None:
 @pytest.mark.parametrize(("algorithm", "option"), [("sns", "topics"), ("paypal", "webhook_id")])
 def test_definition_lists_the_options_that_its_family_needs(algorithm: str, option: str) -> None:
     table: dict[str, Any] = {"signatures": [{"algorithm": algorithm}], "event": {"id": "id", "type": "type"}}
-    with pytest.raises(ConfigurationError, match=f'put "{option}" into `options`'):
+    with pytest.raises(ConfigurationError, match=f'add "{option}" to `options`'):
         read_provider("acme", table, "providers.acme")
     assert read_provider("acme", {**table, "options": [option]}, "providers.acme").options == [option]
 

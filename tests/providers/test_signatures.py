@@ -76,8 +76,19 @@ def test_a_token_is_compared_whole() -> None:
     assert not check.verify(key, b"", [b"a long toke", b"a long token ", b""], "hex")
 
 
-SECRET_NAMES = {"expected", "given", "one", "candidate", "secret", "key", "password", "token", "signed", "signature"}
-SECRET_NAMES |= {"digest", "verify_token", "private", "credentials", "hashes", "pairs", "_digest"}
+SECRET_NAMES = {
+    "expected",
+    "given",
+    "one",
+    "candidate",
+    "secret",
+    "key",
+    "password",
+    "signed",
+    "signature",
+    "signatures",
+}
+SECRET_NAMES |= {"token", "tokens", "digest", "verify_token", "private", "credentials", "hashes", "pairs", "_digest"}
 FOLDER = Path(signatures.__file__).parent
 FAMILIES = [*(FOLDER / "families").glob("*.py")]
 COMPARING = [*FOLDER.glob("*.py"), *FAMILIES]

@@ -186,7 +186,7 @@ async def test_a_message_of_a_foreign_topic_is_kept_and_the_doctor_says_so(make_
         sent = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW)
         assert (await post(inbox, "ses", sent.body, sent.headers)).status == 401
         await inbox._runtime.reception.rejection_samples.stop()
-        assert await kept(inbox) == [("topic", "The topic is not in the source's topics.")]
+        assert await kept(inbox) == [("topic", "The topic is not one of the source's topics.")]
 
 
 async def test_a_refused_handshake_is_kept_without_its_token(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
@@ -237,7 +237,7 @@ async def test_which_secret_verified_is_counted_and_written_at_the_end(
                 assert (await deliver(inbox, "stripe", body, secret="whsec_old")).status == 202
             body = stripe_body(f"evt_{round_}_new")
             assert (await post(inbox, "stripe", body, stripe_headers(body, "whsec_new"))).status == 202
-    new, old = source.marks
+    new, old = source.fingerprints
     assert sorted(rows(USES)) == sorted([("stripe", new, 2), ("stripe", old, 6)])
     assert new != old and "whsec" not in str(rows(USES))
 

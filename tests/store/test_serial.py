@@ -372,7 +372,7 @@ def test_object_id_needs_a_provider_that_says_where_it_is() -> None:
     signature = {"algorithm": "hmac-sha256", "header": "X-Sig"}
     own = {"acme": {"title": "Acme", "signatures": [signature], "event": {"id": "id", "type": "type"}}}
     given = read_source("acme", {"secrets": ["a-long-random-text"], "serial_by": "object_id"})
-    with pytest.raises(ConfigurationError, match="acme does not say where that is"):
+    with pytest.raises(ConfigurationError, match="the definition of acme has no `object`"):
         Source("acme", given, own_providers=own, max_body=2**20)
 
 

@@ -173,7 +173,7 @@ async def test_an_id_of_several_facts_and_an_unknown_source_are_told(inbox: Inbo
         await deliver(inbox, "nobody")
     with pytest.raises(LookupError, match="the response has no receipt"):
         await receipt(inbox, await deliver(inbox, "stripe", secret="guessed"))
-    with pytest.raises(ValueError, match="there is no place for an id at 'id'"):
+    with pytest.raises(ValueError, match="the payload has no object at 'id'"):
         await deliver(inbox, "stripe", b"[]", id="1")
 
 

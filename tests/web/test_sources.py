@@ -75,7 +75,7 @@ async def test_a_secret_that_was_taken_out_too_early_is_said_with_the_refusal(
     await send(inbox, "evt_1")
     await inbox._runtime.reception.secret_uses.write()
     source = inbox._runtime.sources["stripe"]
-    source.settings, removed = replace(source.settings, secrets=("whsec_new",)), source.marks[0]
+    source.settings, removed = replace(source.settings, secrets=("whsec_new",)), source.fingerprints[0]
     source.load_secrets()
     await refuse(inbox, "bad_signature", secret="whsec_test")
     page = (await browser.get("/sources")).text

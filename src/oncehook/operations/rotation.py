@@ -36,7 +36,7 @@ class RemovedSecret:
 def removed_secret(source: Source, used: Iterable[SecretUse]) -> RemovedSecret | None:
     """Return the secret that was removed too early: no configured secret has verified a delivery since."""
     rows = sorted((row for row in used if row.source == source.name), key=lambda row: row.last_used_at)
-    if not source.is_verified or not rows or rows[-1].secret in (*source.marks, CERTIFICATE):
+    if not source.is_verified or not rows or rows[-1].secret in (*source.fingerprints, CERTIFICATE):
         return None
     row = rows[-1]
     return RemovedSecret(source.name, row.secret, row.verified, row.last_used_at)
@@ -50,15 +50,20 @@ def list_secrets(sources: list[Source], used: list[SecretUse]) -> list[dict[str,
         if not source.is_verified or source.waits_for_secret:
             continue
         newest = max(
-            (uses[key].last_used_at for mark in source.marks if (key := (source.name, mark)) in uses), default=""
+            (
+                uses[key].last_used_at
+                for fingerprint in source.fingerprints
+                if (key := (source.name, fingerprint)) in uses
+            ),
+            default="",
         )
-        for index, mark in enumerate(source.marks):
-            row = uses.get((source.name, mark))
+        for index, fingerprint in enumerate(source.fingerprints):
+            row = uses.get((source.name, fingerprint))
             rows.append(
                 {
                     "source": source.name,
                     "secret": index,
-                    "mark": mark,
+                    "mark": fingerprint,
                     "verified": row.verified if row else 0,
                     "last_used_at": row.last_used_at if row else None,
                     "advice": _advice(source, row, newest),
@@ -71,7 +76,7 @@ def list_secrets(sources: list[Source], used: list[SecretUse]) -> list[dict[str,
 def _removed_rows(source: Source, used: list[SecretUse]) -> Iterator[dict[str, Any]]:
     needed_again = removed_secret(source, used)
     for row in used:
-        if row.source == source.name and row.secret not in (*source.marks, CERTIFICATE):
+        if row.source == source.name and row.secret not in (*source.fingerprints, CERTIFICATE):
             is_needed = needed_again is not None and needed_again.mark == row.secret
             yield {
                 "source": source.name,
@@ -86,7 +91,7 @@ def _removed_rows(source: Source, used: list[SecretUse]) -> Iterator[dict[str, A
 
 
 def _advice(source: Source, row: SecretUse | None, newest: str) -> str:
-    if len(source.marks) == 1:
+    if len(source.fingerprints) == 1:
         return "in use" if row else "not used yet"
     if row is None:
         return "never used: newly added, or safe to remove" if newest else "not used yet"

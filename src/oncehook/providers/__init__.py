@@ -1,1 +1,1 @@
-"""Who sends webhooks: definitions, signatures in both directions, expressions, handshakes."""
+"""Webhook providers: definitions, signatures in both directions, expressions, handshakes."""

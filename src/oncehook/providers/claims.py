@@ -1,7 +1,7 @@
-"""Reads the events out of a verified delivery: one claim each, with its id, type, object and time.
+"""Reads the events of a verified delivery: one claim each, with id, type, object and time.
 
-`read` never raises for an authentic body. A body that cannot be used becomes a failed receipt under the hash of its
-bytes, so that a provider that changes its shape loses no event.
+`read` never raises for an authentic body. A body without usable facts becomes a failed receipt with the hash of its
+bytes as id. So no event is lost when a provider changes its format.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ from oncehook.providers.expressions import (
     compile_expression,
     compile_key,
     fingerprint,
+    generated_facts,
     headers_of,
     index_text,
-    made_for,
     parse,
     parse_time,
     split,
@@ -41,7 +41,7 @@ from oncehook.providers.xml import read_xml
 
 
 class ClaimReader:
-    """Reads the deliveries of one source. The expressions of its provider's definition are compiled at start-up."""
+    """Reads the deliveries of one source. It compiles the expressions of the provider's definition at start-up."""
 
     def __init__(self, source: str, provider: Provider, settings: SourceSettings) -> None:
         """Raises ConfigurationError for an expression in `settings` that cannot be used."""
@@ -52,7 +52,7 @@ class ClaimReader:
         self.is_inline = settings.mode == "inline"
         self.first_state = State.PROCESSING if self.is_inline else State.RECEIVED
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
-        self.signed_kinds = [kind_of(one.kind) for one in provider.handshakes if one.is_keyed]
+        self.signed_kinds = [kind_of(handshake.kind) for handshake in provider.handshakes if handshake.is_keyed]
         self._compile_facts(settings, where)
         self.find_serial = self._serial(settings, where)
 
@@ -68,7 +68,7 @@ class ClaimReader:
         self.find_occurred = _optional(facts.occurred_at, names=False)
         self.find_delivery = _optional(facts.delivery_id)
         self.find_unique = [compile_expression(expression) for expression in facts.unique]
-        self.made = made_for(settings.id or facts.id)
+        self.generated = generated_facts(settings.id or facts.id)
         self.kinds = [(compile_expression(locator), types) for locator, types in facts.kinds.items()]
         self.not_events = [parse(text.encode()) for text in facts.not_events]
         self.split = facts.split
@@ -76,13 +76,13 @@ class ClaimReader:
         self.cloudevents = "cloudevents" in self.provider.content
         self.only_json = self.provider.content == ("json",)
         self.volatile = tuple(tuple(path.split(".")) for path in facts.volatile)
-        found = (settings.id or facts.id, facts.type, facts.object, facts.occurred_at, facts.delivery_id, *facts.kinds)
-        needed = [headers_of(one) for one in (*found, settings.correlation, settings.serial_by) if one is not None]
-        self.kept_names = self._kept_names(set().union(*needed))
+        of_event = settings.id or facts.id, facts.type, facts.object, facts.occurred_at, facts.delivery_id, *facts.kinds
+        expressions = [one for one in (*of_event, settings.correlation, settings.serial_by) if one is not None]
+        self.stored_names = self._stored_names(set().union(*map(headers_of, expressions)))
         self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
 
-    def _kept_names(self, needed: set[bytes]) -> StoredNames:
-        """Which headers are stored with an event: never the signature."""
+    def _stored_names(self, needed: set[bytes]) -> StoredNames:
+        """The names of the headers that are stored with an event. The signature is never stored."""
         alternatives = [(signature.family, signature) for signature in self.provider.signatures]
         headers = (family.signature_header(signature) for family, signature in alternatives)
         dropped = {header.lower().encode() for header in headers if header}
@@ -90,19 +90,19 @@ class ClaimReader:
         return StoredNames(dropped=dropped, needed=needed | (signed - dropped))
 
     def _serial(self, settings: SourceSettings, where: str) -> Find | None:
-        """Where the key is by which events take turns, or None if they do not."""
+        """Finds the serial key of an event. None if the source processes events concurrently."""
         if settings.serial_by is None:
             return None
         if self.is_inline:
             raise ConfigurationError(
-                f'{where}.serial_by needs mode = "queued": an inline event is handled while its sender waits, '
-                f"and cannot wait for the ones before it"
+                f'{where}.serial_by needs mode = "queued": an inline event is processed while its sender waits, '
+                f"so it cannot wait for earlier events"
             )
         if settings.serial_by == ("object_id",):
             if self.find_object is None:
                 raise ConfigurationError(
-                    f"{where}.serial_by is object_id, and {self.provider_name} does not say where that is: "
-                    f"name a path in the body, such as data.id"
+                    f"{where}.serial_by is object_id, but the definition of {self.provider_name} has no `object`: "
+                    f"set a path in the body, such as data.id"
                 )
             return self.find_object
         try:
@@ -111,16 +111,16 @@ class ClaimReader:
             raise ConfigurationError(f"{where}.serial_by: {error}") from None
 
     def parse(self, delivery: Delivery) -> Any:
-        """The body as plain data, or None where it cannot be read as a whole. Raises Rejected("malformed")."""
-        if delivery.repeated and self._names_twice(delivery.repeated):
-            raise Rejected("malformed", "a header that names the event came twice")
+        """The body as plain data, or None if only its elements can be read. Raises Rejected("malformed")."""
+        if delivery.repeated and self._repeats_naming_header(delivery.repeated):
+            raise Rejected("malformed", "a header with the id or type of the event is repeated")
         if self.signed_kinds:
-            self._reject_signed_word(delivery.body)
+            self._reject_challenge(delivery.body)
         try:
             parsed = parse(delivery.body) if self.only_json else self._parse(delivery)
         except NotReadable as error:
             if self._splits(delivery.body):
-                return None  # one element is broken: it fails alone
+                return None  # one element is broken, and only that element fails
             raise Rejected("malformed", str(error)) from None
         except TooDeep:
             return None
@@ -128,13 +128,13 @@ class ClaimReader:
             raise Rejected("malformed", "the body is neither an object nor an array")
         return parsed
 
-    def _reject_signed_word(self, message: bytes) -> None:
-        """Reject what a handshake of this source signs for anybody who asks: it is no event, whatever its signature."""
+    def _reject_challenge(self, message: bytes) -> None:
+        """Rejects a text that a handshake of this source would sign for anyone. Signed or not, it is no event."""
         text = message.decode("latin-1")
         if any(kind.is_signable(text) for kind in self.signed_kinds):
             raise Rejected("malformed", "the signed text is a challenge of the handshake, not an event")
 
-    def _names_twice(self, repeated: frozenset[bytes]) -> bool:
+    def _repeats_naming_header(self, repeated: frozenset[bytes]) -> bool:
         if self.cloudevents and any(name.startswith(b"ce-") for name in repeated):
             return True
         return not self.naming.isdisjoint(repeated)
@@ -149,7 +149,7 @@ class ClaimReader:
         if not field or field not in form:
             return form
         if self.signed_kinds:
-            self._reject_signed_word(form[field].encode("utf-8", "surrogatepass"))
+            self._reject_challenge(form[field].encode("utf-8", "surrogatepass"))
         return read_xml(form[field]) if self.provider.form_holds == "xml" else parse(form[field].encode())
 
     def _splits(self, body: bytes) -> bool:
@@ -160,7 +160,7 @@ class ClaimReader:
 
     def read(self, delivery: Delivery, parsed: Any) -> list[Claim]:
         """One claim for each event of a verified delivery."""
-        headers = self._kept_headers(delivery)
+        headers = self._stored_headers(delivery)
         if self.split is None or (self.cloudevents and not cloudevents.is_batch(delivery.headers)):
             return [self._claim(delivery.body, parsed, delivery, headers)]
         try:
@@ -172,19 +172,19 @@ class ClaimReader:
             return [
                 self._unusable(delivery.body, content, headers, f"the body has no array of events at {self.split!r}")
             ]
-        if self.provider.sends_form(delivery.headers):  # the elements are JSON, whatever they came in
-            headers = self._kept_headers(delivery, content_type=b"application/json")
-        found = (self._element(element, delivery, headers) for element in elements)
-        return [claim for claim in found if claim is not None]
+        if self.provider.sends_form(delivery.headers):  # the elements are JSON, even if the body is a form
+            headers = self._stored_headers(delivery, content_type=b"application/json")
+        claims = (self._element(element, delivery, headers) for element in elements)
+        return [claim for claim in claims if claim is not None]
 
     def is_batch(self, claims: Sequence[Claim], delivery: Delivery) -> bool:
-        """Whether the sender is told about many events: not if its whole body was one."""
+        """Whether the response reports counts of events: not if the whole body was one event."""
         if self.single or self.cloudevents:
             return not (len(claims) == 1 and claims[0].body is delivery.body)
         return self.split is not None
 
     def _array_in(self, delivery: Delivery) -> bytes:
-        """The bytes that hold the array: the body, or the field of a form."""
+        """The bytes that hold the array: the body, or a form field."""
         field = self.provider.form_field
         if field is None or not self.provider.sends_form(delivery.headers):
             return delivery.body
@@ -203,14 +203,14 @@ class ClaimReader:
     def _claim(self, body: bytes, parsed: Any, delivery: Delivery, headers: str) -> Claim:
         content = self._content(body, delivery)
         digest = fingerprint(content, parsed, self.volatile)
-        named = delivery.headers if not self.made else self._with_made(delivery.headers, digest)
-        event_id = index_text(self.find_id(parsed, named))
+        id_headers = delivery.headers if not self.generated else self._with_generated(delivery.headers, digest)
+        event_id = index_text(self.find_id(parsed, id_headers))
         kind = self._kind(parsed, delivery.headers) if self.kinds else None
         type_ = index_text(kind or self.find_type(parsed, delivery.headers))
         keys = self._unique(parsed, delivery.headers) if self.find_unique else ()
         if event_id is None or type_ is None:
             missing = "id" if event_id is None else "type"
-            error = f"the body has no usable {missing} where {self.provider_name} has it"
+            error = f"the event has no usable {missing} where the definition of {self.provider_name} expects it"
             return self._unusable(body, content, headers, error, type_=type_, keys=keys)
         return Claim(
             source=self.source,
@@ -221,7 +221,7 @@ class ClaimReader:
             occurred_at=parse_time(self.find_occurred(parsed, delivery.headers)) if self.find_occurred else None,
             delivery_id=index_text(self.find_delivery(parsed, delivery.headers)) if self.find_delivery else None,
             correlation_id=self._correlation(parsed, delivery),
-            status=self.first_state if self.types is None or self.takes(type_) else State.IGNORED,
+            status=self.first_state if self.types is None or self.accepts_type(type_) else State.IGNORED,
             fingerprint=digest,
             body=body,
             headers=headers,
@@ -230,22 +230,22 @@ class ClaimReader:
         )
 
     def _unique(self, parsed: Any, headers: Headers) -> tuple[str, ...]:
-        """The event's `unique` facts that are there, each told from the others by its number."""
-        found = [(number, find(parsed, headers)) for number, find in enumerate(self.find_unique)]
-        return tuple(index_text(f"{number}:{value}") or "" for number, value in found if value)
+        """The event's `unique` facts that are present. The number of its expression prefixes each value."""
+        values = [(number, find(parsed, headers)) for number, find in enumerate(self.find_unique)]
+        return tuple(index_text(f"{number}:{value}") or "" for number, value in values if value)
 
-    def _with_made(self, headers: Headers, digest: bytes) -> Headers:
+    def _with_generated(self, headers: Headers, digest: bytes) -> Headers:
         return {**headers, CONTENT: digest.hex().encode(), NEW: secrets.token_hex(16).encode()}
 
     def _kind(self, parsed: Any, headers: Headers) -> str | None:
         for find, types in self.kinds:
-            found = types.get(find(parsed, headers) or "")
-            if found is not None:
-                return found
+            type_ = types.get(find(parsed, headers) or "")
+            if type_ is not None:
+                return type_
         return None
 
     def _content(self, body: bytes, delivery: Delivery) -> bytes:
-        """What the hash of an event is made of."""
+        """The bytes to hash for an event."""
         if self.only_json or body is not delivery.body:
             return body
         signature = self.provider.signatures[0]
@@ -280,20 +280,20 @@ class ClaimReader:
         )
 
     def _correlation(self, parsed: Any, delivery: Delivery) -> str | None:
-        found = self.find_correlation(parsed, delivery.headers) if self.find_correlation else None
-        if found is None and b"traceparent" in delivery.headers:
-            found = delivery.headers[b"traceparent"].decode("latin-1")
-        return index_text(found)
+        value = self.find_correlation(parsed, delivery.headers) if self.find_correlation else None
+        if value is None and b"traceparent" in delivery.headers:
+            value = delivery.headers[b"traceparent"].decode("latin-1")
+        return index_text(value)
 
-    def _kept_headers(self, delivery: Delivery, *, content_type: bytes | None = None) -> str:
-        is_kept = self.kept_names
-        kept = [pair for pair in delivery.headers.items() if is_kept[pair[0]]]
+    def _stored_headers(self, delivery: Delivery, *, content_type: bytes | None = None) -> str:
+        is_stored = self.stored_names
+        stored = [pair for pair in delivery.headers.items() if is_stored[pair[0]]]
         if content_type is not None:
-            kept = [(name, content_type if name == b"content-type" else value) for name, value in kept]
-        return headers_json(tuple(kept))
+            stored = [(name, content_type if name == b"content-type" else value) for name, value in stored]
+        return headers_json(tuple(stored))
 
-    def takes(self, type_: str) -> bool:
-        """Whether the allow-list has this type."""
+    def accepts_type(self, type_: str) -> bool:
+        """Whether the source's `types` include this type."""
         return self.types is None or any(pattern.fullmatch(type_) for pattern in self.types)
 
 

@@ -1,6 +1,6 @@
-"""The three shapes of a CloudEvent over HTTP: attributes in headers, in the body, or a batch of the latter.
+"""Reads the three formats of CloudEvents over HTTP: attributes in headers, in the body, or a batch of bodies.
 
-A header's value is unquoted, then percent-decoded once; what is not UTF-8 then is refused.
+The value of an attribute header is unquoted, then percent-decoded once. It must then be UTF-8.
 """
 
 import re
@@ -18,23 +18,23 @@ def is_batch(headers: Headers) -> bool:
 
 
 def read(body: bytes, headers: Headers) -> Any:
-    """The event with its attributes as a table; of a batch, the array. Raises NotReadable or TooDeep."""
+    """The event as a dict of its attributes and `data`; for a batch, the array. Raises NotReadable or TooDeep."""
     if headers.get(b"content-type", b"").lower().startswith(STRUCTURED):
         return parse(body)
     event: dict[str, Any] = {
         name[3:].decode("latin-1"): attribute(value) for name, value in headers.items() if name.startswith(b"ce-")
     }
     if not event:
-        raise NotReadable("neither the headers nor the body are those of a CloudEvent")
+        raise NotReadable("neither the headers nor the body hold a CloudEvent")
     try:
         event["data"] = parse(body)
     except (NotReadable, TooDeep):
-        event["data"] = None  # any content type may be carried
+        event["data"] = None  # the data may have any content type
     return event
 
 
 def attribute(value: bytes) -> str:
-    """A header's value as the attribute that it stands for. Raises NotReadable if that is not UTF-8."""
+    """Decodes the value of a header into its attribute. Raises NotReadable if it is not UTF-8."""
     try:
         text = value.decode("utf-8").strip()
         quoted = _QUOTED.fullmatch(text)

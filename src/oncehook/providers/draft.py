@@ -1,4 +1,4 @@
-"""A delivery before it is signed, changed: another payload, another id, other fields."""
+"""Edits an unsigned sample delivery: sets its id, a field or headers, and encodes another payload."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,10 +14,10 @@ from oncehook.providers.sample import Sample, locators
 def with_id(
     provider: Provider, draft: Sample, id: str, *, split: str | None, natural: Sequence[str] | None = None
 ) -> Sample:
-    """The draft with this id where the source finds it: at `natural`, or where the provider has it."""
+    """Sets the event id of a draft: at `natural` (the source's `id`), or where the provider's definition has it."""
     where = locators(list(natural) if natural else provider.event.id)
     if len(where) != 1 or where[0].startswith(("literal:", "content:", "new:", "key:")):
-        raise ValueError(f"{provider.name} composes its ids of several facts: write those into the payload")
+        raise ValueError(f"the ids of {provider.name} are composed of several facts: set those in the payload")
     if where[0].startswith("header:"):
         return Sample(merge_headers(draft.headers, {where[0].removeprefix("header:").strip(): id}), draft.body)
     try:
@@ -26,12 +26,12 @@ def with_id(
             inner = inner[step]
         inner[where[0].rpartition(".")[2]] = id
     except (msgspec.DecodeError, LookupError, TypeError):
-        raise ValueError(f"there is no place for an id at {where[0]!r}: write it into the payload") from None
+        raise ValueError(f"the payload has no object at {where[0]!r} for the id: set it in the payload") from None
     return Sample(draft.headers, encode_payload(provider, draft.headers, parsed))
 
 
 def with_field(provider: Provider, draft: Sample, path: str, value: Any, *, split: str | None) -> Sample:
-    """The draft with this value at a dotted path of its event; what is missing on the way is made."""
+    """Sets a value at a dotted path of a draft's event. Missing objects on the path are created."""
     try:
         parsed = inner = _decoded(provider, draft)
     except (msgspec.DecodeError, LookupError, UnicodeDecodeError):
@@ -45,14 +45,14 @@ def with_field(provider: Provider, draft: Sample, path: str, value: Any, *, spli
             inner = inner[int(step)] if isinstance(inner, list) else inner.setdefault(step, {})
         inner[int(last) if isinstance(inner, list) else last] = value
     except (msgspec.DecodeError, LookupError, TypeError, AttributeError, ValueError):
-        raise ValueError(f"there is no place for {path!r} in the payload") from None
+        raise ValueError(f"{path!r} cannot be set: the payload has another kind of value on that path") from None
     return Sample(draft.headers, encode_payload(provider, draft.headers, parsed))
 
 
 def encode_payload(provider: Provider, headers: Mapping[str, str], payload: Any) -> bytes:
-    """Plain data as this provider sends it: JSON, a form, or JSON in a field of a form."""
+    """Encodes plain data as this provider sends it: JSON, a form, or JSON in a form field."""
     if provider.form_holds == "xml":
-        raise ValueError(f"the events of {provider.name} are XML: give the exact bytes as the payload")
+        raise ValueError(f"the events of {provider.name} are XML: pass the exact bytes as the payload")
     if not _is_form(headers):
         return msgspec.json.encode(payload)
     if provider.form_field is not None:
@@ -61,13 +61,13 @@ def encode_payload(provider: Provider, headers: Mapping[str, str], payload: Any)
 
 
 def merge_headers(headers: Mapping[str, str], over: Mapping[str, str]) -> dict[str, str]:
-    """Headers, with those of `over` in place of the same names."""
-    given = {name.lower() for name in over}
-    return {**{name: value for name, value in headers.items() if name.lower() not in given}, **over}
+    """The headers, with those of `over` replacing headers of the same name."""
+    replaced = {name.lower() for name in over}
+    return {**{name: value for name, value in headers.items() if name.lower() not in replaced}, **over}
 
 
 def _decoded(provider: Provider, draft: Sample) -> Any:
-    """The plain data of a draft. Raises LookupError where it is something else."""
+    """The payload of a draft as plain data. Raises LookupError if a form lacks the field that holds it."""
     if not _is_form(draft.headers):
         return msgspec.json.decode(draft.body)
     form = dict(parse_qsl(draft.body.decode(), keep_blank_values=True))
@@ -81,7 +81,7 @@ def _is_form(headers: Mapping[str, str]) -> bool:
 
 
 def _path_to_event(split: str | None) -> list[Any]:
-    """The steps to the first event of a body."""
+    """The steps from the body to its first event."""
     if split is None:
         return []
     return [*(() if split == "*" else split.split(".")), 0]

@@ -1,14 +1,15 @@
-"""Facts out of a body: id, type, object and time, found where a provider's definition says they are.
+"""Parses bodies, and reads the facts of an event (id, type, object, time) where a provider's definition says they are.
 
 A *locator* says where one fact is: a dotted path in the body (`data.object.id`), `header:NAME`, `token:NAME` (a JWT in
-that header, without its signature, which has many spellings), `literal:TEXT`, `key:A,B` (the first of these names that
-the body has), or, for senders without an id, `content:sha256` (the hash of the event) or `new:delivery` (made for each
-delivery). A path that goes into a text reads that text as JSON (SNS wraps SES so). A *template* composes several:
-`{RecordType}|{MessageID}`; `{a|b}` takes the first that is there. An expression is one template or a list of them, of
-which the first whose parts are all there counts.
+that header, without its signature, which has many spellings), `literal:TEXT`, or `key:A,B` (the first of these keys
+that the body has). Senders without an id use `content:sha256` (the hash of the event) or `new:delivery` (a new id for
+each delivery). A path that leads into a string parses that string as JSON (SNS wraps SES like this).
 
-Of a key that stands twice in one JSON object the last counts, as everywhere in Python, JavaScript and PostgreSQL; what
-`verify` reads before the signature is checked is read by the same rule, so the two cannot be told different things.
+A *template* composes several locators: `{RecordType}|{MessageID}`. `{a|b}` takes the first that is present. An
+*expression* is one template or a list of templates. The first template whose parts are all present is used.
+
+If a JSON object has a key twice, the last value wins, as in Python, JavaScript and PostgreSQL. `verify` follows the
+same rule when it reads an unverified body, so verification and reading always see the same values.
 """
 
 import hashlib
@@ -27,27 +28,27 @@ Headers = Mapping[bytes, bytes]
 Find = Callable[[Any, Headers], str | None]
 
 MOST_BYTES = 255
-"""The longest text that is indexed. A longer one is kept by its hash; the body still holds it."""
+"""The longest text in an index. A longer text is indexed by its hash; the body still holds it."""
 
 
 CONTENT, NEW = b":content", b":new"
-"""Where `content:sha256` and `new:delivery` stand beside the headers: no header has a name that begins so."""
-_MADE = {"content:sha256": CONTENT, "new:delivery": NEW}
+"""The names of `content:sha256` and `new:delivery` among the headers. No real header name begins with a colon."""
+_GENERATED = {"content:sha256": CONTENT, "new:delivery": NEW}
 
 
 class NotReadable(ValueError):
-    """The bytes are not what they claim to be."""
+    """The body is not in its declared format."""
 
 
 class TooDeep(ValueError):
-    """The body is nested beyond what any parser here follows; it is kept, but nothing is read out of it."""
+    """The body is nested deeper than the parsers allow. It is stored, but no fact is read from it."""
 
 
 # -- bodies ---------------------------------------------------------------------------------------------------------
 
 
 def parse(body: bytes, *, form: bool = False) -> Any:
-    """The body as plain data. Raises NotReadable or TooDeep, and nothing else, whatever arrives."""
+    """The body as plain data. For any input, it raises nothing but NotReadable and TooDeep."""
     return _parse_form(body) if form else _parse_json(body)
 
 
@@ -61,10 +62,10 @@ def _parse_json(body: bytes | str) -> Any:
 
 
 def _parse_odd_json(body: bytes | str) -> Any:
-    """JSON that is well-formed by its grammar and yet too much for msgspec: lone surrogates, huge numbers."""
+    """Parses well-formed JSON that msgspec does not support: lone surrogates and huge numbers."""
     try:
         text = body.decode("utf-8") if isinstance(body, bytes) else body
-        return json.loads(text, parse_int=_integer, parse_constant=_refuse)
+        return json.loads(text, parse_int=_integer, parse_constant=_reject_constant)
     except RecursionError:
         raise TooDeep("nested too deep") from None
     except ValueError as error:
@@ -75,12 +76,12 @@ def _integer(digits: str) -> int | str:
     return int(digits) if len(digits) <= 4000 else digits
 
 
-def _refuse(constant: str) -> Any:
+def _reject_constant(constant: str) -> Any:
     raise ValueError(f"{constant} is not JSON")
 
 
 def _parse_form(body: bytes) -> dict[str, str]:
-    """A form's fields; of a repeated one the last. A field that holds a JSON object is read by a path into it."""
+    """The fields of a form. The last value of a repeated field wins. A path can lead into a field that holds JSON."""
     try:
         fields = read_fields(body)
     except ValueError as error:
@@ -88,15 +89,15 @@ def _parse_form(body: bytes) -> dict[str, str]:
     return {name.decode("utf-8", "replace"): value.decode("utf-8", "replace") for name, value in fields}
 
 
-# A text without an end is one token to the end: were it none, every quote in it would be tried as a new beginning.
+# An unterminated string is one token to the end. Otherwise the search would start again at every quote in it.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\Z)|[\[\]{},]', re.DOTALL)
 
 
 def split(body: bytes, path: str) -> list[bytes]:
     """The exact bytes of each element of the array at `path` ("*" is the body itself).
 
-    Raises NotReadable when there is no array there. An element that is itself broken is still an
-    element: it becomes its own failed receipt and takes no neighbour with it.
+    Raises NotReadable if there is no array. A broken element is still an element: it becomes a failed receipt and does
+    not affect the others.
     """
     raw = body if path == "*" else _raw_at(body, path.split("."))
     try:
@@ -116,20 +117,20 @@ def _raw_at(body: bytes, steps: Sequence[str]) -> bytes:
 
 
 def _split_by_brackets(raw: bytes) -> list[bytes]:
-    """The same split by counting brackets, for arrays with an element that no parser takes."""
+    """Splits an array by counting brackets, for arrays with an element that no parser accepts."""
     text = raw.strip(b" \t\r\n")
     if not (text.startswith(b"[") and text.endswith(b"]")):
         raise NotReadable("not an array")
     parts, depth, start = [], 0, 1
     for token in _TOKEN.finditer(text):
-        mark = token[0]
-        if mark in (b"[", b"{"):
+        sign = token[0]
+        if sign in (b"[", b"{"):
             depth += 1
-        elif mark in (b"]", b"}"):
+        elif sign in (b"]", b"}"):
             depth -= 1
             if depth == 0 and token.end() != len(text):
-                raise NotReadable("not one array")
-        elif depth == 1 and mark == b",":
+                raise NotReadable("more than one array")
+        elif depth == 1 and sign == b",":
             parts.append(text[start : token.start()].strip(b" \t\r\n"))
             start = token.end()
     if depth != 0:
@@ -144,7 +145,7 @@ def _split_by_brackets(raw: bytes) -> list[bytes]:
 
 
 def look_up(value: Any, steps: Sequence[str], default: Any = None) -> Any:
-    """What stands at a path, or `default`. A text on the way is read as JSON."""
+    """The value at a path, or `default`. A string on the path is parsed as JSON."""
     for step in steps:
         if isinstance(value, str):
             value = _read_inner(value)
@@ -165,9 +166,10 @@ def _read_inner(text: str) -> Any:
 
 
 def compile_expression(expression: str | Sequence[str], *, names: bool = True) -> Find:
-    """A finder for an expression. Raises ValueError, with the reason, for one that is not well-formed.
+    """Compiles an expression into a function that finds its value. Raises ValueError if it is not well-formed.
 
-    What `names` something is a text or a whole number: neither `true` nor 1.5 does. A time may be any number.
+    With `names`, the value is a name, so only strings and whole numbers are accepted, not `true` or 1.5. A time may be
+    any number.
     """
     finders = [_compile_template(template, names) for template in templates_of(expression)]
     if not finders:
@@ -177,19 +179,22 @@ def compile_expression(expression: str | Sequence[str], *, names: bool = True) -
 
     def first(body: Any, headers: Headers) -> str | None:
         for find in finders:
-            found = find(body, headers)
-            if found is not None:
-                return found
+            value = find(body, headers)
+            if value is not None:
+                return value
         return None
 
     return first
 
 
 def compile_key(expression: str | Sequence[str]) -> Find:
-    """The same for an id, of which two must not become one: `{a}-{b}` would join x-y, z and x, y-z to the same key."""
+    """Compiles the expression of an id, and rejects one that could give two events the same id.
+
+    For example, `{a}-{b}` would compose both (x-y, z) and (x, y-z) to x-y-z.
+    """
     for template in templates_of(expression):
         if template.startswith("literal:") or ("{" in template and not _PLACEHOLDER.search(template)):
-            raise ValueError(f"{template!r} would be the id of every event: name where the id is")
+            raise ValueError(f"{template!r} would be the id of every event: say where the id is")
         between = _PLACEHOLDER.split(template)[2:-1:2]
         if any("|" not in text for text in between):
             raise ValueError(f"{template!r} composes an id: put | between its parts")
@@ -202,10 +207,10 @@ def headers_of(expression: str | Sequence[str]) -> set[bytes]:
     return {name.strip().lower().encode("latin-1") for name in names}
 
 
-def made_for(expression: str | Sequence[str]) -> set[bytes]:
-    """Which of the facts that no sender gives an expression may read."""
+def generated_facts(expression: str | Sequence[str]) -> set[bytes]:
+    """The generated facts (CONTENT, NEW) that an expression may read."""
     text = "\n".join(templates_of(expression))
-    return {key for name, key in _MADE.items() if name in text}
+    return {key for name, key in _GENERATED.items() if name in text}
 
 
 def templates_of(expression: str | Sequence[str]) -> tuple[str, ...]:
@@ -223,14 +228,14 @@ def _compile_template(template: str, names: bool) -> Find:
         return _compile_locator(template, names)
     pieces = _PLACEHOLDER.split(template)  # text, placeholder, text, placeholder, … text
     if any("{" in piece or "}" in piece for piece in pieces):
-        raise ValueError(f"{template!r} has a brace without its partner")
+        raise ValueError(f"{template!r} has an unmatched brace")
     lone = len(pieces) == 3 and not pieces[0] and not pieces[2]
     finders = [_compile_choice(piece, names and lone) if i % 2 else piece for i, piece in enumerate(pieces)]
     return finders[1] if lone else _compose(finders)  # type: ignore[return-value]  # odd pieces are finders
 
 
 def _compose(pieces: Sequence[str | Find]) -> Find:
-    """Join what is found; `%` and `|` in a value are escaped, so that two facts cannot compose to one key."""
+    """Joins the values. `%` and `|` in a value are escaped, so different values never compose to the same text."""
 
     def composed(body: Any, headers: Headers) -> str | None:
         parts = []
@@ -238,10 +243,10 @@ def _compose(pieces: Sequence[str | Find]) -> Find:
             if isinstance(piece, str):
                 parts.append(piece)
                 continue
-            found = piece(body, headers)
-            if found is None:
+            value = piece(body, headers)
+            if value is None:
                 return None
-            parts.append(found.replace("%", "%25").replace("|", "%7C"))
+            parts.append(value.replace("%", "%25").replace("|", "%7C"))
         return "".join(parts)
 
     return composed
@@ -251,15 +256,15 @@ def _compile_choice(choice: str, names: bool) -> Find:
     finders = [_compile_locator(locator, names) for locator in choice.split("|")]
     if len(finders) == 1:
         return finders[0]
-    return lambda body, headers: next((found for find in finders if (found := find(body, headers)) is not None), None)
+    return lambda body, headers: next((value for find in finders if (value := find(body, headers)) is not None), None)
 
 
 def _compile_locator(locator: str, names: bool) -> Find:
     name = locator.strip()
     if not name:
         raise ValueError("a locator is empty")
-    if name.startswith("header:") or name in _MADE:
-        key = _MADE.get(name) or name[len("header:") :].strip().lower().encode("latin-1")
+    if name.startswith("header:") or name in _GENERATED:
+        key = _GENERATED.get(name) or name[len("header:") :].strip().lower().encode("latin-1")
         return lambda body, headers: _header_text(headers.get(key))
     if name.startswith("token:"):
         token = name[len("token:") :].strip().lower().encode("latin-1")
@@ -273,7 +278,7 @@ def _compile_locator(locator: str, names: bool) -> Find:
 
     def find(body: Any, headers: Headers) -> str | None:
         value = body
-        for step in steps:  # nearly always a dict in a dict; `look_up` knows the rest
+        for step in steps:  # nearly always a dict in a dict; `look_up` handles the rest
             value = value.get(step) if type(value) is dict else look_up(value, (step,))
         return _scalar_text(value, names)
 
@@ -300,12 +305,12 @@ def _scalar_text(value: Any, names: bool) -> str | None:
 
 
 def is_storable(text: str) -> bool:
-    """Whether every database keeps a text as it is: PostgreSQL has neither NULs nor lone surrogates."""
+    """Whether every database can store a text unchanged: PostgreSQL stores neither NUL nor lone surrogates."""
     return "\x00" not in text and not any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def index_text(text: str | None) -> str | None:
-    """A text as it may stand in an index: at most 255 bytes, no NUL, no lone surrogate; else its hash."""
+    """The text if an index can hold it (at most 255 bytes, no NUL, no lone surrogate), else its hash."""
     if text is None or (text.isascii() and len(text) <= MOST_BYTES and "\x00" not in text):
         return text
     encoded = text.encode("utf-8", "surrogatepass")
@@ -322,9 +327,9 @@ _NUMBER = re.compile(r"\d{1,14}(?:\.\d{1,9})?", re.ASCII)
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """A moment out of what senders write: Unix seconds or milliseconds, ISO 8601 with any fraction and offset.
+    """Parses a time: Unix seconds or milliseconds, or ISO 8601 with any fraction and offset.
 
-    None for what is none of these; a time that cannot be read is not worth an event.
+    Returns None for other texts: an event is accepted even if its time cannot be parsed.
     """
     if text is None:
         return None
@@ -350,12 +355,12 @@ def iso_time(seconds: float) -> str:
 
 
 def fingerprint(body: bytes, parsed: Any, volatile: Sequence[tuple[str, ...]]) -> bytes:
-    """SHA-256 by which "same id, other body" is told; without the fields that change from attempt to attempt."""
+    """SHA-256 that detects a different body under the same id. It leaves out fields that change between attempts."""
     if volatile and isinstance(parsed, dict):
         try:
             body = msgspec.json.encode(_without(parsed, volatile), order="sorted")
         except (ValueError, OverflowError, RecursionError):
-            pass  # what JSON can hold and msgspec cannot write: then the bytes are compared as they came
+            pass  # msgspec cannot encode some values that JSON allows: then the original bytes are hashed
     return hashlib.sha256(body).digest()
 
 

@@ -1,8 +1,8 @@
-"""The interface of a signature family: one class that a module in `families/` fills in.
+"""The interface of a signature family: a class that each module in `families/` implements.
 
-A family is one way to sign and verify deliveries. A module of `families/` that defines `FAMILY` is a family, under the
-name of the module; a module of your own is one under its path, `algorithm = "your_module:FAMILY"`. No other code names
-a family: the verifier, the signer, the doctor, samples and tests ask `Signature.family`.
+A family is one way to sign and verify deliveries. A module of `families/` defines `FAMILY`, and the name of the module
+is the name of the family. Users name a family in their code by path: `algorithm = "your_module:FAMILY"`. No other code
+names a family: the verifier, the signer, the doctor, samples and tests use `Signature.family`.
 """
 
 from abc import ABC, abstractmethod
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from oncehook.providers.handshake import HandshakeKind
 
 Keys = Sequence[tuple[int, Key]]  # (index of the secret, its key)
-Match = tuple[int, bytes | None]  # (index of the secret that verifies, the timestamp that it covers)
+Match = tuple[int, bytes | None]  # (index of the secret that verified, the signed timestamp)
 NamedBy = Literal["algorithm", "tokens", ""]
 SignedDelivery = tuple[dict[str, str], bytes]  # headers and body
 
 
 class WrongKeyKind(ValueError):
-    """A secret that signs, but with another kind of key than this alternative has."""
+    """The secret is a signing key, but of another kind than this alternative uses."""
 
 
 class Check(Protocol):
-    """One alternative of a provider's signatures, with the source's keys for it."""
+    """Verifies one alternative of a provider's signatures with the source's keys for it."""
 
-    stamped: bool  # whether the timestamp that it returns must be inside the window
+    stamped: bool  # whether the timestamp that `matches` returns must be within the tolerance
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
-        """The secret that verifies the delivery, or None. Raises Rejected to stop other checks from being tried."""
+        """The secret that verifies the delivery, or None. Raises Rejected to reject it without trying other checks."""
 
 
 @runtime_checkable
@@ -50,15 +50,15 @@ class FetchingCheck(Protocol):
     def matches(self, delivery: Delivery, body: Body) -> Match | None: ...
 
     def key_to_fetch(self, delivery: Delivery, body: Body) -> KeyRequest | str | None:
-        """The key or certificate to fetch for this delivery. None for a delivery that could never verify."""
+        """The key or certificate to fetch for this delivery. None if no key is missing, or none could verify it."""
 
     def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
-        """The time that the delivery claims, which is checked before anything is fetched for it."""
+        """The timestamp of the delivery. It is checked before a key is fetched."""
 
 
 @dataclass(frozen=True)
 class CheckContext:
-    """What a check may use of its source: its settings, and the keys that it fetched."""
+    """The parts of a source that a check may use: its settings and its fetched keys."""
 
     settings: SourceSettings = field(default_factory=SourceSettings)
     certificates: Certificates = field(default_factory=Certificates)
@@ -72,7 +72,7 @@ class UnsignedDelivery:
     body: bytes
     headers: dict[str, str]
     now: float
-    settings: SourceSettings  # of the source that it is for
+    settings: SourceSettings  # of the source that will receive it
 
     def delivery(self) -> Delivery:
         query = (self.settings.public_url or "").partition("?")[2].encode()
@@ -83,84 +83,84 @@ class UnsignedDelivery:
 
 
 class Family(ABC):
-    """One way to sign and verify deliveries, in both directions.
+    """One way to sign and verify deliveries.
 
-    Four methods must be written: `load_key` and `make_check` verify, `sign` and `make_pair` are the sender's side, for
-    tests, samples and `oncehook send`. Everything below them has a default that fits a shared secret and a signature
-    in the body; a signature in a header needs `signature_header` too.
+    Subclasses implement four methods. `load_key` and `make_check` verify. `sign` and `make_pair` act as the sender, for
+    tests, samples and `oncehook send`. The defaults of the other methods fit a shared secret and a signature in the
+    body; a signature in a header needs `signature_header` too.
     """
 
     named_by: NamedBy = "algorithm"
-    """The key of `[[signatures]]` whose value names this family; "" if the rest of the table implies it."""
+    """The key of `[[signatures]]` whose value names this family, or "" if other keys of the table imply it."""
 
     options: Mapping[str, object] = {}
-    """Settings of a source that it needs, each with a value for tests. A definition must list them in its `options`."""
+    """Settings that a source must have, each with a value for tests. A definition repeats them in its `options`."""
 
     fetches_key = False
     """Whether a source may have no secret, because the key is fetched."""
 
     handshake: "HandshakeKind | None" = None
-    """A handshake that only these senders have. Its `kind` in a definition is the name of the family."""
+    """A kind of handshake that only these senders use. Its `kind` in a definition is the name of the family."""
 
     # -- verifying -----------------------------------------------------------------------------------------------
 
     @abstractmethod
     def load_key(self, signature: "Signature", secret: str) -> Key:
-        """A secret, which is not blank, as a key. Raises ValueError that says what is wrong, without the value."""
+        """Turns a secret that is not blank into a key. Raises ValueError, whose message never quotes the secret."""
 
     @abstractmethod
     def make_check(self, signature: "Signature", provider: "Provider", keys: Keys, context: CheckContext) -> Check:
-        """The check of one alternative, made once at start-up; it has `FetchingCheck`'s methods if it fetches keys."""
+        """Makes the check of one alternative at start-up. If it fetches keys, it is also a `FetchingCheck`."""
 
     # -- signing -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def sign(self, signature: "Signature", unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
-        """The headers and body as the sender sends them. Raises ValueError if it cannot be signed so."""
+        """The headers and body as the sender sends them. Raises ValueError if this delivery cannot be signed."""
 
     @abstractmethod
     def make_pair(self, signature: "Signature") -> Pair:
-        """A new secret: what signs, and what a source verifies with."""
+        """A new secret: the part that signs, and the part that a source verifies with."""
 
     def check_signing_key(self, signature: "Signature", secret: str) -> None:  # noqa: B027  # optional
-        """Raises ValueError for a secret that cannot sign; WrongKeyKind if it is for another kind of key."""
+        """Raises ValueError for a secret that cannot sign; WrongKeyKind if it is another kind of key."""
 
     def shares_secret(self, signature: "Signature") -> bool:
         """Whether sender and source have the same secret. False: the source has a public key, or none."""
         return True
 
     def sample_words(self, settings: SourceSettings) -> Mapping[str, str]:
-        """Words that examples of a definition may use, besides $id, $type and the others, by name."""
+        """Placeholders that the examples of a definition may use besides $id, $type and the others, by name."""
         return {}
 
-    # -- what a definition may say -------------------------------------------------------------------------------
+    # -- checking definitions ------------------------------------------------------------------------------------
 
     def check_definition(self, signature: "Signature", provider: "Provider") -> None:  # noqa: B027  # optional
-        """Raises ValueError for a definition that could never work as meant."""
+        """Raises ValueError for a definition that cannot work."""
 
     def may_sign_challenges(self, signature: "Signature") -> bool:
-        """Whether a signed word can never be the signature of an event: then a handshake may sign with this key."""
+        """Whether a handshake may sign with this key: the signature of a challenge must never fit an event."""
         return True
 
-    # -- what is known about a request ---------------------------------------------------------------------------
+    # -- describing requests -------------------------------------------------------------------------------------
 
     def signature_header(self, signature: "Signature") -> str | None:
-        """The header with the signature, which is never stored with an event. None if it is in the body."""
+        """The header with the signature, which is never stored with an event. None if the signature is in the body."""
         return None
 
     def signed_headers(self, signature: "Signature") -> frozenset[bytes]:
-        """Every header that the check reads, in lower case: samples of rejected requests keep them for the doctor."""
+        """Every header that the check reads, in lower case. Rejection samples keep these headers for the doctor."""
         header = self.signature_header(signature)
         return frozenset() if header is None else frozenset({header.lower().encode()})
 
     def sends_secret(self, signature: "Signature") -> bool:
-        """Whether the request carries the secret itself, and nothing is signed."""
+        """Whether the request carries the secret itself instead of a signature."""
         return False
 
     def signed_content(self, signature: "Signature", delivery: Delivery, body: Body) -> bytes:
-        """The signed content in one spelling, for the hash of an event.
+        """The signed content in a canonical spelling, for the hash of an event.
 
-        If the sender's signature is the same for several spellings of a body, this must return the same bytes for all
-        of them. Otherwise a captured delivery could be sent again as a new event.
+        If one signature is valid for several spellings of a body, this must return the same bytes for all of them.
+        Otherwise a captured delivery could be sent again as a new event.
         """
         return delivery.body

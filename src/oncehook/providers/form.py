@@ -1,7 +1,7 @@
-"""Forms (`application/x-www-form-urlencoded`), decoded before anything in them is trusted.
+"""Decodes forms (`application/x-www-form-urlencoded`) of unverified senders at low cost.
 
-A form of some megabytes may be nothing but escapes, and Python's own decoder takes a step of the interpreter for each.
-Quoted-printable has the same escapes with another sign (`=41` for `%41`), and its decoder is written in C.
+A form of some megabytes may consist of escapes only, and Python's own decoder runs an interpreted step for each.
+Quoted-printable has the same escapes with another character (`=41` for `%41`), and its decoder is written in C.
 """
 
 import binascii
@@ -9,18 +9,18 @@ import binascii
 CONTENT_TYPE = "application/x-www-form-urlencoded"
 
 MOST_FIELDS = 1000
-"""No sender's event has more fields than this."""
+"""No event of any sender has more fields than this."""
 
 MOST_PLAIN = 1000
-"""Senders escape `=` and line breaks in a value. So many may stand there unescaped; each is escaped here first."""
+"""Senders escape `=` and line breaks in a value. Up to this many may be unescaped; `unescape` escapes them first."""
 
-_ALSO_READ = ((b"=", b"%3D"), (b"\r", b"%0D"), (b"\n", b"%0A"))  # signs that quoted-printable has a use for
+_QUOTED_PRINTABLE = ((b"=", b"%3D"), (b"\r", b"%0D"), (b"\n", b"%0A"))  # characters with a meaning in that encoding
 
 Field = tuple[bytes, bytes]
 
 
 def read_fields(body: bytes) -> list[Field]:
-    """Name and value of each field, in their order. Raises ValueError for a body that is not a well-formed form."""
+    """Name and value of each field, in order. Raises ValueError for a body that is not a well-formed form."""
     if not body:
         return []
     if body.count(b"&") >= MOST_FIELDS:
@@ -36,14 +36,14 @@ def read_fields(body: bytes) -> list[Field]:
 
 
 def unescape(text: bytes) -> bytes:
-    """The text with `+` and escapes decoded. Raises ValueError for a `%` that begins no escape."""
+    """Decodes `+` and escapes. Raises ValueError for a `%` without two hexadecimal digits."""
     if b"+" in text:
         text = text.replace(b"+", b" ")
     if b"%" not in text:
         return text
-    for plain, escape in _ALSO_READ:
+    for plain, escape in _QUOTED_PRINTABLE:
         if text.count(plain) > MOST_PLAIN:
-            raise ValueError(f"more than {MOST_PLAIN} signs that a form escapes")
+            raise ValueError(f"more than {MOST_PLAIN} unescaped characters")
         text = text.replace(plain, escape)
     decoded = binascii.a2b_qp(text.replace(b"%", b"="))
     if len(decoded) != len(text) - 2 * text.count(b"%"):
@@ -52,5 +52,5 @@ def unescape(text: bytes) -> bytes:
 
 
 def canonical(fields: list[Field]) -> bytes:
-    """The fields as Twilio and Mandrill sign them: name and value, sorted by name; each value of a name once."""
+    """The fields as Twilio and Mandrill sign them: name and value, sorted by name. A repeated field counts once."""
     return b"".join(name + value for name, value in sorted(set(fields)))

@@ -1,10 +1,10 @@
-"""Exchanges that are answered without storing anything; a provider's definition names their kind.
+"""Answers handshakes without storing anything. A provider's definition names the kind of each handshake.
 
-A handshake that its provider signs is verified like an event first. One that nobody signs is answered from a small set
-of characters only, so nothing that is sent back can be more than a word. Where the answer is signed with the source's
-key, `HandshakeKind.signs` says which words are signed, and the source rejects a body that is such a word: no answer is
-ever the signature of an event. A secret that a handshake offers (Asana, Notion) is shown to the operator and never
-adopted.
+A handshake that the provider signs is verified like an event first. The response to an unsigned one consists of a few
+allowed characters, so it can be no more than a word. If the response is signed with the source's key,
+`HandshakeKind.signs` says which challenges are signed. The source rejects a body that is such a challenge, so no
+response is ever the signature of an event. A secret that a handshake offers (Asana, Notion) is logged for the operator
+and never adopted.
 """
 
 import base64
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 HandshakeResponse = tuple[int, bytes, tuple[tuple[bytes, bytes], ...]]  # status, body, headers
 
 IN_HANDSHAKE = "handshake: "
-"""How the detail begins by which a refused handshake is told from a refused event."""
+"""The prefix of a rejection's detail that distinguishes a rejected handshake from a rejected event."""
 
 _STRICT = re.compile(r"[A-Za-z0-9_-]{1,100}", re.ASCII)
-# A sentence may hold an address-like id. It is no key's message, and plain text to every browser.
+# A sentence may hold an id that looks like an address. It is never signed, and browsers show it as plain text.
 _SENTENCE = re.compile(r"[A-Za-z0-9_ :.,;=+/()-]{1,512}", re.ASCII)
 _CHARACTERS = {"strict": _STRICT, "sentence": _SENTENCE}
 _HOST = re.compile(r"[A-Za-z0-9.-]{1,253}", re.ASCII)
@@ -45,33 +45,33 @@ _FEW_FIELDS, _LONGEST_QUERY = 50, 8192
 
 @dataclass(frozen=True)
 class HandshakeHost:
-    """The source, as far as an answer may need it."""
+    """The parts of a source that a response may need."""
 
     certificates: Certificates
-    keys: Sequence[Key] = ()  # the source's own, the one that verified this handshake first
+    keys: Sequence[Key] = ()  # the source's keys; the first one verified this handshake
     verify_token: bytes = b""
-    offer: Callable[[str], None] = lambda secret: None  # show a secret to the operator
+    offer: Callable[[str], None] = lambda secret: None  # shows a secret to the operator
 
 
 @dataclass(frozen=True, slots=True)
 class HandshakeKind:
-    """One kind of handshake, and what is sent back."""
+    """One kind of handshake, and how it is answered."""
 
     summary: str  # for people
     answer: "Callable[[HandshakeRequest], Awaitable[HandshakeResponse]]"
-    needs_echo: bool = True  # its challenge stands where `echo` says
+    needs_echo: bool = True  # the definition must say in `echo` where the challenge is
     signs: re.Pattern[str] | None = None  # the challenges that it signs with the source's key
-    read_event: Callable[[str], Any] = lambda text: parse(text.encode())  # no challenge that this can read is signed
-    needs_hmac: bool = False  # it signs with a key of HMAC
-    must_be_signed: bool = False  # the request itself
-    calls_sender: bool = False  # a URL of the request is fetched: never for a source that verifies nothing
+    read_event: Callable[[str], Any] = lambda text: parse(text.encode())  # a challenge that this reads is not signed
+    needs_hmac: bool = False  # it signs with an HMAC key
+    must_be_signed: bool = False  # the request must carry the provider's signature
+    calls_sender: bool = False  # it fetches a URL of the request, so the source must verify deliveries
 
     def is_signable(self, text: str) -> bool:
-        """Whether it could sign this text. A source never reads such a text as an event."""
+        """Whether this kind could sign a text. A source never reads such a text as an event."""
         return self.signs is not None and self.signs.fullmatch(text) is not None
 
     def is_readable(self, text: str) -> bool:
-        """Whether the reader of events takes this text: a number or `null`, which the answer would sign as a body."""
+        """Whether a text is also a valid body, such as a number or `null`. Signing it would sign a body."""
         try:
             self.read_event(text)
         except NotReadable:
@@ -81,7 +81,7 @@ class HandshakeKind:
 
 @dataclass(frozen=True, slots=True)
 class HandshakeRequest:
-    """A request that is a handshake, and the source that answers it."""
+    """A handshake to answer, and the source that answers it."""
 
     handshake: "Handshake"
     delivery: Delivery
@@ -89,37 +89,37 @@ class HandshakeRequest:
     host: HandshakeHost
 
     def challenge(self) -> str:
-        """The value to send back. Raises Rejected for one that is not answered."""
+        """The challenge to send back. Raises Rejected if it is missing or has characters that are not allowed."""
         handshake, kind = self.handshake, kind_of(self.handshake.kind)
-        found = locate(handshake.echo, self.delivery, self.body) if _is_text(handshake.echo, self.body) else None
-        if found is None or not _CHARACTERS[handshake.characters].fullmatch(found):
-            raise Rejected("malformed", "the challenge is not one that is answered")
-        if kind.signs is not None and (not kind.is_signable(found) or kind.is_readable(found)):
-            raise Rejected("malformed", "the challenge is not one that is answered")
-        return found
+        value = locate(handshake.echo, self.delivery, self.body) if _is_text(handshake.echo, self.body) else None
+        if value is None or not _CHARACTERS[handshake.characters].fullmatch(value):
+            raise Rejected("malformed", "the challenge is missing or has characters that are not allowed")
+        if kind.signs is not None and (not kind.is_signable(value) or kind.is_readable(value)):
+            raise Rejected("malformed", "the challenge could be read as an event, so it is not signed")
+        return value
 
     def key(self) -> Key:
         """The key to sign with. Raises Unavailable if the source has no secret yet."""
         if not self.host.keys:
-            raise Unavailable("the source has no secret yet to answer this handshake with")
+            raise Unavailable("the source has no secret yet, and the response to this handshake must be signed")
         return self.host.keys[0]
 
 
 def locate(locator: str, delivery: Delivery, body: Body) -> str | None:
-    """What stands at `header:NAME`, `query:NAME` or a path in the body; None where it is not, or twice."""
+    """The value at `header:NAME`, `query:NAME` or a path in the body; None if it is missing or repeated."""
     kind, _, name = locator.partition(":")
     if kind == "header":
         key = name.strip().lower().encode()
-        found = None if key in delivery.repeated else delivery.headers.get(key)
-        return None if found is None else found.decode("latin-1").strip()
+        header = None if key in delivery.repeated else delivery.headers.get(key)
+        return None if header is None else header.decode("latin-1").strip()
     if kind == "query":
         return _parameter(delivery.query, name)
-    at = body.at(compile_paths(locator))
-    return None if at is None else at.decode("utf-8", "replace")
+    text = body.at(compile_paths(locator))
+    return None if text is None else text.decode("utf-8", "replace")
 
 
 def _is_text(locator: str, body: Body) -> bool:
-    """Whether what stands at a path of the body is a text; a number is no challenge."""
+    """Whether the value at a path of the body is a string. A number is not a challenge."""
     raw = None if ":" in locator else body.raw(tuple(locator.split(".")))
     return raw is None or raw.lstrip().startswith(b'"')
 
@@ -131,71 +131,71 @@ def _parameter(query: bytes, name: str) -> str | None:
         pairs = parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=_FEW_FIELDS)
     except ValueError:
         return None
-    found = [value for parameter, value in pairs if parameter == name]
-    return found[0] if len(found) == 1 else None
+    values = [value for parameter, value in pairs if parameter == name]
+    return values[0] if len(values) == 1 else None
 
 
 def is_handshake(handshake: "Handshake", delivery: Delivery, body: Body) -> bool:
     """Whether a delivery is this handshake."""
     if handshake.method != delivery.method or len(delivery.body) > LARGE:
         return False
-    for locator, wanted in handshake.when.items():
-        found = locate(locator, delivery, body)
-        if found != wanted and (found is None or wanted != "*") and (found is not None or wanted):
+    for locator, condition in handshake.when.items():
+        value = locate(locator, delivery, body)
+        if value != condition and (value is None or condition != "*") and (value is not None or condition):
             return False
     return True
 
 
 async def answer(handshake: "Handshake", delivery: Delivery, body: Body, host: HandshakeHost) -> HandshakeResponse:
-    """What to send back. Raises Rejected, or Unavailable when the other side does not answer."""
+    """The response to a handshake. Raises Rejected, or Unavailable if a URL that it names does not answer."""
     return await kind_of(handshake.kind).answer(HandshakeRequest(handshake, delivery, body, host))
 
 
 # -- the kinds ------------------------------------------------------------------------------------------------------
 
 
-async def _ack(exchange: HandshakeRequest) -> HandshakeResponse:
-    handshake = exchange.handshake
+async def _ack(request: HandshakeRequest) -> HandshakeResponse:
+    handshake = request.handshake
     return handshake.status, handshake.body.encode(), JSON if handshake.body else ()
 
 
-async def _echo(exchange: HandshakeRequest) -> HandshakeResponse:
-    handshake, challenge = exchange.handshake, exchange.challenge()
+async def _echo(request: HandshakeRequest) -> HandshakeResponse:
+    handshake, challenge = request.handshake, request.challenge()
     if handshake.json:
         return handshake.status, msgspec.json.encode({handshake.json: challenge}), JSON
     return handshake.status, challenge.encode(), TEXT
 
 
-async def _token(exchange: HandshakeRequest) -> HandshakeResponse:
-    given, expected = _parameter(exchange.delivery.query, "hub.verify_token"), exchange.host.verify_token
-    if given is None or not expected or not hmac.compare_digest(given.encode(), expected):
+async def _token(request: HandshakeRequest) -> HandshakeResponse:
+    token, expected = _parameter(request.delivery.query, "hub.verify_token"), request.host.verify_token
+    if token is None or not expected or not hmac.compare_digest(token.encode(), expected):
         raise Rejected("bad_signature", "the handshake does not repeat the source's verify_token")
-    return await _echo(exchange)
+    return await _echo(request)
 
 
-async def _zoom(exchange: HandshakeRequest) -> HandshakeResponse:
-    challenge = exchange.challenge()
-    token = hmac.digest(exchange.key(), challenge.encode(), "sha256").hex()
+async def _zoom(request: HandshakeRequest) -> HandshakeResponse:
+    challenge = request.challenge()
+    token = hmac.digest(request.key(), challenge.encode(), "sha256").hex()
     return 200, msgspec.json.encode({"plainToken": challenge, "encryptedToken": token}), JSON
 
 
-async def _crc(exchange: HandshakeRequest) -> HandshakeResponse:
-    challenge = exchange.challenge()
-    digest = hmac.digest(exchange.key(), challenge.encode(), "sha256")
+async def _crc(request: HandshakeRequest) -> HandshakeResponse:
+    challenge = request.challenge()
+    digest = hmac.digest(request.key(), challenge.encode(), "sha256")
     return 200, msgspec.json.encode({"response_token": "sha256=" + base64.b64encode(digest).decode()}), JSON
 
 
-async def _secret(exchange: HandshakeRequest) -> HandshakeResponse:
-    """The offered secret is shown, and, where the provider wants that, sent back in the header that it came in."""
-    challenge = exchange.challenge()
-    exchange.host.offer(challenge)
-    kind, _, name = exchange.handshake.echo.partition(":")
+async def _secret(request: HandshakeRequest) -> HandshakeResponse:
+    """Shows the offered secret to the operator. If it came in a header, the same header sends it back."""
+    challenge = request.challenge()
+    request.host.offer(challenge)
+    kind, _, name = request.handshake.echo.partition(":")
     return 200, b"", ((name.strip().lower().encode(), challenge.encode()),) if kind == "header" else ()
 
 
-async def _allow_origin(exchange: HandshakeRequest) -> HandshakeResponse:
-    """The permission of the CloudEvents webhook specification: this origin may deliver, as often as it asked to."""
-    headers = exchange.delivery.headers
+async def _allow_origin(request: HandshakeRequest) -> HandshakeResponse:
+    """Allows the origin to deliver at the rate that it requested, as the CloudEvents webhook specification defines."""
+    headers = request.delivery.headers
     origin = headers.get(b"webhook-request-origin", b"")
     if not _HOST.fullmatch(origin.decode("latin-1")):
         raise Rejected("malformed", "the handshake names no origin")
@@ -204,17 +204,17 @@ async def _allow_origin(exchange: HandshakeRequest) -> HandshakeResponse:
     return 200, b"", ((b"allow", b"POST"), (b"webhook-allowed-origin", origin), (b"webhook-allowed-rate", allowed))
 
 
-_SENT_BACK_SIGNED = "its token is sent back signed"
+_SENT_BACK_SIGNED = "Oncehook sends the token back, signed"
 KINDS = {
-    "echo": HandshakeKind("its challenge is sent back", _echo),
-    "ack": HandshakeKind("its ping is acknowledged", _ack, needs_echo=False),
-    "token": HandshakeKind("its challenge is sent back if it repeats `verify_token`", _token),
+    "echo": HandshakeKind("Oncehook sends the challenge back", _echo),
+    "ack": HandshakeKind("Oncehook acknowledges the ping", _ack, needs_echo=False),
+    "token": HandshakeKind("Oncehook sends the challenge back if it repeats `verify_token`", _token),
     "zoom": HandshakeKind(_SENT_BACK_SIGNED, _zoom, signs=_STRICT, needs_hmac=True, must_be_signed=True),
     "crc": HandshakeKind(_SENT_BACK_SIGNED, _crc, signs=_STRICT, needs_hmac=True),
-    "secret": HandshakeKind("it offers a secret, which is shown in the log and never adopted", _secret),
-    "cloudevents": HandshakeKind("its origin is allowed to deliver", _allow_origin, needs_echo=False),
+    "secret": HandshakeKind("it offers a secret, which Oncehook logs and never adopts", _secret),
+    "cloudevents": HandshakeKind("Oncehook allows the origin to deliver", _allow_origin, needs_echo=False),
 }
-"""The kinds that any provider may name; a signature family may have one more, under its own name."""
+"""The kinds that any provider may name. A signature family may define one more, under its own name."""
 
 
 def kind_of(name: str) -> HandshakeKind:

@@ -1,7 +1,7 @@
-"""JSON Web Tokens that senders sign: read strictly, verified, and signed for tests and samples.
+"""Reads and verifies JSON Web Tokens of senders, and signs them for tests and samples.
 
-A sender's tokens have one algorithm, whatever a token says about itself. Of a token's header only the name of the key
-is used, and only to look that key up. Nothing in a token counts before its signature is verified.
+Each sender has one algorithm, and a token that names another is rejected. The key name in a token's header is only used
+to look up the key. Nothing in a token is trusted before its signature is verified.
 """
 
 import base64
@@ -29,16 +29,16 @@ _read_header = msgspec.json.Decoder(_Header).decode
 
 @dataclass(frozen=True, slots=True)
 class Token(Generic[Claims]):
-    """A token taken apart. Do not trust any part of it before `Tokens.is_signed_by` says so."""
+    """The parts of a token. Do not trust any of them before `Tokens.is_signed_by` returns True."""
 
     key_name: str
     claims: Claims
-    message: bytes  # what is signed: header and claims
-    signature: bytes  # as the algorithm's verifier takes it
+    message: bytes  # the signed part: header and claims
+    signature: bytes  # in the encoding of the algorithm's verifier
 
 
 class Tokens(Generic[Claims]):
-    """The tokens of one sender: their algorithm, the names that its keys may have, and the claims."""
+    """The tokens of one sender: their algorithm, the pattern of key names, and the claims."""
 
     def __init__(self, kind: Literal["ES256", "RS256"], *, key_names: str, claims: type[Claims], longest: int) -> None:
         self.kind = kind
@@ -48,7 +48,7 @@ class Tokens(Generic[Claims]):
         self._longest = longest
 
     def read(self, text: bytes) -> Token[Claims]:
-        """Raises ValueError for a text that is not a token of this sender."""
+        """Parses a token. Raises ValueError for a text that is not a token of this sender."""
         parts = text.split(b".", 3) if len(text) <= self._longest else []
         if len(parts) != 3:
             raise ValueError("it is not a token")
@@ -57,22 +57,22 @@ class Tokens(Generic[Claims]):
         except UNREADABLE:
             raise ValueError("it is not a token of this sender") from None
         if header.alg != self.kind or not self._key_names.fullmatch(header.kid):
-            raise ValueError("it names another algorithm, or no key")
+            raise ValueError("it names another algorithm, or no valid key")
         return Token(header.kid, claims, parts[0] + b"." + parts[1], self._to_verifier(decode_part(parts[2])))
 
     def is_signed_by(self, key: Key, token: Token[Claims]) -> bool:
-        """Whether the signature of the token verifies under this key."""
+        """Whether the signature of the token verifies with this key."""
         return algorithm(self.algorithm).verify(key, token.message, (token.signature.hex().encode(),), "hex")
 
     def sign(self, secret: str, key_name: str, claims: Mapping[str, Any]) -> bytes:
         """A token with these claims, signed with a private key. Raises ValueError for a key of another kind."""
-        message = unsigned({"alg": self.kind, "kid": key_name, "typ": "JWT"}, claims)
+        message = signing_input({"alg": self.kind, "kid": key_name, "typ": "JWT"}, claims)
         raw = algorithm(self.algorithm).sign(signing_key(self.algorithm, secret, "public"), message)
         return message + b"." + encode(self._from_signer(raw))
 
 
-def unsigned(header: Mapping[str, Any], claims: Mapping[str, Any]) -> bytes:
-    """The part of a token that is signed."""
+def signing_input(header: Mapping[str, Any], claims: Mapping[str, Any]) -> bytes:
+    """The signed part of a token: header and claims."""
     return b".".join(encode(msgspec.json.encode(part)) for part in (header, claims))
 
 
@@ -80,13 +80,13 @@ def unsigned(header: Mapping[str, Any], claims: Mapping[str, Any]) -> bytes:
 
 
 def decode_part(part: bytes) -> bytes:
-    """A part of a token. Raises ValueError for any other spelling than the one that `encode` gives."""
+    """Decodes a part of a token. Raises ValueError unless it is spelled exactly as `encode` spells it."""
     try:
         raw = base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except binascii.Error:
         raise ValueError("it is not base64") from None
     if encode(raw) != part:
-        raise ValueError("it is not base64 as tokens have it")
+        raise ValueError("it is not canonical base64url")
     return raw
 
 
@@ -95,16 +95,16 @@ def encode(raw: bytes) -> bytes:
 
 
 def to_der(raw: bytes) -> bytes:
-    """An ES256 signature, which is two numbers of 32 bytes, in the encoding that `cryptography` verifies."""
+    """Converts an ES256 signature, two numbers of 32 bytes, to the DER encoding that `cryptography` verifies."""
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
     if len(raw) != 64:
-        raise ValueError("the signature has another length")
+        raise ValueError("the signature is not 64 bytes long")
     return encode_dss_signature(int.from_bytes(raw[:32]), int.from_bytes(raw[32:]))
 
 
 def from_der(der: bytes) -> bytes:
-    """The opposite of `to_der`."""
+    """Converts a DER signature back to two numbers of 32 bytes."""
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
     return b"".join(number.to_bytes(32) for number in decode_dss_signature(der))
@@ -126,11 +126,11 @@ NOT_A_KEY = (msgspec.MsgspecError, RecursionError, AttributeError, KeyError, Typ
 
 
 def load_p256_key(table: Any) -> Key:
-    """The public key of a JWK on P-256. Raises ValueError for a key of another kind, or one of NOT_A_KEY."""
+    """The public key of a JWK on P-256. Raises ValueError for another kind of key, or one of NOT_A_KEY."""
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if (table["kty"], table["crv"], table.get("alg", "ES256")) != ("EC", "P-256", "ES256"):
-        raise ValueError("it is a key of another kind; ECDSA on P-256 is needed")
+        raise ValueError("it is another kind of key; ECDSA on P-256 is needed")
     x, y = (int.from_bytes(decode_part(table[name].encode())) for name in ("x", "y"))
     return ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
 
@@ -142,5 +142,5 @@ def load_rsa_key(table: Any) -> Key:
     n, e = (int.from_bytes(decode_part(table[name].encode())) for name in ("n", "e"))
     key = RSAPublicNumbers(e, n).public_key()
     if key.key_size < 2048:
-        raise ValueError("the key is too short")
+        raise ValueError("the key is shorter than 2048 bits")
     return key

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """One secret: what the sender signs with, and what the source is given."""
+    """One secret: the part that the sender signs with, and the part that the source is configured with."""
 
     signing: str
     verifying: str
@@ -23,7 +23,7 @@ def shared(secret: str) -> Pair:
 
 
 def random_secret(form: str) -> Pair:
-    """A shared secret of 32 random bytes, in the form that a definition's `key` names."""
+    """A shared secret of 32 random bytes, in the format that a definition's `key` names."""
     raw = secrets.token_bytes(32)
     encoded = base64.b64encode(raw).decode()
     return shared({"hex": raw.hex(), "base64": encoded, "whsec": "whsec_" + encoded}.get(form, raw.hex()))
@@ -44,7 +44,7 @@ def ecdsa() -> Pair:
 
 
 def ed25519(form: str) -> Pair:
-    """An Ed25519 key, as `whsk_` and `whpk_` where the form is `whpk`."""
+    """An Ed25519 key. With the form `whpk`, it is encoded as `whsk_…` and `whpk_…`."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     key = Ed25519PrivateKey.generate()

@@ -9,15 +9,15 @@ def json_object(body: bytes) -> dict[str, Any]:
     """The body as a JSON object. Raises ValueError for any other body."""
     parsed = parse(body)
     if not isinstance(parsed, dict):
-        raise ValueError("the signature goes into the body, so that must be a JSON object")
+        raise ValueError("the body must be a JSON object, because it carries the signature")
     return parsed
 
 
 def set_at(inner: dict[str, Any], path: str, value: str) -> None:
-    """Sets the value at a dotted path; missing objects on the way are created. Raises ValueError for other values."""
+    """Sets a value at a dotted path. Creates missing objects; raises ValueError if another value is in the way."""
     *steps, last = path.split(".")
     for step in steps:
         inner = inner.setdefault(step, {})
         if not isinstance(inner, dict):
-            raise ValueError(f"there is no place for a signature at {path}")
+            raise ValueError(f"the signature cannot be set at {path}: the body has another kind of value on that path")
     inner[last] = value

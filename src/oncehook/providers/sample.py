@@ -1,4 +1,4 @@
-"""A realistic delivery of any provider that is defined, signed: for `oncehook send`, the demo and tests."""
+"""Composes realistic, signed deliveries of any defined provider, for `oncehook send`, the demo and tests."""
 
 import json
 import re
@@ -35,9 +35,9 @@ def compose(
     settings: SourceSettings | None = None,
     edit: Callable[[Sample], Sample] = lambda draft: draft,
 ) -> Sample:
-    """A new event of this type as the provider would send it, changed by `edit` before it is signed.
+    """Composes a new event of this type as the provider would send it. `edit` changes it before it is signed.
 
-    `settings` are those of the source that it is for. Without a secret it is not signed. Raises ValueError if the
+    `settings` are those of the receiving source. Without a secret, the sample is not signed. Raises ValueError if the
     secret cannot sign it.
     """
     draft = edit(make_draft(provider, type_, now=now, settings=settings))
@@ -47,8 +47,10 @@ def compose(
 
 
 def make_draft(provider: Provider, type_: str, *, now: float, settings: SourceSettings | None = None) -> Sample:
-    """The same before it is signed."""
-    example = next((e for e in provider.examples if fnmatchcase(type_, glob(e.type))), None) or _bare(provider)
+    """Composes a new event of this type without a signature."""
+    example = next((e for e in provider.examples if fnmatchcase(type_, glob(e.type))), None) or _minimal_example(
+        provider
+    )
     event, _, action = type_.partition(".")
     words = {
         "id": secrets.token_hex(12),
@@ -72,27 +74,27 @@ def make_draft(provider: Provider, type_: str, *, now: float, settings: SourceSe
     return Sample(headers, body)
 
 
-def _bare(provider: Provider) -> Example:
-    """An example for a definition that has none: just the facts, where the definition says they are."""
+def _minimal_example(provider: Provider) -> Example:
+    """An example for a definition that has none: only the facts, where the definition expects them."""
     body: dict[str, Any] = {}
     headers: dict[str, str] = {}
     facts = provider.event
-    wanted = [(facts.type, "$type"), (facts.object, "obj_$number"), (facts.occurred_at, "$now_iso")]
-    composed = len(locators(facts.id)) > 1  # then the other facts may be parts of it, and go first
-    wanted.insert(len(wanted) if composed else 0, (facts.id, "$id"))
-    for expression, value in wanted:
-        places = locators(expression or [])
-        for i, locator in enumerate(places):
-            part = ("$action" if i else "$event") if value == "$type" and len(places) > 1 else value
-            _place(locator, part, body, headers)
+    values = [(facts.type, "$type"), (facts.object, "obj_$number"), (facts.occurred_at, "$now_iso")]
+    composed = len(locators(facts.id)) > 1  # other facts may be parts of a composed id, so they come first
+    values.insert(len(values) if composed else 0, (facts.id, "$id"))
+    for expression, value in values:
+        parts = locators(expression or [])
+        for i, locator in enumerate(parts):
+            part = ("$action" if i else "$event") if value == "$type" and len(parts) > 1 else value
+            _set_fact(locator, part, body, headers)
     if provider.timestamp and provider.timestamp.body:
         stamp = {"s": "$now", "ms": "$now_ms", "iso": "$now_iso"}[provider.timestamp.unit]
-        _place(provider.timestamp.body.split("|")[0], stamp, body, headers)
+        _set_fact(provider.timestamp.body.split("|")[0], stamp, body, headers)
     return Example(body=json.dumps(_wrapped(body, facts.split)), headers=headers)
 
 
 def _wrapped(body: dict[str, Any], path: str | None) -> Any:
-    """The event in the array that `split` names."""
+    """The event inside the array that `split` names."""
     if path is None:
         return body
     wrapped: Any = [body]
@@ -102,12 +104,12 @@ def _wrapped(body: dict[str, Any], path: str | None) -> Any:
 
 
 def locators(expression: Expression) -> list[str]:
-    """Where the parts of the first way to a fact are."""
+    """The locators of an expression's first template."""
     template = next(iter(templates_of(expression)), "literal:")
     return [choice.strip() for choice in re.findall(r"\{([^{}|]+)", template)] or [template.strip()]
 
 
-def _place(locator: str, value: str, body: dict[str, Any], headers: dict[str, str]) -> None:
+def _set_fact(locator: str, value: str, body: dict[str, Any], headers: dict[str, str]) -> None:
     if locator.startswith(("literal:", "content:", "new:", "key:")):
         return
     if locator.startswith("header:"):
@@ -118,16 +120,16 @@ def _place(locator: str, value: str, body: dict[str, Any], headers: dict[str, st
     for step in steps:
         inner = inner.setdefault(step, {})
         if not isinstance(inner, dict):
-            return  # another fact is already there
+            return  # another fact already has this path
     inner.setdefault(last, value)
 
 
 def sample_type(provider: Provider) -> str:
-    """A type that the provider's examples have."""
+    """A type that the provider's examples cover."""
     types = [example.type for example in provider.examples]
     return next((type_ for type_ in types if "*" not in type_), types[0] if types else "*").replace("*", "created")
 
 
 def url_for(source: str, base: str = "http://127.0.0.1:8000") -> str:
-    """The address of a source of an inbox that runs here."""
+    """The address of a source of a local inbox."""
     return f"{base}/webhooks/{source}"

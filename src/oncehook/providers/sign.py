@@ -1,7 +1,6 @@
-"""The other direction of `verify`: a delivery as its provider would send it, signed with a secret.
+"""Signs deliveries as their provider would, for `oncehook send`, the demo and tests. It is the inverse of `verify`.
 
-Used by `oncehook send`, the demo and the tests. What this signs, `verify` accepts; the tests hold the pair together
-for every provider, and against what the providers' own libraries sign and accept.
+For every provider, tests check that `verify` accepts what `sign` signs, and compare both with the provider's library.
 """
 
 from collections.abc import Mapping
@@ -22,28 +21,31 @@ def sign(
 ) -> SignedDelivery:
     """The headers and body of a delivery as `provider` would send it, signed with `secret`.
 
-    `headers` are those that the signature covers or the event needs (`webhook-id`, say); they are in the
-    result too. The body is changed only for providers that carry their signature inside it. For asymmetric
-    schemes `secret` is the private key. `settings` are those of the source that it is for: some providers sign its
-    `public_url` or `webhook_id`.
+    Pass in `headers` those that the signature covers or the event needs, such as `webhook-id`; the result includes
+    them. The body changes only if the provider carries its signature in the body. For asymmetric algorithms, `secret`
+    is the private key. `settings` are those of the receiving source: some providers sign its `public_url` or
+    `webhook_id`.
     """
     unsigned = UnsignedDelivery(provider, body, dict(headers or {}), now, settings or SourceSettings())
-    signature = _signing(provider, secret)
+    signature = _choose_signature(provider, secret)
     return signature.family.sign(signature, unsigned, secret)
 
 
-def _signing(provider: Provider, secret: str) -> Signature:
-    """The alternative whose signing key `secret` is; if it is none's, one of its kind, to say what is wrong with it."""
-    of_its_kind = None
+def _choose_signature(provider: Provider, secret: str) -> Signature:
+    """The alternative that `secret` can sign for.
+
+    If there is none, it returns an alternative for the same kind of key, whose error then explains the problem.
+    """
+    same_kind = None
     for signature in provider.signatures:
-        if not provider.takes(signature, secret):
+        if not provider.accepts_secret(signature, secret):
             continue
         try:
             signature.family.check_signing_key(signature, secret)
         except WrongKeyKind:
             continue
         except ValueError:
-            of_its_kind = of_its_kind or signature
+            same_kind = same_kind or signature
             continue
         return signature
-    return of_its_kind or provider.signatures[0]
+    return same_kind or provider.signatures[0]

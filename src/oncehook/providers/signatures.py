@@ -1,7 +1,7 @@
-"""Signature algorithms, in verify/sign pairs. Pure: bytes in, bytes or a bool out.
+"""Signature algorithms, each with `verify` and `sign`. They are pure functions over bytes.
 
-Every `verify` compares in constant time and returns False for whatever is not a signature; none raises.
-Keys are loaded once, at start-up, and a key that cannot be used is a ValueError there, without its value.
+Every `verify` compares in constant time and returns False for anything that is not a signature. It never raises.
+Keys are loaded once, at start-up. A key that cannot be used raises a ValueError, which never quotes the key.
 """
 
 import base64
@@ -22,11 +22,11 @@ Load = Callable[[str, str], Key]
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One way to sign: how its keys are loaded, and its two directions."""
+    """One signature algorithm: how its keys are loaded, and how it verifies and signs."""
 
-    load: Load  # (secret as configured, form) → the key that verifies
-    load_signing: Load  # (secret as configured, form) → the key that signs
-    verify: Callable[[Key, bytes, Sequence[bytes], str], bool]  # key, message, signatures as sent, encoding → any?
+    load: Load  # (configured secret, form) → the key that verifies
+    load_signing: Load  # (configured secret, form) → the key that signs
+    verify: Callable[[Key, bytes, Sequence[bytes], str], bool]  # (key, message, encoded signatures, encoding) → any?
     sign: Callable[[Key, bytes], bytes]
 
 
@@ -38,7 +38,7 @@ def encode(raw: bytes, encoding: str) -> bytes:
 
 
 def decode(text: bytes | str, encoding: str) -> bytes:
-    """Strictly: raises ValueError for a foreign character or missing padding."""
+    """Decodes hex or base64 strictly: raises ValueError for other characters or missing padding."""
     try:
         return binascii.unhexlify(text) if encoding == "hex" else base64.b64decode(text, validate=True)
     except ValueError:
@@ -47,32 +47,32 @@ def decode(text: bytes | str, encoding: str) -> bytes:
 
 # -- HMAC -----------------------------------------------------------------------------------------------------------
 
-# HMAC fills its key up with zeros, so zeros are the empty key; a prefix alone is what a form left blank gives.
+# HMAC pads its key with zeros, so a key of zeros is the same as an empty key. A prefix alone is an empty secret too.
 _BLANK = re.compile(rb"[\x00\s]*(?:wh(?:sec|pk|sk)_)?[\x00\s]*")
 
 
 SHORTEST = 16
-"""Bytes of a key that is encoded: senders make them random, of 24 bytes and more. A text may be a person's own."""
+"""Minimum bytes of an encoded key. Senders generate 24 random bytes or more. People may choose a text secret."""
 
 
 def load_secret(secret: str, form: str) -> bytes:
-    """The bytes of a shared secret. Raises ValueError for one that is empty or not of its form."""
+    """The bytes of a shared secret. Raises ValueError if it is empty, too short, or not in its format."""
     if form == "text":
         key = to_bytes(secret)
     elif form == "whsec":
         text = secret.strip().removeprefix("whsec_")
-        key = decode(text + "=" * (-len(text) % 4), "base64")  # some senders leave the padding out
+        key = decode(text + "=" * (-len(text) % 4), "base64")  # some senders omit the padding
     else:
         key = decode(secret.strip(), form)
     if _BLANK.fullmatch(key):
         raise ValueError("it is empty")
     if form != "text" and len(key) < SHORTEST:
-        raise ValueError(f"it is shorter than {SHORTEST} bytes: was it cut?")
+        raise ValueError(f"it is shorter than {SHORTEST} bytes: is it complete?")
     return key
 
 
 def to_bytes(secret: str) -> bytes:
-    """UTF-8. An error of the codec would quote the secret, so it is not passed on."""
+    """Encodes a secret as UTF-8. The codec's own error would quote the secret, so it is replaced."""
     try:
         return secret.encode()
     except UnicodeEncodeError:
@@ -80,10 +80,10 @@ def to_bytes(secret: str) -> bytes:
 
 
 def _hmac(digest: str) -> Algorithm:
-    def verify(key: bytes, message: bytes, given: Sequence[bytes], encoding: str) -> bool:
-        expected = encode(hmac.digest(key, message, digest), encoding)  # once, however many signatures came
-        for one in given:  # noqa: SIM110  # a generator costs as much as the comparison
-            if hmac.compare_digest(expected, one):
+    def verify(key: bytes, message: bytes, signatures: Sequence[bytes], encoding: str) -> bool:
+        expected = encode(hmac.digest(key, message, digest), encoding)  # computed once for all signatures
+        for signature in signatures:  # noqa: SIM110  # a generator costs as much as the comparison
+            if hmac.compare_digest(expected, signature):
                 return True
         return False
 
@@ -97,7 +97,7 @@ def _hmac(digest: str) -> Algorithm:
 
 
 def load_public(secret: str, form: str) -> "PublicKeyTypes":
-    """A public key out of PEM (a key or a certificate), `whpk_`, hex or base64 (DER, or 32 raw Ed25519 bytes)."""
+    """Loads a public key from PEM (key or certificate), `whpk_`, hex or base64 (DER, or 32 raw Ed25519 bytes)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -112,7 +112,7 @@ def load_public(secret: str, form: str) -> "PublicKeyTypes":
 
 
 def load_private(secret: str, form: str) -> "PrivateKeyTypes":
-    """A private key out of PEM, `whsk_`, hex or base64 (DER, or a raw Ed25519 seed with or without its public half)."""
+    """Loads a private key from PEM, `whsk_`, hex or base64 (DER, or an Ed25519 seed with or without its public key)."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -130,21 +130,21 @@ def _raw_key(text: str) -> bytes:
         raw = decode(text, "hex")
     except ValueError:
         raw = decode(text, "base64")
-    if not raw.strip(b"\x00"):  # a point of small order: signatures under it can be made by anyone
+    if not raw.strip(b"\x00"):  # a point of small order: anyone can make signatures that verify with it
         raise ValueError("it is empty")
     return raw
 
 
 def _only(load: Load, kind: str, fits: Callable[[Key], bool]) -> Load:
-    """`load`, refusing a key of another kind: a signature must not choose its own algorithm."""
+    """Wraps `load` so that it rejects other kinds of keys: a signature must not choose its own algorithm."""
 
     def checked(secret: str, form: str) -> Key:
         try:
             key = load(secret, form)
-        except Exception:  # whatever a parser of keys raises may quote the key
+        except Exception:  # any error of the parser may quote the key
             raise ValueError(f"it is not a key (PEM, base64 or hex); {kind} is needed") from None
         if not fits(key):
-            raise ValueError(f"it is a key of another kind; {kind} is needed")
+            raise ValueError(f"it is another kind of key; {kind} is needed")
         return key
 
     return checked
@@ -158,15 +158,15 @@ def _asymmetric(
 ) -> Algorithm:
     from cryptography.exceptions import InvalidSignature
 
-    def matches(key: Key, message: bytes, given: bytes, encoding: str) -> bool:
+    def matches(key: Key, message: bytes, signature: bytes, encoding: str) -> bool:
         try:
-            verify(key, message, decode(given, encoding))
+            verify(key, message, decode(signature, encoding))
         except (InvalidSignature, ValueError):
             return False
         return True
 
-    def any_matches(key: Key, message: bytes, given: Sequence[bytes], encoding: str) -> bool:
-        return any(matches(key, message, one, encoding) for one in given)
+    def any_matches(key: Key, message: bytes, signatures: Sequence[bytes], encoding: str) -> bool:
+        return any(matches(key, message, signature, encoding) for signature in signatures)
 
     return Algorithm(_only(load_public, kind, fits), _only(load_private, kind, fits), any_matches, sign)
 
@@ -200,7 +200,7 @@ def _rsa(digest: str) -> Algorithm:
     from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
-    # SHA-1 is what SNS SignatureVersion 1 is; nothing else here uses it with RSA.
+    # Only SignatureVersion 1 of SNS uses SHA-1 with RSA.
     kind = hashes.SHA1() if digest == "sha1" else hashes.SHA256()  # noqa: S303
     pad = padding.PKCS1v15()
     return _asymmetric(
@@ -215,11 +215,11 @@ def _rsa(digest: str) -> Algorithm:
 
 
 def _token() -> Algorithm:
-    """The secret itself is sent. `sign` ignores the message, and so does `verify`: nothing is signed."""
+    """A token: the request carries the secret itself. Nothing is signed, so `sign` and `verify` ignore the message."""
     return Algorithm(
         load_secret,
         load_secret,
-        lambda key, message, given, encoding: any(hmac.compare_digest(key, one) for one in given),
+        lambda key, message, tokens, encoding: any(hmac.compare_digest(key, token) for token in tokens),
         lambda key, message: bytes(key),
     )
 
@@ -234,17 +234,17 @@ _MAKERS: dict[str, Callable[[], Algorithm]] = {
     "rsa-sha256": lambda: _rsa("sha256"),
     "token": _token,
 }
-_made: dict[str, Algorithm] = {}
+_algorithms: dict[str, Algorithm] = {}
 
 
 def algorithm(name: str) -> Algorithm:
-    """The algorithm of a name. Those that need `cryptography` import it when they are first asked for."""
-    if name not in _made:
-        _made[name] = _MAKERS[name]()
-    return _made[name]
+    """The algorithm of a name. One that needs `cryptography` imports it on first use."""
+    if name not in _algorithms:
+        _algorithms[name] = _MAKERS[name]()
+    return _algorithms[name]
 
 
-@lru_cache(8)  # a private key is checked when it is read, which takes longer than to sign with it
+@lru_cache(8)  # loading a private key also validates it, which takes longer than signing
 def signing_key(name: str, secret: str, form: str) -> Key:
-    """A secret as the key that signs with the algorithm of a name. Raises ValueError, without its value."""
+    """The signing key of a secret, for the algorithm of a name. Raises ValueError, which never quotes the secret."""
     return algorithm(name).load_signing(secret, form)

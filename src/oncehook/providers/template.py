@@ -1,8 +1,8 @@
-"""What a signature covers: a template of the request, filled from its bytes before any of them is trusted.
+"""Fills the template of a signature: builds the signed message from the parts of an unverified request.
 
-`{body}`, `{timestamp}`, `{method}`, `{url}`, `{form}`, `{header:NAME}` and `{body:PATH}` stand in literal text. The two
-shapes that nearly every provider uses, the body alone and the body after a timestamp, have a filler of their own: every
-event passes here.
+A template is literal text with `{body}`, `{timestamp}`, `{method}`, `{url}`, `{form}`, `{header:NAME}` and
+`{body:PATH}`. Nearly every provider signs the body alone, or the body after a timestamp. These two have dedicated fast
+functions, because every event passes through them.
 """
 
 import re
@@ -20,14 +20,17 @@ from oncehook.providers.expressions import Headers
 from oncehook.providers.form import Field, canonical, read_fields
 
 SMALL = 16 * 1024
-"""In a body of up to so many bytes, objects are decoded once. A larger one is searched again for each field."""
+"""In a body of up to SMALL bytes, each object is decoded once. A larger body is searched again for each field."""
 
 Paths = tuple[tuple[str, ...], ...]
 _UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeError)
 
 
 def compile_paths(paths: str) -> Paths:
-    """`a.b|c` as steps: the first path that is there counts. Raises ValueError for a name that JSON would escape."""
+    """Splits `a.b|c` into paths of steps; the first path that is present is used.
+
+    Raises ValueError for a name that JSON would escape.
+    """
     compiled = tuple(tuple(path.split(".")) for path in paths.split("|"))
     for name in chain.from_iterable(compiled):
         _reader((name,))
@@ -35,47 +38,47 @@ def compile_paths(paths: str) -> Paths:
 
 
 class Body:
-    """The body before it is trusted: single texts are read out of it, and the rest is skipped, not built.
+    """An unverified body. It reads single fields and skips the rest without building objects.
 
-    So a hostile body costs a sender more than it costs us: a millisecond or two for each megabyte and field. A field
-    that is absent, or that is neither a text nor a whole number, is None.
+    A hostile body therefore costs little: a millisecond or two for each megabyte and field. A field that is absent, or
+    neither a string nor a whole number, is None.
     """
 
-    __slots__ = ("_canonical", "_delivery", "_fields", "_found", "_sends_form", "_tables")
+    __slots__ = ("_canonical", "_delivery", "_fields", "_sends_form", "_tables", "_values")
 
     def __init__(self, delivery: Delivery, sends_form: Callable[[Headers], bool]) -> None:
         self._delivery = delivery
         self._sends_form = sends_form
         self._fields: list[Field] | None = None
         self._canonical: bytes | None = None
-        self._tables: dict[tuple[str, ...], dict[str, msgspec.Raw]] = {}  # of a small body
-        self._found: dict[tuple[str, ...], msgspec.Raw | None] = {}  # in a large one
+        self._tables: dict[tuple[str, ...], dict[str, msgspec.Raw]] = {}  # decoded objects of a small body
+        self._values: dict[tuple[str, ...], msgspec.Raw | None] = {}  # fields of a large body
 
     def at(self, paths: Paths) -> bytes | None:
-        """The text at the first of several paths that is there."""
+        """The text at the first of several paths that is present."""
         find = self._in_form if self.is_form() else self._in_json
         for steps in paths:
-            found = find(steps)
-            if found is not None:
-                return found
+            text = find(steps)
+            if text is not None:
+                return text
         return None
 
     def is_form(self) -> bool:
         return self._sends_form(self._delivery.headers)
 
     def is_absent(self, steps: tuple[str, ...]) -> bool:
-        """Whether a JSON body has nothing, or null, at a path. A value that cannot be read is there all the same."""
-        around = steps[:-1]
-        if around and self.is_absent(around):
+        """Whether a JSON body has nothing, or null, at a path. A value that cannot be read is present."""
+        parent = steps[:-1]
+        if parent and self.is_absent(parent):
             return True
         try:
-            found = _reader(steps[-1:])(self._value(around) or b"").field_0
+            value = _reader(steps[-1:])(self._value(parent) or b"").field_0
         except _UNREADABLE:
             return False
-        return found is UNSET or bytes(found) == b"null"
+        return value is UNSET or bytes(value) == b"null"
 
     def form(self) -> bytes | None:
-        """A form's fields as Twilio and Mandrill sign them; None for what is no form, or an empty one."""
+        """The fields of a form as Twilio and Mandrill sign them. None if the body is empty or not a form."""
         if not self.is_form():
             return None
         if self._canonical is None:
@@ -83,32 +86,32 @@ class Body:
         return self._canonical or None
 
     def raw(self, steps: tuple[str, ...]) -> bytes | None:
-        """The exact bytes at a path of a JSON body, not read any further; None if there is nothing."""
-        found = self._value(steps)
-        return None if found is None else bytes(found)
+        """The exact bytes at a path of a JSON body, without parsing them. None if there is nothing."""
+        value = self._value(steps)
+        return None if value is None else bytes(value)
 
     def texts(self, names: tuple[str, ...]) -> dict[str, str] | None:
-        """The top-level texts of these names, as far as they are there; None if one of them is something else."""
+        """The top-level strings of these names that are present. None if one of them is another kind of value."""
         try:
             values = astuple(_reader(names)(self._delivery.body))
-            found = {
+            texts = {
                 name: _optional_text(value) for name, value in zip(names, values, strict=True) if value is not UNSET
             }
         except _UNREADABLE:
             return None
-        return {name: text for name, text in found.items() if text is not None}
+        return {name: text for name, text in texts.items() if text is not None}
 
     def _value(self, steps: tuple[str, ...]) -> "Value | None":
         if not steps:
             return self._delivery.body
         if len(self._delivery.body) <= SMALL:
             return self._table(steps[:-1]).get(steps[-1])
-        if steps not in self._found:
-            self._found[steps] = read_field(self._value(steps[:-1]), steps[-1])
-        return self._found[steps]
+        if steps not in self._values:
+            self._values[steps] = read_field(self._value(steps[:-1]), steps[-1])
+        return self._values[steps]
 
     def _table(self, steps: tuple[str, ...]) -> dict[str, msgspec.Raw]:
-        """A whole object of a small body; empty if there is none."""
+        """The object at a path of a small body. Empty if there is none."""
         table = self._tables.get(steps)
         if table is None:
             value = self._value(steps)
@@ -126,10 +129,10 @@ class Body:
         first, *inner = steps
         name = first.encode()
         fields = reversed(self._form_fields())
-        found: Value | None = next((value for field, value in fields if field == name), None)
+        value: Value | None = next((value for field, value in fields if field == name), None)
         for step in inner:  # a field may hold JSON
-            found = read_field(found, step)
-        return _as_text(found) if inner else None if found is None else bytes(found)
+            value = read_field(value, step)
+        return _as_text(value) if inner else None if value is None else bytes(value)
 
     def _form_fields(self) -> list[Field]:
         if self._fields is None:
@@ -144,26 +147,26 @@ Value = bytes | msgspec.Raw
 
 
 def read_field(table: Value | None, name: str) -> msgspec.Raw | None:
-    """The exact bytes of one field of a JSON object; None if it is not there, or this is no object."""
+    """The exact bytes of one field of a JSON object. None if it is missing, or `table` is not an object."""
     try:
-        found = None if table is None else _reader((name,))(table).field_0
+        value = None if table is None else _reader((name,))(table).field_0
     except _UNREADABLE:
         return None
-    return None if found is UNSET else found
+    return None if value is UNSET else value
 
 
 def _as_text(value: Value | None) -> bytes | None:
-    """A text or a whole number of JSON as the bytes that are signed of it."""
+    """A JSON string or whole number as the bytes that a signature covers."""
     try:
-        read: str | int | None = None if value is None else _scalar(value)
+        scalar: str | int | None = None if value is None else _scalar(value)
     except _UNREADABLE:
         return None
-    return None if read is None else str(read).encode("utf-8", "surrogatepass")
+    return None if scalar is None else str(scalar).encode("utf-8", "surrogatepass")
 
 
 @cache  # names come from definitions, never from a request
 def _reader(names: tuple[str, ...]) -> Callable[[Value], Any]:
-    """Decodes an object into the raw values of these names. Other fields are skipped, and nothing is built of them."""
+    """A decoder of the raw values of these names in an object. It skips other fields without building objects."""
     fields = [(f"field_{i}", msgspec.Raw | UnsetType, UNSET) for i in range(len(names))]
     renamed = {f"field_{i}": name for i, name in enumerate(names)}
     return msgspec.json.Decoder(msgspec.defstruct("Table", fields, rename=renamed)).decode
@@ -182,17 +185,17 @@ _WORDS = ("body", "timestamp", "method", "url", "form")
 
 
 class Template:
-    """A compiled template. `fill` gives the signed message of a request, or None if a part of it is missing."""
+    """A compiled template. `fill` returns the signed message of a request, or None if a part of it is missing."""
 
     def __init__(self, text: str, url: bytes = b"") -> None:
-        """`url` is the source's public address. Raises ValueError for a placeholder that is not one of the format's."""
+        """`url` is the source's public address. Raises ValueError for an unknown placeholder."""
         pieces = _PLACEHOLDER.split(text)
         if any("{" in piece or "}" in piece for piece in pieces):
-            raise ValueError(f"{text!r} has a brace without its partner")
+            raise ValueError(f"{text!r} has an unmatched brace")
         self.names = pieces[1::2]
         for name in self.names:
             if name not in _WORDS and not name.startswith(("header:", "body:")):
-                raise ValueError(f"{{{name}}} is not a part of a request: use {{body}}, {{timestamp}}, {{method}} …")
+                raise ValueError(f"{{{name}}} is not a known placeholder: use {{body}}, {{timestamp}}, {{method}} …")
         self.headers = {_header(name) for name in self.names if name.startswith("header:")}
         literals = [piece.encode() for piece in pieces[::2]]
         self.fill: Fill
@@ -221,10 +224,10 @@ def _composed(parts: Sequence[Fill], literals: Sequence[bytes]) -> Fill:
     def fill(delivery: Delivery, body: Body, timestamp: bytes | None) -> bytes | None:
         message = [first]
         for part, literal in zip(parts, after, strict=True):
-            found = part(delivery, body, timestamp)
-            if found is None:
+            content = part(delivery, body, timestamp)
+            if content is None:
                 return None
-            message += (found, literal)
+            message += (content, literal)
         return b"".join(message)
 
     return fill
@@ -250,8 +253,8 @@ def _part(name: str, url: bytes) -> Fill:
         return lambda delivery, body, timestamp: body.at(paths)
 
     def optional(delivery: Delivery, body: Body, timestamp: bytes | None) -> bytes | None:
-        found = body.at(paths)
-        return b"" if found is None and all(map(body.is_absent, paths)) else found
+        text = body.at(paths)
+        return b"" if text is None and all(map(body.is_absent, paths)) else text
 
     return optional
 

@@ -1,6 +1,6 @@
-"""Is this delivery authentic? `verify` says by which secret, or raises Rejected; nothing else can escape it.
+"""Verifies deliveries. `verify` returns the secret that matches, or raises Rejected and nothing else.
 
-A provider's `signatures` become checks, each made by its signature family (`oncehook.providers.families`).
+The signature family (`oncehook.providers.families`) of each entry in a provider's `signatures` makes a check.
 """
 
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ from oncehook.providers.signatures import Key
 from oncehook.providers.template import Body
 
 FUTURE = 300.0
-"""How far ahead of our clock a timestamp may be, where the provider's past side is longer."""
+"""Seconds that a timestamp may be in the future, if timestamps may be as old as the retry horizon."""
 
-NO_ADDRESS = "the provider signs the address, and no peer in trusted_proxies says which it was"
+NO_ADDRESS = "the provider signs the address, and no proxy in trusted_proxies reported it"
 
 
 class Verifier:
-    """A provider's checks with one source's secrets. Made at start-up; a secret that cannot be used stops it there."""
+    """A provider's checks with one source's secrets. Made at start-up, where an unusable secret is an error."""
 
     def __init__(
         self,
@@ -40,8 +40,8 @@ class Verifier:
         self.window = window_of(provider, context.settings.tolerance)
         if not secrets and not provider.starts_without_secret:
             raise ConfigurationError(
-                f"{where}.secrets is empty: give the secret ({provider.secret or 'of this provider'}), "
-                f'or write verify = "none" to accept unsigned deliveries'
+                f"{where}.secrets is empty: set the secret ({provider.secret or 'of this provider'}), "
+                f'or set verify = "none" to accept unsigned deliveries'
             )
         self.keys = _load_keys(provider, secrets, where)
         used = [
@@ -57,12 +57,12 @@ class Verifier:
         self.needs_address = not context.settings.public_url and any(signature.covers_address for signature, _ in used)
 
     def verify(self, delivery: Delivery, now: float) -> int:
-        """The index of the secret that verified the delivery. Raises Rejected for every other one."""
+        """The index of the secret that verifies the delivery. Raises Rejected if there is none."""
         body = Body(delivery, self.provider.sends_form)
         for check in self.checks:
-            found = check.matches(delivery, body)
-            if found is not None:
-                index, stamp = found
+            match = check.matches(delivery, body)
+            if match is not None:
+                index, stamp = match
                 if self.window is not None and check.stamped:
                     _check_window(stamp, self.window, now)
                 return index
@@ -73,8 +73,8 @@ class Verifier:
     def key_to_fetch(self, delivery: Delivery, now: float | None = None) -> KeyRequest | str | None:
         """The certificate or key that must be fetched before this delivery can be verified, if any.
 
-        Raises Rejected for a delivery that no certificate could make authentic; with `now`, for one that is too old
-        or from the future.
+        Raises Rejected for a delivery that no certificate could verify. With `now`, it also rejects a delivery that is
+        too old or from the future.
         """
         body = Body(delivery, self.provider.sends_form)
         for check in self.fetching:
@@ -87,13 +87,13 @@ class Verifier:
 
 
 def _load_keys(provider: Provider, secrets: Sequence[str], where: str) -> list[list[tuple[int, Key]]]:
-    """For each alternative, the secrets that fit it. One that fits none is an error that names it, not its value."""
+    """For each alternative, the keys of the secrets that fit it. Raises ConfigurationError for one that fits none."""
     keys: list[list[tuple[int, Key]]] = [[] for _ in provider.signatures]
     for index, secret in enumerate(secrets):
         problems = []
         for i, signature in enumerate(provider.signatures):
             try:
-                if not provider.takes(signature, secret):
+                if not provider.accepts_secret(signature, secret):
                     raise ValueError("it is a key for another kind of signature")
                 keys[i].append((index, load_key(signature, secret)))
             except ValueError as error:
@@ -106,7 +106,7 @@ def _load_keys(provider: Provider, secrets: Sequence[str], where: str) -> list[l
 
 
 def load_key(signature: Signature, secret: str) -> Key:
-    """A secret as the key of this alternative. Raises ValueError, without its value."""
+    """The key of a secret for this alternative. Raises ValueError, which never quotes the secret."""
     if not secret.strip():
         raise ValueError("it is empty")
     return signature.family.load_key(signature, secret)
@@ -131,7 +131,7 @@ def _check_window(stamp: bytes | None, window: Window, now: float) -> None:
     unit, past, future = window
     seconds = seconds_of(stamp, unit)
     if seconds is None:
-        raise Rejected("bad_signature", "the timestamp is missing or not one")
+        raise Rejected("bad_signature", "the timestamp is missing or malformed")
     if seconds < now - past:
         raise Rejected("stale_timestamp", "the timestamp is too old")
     if seconds > now + future:
@@ -139,12 +139,12 @@ def _check_window(stamp: bytes | None, window: Window, now: float) -> None:
 
 
 def seconds_of(stamp: bytes | None, unit: str) -> float | None:
-    """A timestamp in Unix seconds, or None if it is none."""
+    """A timestamp in Unix seconds, or None if it is malformed."""
     if stamp is None:
         return None
     if unit == "iso":
-        read = parse_time(stamp.decode("latin-1")) if b"-" in stamp else None
-        return None if read is None else read.timestamp()
-    if len(stamp) > 15 or not stamp.isdigit():  # of bytes, ASCII digits and nothing else
+        time = parse_time(stamp.decode("latin-1")) if b"-" in stamp else None
+        return None if time is None else time.timestamp()
+    if len(stamp) > 15 or not stamp.isdigit():  # for bytes, `isdigit` accepts ASCII digits only
         return None
     return int(stamp) / 1000 if unit == "ms" else int(stamp)

@@ -1,4 +1,4 @@
-"""XML in base64, as some senders put it into a field of a form. Entities and document types are rejected."""
+"""Reads XML in base64, which some senders put into a form field. Entities and document types are rejected."""
 
 import base64
 import binascii
@@ -13,9 +13,9 @@ DEEPEST = 64
 
 
 def read_xml(encoded: str) -> Any:
-    """XML in base64 as plain data: a text, or a table of its elements; of one name the last counts.
+    """Reads XML in base64 as plain data: a string, or a dict of child elements. The last element of a name wins.
 
-    Raises NotReadable or TooDeep. A document type is refused: entities are how XML attacks its readers.
+    Raises NotReadable or TooDeep. A document type is rejected, because attacks on XML parsers use its entities.
     """
     from xml.parsers import expat  # only Braintree sends XML
 
@@ -34,7 +34,7 @@ class _Reader:
 
     def read(self, content: bytes) -> Any:
         parser = self.parser
-        parser.StartDoctypeDeclHandler = _refuse
+        parser.StartDoctypeDeclHandler = _reject_doctype
         parser.StartElementHandler = self._start
         parser.EndElementHandler = self._end
         parser.CharacterDataHandler = lambda text: self.stack[-1][1].append(text)
@@ -51,5 +51,5 @@ class _Reader:
         self.stack[-1][0][name] = table or "".join(texts).strip()
 
 
-def _refuse(*_: Any) -> None:
-    raise NotReadable("a document type is not taken")
+def _reject_doctype(*_: Any) -> None:
+    raise NotReadable("a document type is not allowed")

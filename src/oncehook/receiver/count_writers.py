@@ -50,7 +50,7 @@ class SecretUseWriter(PeriodicWriter):
         counted = [
             (source, index, count) for source in self.sources.values() for index, count in enumerate(source.uses)
         ]
-        uses = {(source.name, source.marks[index]): count for source, index, count in counted if count}
+        uses = {(source.name, source.fingerprints[index]): count for source, index, count in counted if count}
         if not uses:
             return
         try:

@@ -58,7 +58,7 @@ def _headers(source: Source, delivery: Delivery) -> Iterable[tuple[str, str]]:
     first = sorted(delivery.headers.items(), key=lambda pair: not _matches(pair[0], signed | tokens))
     for name, value in first[:MAX_HEADERS]:
         is_token = _matches(name, tokens)
-        if not is_token and not _matches(name, signed) and not source.reader.kept_names[name]:
+        if not is_token and not _matches(name, signed) and not source.reader.stored_names[name]:
             continue
         text = _REMOVED if is_token else value[:MAX_VALUE_CHARS].decode("latin-1")
         room -= len(name) + len(text)

@@ -35,7 +35,7 @@ def is_accepted(one: Sender, delivery: Delivery) -> bool:
 
 def token(header: dict[str, object], body: bytes) -> str:
     """A token with any header, truly signed by the key of the test."""
-    message = jwt.unsigned(header, {"iat": int(NOW), "request_body_sha256": hashlib.sha256(body).hexdigest()})
+    message = jwt.signing_input(header, {"iat": int(NOW), "request_body_sha256": hashlib.sha256(body).hexdigest()})
     kind = algorithm("ecdsa-p256-sha256")
     signature = kind.sign(kind.load_signing(sender("plaid").pair().signing, "public"), message)
     return (message + b"." + jwt.encode(jwt.from_der(signature))).decode()

@@ -1,7 +1,7 @@
-"""A signature that covers the public address, which senders spell in more than one way.
+"""Signatures that cover the public address, which senders spell in several ways.
 
-Twilio signs the address with or without its port. HubSpot decodes some of its escapes first. A JSON body is covered by
-Twilio through the last parameter of the address, which is its SHA-256.
+Twilio signs the address with or without its port. HubSpot decodes some escapes first. For a JSON body, Twilio adds the
+SHA-256 of the body as the last query parameter, and signs the address with it.
 """
 
 import hashlib
@@ -25,9 +25,10 @@ _ESCAPE = re.compile(rb"%(" + b"|".join(_ESCAPES) + rb")", re.IGNORECASE)
 
 
 class AddressCheck(TemplateCheck):
-    """A template check whose message is tried with each spelling of the address.
+    """A template check that tries each spelling of the address.
 
-    Without a `public_url` it is the address that a listed proxy said; a delivery without one matches nothing.
+    Without a `public_url`, it uses the address that a listed proxy reported. A delivery without an address never
+    matches.
     """
 
     def __init__(self, signature: Signature, timestamp: Timestamp | None, keys: Keys, public_url: str) -> None:
@@ -40,13 +41,13 @@ class AddressCheck(TemplateCheck):
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
         if delivery.repeated and not self.guarded.isdisjoint(delivery.repeated):
-            raise Rejected("malformed", "a header of the signature came twice")
-        given, stamp = self.find(delivery, body)
-        if not given or not self._body_is_covered(delivery, body):
+            raise Rejected("malformed", "a header of the signature is repeated")
+        signatures, stamp = self.find(delivery, body)
+        if not signatures or not self._body_is_covered(delivery, body):
             return None
         for message in self._messages(delivery, body, stamp):
             for index, key in self.keys:
-                if self.verify(key, message, given, self.encoding):
+                if self.verify(key, message, signatures, self.encoding):
                     return index, stamp
         return None
 
@@ -58,30 +59,30 @@ class AddressCheck(TemplateCheck):
 
     def _messages(self, delivery: Delivery, body: Body, stamp: bytes | None) -> list[bytes]:
         fills = self.fills or self._fills_for(delivery.address)
-        found = [fill(delivery, body, stamp) for fill in fills]
+        messages = [fill(delivery, body, stamp) for fill in fills]
         if self.decodes and b"%" in delivery.query and len(delivery.query) <= LONGEST_QUERY:
             decoded = Delivery(delivery.body, method=delivery.method, query=decode_escapes(delivery.query))
-            found += [fill(decoded, body, stamp) for fill in fills]
-        return [message for message in found if message is not None]
+            messages += [fill(decoded, body, stamp) for fill in fills]
+        return [message for message in messages if message is not None]
 
     def _body_is_covered(self, delivery: Delivery, body: Body) -> bool:
-        """Where the address must end with the body's hash: that it does, and that it is this body's.
+        """Whether the last query parameter is the hash of this body, if the definition requires a hash.
 
-        Twilio signs a form without anything between address and fields. So the signature of a form is also that of an
-        address into which its fields were moved, and a field may hold a parameter: not the last one, though.
+        Twilio signs a form without a separator between address and fields. So an attacker can move fields of a signed
+        form into the address, where a field may contain the hash parameter. But that parameter is then not the last.
         """
         if self.hashed_in is None:
             return True
-        given = parameters(delivery.query)
-        if body.is_form() or [name for name, _ in given].count(self.hashed_in) != 1:
+        query = parameters(delivery.query)
+        if body.is_form() or [name for name, _ in query].count(self.hashed_in) != 1:
             return False
-        name, value = given[-1]
-        found = hashlib.sha256(delivery.body).hexdigest()
-        return name == self.hashed_in and value.isascii() and hmac.compare_digest(found, value.lower())
+        name, value = query[-1]
+        expected = hashlib.sha256(delivery.body).hexdigest()
+        return name == self.hashed_in and value.isascii() and hmac.compare_digest(expected, value.lower())
 
 
 class AddressFamily(TemplateFamily):
-    """A template that holds the public address."""
+    """A signature over a template with the public address."""
 
     options: Mapping[str, object] = {"public_url": "https://example.com/webhooks/here"}
 
@@ -93,7 +94,7 @@ FAMILY = AddressFamily()
 
 
 def parameters(query: bytes) -> list[tuple[str, str]]:
-    """The parameters of an address; none if it has too many, or is longer than any that is registered."""
+    """The parameters of a query string. Empty if it is too long or has too many parameters."""
     if len(query) > LONGEST_QUERY:
         return []
     try:
@@ -103,7 +104,7 @@ def parameters(query: bytes) -> list[tuple[str, str]]:
 
 
 def with_and_without_port(url: str) -> list[str]:
-    """The address as it is, and with its port left out, or its usual port put in."""
+    """The address unchanged, and the address without its port, or with the default port if it has none."""
     parts = split_url(url)
     if parts is None:
         return [url]
@@ -113,5 +114,5 @@ def with_and_without_port(url: str) -> list[str]:
 
 
 def decode_escapes(query: bytes) -> bytes:
-    """The query with those escapes decoded that HubSpot decodes before it signs."""
+    """Decodes the escapes that HubSpot decodes before it signs."""
     return _ESCAPE.sub(lambda match: _ESCAPES[match[1].upper()], query)

@@ -1,4 +1,4 @@
-"""HTTP basic authentication."""
+"""HTTP basic authentication: nothing is signed, and anyone who has the password can post."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ from oncehook.providers.template import Body
 
 
 class BasicCheck:
-    """HTTP basic authentication: nothing is signed, whoever has the password may post."""
+    """Compares user and password of the request with the secrets of the source."""
 
     stamped = False
 
@@ -25,15 +25,15 @@ class BasicCheck:
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
         if b"authorization" in delivery.repeated:
-            raise Rejected("malformed", "a header of the signature came twice")
+            raise Rejected("malformed", "a header of the signature is repeated")
         scheme, _, encoded = delivery.headers.get(b"authorization", b"").partition(b" ")
         if scheme.lower() != b"basic":
             return None
         try:
-            given = base64.b64decode(encoded.strip(b" "), validate=True)
+            password = base64.b64decode(encoded.strip(b" "), validate=True)
         except binascii.Error:
             return None
-        return next(((index, None) for index, key in self.keys if hmac.compare_digest(key, given)), None)
+        return next(((index, None) for index, key in self.keys if hmac.compare_digest(key, password)), None)
 
 
 class BasicFamily(Family):

@@ -1,7 +1,7 @@
-"""Braintree: XML in base64 in a form, under HMAC-SHA1 with the hash of the private key.
+"""Braintree: HMAC-SHA1, with the hash of the private key, over XML in base64 in a form.
 
-The challenge of its handshake is signed with the same key. So it is only answered where it could never be a payload:
-hexadecimal digits decode from base64 to no XML.
+The response to its handshake signs the challenge with the same key. So Oncehook only answers challenges that can never
+be a payload: hexadecimal digits, which do not decode from base64 to XML.
 """
 
 import base64
@@ -26,7 +26,7 @@ _SIGNATURE, _PAYLOAD = (("bt_signature",),), (("bt_payload",),)
 
 
 def load_key(secret: str) -> tuple[bytes, bytes]:
-    """(public key, what signs) out of `public|private`. Raises ValueError, without the value."""
+    """The public key and the HMAC key of `public|private`. Raises ValueError, which never quotes the secret."""
     public, _, private = secret.strip().partition("|")
     if not public.strip() or not private.strip():
         raise ValueError("it is not public_key|private_key")
@@ -41,17 +41,17 @@ def sign(key: bytes, message: bytes) -> bytes:
 
 
 def signature_of(public: bytes, pairs: bytes) -> bytes | None:
-    """The signature beside this public key in `public|signature&…`, if there is exactly one."""
-    found = []
+    """The signature of this public key in `public|signature&…`, if there is exactly one."""
+    signatures = []
     for pair in pairs.split(b"&", MOST_PAIRS):
         name, _, signature = pair.partition(b"|")
         if name == public:
-            found.append(signature)
-    return found[0] if len(found) == 1 else None
+            signatures.append(signature)
+    return signatures[0] if len(signatures) == 1 else None
 
 
 class BraintreeCheck:
-    """The signature beside the source's public key is that of the payload, or of the payload and a line's end."""
+    """Verifies the signature of the source's public key over the payload, with or without a trailing line break."""
 
     stamped = False
 
@@ -63,17 +63,17 @@ class BraintreeCheck:
         if pairs is None or payload is None:
             return None
         for index, (public, key) in self.keys:
-            given = signature_of(public, pairs)
-            if given is not None and any(
-                hmac.compare_digest(sign(key, message), given) for message in (payload, payload + b"\n")
+            signature = signature_of(public, pairs)
+            if signature is not None and any(
+                hmac.compare_digest(sign(key, message), signature) for message in (payload, payload + b"\n")
             ):
                 return index, None
         return None
 
 
-async def _answer_challenge(exchange: HandshakeRequest) -> HandshakeResponse:
-    challenge = exchange.challenge()
-    public, key = exchange.key()
+async def _answer_challenge(request: HandshakeRequest) -> HandshakeResponse:
+    challenge = request.challenge()
+    public, key = request.key()
     return 200, public + b"|" + sign(key, challenge.encode()), TEXT
 
 
@@ -81,7 +81,7 @@ class BraintreeFamily(Family):
     """Braintree. The secret is public_key|private_key."""
 
     handshake = HandshakeKind(
-        "its challenge is sent back signed",
+        "Oncehook sends the challenge back, signed",
         _answer_challenge,
         signs=re.compile(r"[a-f0-9]{20,32}", re.ASCII),
         read_event=read_xml,
@@ -94,7 +94,7 @@ class BraintreeFamily(Family):
         return BraintreeCheck(keys)
 
     def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
-        """The body may be the XML, or the form that holds it."""
+        """Signs a body that is the XML, or the form that holds it."""
         public, key = load_key(secret)
         fields = parse_qs(unsigned.body.decode("utf-8", "replace"))
         payload = fields["bt_payload"][0] if "bt_payload" in fields else base64.b64encode(unsigned.body).decode() + "\n"
@@ -106,7 +106,7 @@ class BraintreeFamily(Family):
         return key_pairs.shared(f"{secrets.token_hex(8)}|{secrets.token_hex(16)}")
 
     def signed_content(self, signature: Signature, delivery: Delivery, body: Body) -> bytes:
-        """The payload: the signature is taken with and without its line end, and other fields are not signed."""
+        """The payload without its line break: a signature is valid with and without it, and covers no other field."""
         return (body.at(_PAYLOAD) or delivery.body).removesuffix(b"\n")
 
 

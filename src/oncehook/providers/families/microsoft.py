@@ -1,7 +1,7 @@
-"""Microsoft Graph: clientState in each notification, and the tokens of those that carry resource data.
+"""Microsoft Graph: clientState in each notification, and tokens for notifications with resource data.
 
-A token is signed by Microsoft's identity platform, under a key that it publishes; it must be for this application and
-come from the application that sends change notifications.
+Microsoft's identity platform signs a token with a key that it publishes. The token must be issued for this application
+and to the application that sends change notifications.
 """
 
 import re
@@ -30,8 +30,8 @@ _ISSUER = re.compile(rf"https://(?:login\.microsoftonline\.com/{_TENANT}/v2\.0|s
 _text = msgspec.json.Decoder(str).decode
 
 
-class Claims(msgspec.Struct, frozen=True):
-    """What a token says: for whom it is, who issued it and sent it, and when it is valid."""
+class GraphClaims(msgspec.Struct, frozen=True):
+    """The claims of a token: its audience, issuer and sender, and when it is valid."""
 
     aud: str
     iss: str
@@ -41,17 +41,17 @@ class Claims(msgspec.Struct, frozen=True):
     appid: str = ""
 
     def are_for(self, app_id: str, now: float) -> bool:
-        """Whether the token is for this application, from the sender of notifications, and valid now."""
+        """Whether the token is for this application, from Microsoft's sender of notifications, and valid now."""
         in_time = self.nbf - LEEWAY <= now <= self.exp + LEEWAY
         is_sender = (self.azp or self.appid) == SENDER
         return self.aud == app_id and is_sender and bool(_ISSUER.fullmatch(self.iss)) and in_time
 
 
-TOKENS = Tokens("RS256", key_names=r"[A-Za-z0-9_-]{1,128}", claims=Claims, longest=16 * 1024)
+TOKENS = Tokens("RS256", key_names=r"[A-Za-z0-9_-]{1,128}", claims=GraphClaims, longest=16 * 1024)
 
 
 class MicrosoftCheck(EachCheck):
-    """Every clientState is right, and so is every token; resource data without a token is rejected."""
+    """Verifies every clientState and every token. Resource data without a token is rejected."""
 
     fetches = True
 
@@ -61,26 +61,26 @@ class MicrosoftCheck(EachCheck):
         self.certificates = context.certificates
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
-        found = super().matches(delivery, body)
-        if found is None:
+        match = super().matches(delivery, body)
+        if match is None:
             return None
         tokens = self._tokens(body)
         if tokens is None or not all(self._is_genuine(token) for token in tokens):
             return None
-        return found if tokens or not self._has_resource_data(body) else None
+        return match if tokens or not self._has_resource_data(body) else None
 
     def key_to_fetch(self, delivery: Delivery, body: Body) -> KeyRequest | None:
-        """Nothing is fetched for a stranger: clientState comes first."""
+        """The first missing key of a token. Nothing is fetched for a delivery with a wrong clientState."""
         if super().matches(delivery, body) is None:
             return None
-        missing = (key_request(token.key_name) for token in self._tokens(body) or ())
-        return next((one for one in missing if self.certificates.get(one.name) is None), None)
+        requests = (key_request(token.key_name) for token in self._tokens(body) or ())
+        return next((request for request in requests if self.certificates.get(request.name) is None), None)
 
     def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
         return None
 
-    def _tokens(self, body: Body) -> Sequence[Token[Claims]] | None:
-        """The tokens beside the notifications; None if one of them is not for this application."""
+    def _tokens(self, body: Body) -> Sequence[Token[GraphClaims]] | None:
+        """The tokens beside the notifications. None if one of them is malformed or not for this application."""
         raw = body.raw(("validationTokens",))
         if raw is None or raw == b"null":
             return ()
@@ -94,7 +94,7 @@ class MicrosoftCheck(EachCheck):
         now = SYSTEM.now()
         return tokens if all(token.claims.are_for(self.app_id, now) for token in tokens) else None
 
-    def _is_genuine(self, token: Token[Claims]) -> bool:
+    def _is_genuine(self, token: Token[GraphClaims]) -> bool:
         key = self.certificates.get(key_request(token.key_name).name)
         return key is not None and TOKENS.is_signed_by(key, token)
 
@@ -103,22 +103,22 @@ class MicrosoftCheck(EachCheck):
 
 
 def key_request(key_name: str) -> KeyRequest:
-    """How to fetch the key of a name."""
+    """The request that fetches the key of a name."""
     return KeyRequest(f"{KEYS}#{key_name}", KEYS, load=partial(load_key, key_name))
 
 
 def load_key(key_name: str, content: bytes) -> Key:
-    """The key of a name out of those that Microsoft publishes. Raises ValueError if it is not among them."""
+    """The key of a name among Microsoft's published keys. Raises ValueError if it is not one of them."""
     try:
         tables: Any = msgspec.json.decode(content)["keys"]
         table = next(table for table in tables if table["kid"] == key_name and table["kty"] == "RSA")
         return load_rsa_key(table)
     except (*NOT_A_KEY, StopIteration):
-        raise ValueError("the key is not among those that are published") from None
+        raise ValueError("the key is not one of Microsoft's published keys") from None
 
 
 class MicrosoftFamily(EachFamily):
-    """clientState in each element; with the source's `app_id`, the tokens beside it too."""
+    """clientState in each element. If the source has an `app_id`, the tokens are verified too."""
 
     named_by: NamedBy = "tokens"
 

@@ -1,7 +1,7 @@
-"""PayPal: named headers and the body's CRC-32, under a pinned key or the certificate that the headers name.
+"""PayPal: RSA over headers and the CRC-32 of the body, with a pinned key or the certificate that the headers name.
 
-The body is covered by its CRC-32 alone, and the id of the webhook is not in the request: it is a setting of the source.
-Live and sandbox have hosts of their own, and a source takes certificates from one of them only.
+The signature covers only the CRC-32 of the body. It also covers the id of the webhook, which is not in the request: it
+is a setting of the source. Live and sandbox have different hosts, and a source accepts certificates of one only.
 """
 
 import re
@@ -28,7 +28,7 @@ _SANDBOX = re.compile(r"https://api\.sandbox\.paypal\.com" + _NAME, re.ASCII)
 
 
 def signed_message(headers: Headers, body: bytes, webhook_id: str) -> bytes | None:
-    """What PayPal signs, or None if a part of it is missing or could be read as two."""
+    """The message that PayPal signs. None if a part is missing, or contains the separator."""
     transmission, time = headers.get(ID), headers.get(TIME)
     if not transmission or not time or b"|" in transmission + time:
         return None
@@ -36,13 +36,13 @@ def signed_message(headers: Headers, body: bytes, webhook_id: str) -> bytes | No
 
 
 def certificate_url(headers: Headers, *, sandbox: bool) -> str | None:
-    """The address of the signing certificate, if it is one of PayPal's own."""
+    """The address of the signing certificate, if it is PayPal's."""
     url = headers.get(CERTIFICATE, b"").decode("latin-1")
     return url if (_SANDBOX if sandbox else _LIVE).fullmatch(url) else None
 
 
 class PayPalCheck:
-    """RSA with SHA-256 over the transmission's id, its time, the webhook's id and the CRC-32 of the body."""
+    """Verifies RSA-SHA256 over the transmission's id and time, the webhook's id and the CRC-32 of the body."""
 
     stamped = True
     guarded = SIGNED
@@ -57,13 +57,13 @@ class PayPalCheck:
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
         if delivery.repeated and not SIGNED.isdisjoint(delivery.repeated):
-            raise Rejected("malformed", "a header of the signature came twice")
+            raise Rejected("malformed", "a header of the signature is repeated")
         message = self._message(delivery)
         if message is None:
             return None
-        given = (delivery.headers[SIGNATURE],)
-        for index, key in self.keys or self._fetched(delivery):
-            if self.verify(key, message, given, "base64"):
+        signatures = (delivery.headers[SIGNATURE],)
+        for index, key in self.keys or self._fetched_keys(delivery):
+            if self.verify(key, message, signatures, "base64"):
                 return index, delivery.headers[TIME]
         return None
 
@@ -76,12 +76,11 @@ class PayPalCheck:
         return delivery.headers.get(TIME)
 
     def _message(self, delivery: Delivery) -> bytes | None:
-        named = delivery.headers.get(ALGORITHM, b"")
-        if named != b"SHA256withRSA" or SIGNATURE not in delivery.headers:
+        if delivery.headers.get(ALGORITHM) != b"SHA256withRSA" or SIGNATURE not in delivery.headers:
             return None
         return signed_message(delivery.headers, delivery.body, self.webhook_id)
 
-    def _fetched(self, delivery: Delivery) -> Keys:
+    def _fetched_keys(self, delivery: Delivery) -> Keys:
         url = certificate_url(delivery.headers, sandbox=self.sandbox)
         certificate = self.certificates.get(url) if url else None
         signed = parse_time(delivery.headers[TIME].decode("latin-1"))
@@ -111,7 +110,7 @@ class PayPalFamily(Family):
         lower = {name.lower().encode(): value.encode() for name, value in headers.items()}
         message = signed_message(lower, unsigned.body, unsigned.settings.webhook_id or "")
         if message is None:
-            raise ValueError("PAYPAL-TRANSMISSION-ID is signed, so it must be given")
+            raise ValueError("the header PAYPAL-TRANSMISSION-ID is missing, and the signature covers it")
         raw = algorithm("rsa-sha256").sign(signing_key("rsa-sha256", secret, "public"), message)
         return {**headers, "PAYPAL-TRANSMISSION-SIG": encode(raw, "base64").decode()}, unsigned.body
 

@@ -1,6 +1,6 @@
-"""Plaid: a token (JWT) over the hash of the body, under a pinned key or one that the source's credentials ask for.
+"""Plaid: a token (JWT) over the hash of the body, signed with a pinned key or one that Plaid's API returns.
 
-The key is asked for by the name that the token gives, and of Plaid's own host alone.
+Oncehook fetches the key that the token names, with the source's credentials, and only from Plaid's own host.
 """
 
 import hashlib
@@ -25,31 +25,31 @@ HEADER = b"plaid-verification"
 EXAMPLE_KEY = "example-key"
 
 
-class Claims(msgspec.Struct, frozen=True):
-    """What a token of Plaid says about a delivery."""
+class PlaidClaims(msgspec.Struct, frozen=True):
+    """The claims of Plaid's token about a delivery."""
 
     iat: int
     request_body_sha256: str
 
 
-TOKENS = Tokens("ES256", key_names=r"[A-Za-z0-9-]{1,64}", claims=Claims, longest=4096)
+TOKENS = Tokens("ES256", key_names=r"[A-Za-z0-9-]{1,64}", claims=PlaidClaims, longest=4096)
 
 
 class Credentials(str):
-    """client_id:secret, with which keys are asked for; the other kind of secret is a key itself."""
+    """client_id:secret, the credentials that fetch keys. The other kind of secret is a key itself."""
 
     __slots__ = ()
 
 
 class Pinned(NamedTuple):
-    """A key that was given, and its name where it has one: then it is for the tokens of that name."""
+    """A configured key. If it has a name, it only verifies tokens that name it."""
 
     name: str | None
     key: Key
 
 
 class PlaidCheck:
-    """The token of the header covers the body and verifies under the key that it names."""
+    """Verifies that the token in the header covers the body, with the key that it names."""
 
     stamped = True
     guarded = frozenset({HEADER})
@@ -63,7 +63,7 @@ class PlaidCheck:
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
         if HEADER in delivery.repeated:
-            raise Rejected("malformed", "a header of the signature came twice")
+            raise Rejected("malformed", "a header of the signature is repeated")
         token = self._token(delivery)
         if token is None:
             return None
@@ -76,15 +76,14 @@ class PlaidCheck:
         token = self._token(delivery)
         if token is None or not self.credentials:
             return None
-        if any(self.certificates.get(one.name) is not None for one in self._key_requests(token)):
-            return None
-        return self._key_requests(token)[0]
+        requests = self._key_requests(token)
+        return None if any(self.certificates.get(request.name) is not None for request in requests) else requests[0]
 
     def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
         token = self._token(delivery)
         return None if token is None else _issued(token)
 
-    def _token(self, delivery: Delivery) -> Token[Claims] | None:
+    def _token(self, delivery: Delivery) -> Token[PlaidClaims] | None:
         try:
             token = TOKENS.read(delivery.headers.get(HEADER, b""))
         except ValueError:
@@ -93,21 +92,21 @@ class PlaidCheck:
         expected = hashlib.sha256(delivery.body).hexdigest()
         return token if digest.isascii() and hmac.compare_digest(expected, digest) else None
 
-    def _keys(self, token: Token[Claims]) -> Keys:
+    def _keys(self, token: Token[PlaidClaims]) -> Keys:
         fetched = [
             (index, self.certificates.get(self._key_request(token, key).name)) for index, key in self.credentials
         ]
         pinned = [(index, one.key) for index, one in self.pinned if one.name in (None, token.key_name)]
         return [*pinned, *((index, key) for index, key in fetched if key is not None)]
 
-    def _key_requests(self, token: Token[Claims]) -> Sequence[KeyRequest]:
+    def _key_requests(self, token: Token[PlaidClaims]) -> Sequence[KeyRequest]:
         return [self._key_request(token, credentials) for _, credentials in self.credentials]
 
-    def _key_request(self, token: Token[Claims], credentials: str) -> KeyRequest:
+    def _key_request(self, token: Token[PlaidClaims], credentials: str) -> KeyRequest:
         return key_request(token.key_name, credentials, sandbox=self.sandbox)
 
 
-def _issued(token: Token[Claims]) -> bytes:
+def _issued(token: Token[PlaidClaims]) -> bytes:
     return str(token.claims.iat).encode()
 
 
@@ -115,19 +114,19 @@ def _issued(token: Token[Claims]) -> bytes:
 
 
 def load_jwk(content: bytes | str) -> Key:
-    """A public key on P-256 out of a JWK, by itself or as Plaid answers. Raises ValueError for any other."""
+    """The P-256 public key of a JWK, alone or inside Plaid's response. Raises ValueError for any other content."""
     try:
         table: Any = msgspec.json.decode(content)
         table = table.get("key", table)
         if table.get("expired_at") is not None:
-            raise ValueError("it is a key that has expired")
+            raise ValueError("the key has expired")
         return load_p256_key(table)
     except NOT_A_KEY:
         raise ValueError("it is not a key (JWK)") from None
 
 
 def name_of(content: str) -> str | None:
-    """The name that a JWK gives itself."""
+    """The `kid` of a JWK, if it has one."""
     try:
         table: Any = msgspec.json.decode(content)
         name = table.get("key", table).get("kid")
@@ -137,7 +136,7 @@ def name_of(content: str) -> str | None:
 
 
 def key_request(key_name: str, credentials: str, *, sandbox: bool) -> KeyRequest:
-    """How to ask Plaid for the key of a name: `credentials` are client_id:secret."""
+    """The request that fetches the key of a name from Plaid. `credentials` are client_id:secret."""
     host = "sandbox.plaid.com" if sandbox else "production.plaid.com"
     client, _, secret = credentials.partition(":")
     content = msgspec.json.encode({"client_id": client, "secret": secret, "key_id": key_name})

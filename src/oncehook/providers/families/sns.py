@@ -1,8 +1,8 @@
-"""Amazon SNS: named fields of the body, under a fetched certificate.
+"""Amazon SNS: RSA over fields of the body, with a pinned key or a fetched certificate.
 
-The signature proves Amazon, so the address of the certificate is the whole of the trust: it must be SNS's own
-host in a region that has the shape of one (`sns.s3-….amazonaws.com` is a bucket that anyone can own) and
-the exact path that SNS uses. Nothing is fetched from any other address.
+The body names the address of the certificate. So the signature proves that Amazon sent the message only if the address
+is Amazon's. The host must be SNS's own, with a well-formed region: `sns.s3-….amazonaws.com` is a bucket that anyone can
+own. The path must be exactly the one that SNS uses. Nothing is fetched from any other address.
 """
 
 import re
@@ -40,10 +40,10 @@ _SUBSCRIBE = re.compile(_HOST + r"/\?Action=ConfirmSubscription&[A-Za-z0-9=&:%._
 
 
 def signed_message(fields: Mapping[str, str]) -> bytes | None:
-    """What SNS signs of these fields: `name\\nvalue\\n` in a fixed order, or None if one that must be there is not.
+    """The message that SNS signs: `name\\nvalue\\n` in a fixed order. None if a required field is missing.
 
-    Only a message may hold a line break: in any other field one would let the same signed bytes be read
-    as different fields, by whoever can have a message of their own published.
+    Only `Message` may contain a line break. In another field, a line break would let the same signed bytes be read as
+    different fields, and anyone who can publish to a topic could use that.
     """
     names = _SIGNED.get(fields.get("Type", ""), ())
     lines = []
@@ -58,13 +58,13 @@ def signed_message(fields: Mapping[str, str]) -> bytes | None:
 
 
 def certificate_url(fields: Mapping[str, Any]) -> str | None:
-    """The address of the signing certificate, if it is one of SNS's own."""
+    """The address of the signing certificate, if it is SNS's."""
     url = fields.get("SigningCertURL")
     return url if isinstance(url, str) and _CERTIFICATE.fullmatch(url) else None
 
 
 def subscribe_url(fields: Mapping[str, Any]) -> str | None:
-    """The address that confirms a subscription, if it is one of SNS's own."""
+    """The address that confirms a subscription, if it is SNS's."""
     url = fields.get("SubscribeURL")
     return url if isinstance(url, str) and _SUBSCRIBE.fullmatch(url) else None
 
@@ -74,7 +74,7 @@ def _algorithm(version: str) -> str:
 
 
 class SnsCheck:
-    """Amazon SNS: the named fields of the body under a pinned key, or under the certificate that they name."""
+    """Verifies the signed fields of the body with a pinned key, or with the certificate that they name."""
 
     stamped = True
 
@@ -89,15 +89,15 @@ class SnsCheck:
         message = signed_message(fields)
         if message is None:
             return None
-        check = algorithm(_algorithm(fields["SignatureVersion"]))
-        given = (fields["Signature"].encode("utf-8", "surrogatepass"),)
-        for index, key in self.keys or self._fetched(fields):
-            if check.verify(key, message, given, "base64"):
+        rsa = algorithm(_algorithm(fields["SignatureVersion"]))
+        signatures = (fields["Signature"].encode("utf-8", "surrogatepass"),)
+        for index, key in self.keys or self._fetched_keys(fields):
+            if rsa.verify(key, message, signatures, "base64"):
                 return index, fields["Timestamp"].encode("utf-8", "surrogatepass")
         return None
 
     def key_to_fetch(self, delivery: Delivery, body: Body) -> str | None:
-        """Nothing is fetched for a stranger: what is not for a topic of this source needs no certificate."""
+        """The address of the certificate. Nothing is fetched for a message of a topic that the source does not list."""
         fields = self._fields(body)
         return None if self.keys or signed_message(fields) is None else certificate_url(fields)
 
@@ -105,15 +105,15 @@ class SnsCheck:
         return self._fields(body).get("Timestamp", "").encode("utf-8", "surrogatepass")
 
     def _fields(self, body: Body) -> Mapping[str, str]:
-        """The fields of a message that could be for this source; none if it is no such message."""
+        """The fields of a signed message. Empty if it is malformed. Raises Rejected for a topic that is not listed."""
         fields = body.texts(NAMES) or {}
         if fields.get("SignatureVersion") not in ("1", "2") or "Signature" not in fields:
             return {}
         if not any(topic.fullmatch(fields.get("TopicArn", "")) for topic in self.topics):
-            raise Rejected("bad_signature", "the topic is not in the source's topics")
+            raise Rejected("bad_signature", "the topic is not one of the source's topics")
         return fields
 
-    def _fetched(self, fields: Mapping[str, str]) -> Keys:
+    def _fetched_keys(self, fields: Mapping[str, str]) -> Keys:
         url = certificate_url(fields)
         certificate = self.certificates.get(url) if url else None
         signed = parse_time(fields["Timestamp"])
@@ -124,12 +124,12 @@ class SnsCheck:
         return ((0, certificate.public_key()),)
 
 
-async def _confirm_subscription(exchange: HandshakeRequest) -> HandshakeResponse:
-    url = subscribe_url(exchange.body.texts(("SubscribeURL",)) or {})
+async def _confirm_subscription(request: HandshakeRequest) -> HandshakeResponse:
+    url = subscribe_url(request.body.texts(("SubscribeURL",)) or {})
     if url is None:
         raise Rejected("malformed", "SubscribeURL is not an address of SNS")
     try:
-        await exchange.host.certificates.fetch_counted(url)
+        await request.host.certificates.fetch_counted(url)
     except OSError as error:
         raise Unavailable(f"the subscription could not be confirmed: {error}", retry_after=20) from error
     return 200, b"confirmed", TEXT
@@ -141,7 +141,7 @@ class SnsFamily(Family):
     options: Mapping[str, object] = {"topics": [EXAMPLE_TOPIC]}
     fetches_key = True
     handshake = HandshakeKind(
-        "the subscription is confirmed",
+        "Oncehook confirms the subscription",
         _confirm_subscription,
         needs_echo=False,
         must_be_signed=True,

@@ -1,4 +1,4 @@
-"""A signature over a template of the request: most providers, and the hot path."""
+"""Signatures over a template of the request. Most providers use this family, so it is on the hot path."""
 
 import re
 import secrets
@@ -28,15 +28,15 @@ from oncehook.providers.signatures import Key, algorithm, encode, signing_key
 from oncehook.providers.template import Body, Template, compile_paths
 
 MOST_SIGNATURES = 32
-"""More signatures than this in one header are not a rotation but an attack on our CPU."""
+"""The most signatures in one request. A rotation needs two or three; more would only cost CPU time."""
 
-PUBLIC_KEYS = ("whpk", "public")  # forms of a key that only the sender can sign with
-Given = tuple[Sequence[bytes], bytes | None]  # the signatures in the request, and its timestamp
-_NONE: Given = (), None
+PUBLIC_KEYS = ("whpk", "public")  # formats of public keys: only the sender can sign
+RequestSignatures = tuple[Sequence[bytes], bytes | None]  # the signatures in the request, and its timestamp
+_NONE: RequestSignatures = (), None
 
 
 class TemplateCheck:
-    """A signature, encoded in a header or in the body, over a template of the request."""
+    """Verifies a signature in a header or in the body over a template of the request."""
 
     def __init__(self, signature: Signature, timestamp: Timestamp | None, keys: Keys) -> None:
         timestamp = timestamp if signature.timestamp else None
@@ -48,8 +48,8 @@ class TemplateCheck:
         self.fill = template.fill
         self.header = _header(signature.header or "")
         self.prefix = signature.prefix.encode()
-        between = signature.fields and (signature.fields.strip() or signature.fields)  # blanks around it say nothing
-        self.separator = (between or signature.separator or "").encode()
+        separator = signature.fields and (signature.fields.strip() or signature.fields)  # spaces around it are optional
+        self.separator = (separator or signature.separator or "").encode()
         self.field = (signature.field or "").encode()
         self.paths = compile_paths(signature.body or "")
         stamp = timestamp or Timestamp()
@@ -57,7 +57,7 @@ class TemplateCheck:
         self.stamp_field = stamp.field.encode() if stamp.field else None
         self.stamp_paths = compile_paths(stamp.body) if stamp.body else None
         self.guarded = {name for name in (self.header, self.stamp_header, *template.headers) if name}
-        self.find: Callable[[Delivery, Body], Given] = self._find_in_header
+        self.find: Callable[[Delivery, Body], RequestSignatures] = self._find_in_header
         if self.header.endswith(b"*"):
             self.header = self.header[:-1]
             self.guarded.discard(self.header + b"*")
@@ -69,26 +69,26 @@ class TemplateCheck:
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
         if delivery.repeated and not self.guarded.isdisjoint(delivery.repeated):
-            raise Rejected("malformed", "a header of the signature came twice")
-        given, stamp = self.find(delivery, body)
-        if not given:
+            raise Rejected("malformed", "a header of the signature is repeated")
+        signatures, stamp = self.find(delivery, body)
+        if not signatures:
             return None
         message = self.fill(delivery, body, stamp)
         if message is not None:
             for index, key in self.keys:
-                if self.verify(key, message, given, self.encoding):
+                if self.verify(key, message, signatures, self.encoding):
                     return index, stamp
         return None
 
-    def _find_in_header(self, delivery: Delivery, body: Body) -> Given:
+    def _find_in_header(self, delivery: Delivery, body: Body) -> RequestSignatures:
         value = delivery.headers.get(self.header)
         if value is None:
             return _NONE
         parts = value.split(self.separator, MOST_SIGNATURES + 1) if self.separator else [value]
-        return self._bare(parts), self._stamp(delivery, body)
+        return self._without_prefix(parts), self._stamp(delivery, body)
 
-    def _find_in_fields(self, delivery: Delivery, body: Body) -> Given:
-        """Fields such as `t=…,v1=…,v1=…`: the signatures, and the timestamp if it is the only one of its name."""
+    def _find_in_fields(self, delivery: Delivery, body: Body) -> RequestSignatures:
+        """Reads fields such as `t=…,v1=…,v1=…`. A repeated timestamp is ambiguous, so it is None."""
         signatures, stamps = [], []
         for part in delivery.headers.get(self.header, b"").split(self.separator, 2 * MOST_SIGNATURES):
             name, _, value = part.partition(b"=")
@@ -98,25 +98,25 @@ class TemplateCheck:
             elif name == self.stamp_field:
                 stamps.append(value)
         if self.stamp_field is None:
-            return self._bare(signatures), self._stamp(delivery, body)
-        return self._bare(signatures), stamps[0] if len(stamps) == 1 else None
+            return self._without_prefix(signatures), self._stamp(delivery, body)
+        return self._without_prefix(signatures), stamps[0] if len(stamps) == 1 else None
 
-    def _find_in_headers(self, delivery: Delivery, body: Body) -> Given:
-        """A header a signature, with a number at the end of its name: `X-DocuSign-Signature-1` and so on."""
-        found = []
+    def _find_in_headers(self, delivery: Delivery, body: Body) -> RequestSignatures:
+        """Reads several headers with a number at the end of the name, such as `X-DocuSign-Signature-1`."""
+        signatures = []
         for name, value in delivery.headers.items():
             if name.startswith(self.header) and name[len(self.header) :].isdigit():
                 if name in delivery.repeated:
-                    raise Rejected("malformed", "a header of the signature came twice")
-                found.append(value)
-        return self._bare(found), self._stamp(delivery, body)
+                    raise Rejected("malformed", "a header of the signature is repeated")
+                signatures.append(value)
+        return self._without_prefix(signatures), self._stamp(delivery, body)
 
-    def _find_in_body(self, delivery: Delivery, body: Body) -> Given:
+    def _find_in_body(self, delivery: Delivery, body: Body) -> RequestSignatures:
         value = body.at(self.paths)
-        return _NONE if value is None else (self._bare([value]), self._stamp(delivery, body))
+        return _NONE if value is None else (self._without_prefix([value]), self._stamp(delivery, body))
 
-    def _bare(self, signatures: list[bytes]) -> list[bytes]:
-        """Signatures without their prefix; those without the prefix are of another scheme."""
+    def _without_prefix(self, signatures: list[bytes]) -> list[bytes]:
+        """Removes the prefix of each signature. A signature without it belongs to another scheme and is skipped."""
         if len(signatures) > MOST_SIGNATURES:
             raise Rejected("malformed", f"more than {MOST_SIGNATURES} signatures")
         prefix = self.prefix
@@ -133,7 +133,7 @@ def _header(name: str) -> bytes:
 
 
 class TemplateFamily(Family):
-    """An algorithm of `providers/signatures.py` over a template of the request."""
+    """An algorithm of `providers/signatures.py` that signs a template of the request."""
 
     named_by: NamedBy = ""
 
@@ -182,7 +182,7 @@ class TemplateFamily(Family):
         if signature.algorithm == "ed25519":
             return key_pairs.ed25519(signature.key)
         if signature.algorithm == "token":
-            return key_pairs.shared("token_" + secrets.token_hex(16))  # nothing that could be a key in base64 or hex
+            return key_pairs.shared("token_" + secrets.token_hex(16))  # never valid base64 or hex of a key
         return key_pairs.random_secret(signature.key)
 
     def shares_secret(self, signature: Signature) -> bool:
@@ -204,7 +204,7 @@ class TemplateFamily(Family):
         return signature.algorithm == "token"
 
     def signed_content(self, signature: Signature, delivery: Delivery, body: Body) -> bytes:
-        """The fields of a form may come in any order and with any escapes, and follow the query without a separator."""
+        """The signed fields of a form, after the query. Their order and escapes in the body do not matter."""
         fields = body.form() if "{form}" in signature.template else None
         if fields is None:
             return delivery.body
@@ -212,7 +212,7 @@ class TemplateFamily(Family):
 
 
 def encoded_signature(signature: Signature, message: bytes, secret: str) -> str:
-    """The signature of a message, with its prefix, as a header or a body carries it."""
+    """The encoded signature of a message with its prefix, as a header or body carries it."""
     raw = algorithm(signature.algorithm).sign(signing_key(signature.algorithm, secret, signature.key), message)
     return signature.prefix + (raw if signature.algorithm == "token" else encode(raw, signature.encoding)).decode()
 
@@ -223,40 +223,40 @@ def _stamp_for(timestamp: Timestamp | None, now: float) -> str:
     return iso_time(now) if timestamp is not None and timestamp.unit == "iso" else str(int(now))
 
 
-# -- what a definition may say --------------------------------------------------------------------------------------
+# -- checking definitions -------------------------------------------------------------------------------------------
 
 
 def _check_signature(signature: Signature) -> None:
     if bool(signature.header) == bool(signature.body):
-        raise ValueError("a signature is in a `header` or at a path in the `body`: give one of the two")
+        raise ValueError("a signature is in a `header` or at a path in the `body`: set exactly one of them")
     if signature.each is not None and signature.body is None:
-        raise ValueError("with `each`, the signature is at a path in the `body` of an element")
+        raise ValueError("with `each`, `body` must be the path of the signature in an element")
     if signature.each is not None and signature.covers_address:
         raise ValueError("with `each`, `template` is filled from an element, which has no {url}")
     if (signature.fields is None) != (signature.field is None):
-        raise ValueError("`fields` (the separator) and `field` (the name) belong together")
+        raise ValueError("`fields` (the separator) and `field` (the name) must be set together")
     if "" in (signature.fields, signature.field, signature.separator):
         raise ValueError("`fields`, `field` and `separator` cannot be empty")
     shared = signature.algorithm.startswith("hmac-") or signature.algorithm == "token"
     if shared != (signature.key not in PUBLIC_KEYS):
-        raise ValueError(f'`key = "{signature.key}"` is not a form that a key of {signature.algorithm} has')
+        raise ValueError(f'`key = "{signature.key}"` is not a key format of {signature.algorithm}')
 
 
 def _check_timestamp(signature: Signature, timestamp: Timestamp | None) -> None:
     names = Template(signature.template).names
     if timestamp is None:
         if "timestamp" in names:
-            raise ValueError("`template` has {timestamp}, and `timestamp` does not say where that is")
+            raise ValueError("`template` has {timestamp}, but no `timestamp` table says where the timestamp is")
         return
     if [bool(timestamp.header), bool(timestamp.field), bool(timestamp.body)].count(True) != 1:
-        raise ValueError("`timestamp` is in a `header`, in a `field` or at a path in the `body`: give one of the three")
+        raise ValueError("`timestamp` is in a `header`, a `field` or the `body`: set exactly one of them")
     if timestamp.field and signature.fields is None:
-        raise ValueError("`timestamp.field` is a field of the signature's header: give the signature's `fields` too")
+        raise ValueError("`timestamp.field` is a field of the signature's header: set the signature's `fields` too")
     covering = {"timestamp", f"header:{timestamp.header}"}
     if timestamp.body:
         covering |= {"body", *(f"body:{path}" for path in timestamp.body.split("|"))}
     if covering.isdisjoint(names):
-        raise ValueError("`template` does not cover the timestamp, so anyone could refresh it: put {timestamp} there")
+        raise ValueError("`template` does not cover the timestamp, so anyone could replace it: add {timestamp}")
 
 
 FAMILY = TemplateFamily()
