@@ -114,7 +114,7 @@ def test_every_json_key_of_an_event_is_documented() -> None:
         ("docs/claim.md", f"longer than {MOST_BYTES} bytes"),
         ("docs/forwarding.md", f"up to {POLICY.attempts} attempts"),
         ("docs/forwarding.md", f"After {FAILURES} failures in a row"),
-        ("docs/forwarding.md", f"paused: {FIRST_PAUSE:.0f} seconds"),
+        ("docs/forwarding.md", f"open for {FIRST_PAUSE:.0f} seconds"),
         ("docs/forwarding.md", f"up to {MOST_PAUSE / 60:.0f} minutes"),
         ("docs/forwarding.md", f"larger than {MOST_BODY // 1024} kB"),
         ("docs/effects.md", f"at most {MAX_ARGUMENT_BYTES // 1024} kB as JSON"),

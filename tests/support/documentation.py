@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 
 from docs import generate
 from tests.support import ROOT
@@ -31,6 +32,7 @@ def missing_tests(text: str) -> list[str]:
     return [f"{file}::{test}" for file, test in TEST_REFERENCE.findall(text) if test not in _functions(file)]
 
 
+@cache
 def _functions(file: str) -> set[str]:
     if not (ROOT / file).is_file():
         return set()
