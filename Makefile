@@ -3,6 +3,7 @@ PYTHON ?= python3
 PORT ?= 8000
 BIN := .venv/bin
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+unexport PYTHONDONTWRITEBYTECODE # each process of the tests would compile every file again
 
 .PHONY: run shop test test-unit test-changed coverage test-plain test-lowest test-newest check torture bench bench-accept bench-process bench-email docs clean
 .DEFAULT_GOAL := help

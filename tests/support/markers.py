@@ -11,13 +11,13 @@ SERVERS = {"database", "postgres"}
 """Fixtures that need a database server or a database file."""
 
 _NEEDS_MORE = re.compile(
-    r"^(?:import|from) (?:httpx|multiprocessing|psycopg|socket|sqlalchemy|sqlite3|subprocess|uvicorn)\b"
+    r"^(?:import|from) (?:anymail|django|httpx|multiprocessing|psycopg|socket|sqlalchemy|sqlite3|subprocess|svix|twilio|uvicorn)\b"
     r"|^from tests\.support\.(?:dashboard|http_target|proxy|recording_senders|serve|servers|standbys|tls_server)\b"
     r"|^from tests\.support import programs\b|\bInbox\(|\bpytester\b"
     r"|^pytestmark = .*pytest\.mark\.system",
     re.MULTILINE,
 )
-"""Imports and calls of files whose tests start a server or a process, or open a database."""
+"""Imports and calls of files whose tests start a server or a process, open a database, or load large libraries."""
 
 
 @cache
