@@ -11,7 +11,8 @@ SERVERS = {"database", "postgres"}
 """Fixtures that need a database server or a database file."""
 
 _NEEDS_MORE = re.compile(
-    r"^(?:import|from) (?:anymail|django|httpx|multiprocessing|psycopg|socket|sqlalchemy|sqlite3|subprocess|svix|twilio|uvicorn)\b"
+    r"^(?:import|from) (?:httpx|multiprocessing|psycopg|socket|sqlalchemy|sqlite3|subprocess|uvicorn)\b"
+    r"|^(?:import|from) (?:anymail|django|svix|twilio)\b"
     r"|^from tests\.support\.(?:dashboard|http_target|proxy|recording_senders|serve|servers|standbys|tls_server)\b"
     r"|^from tests\.support import programs\b|\bInbox\(|\bpytester\b"
     r"|^pytestmark = .*pytest\.mark\.system",
