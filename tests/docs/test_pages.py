@@ -62,6 +62,13 @@ def test_every_relative_link_resolves(page: str) -> None:
             assert anchor in anchors(file.read_text("utf-8")), f"{target}: the page has no such heading"
 
 
+@pytest.mark.parametrize("page", [name for name in PAGES if name.startswith("docs/")])
+def test_source_file_that_a_page_names_exists(page: str) -> None:
+    paths = re.findall(r"`((?:\w+/)+\w+\.(?:py|sql|toml))`", PAGES[page])
+    folders = (ROOT, ROOT / "src" / "oncehook")
+    assert [path for path in paths if not any((folder / path).is_file() for folder in folders)] == []
+
+
 @pytest.mark.parametrize(
     ("page", "entries"),
     [
