@@ -18,8 +18,8 @@ if not settings.configured:
 
 from anymail.webhooks import amazon_ses, brevo, mailgun, mailjet, mandrill, postmark, resend, sendgrid, sparkpost
 
-from oncehook.email.event import address, message
-from oncehook.email.events import normalise
+from oncehook.email.event import normalise_address, normalise_message_id
+from oncehook.email.readers import normalise
 from tests.support.email_payloads import PAYLOADS
 
 VIEWS: dict[str, Any] = {
@@ -99,14 +99,14 @@ def test_anymail_and_ours_agree(provider: str, payload: Any) -> None:
     theirs, ours = through_anymail(provider, payload), normalise(provider, payload, event_id="evt_1")
     word = word_of(provider, payload)
     if (provider, word) not in DIFFERENT_RECIPIENT:
-        assert [event.recipient for event in ours] == [address(event.recipient) for event in theirs]
+        assert [event.recipient for event in ours] == [normalise_address(event.recipient) for event in theirs]
     elif provider == "resend" and len(payload["data"]["to"]) == 1:
-        assert ours[0].recipient == address(theirs[0].recipient)
+        assert ours[0].recipient == normalise_address(theirs[0].recipient)
     for their, our in zip(theirs, ours, strict=False):
         if (provider, word) not in DIFFERENT_TYPE:
             assert our.type.value == their.event_type
         if provider not in DIFFERENT_MESSAGE:
-            assert our.message_id == message(their.message_id)
+            assert our.message_id == normalise_message_id(their.message_id)
         if provider not in DIFFERENT_TIME:
             assert our.occurred_at == their.timestamp
         assert set(their.tags or ()) <= set(our.tags)
@@ -119,12 +119,12 @@ def test_each_difference_that_is_listed_is_one() -> None:
         for payload, _ in rows:
             word = word_of(provider, payload)
             theirs, ours = through_anymail(provider, payload), normalise(provider, payload, event_id="evt_1")
-            if [event.recipient for event in ours] != [address(event.recipient) for event in theirs]:
+            if [event.recipient for event in ours] != [normalise_address(event.recipient) for event in theirs]:
                 seen.add(("recipient", provider, word))
             for their, our in zip(theirs, ours, strict=False):
                 if our.type.value != their.event_type:
                     seen.add(("type", provider, word))
-                if our.message_id != message(their.message_id):
+                if our.message_id != normalise_message_id(their.message_id):
                     seen.add(("message", provider))
                 if our.occurred_at != their.timestamp:
                     seen.add(("time", provider))
@@ -170,4 +170,4 @@ if FOLDER:
             if (
                 their.recipient is not None
             ):  # SparkPost's older payloads have only `rcpt_to`, which Anymail does not read
-                assert our.recipient == address(their.recipient)
+                assert our.recipient == normalise_address(their.recipient)

@@ -384,7 +384,7 @@ async def test_on_the_users_engine_it_is_folded_in_their_session(
 
 
 def test_a_source_of_a_provider_that_sends_no_email_events_cannot_have_them() -> None:
-    with pytest.raises(ConfigurationError, match=r"sources\.stripe\.email: no email events of stripe are known"):
+    with pytest.raises(ConfigurationError, match=r"sources\.stripe\.email: stripe has no email events"):
         Inbox("sqlite:///x.db").source("stripe", secrets=["whsec_x"], email=True)
 
 

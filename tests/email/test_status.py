@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from oncehook import ConfigurationError, Inbox
 from oncehook.config.settings import Settings
-from oncehook.email import Blocked, Email, status, suppress
-from oncehook.email.events import normalise
+from oncehook.email import Blocked, Email, status, suppressions
+from oncehook.email.readers import normalise
 from oncehook.email.status import Fact
-from oncehook.email.suppress import Change, Policy
+from oncehook.email.suppressions import Policy, SuppressionChange
 from oncehook.operations.prune import prune_email
 from oncehook.store import make_store
 from oncehook.store.store import Store
@@ -56,7 +56,7 @@ async def tell(store: Store, facts: list[Fact], policy: Policy = POLICY) -> None
 
     async def work(transaction: Any) -> None:
         new = await status.record(transaction, facts)
-        await suppress.suppress(transaction, new, policy)
+        await suppressions.suppress(transaction, new, policy)
 
     await store.email.transact(work)
 
@@ -124,7 +124,7 @@ def test_the_fold_itself_knows_no_order_and_no_repetition(rows: Any, seed: int) 
     assert status.fold(told) == status.fold(facts)
     for to in {one.recipient for one in facts}:
         about = [one for one in facts if one.recipient == to]
-        assert suppress.earliest(list(reversed(about)), POLICY) == suppress.earliest(about, POLICY)
+        assert suppressions.earliest(list(reversed(about)), POLICY) == suppressions.earliest(about, POLICY)
 
 
 @given(rows=HISTORIES, seed=st.integers(0, 2**32))
@@ -324,7 +324,7 @@ async def test_the_last_that_a_person_did_counts_within_one_moment_and_in_a_cloc
     change(database, f"UPDATE webhook_suppressions SET removed_at = '{ahead}'")
     await email.suppress(jane, actor="ops")
     assert not await email.can_send(jane)
-    await email.change([Change("joe@example.com", since=ahead)], actor="ops")
+    await email.change([SuppressionChange("joe@example.com", since=ahead)], actor="ops")
     await email.allow("joe@example.com", actor="ops")
     assert await email.can_send("joe@example.com")
     assert (await email.verify()).differences == []
@@ -418,7 +418,7 @@ async def enter_both_ways(database: str, entries: list[str], chance: random.Rand
                 await tell(store, chance.sample(facts, len(facts)))
             for entry in entries:
                 if entry in ("add", "remove"):
-                    await email.change([Change("jane@example.com", remove=entry == "remove")], actor="ops")
+                    await email.change([SuppressionChange("jane@example.com", remove=entry == "remove")], actor="ops")
             if not early:
                 for one in chance.sample(facts, len(facts)):
                     await tell(store, [one])
@@ -455,10 +455,10 @@ async def test_a_lift_counts_after_what_is_known_from_a_clock_that_is_ahead(stor
 async def test_of_an_address_that_is_imported_twice_the_earliest_counts(store: Store) -> None:
     email = Email.of(store, Settings())
     times = [f"20{year}-01-01T00:00:00.000000Z" for year in (24, 20, 99)]
-    await email.change([Change("jane@example.com", since=time) for time in times], actor="ops")
+    await email.change([SuppressionChange("jane@example.com", since=time) for time in times], actor="ops")
     found = await email.suppression("jane@example.com")
     assert found is not None and found["since"] == times[1]
-    await email.change([Change("joe@example.com", since=times[2])], actor="ops")
+    await email.change([SuppressionChange("joe@example.com", since=times[2])], actor="ops")
     blocked = await email.can_send("joe@example.com")
     assert isinstance(blocked, Blocked) and blocked.since is not None and blocked.since <= datetime.now(UTC)
 
@@ -520,7 +520,7 @@ async def test_a_fold_between_two_looks_is_no_difference(store: Store, monkeypat
     """An address without a row cannot be held: its first suppression, and a lift, may come while it is looked at."""
     email = Email.of(store, Settings())
     await tell(store, [fact(1, "bounced", 0, bounce="soft")])
-    read, came = suppress._facts, []
+    read, came = suppressions._facts, []
 
     async def late(transaction: Any, addresses: Any) -> Any:
         if not came and not store.dialect.single_writer:  # on SQLite nobody writes meanwhile
@@ -530,7 +530,7 @@ async def test_a_fold_between_two_looks_is_no_difference(store: Store, monkeypat
             await tell(store, [fact(3, "bounced", 9999, bounce="hard")])
         return await read(transaction, addresses)
 
-    monkeypatch.setattr(suppress, "_facts", late)
+    monkeypatch.setattr(suppressions, "_facts", late)
     assert (await (email.rebuild() if mend else email.verify())).differences == []
     if came:
         found = await email.suppression("jane@example.com")
@@ -685,5 +685,5 @@ async def test_old_facts_go_by_themselves_in_steps(store: Store, rows: Rows, mon
 
 
 def test_a_reason_that_is_none_is_told_at_start() -> None:
-    with pytest.raises(ConfigurationError, match=r"email_suppress.*'bounce' is not known; expected some of hard"):
+    with pytest.raises(ConfigurationError, match=r"email_suppress.*'bounce' is not a known value"):
         Inbox("sqlite:///x.db", email_suppress=["bounce"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.email.suppress import Change, Suppression
+from oncehook.email.suppressions import Suppression, SuppressionChange
 from oncehook.testing import post
 from tests.support.dashboard import Browser, Site, dashboard_of
 from tests.support.email_payloads import sendgrid
@@ -108,7 +108,7 @@ async def test_suppressions_are_added_lifted_searched_paged_and_audited(
 
 
 async def test_the_audit_of_many_addresses_is_short(inbox: Inbox, browser: Browser) -> None:
-    await inbox.email.change([Change(f"user{n}@example.com") for n in range(50)], actor="import")
+    await inbox.email.change([SuppressionChange(f"user{n}@example.com") for n in range(50)], actor="import")
     page = (await browser.get("/audit")).text
     assert page.count("sha256:") == 3 and "and 47 more" in page
 

@@ -12,7 +12,7 @@ import click
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import TimeOption, config_option, json_option, opened, print_json, printable, run
 from oncehook.cli.tables import Column, print_table
-from oncehook.email import DIMENSIONS, Checked, Email, lists
+from oncehook.email import DIMENSIONS, CheckResult, Email, suppression_csv
 from oncehook.operations.replay import whoami
 
 PAGE = 500
@@ -120,7 +120,7 @@ def suppressed_command(address: str | None, config: str | None, as_json: bool) -
     async def query() -> int:
         async with opened_email(config) as email:
             if address is not None:
-                suppression = await email.suppression(email.named(address))
+                suppression = await email.suppression(email.normalise_address(address))
                 _print_suppressions([suppression] if suppression else [], as_json)
                 return 1 if suppression else 0
             return await _list(email, as_json)
@@ -207,7 +207,7 @@ def import_command(file: TextIO, config: str | None) -> None:
     \b
     oncehook email import suppressions.csv
     """
-    changes = list(lists.read(file))
+    changes = list(suppression_csv.read(file))
 
     async def change() -> tuple[int, int]:
         actor = whoami()
@@ -243,10 +243,10 @@ def export_command(config: str | None) -> None:
 
     async def export() -> None:
         async with opened_email(config) as email:
-            for line in lists.write([]):
+            for line in suppression_csv.write([]):
                 sys.stdout.write(line)
             async for page in _pages(email):
-                sys.stdout.writelines(itertools.islice(lists.write(page), 1, None))
+                sys.stdout.writelines(itertools.islice(suppression_csv.write(page), 1, None))
 
     run(export())
 
@@ -340,17 +340,17 @@ def verify_command(config: str | None, as_json: bool) -> None:
     sys.exit(1 if done.differences else 0)
 
 
-async def _check(config: str | None, *, fix: bool) -> Checked:
+async def _check(config: str | None, *, fix: bool) -> CheckResult:
     async with opened_email(config) as email:
         with _progress("comparing") as show:
 
-            def progress(done: Checked) -> None:
+            def progress(done: CheckResult) -> None:
                 show(f"{done.messages:,} messages, {done.addresses:,} addresses, {len(done.differences):,} differences")
 
             return await (email.rebuild if fix else email.verify)(progress)
 
 
-def _print_differences(done: Checked, verb: str) -> None:
+def _print_differences(done: CheckResult, verb: str) -> None:
     for row in done.differences[:MAX_DIFFERENCES]:
         about = row.get("address") or f"{row['message_id']} to {row['recipient']}"
         click.echo(f"{printable(about)}: stored {row['kept']}, but the events give {row['folded']}")

@@ -1,13 +1,22 @@
-"""The reader of Mailgun: its JSON, and the form posts of before 2018; see `events`."""
+"""The reader of Mailgun: its JSON payloads, and the form posts from before 2018. See `readers.py`."""
 
 from typing import Any
 
-from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, compose, message
-from oncehook.email.reading import Words, at, inner, metadata, tags, text, when, why
+from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, compose_key, normalise_address, normalise_message_id
+from oncehook.email.payload_values import (
+    Vocabulary,
+    as_text,
+    first_text,
+    first_time,
+    parse_json_text,
+    read_metadata,
+    read_tags,
+    value_at,
+)
 
 T = EmailType
 
-MAILGUN: Words = {
+MAILGUN: Vocabulary = {
     "accepted": (T.QUEUED, None),
     "delivered": (T.DELIVERED, None),
     "failed": (T.BOUNCED, HARD),
@@ -19,7 +28,7 @@ MAILGUN: Words = {
     "unsubscribed": (T.UNSUBSCRIBED, None),
     "complained": (T.COMPLAINED, None),
 }
-MAILGUN_REASON: Words = {
+MAILGUN_REASON: Vocabulary = {
     "suppress-bounce": (T.REJECTED, HARD),
     "suppress-complaint": (T.REJECTED, HARD),
     "suppress-unsubscribe": (T.REJECTED, HARD),
@@ -27,45 +36,50 @@ MAILGUN_REASON: Words = {
     "generic": (T.BOUNCED, None),
     "old": (T.BOUNCED, SOFT),
 }
-"""Why a message failed for good: the address is on Mailgun's own list, the sender is blocked, retries ran out."""
+"""Reasons of a permanent failure: Mailgun's suppression list, a blocked sender, or no retries left."""
 
 
 def mailgun(payload: dict[str, Any]) -> list[EmailEvent]:
     data = payload.get("event-data")
     if not isinstance(data, dict):
         return _form(payload)
-    word = text(data.get("event"))
+    word = as_text(data.get("event"))
     kind, bounce = MAILGUN.get(word or "", (T.UNKNOWN, None))
     if kind is T.BOUNCED and data.get("severity") == "temporary":
-        kind, bounce = T.DEFERRED, None  # it goes on trying
+        kind, bounce = T.DEFERRED, None  # Mailgun retries
     elif kind is T.BOUNCED:
         kind, bounce = MAILGUN_REASON.get(str(data.get("reason")), (kind, bounce))
-    own, time = text(data.get("id")), data.get("timestamp")
-    recipient = address(data.get("recipient")) or address(at(data, "message.headers.to"))
+    own, time = as_text(data.get("id")), data.get("timestamp")
+    recipient = normalise_address(data.get("recipient")) or normalise_address(value_at(data, "message.headers.to"))
     status = data.get("delivery-status")
     return [
         EmailEvent(
-            key=compose(own, time) if own else "",  # its id is unique only within a day
+            key=compose_key(own, time) if own else "",  # the id is unique only within a day
             type=kind,
-            message_id=message(at(data, "message.headers.message-id")),
+            message_id=normalise_message_id(value_at(data, "message.headers.message-id")),
             recipient=recipient,
-            occurred_at=when(time, at(payload, "signature.timestamp")),
+            occurred_at=first_time(time, value_at(payload, "signature.timestamp")),
             bounce=bounce,
-            reason=why(at(status, "message"), at(status, "description"), at(data, "reject.reason"), data.get("reason")),
-            tags=tags(data.get("tags")),
-            metadata=metadata(data.get("user-variables")),
+            reason=first_text(
+                value_at(status, "message"),
+                value_at(status, "description"),
+                value_at(data, "reject.reason"),
+                data.get("reason"),
+            ),
+            tags=read_tags(data.get("tags")),
+            metadata=read_metadata(data.get("user-variables")),
             raw=payload,
         )
     ]
 
 
-# -- the forms of before 2018 ---------------------------------------------------------------------------------------
+# -- forms from before 2018 -----------------------------------------------------------------------------------------
 #
-# Mailgun adds the sender's own variables to the same form. Where a variable has the name of one of Mailgun's fields,
-# the form has that field twice: Mailgun's value comes first, except for `timestamp`, `token` and `signature`, where it
-# is the last. The payload has a list for a repeated field.
+# Mailgun adds the sender's variables to the same form. If a variable has the name of a field of Mailgun, the form has
+# that field twice. Mailgun's value comes first, except for `timestamp`, `token` and `signature`, where it comes last.
+# The payload has a list for a repeated field.
 
-_ON_A_LIST = {"605", "607"}
+_SUPPRESSED_CODES = {"605", "607"}
 """Mailgun's codes for an address that bounced or complained before."""
 
 _FIELDS = """
@@ -73,37 +87,43 @@ attachment-count body-plain campaign-id campaign-name city client-name client-os
 device-type domain error event h ip mailing-list message-headers message-id Message-Id notification reason
 recipient region signature tag timestamp token url user-agent X-Mailgun-Sid X-Mailgun-Tag
 """
-_OWN = frozenset(_FIELDS.split())
+_MAILGUN_FIELDS = frozenset(_FIELDS.split())
 _SIGNED = {"timestamp", "token", "signature"}
 
 
 def _form(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = text(_own(payload, "event"))
+    word = as_text(_mailgun_value(payload, "event"))
     if word is None:
         return []  # an inbound mail
     kind, bounce = MAILGUN.get(word, (T.UNKNOWN, None))
-    reason = _own(payload, "reason")
-    if kind is T.REJECTED and (reason == "hardfail" or text(_own(payload, "code")) in _ON_A_LIST):
+    reason = _mailgun_value(payload, "reason")
+    if kind is T.REJECTED and (reason == "hardfail" or as_text(_mailgun_value(payload, "code")) in _SUPPRESSED_CODES):
         bounce = HARD
-    reasons = (_own(payload, "error"), _own(payload, "notification"), _own(payload, "description"), reason)
+    reasons = (
+        _mailgun_value(payload, "error"),
+        _mailgun_value(payload, "notification"),
+        _mailgun_value(payload, "description"),
+        reason,
+    )
     return [
         EmailEvent(
             key="",
             type=kind,
-            message_id=message(_own(payload, "Message-Id")) or message(_own(payload, "message-id")),
-            recipient=address(_own(payload, "recipient")),
-            occurred_at=when(_own(payload, "timestamp")),
+            message_id=normalise_message_id(_mailgun_value(payload, "Message-Id"))
+            or normalise_message_id(_mailgun_value(payload, "message-id")),
+            recipient=normalise_address(_mailgun_value(payload, "recipient")),
+            occurred_at=first_time(_mailgun_value(payload, "timestamp")),
             bounce=bounce,
-            reason=why(*reasons),
-            tags=tags(payload.get("tag"), payload.get("X-Mailgun-Tag")),
+            reason=first_text(*reasons),
+            tags=read_tags(payload.get("tag"), payload.get("X-Mailgun-Tag")),
             metadata=_variables(payload),
             raw=payload,
         )
     ]
 
 
-def _own(payload: dict[str, Any], name: str) -> Any:
-    """Mailgun's own value of a field that a variable of the sender may repeat."""
+def _mailgun_value(payload: dict[str, Any], name: str) -> Any:
+    """Return Mailgun's value of a field that a variable of the sender may repeat."""
     value = payload.get(name)
     if not isinstance(value, list) or not value:
         return value
@@ -111,16 +131,16 @@ def _own(payload: dict[str, Any], name: str) -> Any:
 
 
 def _variables(payload: dict[str, Any]) -> dict[str, Any]:
-    """The sender's variables: from the message's headers where the form has them, else what is not Mailgun's own."""
-    found = inner(payload.get("message-headers"))
-    if isinstance(found, list):
-        pairs = [one for one in found if isinstance(one, list) and len(one) == 2]
+    """Return the sender's variables: from the message headers if the form has them, else all fields of others."""
+    headers = parse_json_text(payload.get("message-headers"))
+    if isinstance(headers, list):
+        pairs = [pair for pair in headers if isinstance(pair, list) and len(pair) == 2]
         values = [value for name, value in pairs if name == "X-Mailgun-Variables"]
-        return {name: value for one in values for name, value in metadata(one).items()}
-    given = {}
+        return {name: item for value in values for name, item in read_metadata(value).items()}
+    variables = {}
     for name, value in payload.items():
-        if name not in _OWN:
-            given[name] = value[-1] if isinstance(value, list) and value else value
+        if name not in _MAILGUN_FIELDS:
+            variables[name] = value[-1] if isinstance(value, list) and value else value
         elif isinstance(value, list) and value and name not in ("tag", "X-Mailgun-Tag"):
-            given[name] = value[0 if name in _SIGNED else -1]
-    return metadata(given)
+            variables[name] = value[0 if name in _SIGNED else -1]
+    return read_metadata(variables)

@@ -1,4 +1,4 @@
-"""The projection of email events: facts, status and suppressions, written in the transaction of the events' handler."""
+"""Projects email events to facts, status and suppressions, in the transaction of the events' handler."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -6,18 +6,18 @@ from typing import Any
 
 import msgspec
 
-from oncehook.email import status, suppress
-from oncehook.email.event import AHEAD
-from oncehook.email.events import READERS, normalise
-from oncehook.email.reading import form_fields
-from oncehook.email.suppress import Policy
+from oncehook.email import status, suppressions
+from oncehook.email.event import MAX_CLOCK_AHEAD
+from oncehook.email.payload_values import form_fields
+from oncehook.email.readers import READERS, normalise
+from oncehook.email.suppressions import Policy
 from oncehook.handlers.event import BaseEvent
 from oncehook.model.errors import ConfigurationError
 from oncehook.providers.expressions import NotReadable, TooDeep, index_text, parse
 from oncehook.store.transaction import Transaction
 
 BATCH = 200
-"""How many events are projected in one transaction where the user has no handler for them."""
+"""Events per transaction if the user has no handler for them."""
 
 
 class EmailProjection:
@@ -25,12 +25,12 @@ class EmailProjection:
 
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self._sources: dict[str, bool] = {}  # name → whether its ids are a natural key of the user's own
+        self._sources: dict[str, bool] = {}  # name → whether its event ids are a natural key that the user configured
 
     def add(self, source: str, provider: str, *, natural: bool) -> None:
         if provider not in READERS:
             raise ConfigurationError(
-                f"sources.{source}.email: no email events of {provider} are known here; known are {', '.join(READERS)}"
+                f"sources.{source}.email: {provider} has no email events; these have: {', '.join(READERS)}"
             )
         self._sources[source] = natural
 
@@ -43,42 +43,43 @@ class EmailProjection:
         if facts:
             new = await status.record(transaction, facts)
             if new:
-                await suppress.suppress(transaction, new, self.policy)
+                await suppressions.suppress(transaction, new, self.policy)
 
     def _facts(self, event: BaseEvent) -> list[status.Fact]:
-        found = normalise(event.provider, payload_of(event), event_id=event.id)
+        email_events = normalise(event.provider, payload_of(event), event_id=event.id)
         natural = self._sources[event.source]
         facts = []
-        for one in found:
-            if one.recipient is not None and not self.policy.case_sensitive and not one.recipient.islower():
-                one = msgspec.structs.replace(one, recipient=one.recipient.lower())
-            told = _believable(event, one.occurred_at, event.occurred_at)
-            fact = status.fact_of(one, event.source, event.provider, event.receipt, told)
+        for email_event in email_events:
+            recipient = email_event.recipient
+            if recipient is not None and not self.policy.case_sensitive and not recipient.islower():
+                email_event = msgspec.structs.replace(email_event, recipient=recipient.lower())
+            occurred_at = _credible_time(event, email_event.occurred_at, event.occurred_at)
+            fact = status.fact_of(email_event, event.source, event.provider, event.receipt, occurred_at)
             if natural:
-                own = event.id if len(found) == 1 else f"{event.id}|{fact.recipient}"
-                fact = status.renamed(fact, index_text(own) or event.id)
+                key = event.id if len(email_events) == 1 else f"{event.id}|{fact.recipient}"
+                fact = msgspec.structs.replace(fact, key=index_text(key) or event.id)
             facts.append(fact)
         return facts
 
 
-def _believable(event: BaseEvent, *times: datetime | None) -> datetime:
-    """The first time that may be; else when it arrived, which never changes.
+def _credible_time(event: BaseEvent, *times: datetime | None) -> datetime:
+    """Return the first time that is not far in the future, or else the time of arrival, which never changes.
 
-    A clock far ahead would win every comparison for ever: no later event could follow on it, and nobody could lift what
-    it suppresses.
+    A time far in the future would win every comparison: no later event could replace it, and no person could lift the
+    suppression that it causes.
     """
-    latest = event.received_at + AHEAD
+    latest = event.received_at + MAX_CLOCK_AHEAD
     return next((time for time in times if time is not None and time <= latest), event.received_at)
 
 
 async def project_only(events: list[BaseEvent]) -> None:
-    """The handler of events that have no other: their projection does all of it."""
+    """Do nothing. This is the handler of email events without a user's handler: only their projection runs."""
 
 
 def payload_of(event: BaseEvent) -> Any:
-    """The event as plain data. An element out of a form's field is JSON, whatever the form's own type says.
+    """Return the event's payload as plain data.
 
-    A form's repeated field is the list of its values.
+    An element of a form field is JSON, whatever the content type of the form. A repeated form field is a list.
     """
     if event.raw.lstrip()[:1] == b"{":
         try:

@@ -38,7 +38,7 @@ class StoredFact(QueryRow, frozen=True):
 
 
 class EventCount(QueryRow, frozen=True):
-    """How many events are alike in the dimensions that were asked for."""
+    """The number of events with the same values in the chosen dimensions."""
 
     day: str | None
     source: str | None
@@ -49,7 +49,7 @@ class EventCount(QueryRow, frozen=True):
     events: int
 
 
-class Found(QueryRow, frozen=True):
-    """There is something."""
+class Existence(QueryRow, frozen=True):
+    """A row that exists if there is any data."""
 
     found: int

@@ -1,12 +1,12 @@
-"""Status per message and recipient: a pure fold of the facts, the same in any order and however often they are told.
+"""The status per message and recipient. It is a pure function of the facts, whatever their order or repetition.
 
-The delivery state is that of the greatest fact by (terminal, occurred-at, rank, key). A hard bounce, a complaint, a
-rejection and a failure are terminal: a `delivered` that comes late cannot hide them. A soft bounce is not, because its
-message may still be delivered; there the provider's clock decides. Opens and clicks are kept beside the state and never
-hide it.
+The fact with the greatest (terminal, occurred-at, rank, key) gives the status. A hard bounce, a complaint, a rejection
+and a failure are terminal: a later `delivered` does not hide them. A soft bounce is not terminal, because its message
+may still be delivered; there the provider's clock decides. Opens and clicks are separate columns and never change the
+status.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeAlias
 
@@ -26,16 +26,16 @@ RANK = {
     EmailType.REJECTED: 7,
     EmailType.COMPLAINED: 8,
 }
-"""The types that are a state of delivery; of two in the same second the later one here counts."""
+"""The types that are a status. Of two facts with the same time, the one with the higher rank counts."""
 
 TERMINAL = frozenset({EmailType.BOUNCED, EmailType.FAILED, EmailType.REJECTED, EmailType.COMPLAINED})
 
 Key: TypeAlias = tuple[str, str, str]
-"""(message id, recipient, source). The recipient is empty where the provider does not say which."""
+"""(message id, recipient, source). The recipient is empty if the provider does not name it."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
-    """A row of `webhook_email_events`. Times are texts, RFC 3339 with microseconds, so that they compare as times."""
+    """A row of `webhook_email_events`. Times are RFC 3339 texts with microseconds, so that they compare as times."""
 
     source: str
     key: str
@@ -52,16 +52,16 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     receipt_id: int = 0
 
     @property
-    def of(self) -> Key:
+    def status_key(self) -> Key:
         return self.message_id, self.recipient, self.source
 
     @property
-    def at(self) -> tuple[str, str]:
+    def identity(self) -> tuple[str, str]:
         return self.source, self.key
 
 
 class Status(msgspec.Struct, kw_only=True):
-    """A row of `webhook_email_status`: what is known of a message and a recipient."""
+    """A row of `webhook_email_status`: the status of a message for one recipient."""
 
     message_id: str
     recipient: str
@@ -77,15 +77,11 @@ class Status(msgspec.Struct, kw_only=True):
     clicked_at: str | None = None
     last_at: str = ""
 
-    @property
-    def of(self) -> Key:
-        return self.message_id, self.recipient, self.source
-
-    def take(self, fact: Fact) -> None:
-        """Add a fact. The order in which facts are taken makes no difference, nor does taking one twice."""
+    def add(self, fact: Fact) -> None:
+        """Add a fact. Neither the order of facts nor a repeated fact makes a difference."""
         at = fact.occurred_at
         self.last_at = max(self.last_at, at)
-        place = place_of(fact)
+        place = sort_key(fact)
         if place and (place, fact.key) > (self.place, self.event_key):
             self.status, self.bounce, self.reason = fact.type, fact.bounce, fact.reason
             self.occurred_at, self.place, self.event_key = at, place, fact.key
@@ -97,9 +93,9 @@ class Status(msgspec.Struct, kw_only=True):
             self.clicked_at = min(self.clicked_at or at, at)
 
 
-def place_of(fact: Fact) -> str:
-    """Where a fact stands in the order of states, as a text that sorts so; empty if it is no state of delivery."""
-    rank = RANK.get(fact.type)  # type: ignore[call-overload]  # an EmailType is its text
+def sort_key(fact: Fact) -> str:
+    """Return a text by which facts sort in the order of statuses, or "" if the fact is not a status."""
+    rank = RANK.get(fact.type)  # type: ignore[call-overload]  # an EmailType is a str
     if rank is None:
         return ""
     terminal = fact.type in TERMINAL and fact.bounce != SOFT
@@ -107,21 +103,21 @@ def place_of(fact: Fact) -> str:
 
 
 def fold(facts: Iterable[Fact]) -> dict[Key, Status]:
-    """The status of every message and recipient that the facts are about."""
-    found: dict[Key, Status] = {}
+    """Derive the status of every message and recipient from facts."""
+    statuses: dict[Key, Status] = {}
     for fact in facts:
         if fact.message_id:
-            status = found.get(fact.of)
+            status = statuses.get(fact.status_key)
             if status is None:
-                status = found[fact.of] = Status(
+                status = statuses[fact.status_key] = Status(
                     message_id=fact.message_id, recipient=fact.recipient, source=fact.source
                 )
-            status.take(fact)
-    return found
+            status.add(fact)
+    return statuses
 
 
 def fact_of(event: EmailEvent, source: str, provider: str, receipt: int, occurred_at: datetime) -> Fact:
-    """The row of an email event, at the time that counts for it."""
+    """Return the row of an email event that occurred at the given time."""
     return Fact(
         source=source,
         key=event.key,
@@ -139,11 +135,6 @@ def fact_of(event: EmailEvent, source: str, provider: str, receipt: int, occurre
     )
 
 
-def renamed(fact: Fact, key: str) -> Fact:
-    """The same fact under another key."""
-    return msgspec.structs.replace(fact, key=key)
-
-
 _encode = msgspec.json.Encoder().encode
 
 
@@ -151,51 +142,48 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def record(transaction: Transaction, facts: Sequence[Fact]) -> list[Fact]:
-    """Store the facts that are new and fold them into the statuses; returns those that were."""
-    once = {fact.at: fact for fact in reversed(facts)}
-    rows = await ask(transaction, "email_insert_events", [once[at] for at in sorted(once)])
-    new = [once[source, key] for source, key in rows]
+    """Store new facts, update the statuses, and return the facts that were new."""
+    distinct = {fact.identity: fact for fact in reversed(facts)}
+    rows = await run_query(transaction, "email_insert_events", [distinct[identity] for identity in sorted(distinct)])
+    new = [distinct[source, key] for source, key in rows]
     statuses = fold(new)
     if statuses:
-        await ask(transaction, "email_update_status", [statuses[key] for key in sorted(statuses)])
+        await run_query(transaction, "email_update_status", [statuses[key] for key in sorted(statuses)])
     return new
 
 
-async def ask(transaction: Transaction, name: str, given: Any) -> list[tuple[Any, ...]]:
-    """One of the statements about email, in a transaction; times in its rows are texts on either database."""
-    rows = await transaction.run_query(lambda sql: sql[name], _encode(given).decode())
-    return [tuple(rfc3339(one) if isinstance(one, datetime) else one for one in row) for row in rows]
+async def run_query(transaction: Transaction, name: str, parameters: Any) -> list[tuple[Any, ...]]:
+    """Run a named statement about email in a transaction. Times in its rows are texts on both databases."""
+    rows = await transaction.run_query(lambda sql: sql[name], _encode(parameters).decode())
+    return [tuple(rfc3339(value) if isinstance(value, datetime) else value for value in row) for row in rows]
 
-
-Told: TypeAlias = Callable[[int], None]
-"""Is told how many were looked at so far."""
 
 Difference: TypeAlias = dict[str, Any]
 
 
 async def check_page(
-    transaction: Transaction, after: Key, limit: int, *, mend: bool
+    transaction: Transaction, after: Key, limit: int, *, fix: bool
 ) -> tuple[Key | None, int, list[Difference]]:
-    """Refold the next messages and compare: where to go on, how many were looked at, and what differed.
+    """Derive the next statuses again and compare. Returns the next cursor, the number of rows, and the differences.
 
-    The rows are held before the facts are read, so whoever folds a new fact meanwhile comes before or after.
+    The rows are locked before the facts are read, so a concurrent projection comes before or after.
     """
-    keys = await ask(transaction, "email_status_keys", {"after": after, "limit": limit})
+    keys = await run_query(transaction, "email_status_keys", {"after": after, "limit": limit})
     if not keys:
         return None, 0, []
-    named = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
-    kept = {row[:3]: row for row in await ask(transaction, "email_lock_status", named)}
+    key_rows = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
+    stored = {row[:3]: row for row in await run_query(transaction, "email_lock_status", key_rows)}
     facts = [
         Fact(**dict(zip(FACT_COLUMNS, row, strict=True)))
-        for row in await ask(transaction, "email_status_events", named)
+        for row in await run_query(transaction, "email_status_events", key_rows)
     ]
-    folded = fold(facts)
-    made = {key: tuple(getattr(status, name) for name in STATUS_COLUMNS) for key, status in folded.items()}
-    wrong = sorted(key for key in {*kept, *made} if kept.get(key) != made.get(key))
-    if wrong and mend:
-        await _drop(transaction, wrong)
-        await _put(transaction, [folded[key] for key in wrong if key in folded])
-    differences = [_difference(key, kept.get(key), made.get(key)) for key in wrong]
+    statuses = fold(facts)
+    derived = {key: tuple(getattr(status, name) for name in STATUS_COLUMNS) for key, status in statuses.items()}
+    wrong = sorted(key for key in {*stored, *derived} if stored.get(key) != derived.get(key))
+    if wrong and fix:
+        await _delete(transaction, wrong)
+        await _write(transaction, [statuses[key] for key in wrong if key in statuses])
+    differences = [_difference(key, stored.get(key), derived.get(key)) for key in wrong]
     last = keys[-1]
     return (last[0], last[1], last[2]), len(keys), differences
 
@@ -204,18 +192,18 @@ FACT_COLUMNS = ("message_id", "recipient", "source", "key", "type", "bounce", "r
 STATUS_COLUMNS = Status.__struct_fields__
 
 
-async def _drop(transaction: Transaction, keys: Sequence[Any]) -> None:
-    named = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
-    await ask(transaction, "email_drop_status", named)
+async def _delete(transaction: Transaction, keys: Sequence[Any]) -> None:
+    key_rows = [dict(zip(("message_id", "recipient", "source"), key, strict=True)) for key in keys]
+    await run_query(transaction, "email_drop_status", key_rows)
 
 
-async def _put(transaction: Transaction, statuses: Sequence[Status]) -> None:
+async def _write(transaction: Transaction, statuses: Sequence[Status]) -> None:
     if statuses:
-        await ask(transaction, "email_update_status", statuses)
+        await run_query(transaction, "email_update_status", statuses)
 
 
-def _difference(key: Any, kept: Any, made: Any) -> Difference:
+def _difference(key: Any, stored: Any, derived: Any) -> Difference:
     message_id, recipient, source = key
-    found = {"kept": kept, "folded": made}
-    values = {name: None if row is None else row[STATUS_COLUMNS.index("status")] for name, row in found.items()}
+    rows = {"kept": stored, "folded": derived}
+    values = {name: None if row is None else row[STATUS_COLUMNS.index("status")] for name, row in rows.items()}
     return {"message_id": message_id, "recipient": recipient or None, "source": source, **values}

@@ -34,7 +34,7 @@ async def suppressed(context: Context, request: Request) -> Response:
     if query.address:
         check_texts({"address": query.address})
         try:
-            context.runtime.email.named(query.address)
+            context.runtime.email.normalise_address(query.address)
         except ValueError:
             raise Problem(422, "bad_address", "This is not a valid email address.") from None
         row = await context.runtime.email.suppression(query.address)

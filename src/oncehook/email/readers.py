@@ -1,7 +1,8 @@
-"""Email events of every provider, normalised: the payload of one receipt in, facts out.
+"""Normalises the payload of a receipt to email events. Holds the readers of SendGrid, Amazon SES and Postmark.
 
-A reader never fails: what it cannot read is absent, and a word that it does not know is `unknown`. What is no email
-event at all (an inbound mail, a ping, news of a domain) is no fact. The tables are the providers' own words.
+A reader never raises: a value that it cannot read is absent, and an event name that it does not know is `unknown`.
+Payloads without an email event (inbound mail, a ping, news about a domain) give none. The tables map the providers'
+event names.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,41 +10,51 @@ from typing import Any
 
 import msgspec
 
-from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, compose, message
+from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, compose_key, normalise_address, normalise_message_id
 from oncehook.email.mailgun import mailgun
-from oncehook.email.reading import Words, at, headers, inner, metadata, tags, text, when, why
-from oncehook.email.senders import brevo, mailjet, mandrill, resend, sparkpost
+from oncehook.email.more_readers import brevo, mailjet, mandrill, resend, sparkpost
+from oncehook.email.payload_values import (
+    Vocabulary,
+    as_text,
+    first_text,
+    first_time,
+    header_values,
+    parse_json_text,
+    read_metadata,
+    read_tags,
+    value_at,
+)
 from oncehook.providers.expressions import index_text
 
 T = EmailType
 
 
 def normalise(provider: str, payload: Any, *, event_id: str = "") -> list[EmailEvent]:
-    """The email events in the payload of one receipt, each with its key. Raises KeyError for an unknown provider.
+    """Return the email events in a receipt's payload, each with its key. Raises KeyError for an unknown provider.
 
-    `event_id` is the receipt's: the key where the provider's payload has none of its own.
+    `event_id` is the event id of the receipt. It is the key if the payload has no other.
     """
     read = READERS[provider]
-    events = [event for one in _each(payload) for event in read(one)]
+    events = [event for item in _items(payload) for event in read(item)]
     several = len(events) > 1
-    return [_keyed(event, event_id, several) for event in events]
+    return [_with_key(event, event_id, several) for event in events]
 
 
-def _each(payload: Any) -> Iterable[dict[str, Any]]:
-    return [one for one in (payload if isinstance(payload, list) else [payload]) if isinstance(one, dict)]
+def _items(payload: Any) -> Iterable[dict[str, Any]]:
+    return [item for item in (payload if isinstance(payload, list) else [payload]) if isinstance(item, dict)]
 
 
-def _keyed(event: EmailEvent, event_id: str, several: bool) -> EmailEvent:
+def _with_key(event: EmailEvent, event_id: str, several: bool) -> EmailEvent:
     if event.key:
         return event
     return msgspec.structs.replace(
-        event, key=compose(event_id, event.recipient) if several else index_text(event_id) or ""
+        event, key=compose_key(event_id, event.recipient) if several else index_text(event_id) or ""
     )
 
 
 # -- SendGrid -------------------------------------------------------------------------------------------------------
 
-SENDGRID: Words = {
+SENDGRID: Vocabulary = {
     "processed": (T.QUEUED, None),
     "deferred": (T.DEFERRED, None),
     "delivered": (T.DELIVERED, None),
@@ -64,48 +75,48 @@ singlesend_id singlesend_name smtp-id status template_id timestamp tls type url 
 """
 _SENDGRID_OWN = frozenset(_SENDGRID_FIELDS.split())
 _SENDGRID_NOT_THE_ADDRESS = ("spam content", "recipient list over package quota", "invalid smtpapi header")
-"""Beginnings of the reasons for which SendGrid drops a message whatever its recipient is."""
+"""Reasons, by their beginning, for which SendGrid drops a message regardless of its recipient."""
 
 
 def sendgrid(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = text(payload.get("event"))
+    word = as_text(payload.get("event"))
     kind, bounce = SENDGRID.get(word or "", (T.UNKNOWN, None))
     if kind is T.BOUNCED and (payload.get("type") == "blocked" or str(payload.get("status", "")).startswith("4")):
         bounce = SOFT
     elif kind is T.REJECTED and str(payload.get("reason")).lower().startswith(_SENDGRID_NOT_THE_ADDRESS):
         bounce = None
-    recipient, occurred = address(payload.get("email")), when(payload.get("timestamp"))
-    sent = sendgrid_message(payload.get("sg_message_id")) or message(payload.get("smtp-id"))
-    own = text(payload.get("sg_event_id"))
+    recipient, occurred = normalise_address(payload.get("email")), first_time(payload.get("timestamp"))
+    sent = sendgrid_message_id(payload.get("sg_message_id")) or normalise_message_id(payload.get("smtp-id"))
+    own = as_text(payload.get("sg_event_id"))
     return [
         EmailEvent(
-            key=index_text(own) or compose(sent, word, payload.get("timestamp"), recipient, payload.get("url")),
+            key=index_text(own) or compose_key(sent, word, payload.get("timestamp"), recipient, payload.get("url")),
             type=kind,
             message_id=sent,
             recipient=recipient,
             occurred_at=occurred,
             bounce=bounce,
-            reason=why(payload.get("reason"), payload.get("response")),
-            tags=tags(payload.get("category")),
-            metadata=metadata({name: value for name, value in payload.items() if name not in _SENDGRID_OWN}),
+            reason=first_text(payload.get("reason"), payload.get("response")),
+            tags=read_tags(payload.get("category")),
+            metadata=read_metadata({name: value for name, value in payload.items() if name not in _SENDGRID_OWN}),
             raw=payload,
         )
     ]
 
 
-def sendgrid_message(given: Any) -> str | None:
-    """The id that SendGrid answered the send with: `sg_message_id` is that and the server that filtered it."""
-    found = message(given)
-    if found is None:
+def sendgrid_message_id(value: Any) -> str | None:
+    """Return the id that SendGrid's API returned. `sg_message_id` is that id and the name of a server."""
+    message_id = normalise_message_id(value)
+    if message_id is None:
         return None
-    for mark in (".filter", ".recvd"):
-        found = found.partition(mark)[0] or found
-    return found
+    for suffix in (".filter", ".recvd"):
+        message_id = message_id.partition(suffix)[0] or message_id
+    return message_id
 
 
 # -- Amazon SES -----------------------------------------------------------------------------------------------------
 
-SES: Mapping[str, tuple[EmailType, str, str | None]] = {  # type, where its facts are, where its recipients are
+SES: Mapping[str, tuple[EmailType, str, str | None]] = {  # type, key of its details, key of its recipients
     "Send": (T.SENT, "send", None),
     "Delivery": (T.DELIVERED, "delivery", "recipients"),
     "Bounce": (T.BOUNCED, "bounce", "bouncedRecipients"),
@@ -119,39 +130,39 @@ SES: Mapping[str, tuple[EmailType, str, str | None]] = {  # type, where its fact
 }
 _SES_NO_FACT = {"Received", "AmazonSnsSubscriptionSucceeded"}
 _SES_BOUNCE = {"Permanent": HARD, "Transient": SOFT}
-_SES_OF_ONE = {T.OPENED, T.CLICKED, T.UNSUBSCRIBED, T.SUBSCRIBED}
+_SES_BY_ONE_RECIPIENT = {T.OPENED, T.CLICKED, T.UNSUBSCRIBED, T.SUBSCRIBED}
 
 
 def ses(payload: dict[str, Any]) -> list[EmailEvent]:
-    """Both forms, `notificationType` and `eventType`, in SNS's envelope or bare: the same fact has the same key."""
-    given = payload.get("Message", payload)
-    body = inner(given) if isinstance(given, str) else given
+    """Read both forms, `notificationType` and `eventType`, with or without SNS's envelope. The key is the same."""
+    content = payload.get("Message", payload)
+    body = parse_json_text(content) if isinstance(content, str) else content
     if not isinstance(body, dict):
         return []
-    word = text(body.get("eventType")) or text(body.get("notificationType"))
+    word = as_text(body.get("eventType")) or as_text(body.get("notificationType"))
     mail = body.get("mail")
     if word is None or word in _SES_NO_FACT or not isinstance(mail, dict):
         return []
     kind, name, listed = SES.get(word, (T.UNKNOWN, "", None))
     facts = body.get(name)
     facts = facts if isinstance(facts, dict) else {}
-    if kind is T.UNSUBSCRIBED and at(facts, "newTopicPreferences.unsubscribeAll") is False:
+    if kind is T.UNSUBSCRIBED and value_at(facts, "newTopicPreferences.unsubscribeAll") is False:
         kind = T.SUBSCRIBED
     if kind is T.COMPLAINED and facts.get("complaintFeedbackType") == "not-spam":
-        kind = T.UNKNOWN  # the recipient took the message out of the spam folder
-    occurred = when(facts.get("timestamp"), mail.get("timestamp"), payload.get("Timestamp"))
-    sent = message(mail.get("messageId"))
-    told = facts.get("feedbackId") or facts.get("timestamp") or mail.get("timestamp")
+        kind = T.UNKNOWN  # the recipient moved the message out of the spam folder
+    occurred = first_time(facts.get("timestamp"), mail.get("timestamp"), payload.get("Timestamp"))
+    sent = normalise_message_id(mail.get("messageId"))
+    identity = facts.get("feedbackId") or facts.get("timestamp") or mail.get("timestamp")
     reasons = (facts.get("reason"), facts.get("errorMessage"), facts.get("complaintFeedbackType"))
     return [
         EmailEvent(
-            key=compose(sent, word, told, recipient, facts.get("link")),
+            key=compose_key(sent, word, identity, recipient, facts.get("link")),
             type=kind,
             message_id=sent,
             recipient=recipient,
             occurred_at=occurred,
-            bounce=_SES_BOUNCE.get(text(facts.get("bounceType")) or "") if kind is T.BOUNCED else None,
-            reason=why(
+            bounce=_SES_BOUNCE.get(as_text(facts.get("bounceType")) or "") if kind is T.BOUNCED else None,
+            reason=first_text(
                 diagnosis, *reasons, facts.get("bounceSubType"), facts.get("smtpResponse"), facts.get("delayType")
             ),
             tags=_ses_tags(mail),
@@ -165,41 +176,42 @@ def ses(payload: dict[str, Any]) -> list[EmailEvent]:
 def _ses_recipients(
     kind: EmailType, facts: dict[str, Any], listed: str | None, mail: dict[str, Any]
 ) -> list[tuple[str | None, Any]]:
-    """Each recipient once, with what its server said.
+    """Return each recipient once, with the response of its server.
 
-    For opens, clicks and unsubscribes of a mail to several, SES does not say which recipient it was: one fact of none.
+    For opens, clicks and unsubscribes of a mail to several recipients, SES does not name the recipient. They give one
+    event without a recipient.
     """
-    given = facts.get(listed) if listed else mail.get("destination")
-    found: dict[str, Any] = {}
-    for one in given if isinstance(given, list) else []:
-        to = address(one.get("emailAddress") if isinstance(one, dict) else one)
-        if to is not None:
-            found[to] = one.get("diagnosticCode") if isinstance(one, dict) else None
-    if not found or (kind in _SES_OF_ONE and len(found) > 1):
+    recipients = facts.get(listed) if listed else mail.get("destination")
+    responses: dict[str, Any] = {}
+    for item in recipients if isinstance(recipients, list) else []:
+        address = normalise_address(item.get("emailAddress") if isinstance(item, dict) else item)
+        if address is not None:
+            responses[address] = item.get("diagnosticCode") if isinstance(item, dict) else None
+    if not responses or (kind in _SES_BY_ONE_RECIPIENT and len(responses) > 1):
         return [(None, None)]
-    return list(found.items())
+    return list(responses.items())
 
 
 def _ses_tags(mail: dict[str, Any]) -> tuple[str, ...]:
-    """`X-Tag` headers, and the message tags of a configuration set as name:value; Amazon's own are left out."""
-    given = mail.get("tags")
-    own = [
+    """Return the `X-Tag` headers, and the message tags as name:value. Amazon's own tags are left out."""
+    tags = mail.get("tags")
+    message_tags = [
         f"{name}:{value}"
-        for name, values in (given.items() if isinstance(given, dict) else ())
+        for name, values in (tags.items() if isinstance(tags, dict) else ())
         if not name.startswith("ses:") and isinstance(values, list)
         for value in values
         if isinstance(value, str)
     ]
-    return tags(headers(mail, "x-tag"), own)
+    return read_tags(header_values(mail, "x-tag"), message_tags)
 
 
 def _ses_metadata(mail: dict[str, Any]) -> dict[str, Any]:
-    return metadata(next(iter(headers(mail, "x-metadata")), None))
+    return read_metadata(next(iter(header_values(mail, "x-metadata")), None))
 
 
 # -- Postmark -------------------------------------------------------------------------------------------------------
 
-POSTMARK: Words = {
+POSTMARK: Vocabulary = {
     "Delivery": (T.DELIVERED, None),
     "Bounce": (T.BOUNCED, None),
     "SpamComplaint": (T.COMPLAINED, None),
@@ -207,7 +219,7 @@ POSTMARK: Words = {
     "Click": (T.CLICKED, None),
     "SubscriptionChange": (T.UNSUBSCRIBED, None),
 }
-POSTMARK_BOUNCE: Words = {
+POSTMARK_BOUNCE: Vocabulary = {
     "HardBounce": (T.BOUNCED, HARD),
     "SoftBounce": (T.BOUNCED, SOFT),
     "Transient": (T.DEFERRED, None),
@@ -234,7 +246,7 @@ POSTMARK_BOUNCE: Words = {
 
 
 def postmark(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = text(payload.get("RecordType"))
+    word = as_text(payload.get("RecordType"))
     if word in (None, "Inbound") or payload.get("Type") == "InboundError":
         return []
     kind, bounce = POSTMARK.get(word, (T.UNKNOWN, None))
@@ -242,24 +254,24 @@ def postmark(payload: dict[str, Any]) -> list[EmailEvent]:
         kind, bounce = POSTMARK_BOUNCE.get(str(payload.get("Type")), (kind, bounce))
     elif kind is T.UNSUBSCRIBED:
         stops = payload.get("SuppressSending", True)
-        given = str(payload.get("SuppressionReason")) if stops else "Subscribe"
-        kind, bounce = POSTMARK_BOUNCE.get(given, (kind, bounce))
+        reason = str(payload.get("SuppressionReason")) if stops else "Subscribe"
+        kind, bounce = POSTMARK_BOUNCE.get(reason, (kind, bounce))
     times = [payload.get(name) for name in ("DeliveredAt", "BouncedAt", "ReceivedAt", "ChangedAt")]
-    recipient = address(payload.get("Email")) or address(payload.get("Recipient"))
-    sent = message(payload.get("MessageID"))
-    own = text(payload.get("ID"))
+    recipient = normalise_address(payload.get("Email")) or normalise_address(payload.get("Recipient"))
+    sent = normalise_message_id(payload.get("MessageID"))
+    own = as_text(payload.get("ID"))
     facts = [sent, recipient, next(filter(None, times), None), payload.get("OriginalLink")]
     return [
         EmailEvent(
-            key=compose(word, own) if own else compose(word, *facts),
+            key=compose_key(word, own) if own else compose_key(word, *facts),
             type=kind,
             message_id=None if sent is not None and not sent.strip("0-") else sent,
             recipient=recipient,
-            occurred_at=when(*times),
+            occurred_at=first_time(*times),
             bounce=bounce,
-            reason=why(payload.get("Details"), payload.get("Description"), payload.get("SuppressionReason")),
-            tags=tags(payload.get("Tag")),
-            metadata=metadata(payload.get("Metadata")),
+            reason=first_text(payload.get("Details"), payload.get("Description"), payload.get("SuppressionReason")),
+            tags=read_tags(payload.get("Tag")),
+            metadata=read_metadata(payload.get("Metadata")),
             raw=payload,
         )
     ]
@@ -278,4 +290,4 @@ READERS: Mapping[str, Read] = {
     "mailjet": mailjet,
     "brevo": brevo,
 }
-"""Who can be read: a source with `email = true` is of one of these."""
+"""Provider → its reader. A source with `email = true` has one of these providers."""

@@ -1,9 +1,19 @@
-"""The readers of Resend, SparkPost, Mandrill, Mailjet and Brevo; see `events`."""
+"""The readers of Resend, SparkPost, Mandrill, Mailjet and Brevo. See `readers.py`."""
 
 from typing import Any
 
-from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, address, compose, message
-from oncehook.email.reading import Words, at, headers, metadata, read_list, tags, text, when, why
+from oncehook.email.event import HARD, SOFT, EmailEvent, EmailType, compose_key, normalise_address, normalise_message_id
+from oncehook.email.payload_values import (
+    Vocabulary,
+    as_text,
+    first_text,
+    first_time,
+    header_values,
+    parse_json_list,
+    read_metadata,
+    read_tags,
+    value_at,
+)
 from oncehook.providers.expressions import index_text
 
 T = EmailType
@@ -11,7 +21,7 @@ T = EmailType
 
 # -- Resend ---------------------------------------------------------------------------------------------------------
 
-RESEND: Words = {
+RESEND: Vocabulary = {
     "email.scheduled": (T.QUEUED, None),
     "email.sent": (T.SENT, None),
     "email.delivered": (T.DELIVERED, None),
@@ -25,35 +35,38 @@ RESEND: Words = {
 }
 _RESEND_BOUNCE = {"Permanent": HARD, "Transient": SOFT, "Temporary": SOFT}
 _RESEND_HARD = ("hard bounce", "permanently rejected")
-"""What the message of a permanent bounce says in payloads that have no `bounce.type` yet."""
+"""Phrases of a permanent bounce in older payloads, which have no `bounce.type`."""
 
 
 def resend(payload: dict[str, Any]) -> list[EmailEvent]:
-    """A mail to several is one event for each of them, and none says whose: then it is nobody's."""
-    word, data = text(payload.get("type")) or "", payload.get("data")
+    """Read an event of Resend. For a mail to several recipients, Resend does not name the recipient of an event."""
+    word, data = as_text(payload.get("type")) or "", payload.get("data")
     if not word.startswith("email.") or word == "email.received" or not isinstance(data, dict):
         return []
     kind, bounce = RESEND.get(word, (T.UNKNOWN, None))
     if kind is T.BOUNCED:
-        said = str(at(data, "bounce.message")).lower()
-        untyped = HARD if any(words in said for words in _RESEND_HARD) else None
-        bounce = _RESEND_BOUNCE.get(str(at(data, "bounce.type") or ""), untyped)
+        bounce_message = str(value_at(data, "bounce.message")).lower()
+        untyped = HARD if any(phrase in bounce_message for phrase in _RESEND_HARD) else None
+        bounce = _RESEND_BOUNCE.get(str(value_at(data, "bounce.type") or ""), untyped)
     to = [data.get("to")] if isinstance(data.get("to"), str) else data.get("to")
-    everyone = [one for given in (to, data.get("cc"), data.get("bcc")) if isinstance(given, list) for one in given]
-    given = data.get("tags")
-    named = [f"{name}:{value}" for name, value in given.items()] if isinstance(given, dict) else []
-    listed = read_list(next(iter(headers(data, "x-tags")), None))
+    lists = (to, data.get("cc"), data.get("bcc"))
+    recipients = [recipient for each in lists if isinstance(each, list) for recipient in each]
+    tags = data.get("tags")
+    named = [f"{name}:{value}" for name, value in tags.items()] if isinstance(tags, dict) else []
+    listed = parse_json_list(next(iter(header_values(data, "x-tags")), None))
     return [
         EmailEvent(
-            key="",  # the svix-id, which is the receipt's
+            key="",  # the svix-id, which is the receipt's event id
             type=kind,
-            message_id=message(data.get("email_id")),
-            recipient=address(everyone[0]) if len(everyone) == 1 else None,
-            occurred_at=when(payload.get("created_at"), data.get("created_at")),
+            message_id=normalise_message_id(data.get("email_id")),
+            recipient=normalise_address(recipients[0]) if len(recipients) == 1 else None,
+            occurred_at=first_time(payload.get("created_at"), data.get("created_at")),
             bounce=bounce,
-            reason=why(at(data, "bounce.message"), at(data, "failed.reason"), at(data, "suppressed.message")),
-            tags=tags(named, listed),
-            metadata=metadata(next(iter(headers(data, "x-metadata")), None)),
+            reason=first_text(
+                value_at(data, "bounce.message"), value_at(data, "failed.reason"), value_at(data, "suppressed.message")
+            ),
+            tags=read_tags(named, listed),
+            metadata=read_metadata(next(iter(header_values(data, "x-metadata")), None)),
             raw=payload,
         )
     ]
@@ -61,7 +74,7 @@ def resend(payload: dict[str, Any]) -> list[EmailEvent]:
 
 # -- SparkPost ------------------------------------------------------------------------------------------------------
 
-SPARKPOST: Words = {
+SPARKPOST: Vocabulary = {
     "injection": (T.QUEUED, None),
     "delivery": (T.DELIVERED, None),
     "delay": (T.DEFERRED, None),
@@ -78,7 +91,7 @@ SPARKPOST: Words = {
     "list_unsubscribe": (T.UNSUBSCRIBED, None),
     "link_unsubscribe": (T.UNSUBSCRIBED, None),
 }
-SPARKPOST_CLASS: Words = {
+SPARKPOST_CLASS: Vocabulary = {
     "10": (T.BOUNCED, HARD),
     "30": (T.BOUNCED, HARD),
     "90": (T.UNSUBSCRIBED, None),
@@ -87,37 +100,38 @@ SPARKPOST_CLASS: Words = {
     "80": (T.SUBSCRIBED, None),
     **{str(number): (T.BOUNCED, SOFT) for number in (20, 21, 22, 23, 24, 40, 70)},
 }
-"""Bounce classes by SparkPost's table; blocks (25, 50–54) and the undetermined (1) say nothing of the address."""
+"""SparkPost's bounce classes. Blocks (25, 50–54) and undetermined bounces (1) say nothing about the address."""
 
 
 _SPARKPOST_LISTED = "suppress"
-"""Stands in the reason of a rejection where the recipient is on SparkPost's suppression list."""
+"""Part of the reason if the recipient is on SparkPost's suppression list."""
 
 
 def sparkpost(payload: dict[str, Any]) -> list[EmailEvent]:
     inner = payload.get("msys")
     inner = inner if isinstance(inner, dict) else {}
-    found = [one for one in inner.values() if isinstance(one, dict)]
-    if len(found) != 1 or "relay_message" in inner or not text(found[0].get("type")):
+    events = [value for value in inner.values() if isinstance(value, dict)]
+    if len(events) != 1 or "relay_message" in inner or not as_text(events[0].get("type")):
         return []  # a ping, or an inbound mail
-    data = found[0]
+    data = events[0]
     kind, bounce = SPARKPOST.get(str(data["type"]), (T.UNKNOWN, None))
     if kind is T.BOUNCED:
         kind, bounce = SPARKPOST_CLASS.get(str(data.get("bounce_class")), (kind, None))
     elif kind is T.REJECTED and _SPARKPOST_LISTED in f"{data.get('raw_reason')} {data.get('reason')}".lower():
         bounce = HARD
-    recipient = address(data.get("raw_rcpt_to")) or address(data.get("rcpt_to"))
+    recipient = normalise_address(data.get("raw_rcpt_to")) or normalise_address(data.get("rcpt_to"))
     return [
         EmailEvent(
-            key=index_text(text(data.get("event_id"))) or "",
+            key=index_text(as_text(data.get("event_id"))) or "",
             type=kind,
-            message_id=message(data.get("transmission_id")) or message(data.get("message_id")),
+            message_id=normalise_message_id(data.get("transmission_id"))
+            or normalise_message_id(data.get("message_id")),
             recipient=recipient,
-            occurred_at=when(data.get("timestamp")),
+            occurred_at=first_time(data.get("timestamp")),
             bounce=bounce,
-            reason=why(data.get("raw_reason"), data.get("reason")),
-            tags=tags(data.get("campaign_id")),
-            metadata=metadata(data.get("rcpt_meta")),
+            reason=first_text(data.get("raw_reason"), data.get("reason")),
+            tags=read_tags(data.get("campaign_id")),
+            metadata=read_metadata(data.get("rcpt_meta")),
             raw=payload,
         )
     ]
@@ -125,7 +139,7 @@ def sparkpost(payload: dict[str, Any]) -> list[EmailEvent]:
 
 # -- Mandrill -------------------------------------------------------------------------------------------------------
 
-MANDRILL: Words = {
+MANDRILL: Vocabulary = {
     "send": (T.SENT, None),
     "delivered": (T.DELIVERED, None),
     "deferral": (T.DEFERRED, None),
@@ -138,37 +152,43 @@ MANDRILL: Words = {
     "reject": (T.REJECTED, HARD),
 }
 MANDRILL_NOT_THE_ADDRESS = {"soft-bounce", "invalid-sender", "test-mode-limit", "unsigned", "rule"}
-"""Reasons for which Mandrill rejects a message and that say nothing of its recipient, or nothing lasting."""
+"""Reasons of Mandrill that say nothing lasting about the recipient."""
 
 
 def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = text(payload.get("event")) or text(payload.get("type"))
+    word = as_text(payload.get("event")) or as_text(payload.get("type"))
     if word in (None, "inbound"):
         return []
     kind, bounce = MANDRILL.get(word, (T.UNKNOWN, None))
     msg = payload.get("msg")
     msg = msg if isinstance(msg, dict) else {}
-    rejected = text(at(payload, "reject.reason")) or text(at(msg, "reject.reason")) or text(msg.get("reject_reason"))
+    rejected = (
+        as_text(value_at(payload, "reject.reason"))
+        or as_text(value_at(msg, "reject.reason"))
+        or as_text(msg.get("reject_reason"))
+    )
     if kind is T.REJECTED and rejected in MANDRILL_NOT_THE_ADDRESS:
         bounce = None
-    sent = message(payload.get("_id")) or message(msg.get("_id"))
-    recipient = address(msg.get("email")) or address(at(payload, "reject.email"))
+    sent = normalise_message_id(payload.get("_id")) or normalise_message_id(msg.get("_id"))
+    recipient = normalise_address(msg.get("email")) or normalise_address(value_at(payload, "reject.email"))
     return [
         EmailEvent(
-            key=compose(sent, word, payload.get("ts"), recipient, payload.get("url")),  # `_id` is the message's
+            key=compose_key(
+                sent, word, payload.get("ts"), recipient, payload.get("url")
+            ),  # `_id` is the id of the message
             type=kind,
             message_id=sent,
             recipient=recipient,
-            occurred_at=when(payload.get("ts")),
+            occurred_at=first_time(payload.get("ts")),
             bounce=bounce,
-            reason=why(
+            reason=first_text(
                 msg.get("diag"),
                 msg.get("bounce_description"),
-                at(payload, "reject.detail"),
+                value_at(payload, "reject.detail"),
                 rejected,
             ),
-            tags=tags(msg.get("tags")),
-            metadata=metadata(msg.get("metadata")),
+            tags=read_tags(msg.get("tags")),
+            metadata=read_metadata(msg.get("metadata")),
             raw=payload,
         )
     ]
@@ -176,8 +196,8 @@ def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
 
 # -- Mailjet --------------------------------------------------------------------------------------------------------
 
-MAILJET: Words = {
-    "sent": (T.DELIVERED, None),  # "sent" is told once the recipient's server has taken it
+MAILJET: Vocabulary = {
+    "sent": (T.DELIVERED, None),  # Mailjet reports "sent" once the recipient's server has accepted the message
     "open": (T.OPENED, None),
     "click": (T.CLICKED, None),
     "bounce": (T.BOUNCED, SOFT),
@@ -190,11 +210,11 @@ quota exceeded|relay/access denied|greylisted|sender blocked|content blocked|pol
 protocol issue|connection issue|duplicate in campaign|bad or empty template|error in template language
 """
 MAILJET_NOT_THE_ADDRESS = frozenset(_MAILJET_NOT_THE_ADDRESS.strip().replace("\n", "|").split("|"))
-"""Errors for which Mailjet blocks a message and that say nothing of its recipient, or nothing lasting."""
+"""Errors of Mailjet that say nothing lasting about the recipient."""
 
 
 def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = text(payload.get("event"))
+    word = as_text(payload.get("event"))
     if word is None:
         return []
     kind, bounce = MAILJET.get(word, (T.UNKNOWN, None))
@@ -203,20 +223,20 @@ def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
         kind, bounce = T.DEFERRED, None  # "delivery will be re-attempted"
     elif kind is T.BOUNCED and is_hard:
         bounce = HARD
-    elif kind is T.REJECTED and text(payload.get("error")) in MAILJET_NOT_THE_ADDRESS:
+    elif kind is T.REJECTED and as_text(payload.get("error")) in MAILJET_NOT_THE_ADDRESS:
         bounce = None
-    sent, recipient = message(payload.get("MessageID")), address(payload.get("email"))
+    sent, recipient = normalise_message_id(payload.get("MessageID")), normalise_address(payload.get("email"))
     return [
         EmailEvent(
-            key=compose(sent, word, payload.get("time"), recipient, payload.get("url")),
+            key=compose_key(sent, word, payload.get("time"), recipient, payload.get("url")),
             type=kind,
             message_id=sent,
             recipient=recipient,
-            occurred_at=when(payload.get("time")),
+            occurred_at=first_time(payload.get("time")),
             bounce=bounce,
-            reason=why(payload.get("smtp_reply"), payload.get("comment"), payload.get("error")),
-            tags=tags(payload.get("customcampaign")),
-            metadata=metadata(payload.get("Payload")),
+            reason=first_text(payload.get("smtp_reply"), payload.get("comment"), payload.get("error")),
+            tags=read_tags(payload.get("customcampaign")),
+            metadata=read_metadata(payload.get("Payload")),
             raw=payload,
         )
     ]
@@ -224,7 +244,7 @@ def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
 
 # -- Brevo ----------------------------------------------------------------------------------------------------------
 
-BREVO: Words = {
+BREVO: Vocabulary = {
     "request": (T.QUEUED, None),
     "deferred": (T.DEFERRED, None),
     "delivered": (T.DELIVERED, None),
@@ -241,30 +261,33 @@ BREVO: Words = {
     "proxy_open": (T.OPENED, None),
     "click": (T.CLICKED, None),
     "unsubscribe": (T.UNSUBSCRIBED, None),
-    "unsubscribed": (T.UNSUBSCRIBED, None),  # the word of Brevo's API; which of them its payloads have is not confirmed
+    "unsubscribed": (
+        T.UNSUBSCRIBED,
+        None,
+    ),  # the name in Brevo's API; which of the two its payloads use is not confirmed
     "list_addition": (T.SUBSCRIBED, None),
 }
 
 
 def brevo(payload: dict[str, Any]) -> list[EmailEvent]:
-    """`id` is no event's, and of the times only `ts_epoch` is UTC whatever the account's time zone is."""
-    word = text(payload.get("event"))
+    """Read an event of Brevo. Its `id` does not identify an event, and only `ts_epoch` is always UTC."""
+    word = as_text(payload.get("event"))
     if word is None or "items" in payload:
         return []
     kind, bounce = BREVO.get(word, (T.UNKNOWN, None))
-    sent, recipient = message(payload.get("message-id")), address(payload.get("email"))
+    sent, recipient = normalise_message_id(payload.get("message-id")), normalise_address(payload.get("email"))
     time = payload.get("ts_epoch") or payload.get("ts_event") or payload.get("ts")
     return [
         EmailEvent(
-            key=compose(sent, word, time, recipient, payload.get("link")),
+            key=compose_key(sent, word, time, recipient, payload.get("link")),
             type=kind,
             message_id=sent,
             recipient=recipient,
-            occurred_at=when(time),
+            occurred_at=first_time(time),
             bounce=bounce,
-            reason=why(payload.get("reason")),
-            tags=tags(payload.get("tags") or payload.get("tag")),
-            metadata=metadata(payload.get("X-Mailin-custom")),
+            reason=first_text(payload.get("reason")),
+            tags=read_tags(payload.get("tags") or payload.get("tag")),
+            metadata=read_metadata(payload.get("X-Mailin-custom")),
             raw=payload,
         )
     ]
