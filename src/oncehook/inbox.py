@@ -103,7 +103,9 @@ class Inbox(Registration):
     def dashboard(self) -> "MountedDashboard":
         """The dashboard and the JSON API, as an ASGI app that you mount in yours.
 
-        app.mount("/hooks-admin", inbox.dashboard)
+        It requires a user or a token in the configuration.
+
+            app.mount("/hooks-admin", inbox.dashboard)
         """
         if self._dashboard is None:
             from oncehook.web.mounted import MountedDashboard  # only a dashboard needs its dependencies

@@ -138,9 +138,11 @@ class BaseEvent:
         return value
 
     def get(self, path: str, default: Any = None) -> Any:
-        """Return the value at a dotted path of the payload, or `default` if it is missing or null.
+        """Return the value at a dotted path of the payload.
 
-        amount = event.get("data.object.amount_paid", 0)
+        Returns `default` if the value is missing or null.
+
+            amount = event.get("data.object.amount_paid", 0)
         """
         value = look_up(self.payload, path.split("."))
         return default if value is None else value

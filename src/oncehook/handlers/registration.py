@@ -144,8 +144,10 @@ class Registration:
     def subscribe(self, topic: str, *, retry: Retry | None = None, timeout: Duration | None = None) -> Callable[[E], E]:
         """Register the function that receives a topic's messages, which handlers send with `event.publish`.
 
-        @inbox.subscribe("invoices")
-        async def index_invoice(effect: Effect, payload: dict[str, Any]) -> None: ...
+        The relay calls it after the publishing handler's commit. A topic has one subscriber.
+
+            @inbox.subscribe("invoices")
+            async def index_invoice(effect: Effect, payload: dict[str, Any]) -> None: ...
         """
         if not isinstance(topic, str) or not topic:
             raise ConfigurationError(

@@ -10,10 +10,12 @@ from oncehook.model.timestamps import rfc3339
 
 
 class Receipt(EventFacts, kw_only=True, frozen=True):
-    """The receipt of an event: its stored row, with its status and history.
+    """The receipt of an event: its stored row.
 
-    async for receipt in inbox.events(status="failed"):
-        print(receipt.receipt, receipt.type, receipt.last_error)
+    It has the event's properties, the status and a summary of the attempts.
+
+        async for receipt in inbox.events(status="failed"):
+            print(receipt.receipt, receipt.type, receipt.last_error)
     """
 
     receipt: int
