@@ -1,13 +1,13 @@
-"""A worker or a relay that has put something back looks when that is due, however long `poll` is."""
+"""Local wake-ups: a worker or relay looks for work when a retry is due, however long `poll` is."""
 
 from collections.abc import Callable
 
 import pytest
 
 from oncehook import Effect, Event, Inbox, Retry
-from oncehook.concurrency.clock import Clock
 from oncehook.concurrency.wakeup_queue import HORIZON, STEP, WakeupQueue
 from oncehook.model.retry import Postpone
+from tests.support.clocks import ManualClock
 from tests.support.events import Rows
 from tests.support.waiting import eventually
 from tests.support.work import claim
@@ -15,15 +15,8 @@ from tests.support.work import claim
 pytestmark = pytest.mark.anyio
 
 
-class Hands(Clock):
-    at = 1000.0
-
-    def monotonic(self) -> float:
-        return self.at
-
-
-def test_the_next_time_is_waited_for_and_no_longer_than_poll() -> None:
-    clock = Hands()
+def test_the_queue_returns_the_time_until_the_next_wakeup_up_to_poll() -> None:
+    clock = ManualClock()
     wakeups = WakeupQueue(clock)
     assert wakeups.seconds_left(1.0) == 1.0
     wakeups.schedule(None)
@@ -31,21 +24,21 @@ def test_the_next_time_is_waited_for_and_no_longer_than_poll() -> None:
     wakeups.schedule(0.2)
     assert 0.2 < wakeups.seconds_left(1.0) < 0.2 + 2 * STEP
     assert wakeups.seconds_left(0.1) == 0.1
-    clock.at += 0.3
-    assert wakeups.seconds_left(1.0) == 0.0, "look now"
-    assert 0.2 < wakeups.seconds_left(1.0) < 0.2 + 2 * STEP, "and once for each time"
-    clock.at += 0.3
+    clock.advance(0.3)
+    assert wakeups.seconds_left(1.0) == 0.0, "a wake-up is due"
+    assert 0.2 < wakeups.seconds_left(1.0) < 0.2 + 2 * STEP, "each wake-up is returned once"
+    clock.advance(0.3)
     assert (wakeups.seconds_left(1.0), wakeups.seconds_left(1.0)) == (0.0, 1.0)
 
 
-def test_so_much_is_remembered_and_no_more() -> None:
-    wakeups = WakeupQueue(Hands())
+def test_the_queue_stores_a_bounded_number_of_wakeups() -> None:
+    wakeups = WakeupQueue(ManualClock())
     for number in range(100_000):
         wakeups.schedule(number / 1000)
     assert len(wakeups._steps) <= HORIZON / STEP + 2
 
 
-async def test_a_retry_comes_when_it_is_due_although_nobody_wakes_the_worker(
+async def test_retries_and_postponed_work_start_when_due_without_polling(
     make_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
     inbox = make_inbox(poll="1h")

@@ -37,3 +37,17 @@ def effects_are(database: str | Rows, status: str, count: int) -> Callable[[], b
 def _rows_are(database: str | Rows, table: str, status: str, count: int) -> Callable[[], bool]:
     rows = partial(ask, database) if isinstance(database, str) else database
     return lambda: rows(f"SELECT count(*) FROM {table} WHERE status = '{status}'") == [(count,)]
+
+
+class FailsAtFirst:
+    """Wraps an async method: it raises an unexpected error for the first `times` calls and then works."""
+
+    def __init__(self, method: Callable[..., Any], times: int = 2) -> None:
+        self.method = method
+        self.times = times
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.times -= 1
+        if self.times >= 0:
+            raise LookupError("a bug")
+        return await self.method(*args, **kwargs)

@@ -1,0 +1,25 @@
+"""Fixtures for the tests of the worker."""
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from oncehook import Inbox
+from tests.support.events import Rows
+
+
+@pytest.fixture
+async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[Inbox]:
+    """A started inbox without a worker, with a lease of 0.6 seconds, and a table that handlers write to."""
+    inbox = make_inbox(worker=False, lease="0.6s")
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        rows("CREATE TABLE ledger (event_id TEXT NOT NULL, note TEXT)")
+        yield inbox
+
+
+@pytest.fixture
+def insert(database: str) -> str:
+    """A statement that inserts an event id and a note into the table, with the placeholders of the database."""
+    placeholders = "$1, $2" if database.startswith("postgresql") else "?, ?"
+    return f"INSERT INTO ledger (event_id, note) VALUES ({placeholders})"

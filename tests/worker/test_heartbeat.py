@@ -1,0 +1,84 @@
+"""The heartbeat extends leases from its own thread, whatever the event loop or the database does."""
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import asyncpg
+import pytest
+
+from oncehook import Event, Inbox
+from oncehook.observability import signals
+from oncehook.store.postgres import heartbeat as postgres_heartbeat
+from oncehook.worker.heartbeat import Heartbeat
+from tests.support.events import Rows
+from tests.support.waiting import eventually, wait_until
+from tests.support.work import claim, receipts_are
+
+pytestmark = pytest.mark.anyio
+
+
+STATES = "SELECT event_id, status, attempts, last_error FROM webhook_receipts ORDER BY event_id"
+
+
+@pytest.fixture
+async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
+    """A started inbox without a worker, with a lease of two seconds."""
+    inbox = make_inbox(worker=False, lease="2s", concurrency=2)
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        yield inbox
+
+
+@pytest.fixture
+def emitted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Every log line of the test, as its event name and fields."""
+    lines: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(signals, "emit", lambda line, **fields: lines.append((line, fields)))
+    return lines
+
+
+def test_the_heartbeat_survives_an_unexpected_error_of_the_store(emitted: list[tuple[str, dict[str, Any]]]) -> None:
+    class Connection:
+        extensions = 0
+
+        def extend(self, held: Any, seconds: float) -> None:
+            self.extensions += 1
+            if self.extensions < 3:
+                raise LookupError("a bug")
+
+        def release(self, held: Any) -> None: ...
+
+        def close(self) -> None: ...
+
+    connection = Connection()
+    heartbeat = Heartbeat(connection, 0.06)
+    heartbeat.hold((1, 1))
+    heartbeat.start()
+    wait_until(lambda: connection.extensions >= 4, "the heartbeat extends the lease after two errors")
+    heartbeat.stop()
+    assert emitted == [("heartbeat_failed", {"held": 1, "detail": "LookupError"})] * 2
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+async def test_a_lease_survives_a_lost_heartbeat_connection(
+    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beat, calls = postgres_heartbeat.PostgresHeartbeatConnection._execute, 0
+
+    async def once(self: Any, *args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise asyncpg.exceptions.ProtocolError("the server closed the connection")
+        await beat(self, *args)
+
+    monkeypatch.setattr(postgres_heartbeat.PostgresHeartbeatConnection, "_execute", once)
+
+    @inbox.on("stripe", "*")
+    async def slow(event: Event) -> None:
+        await eventually(lambda: calls > 4)
+
+    await claim(inbox, "evt_1")
+    inbox._runtime.start_worker()
+    await eventually(receipts_are(rows, "processed", 1))
+    assert rows(STATES) == [("evt_1", "processed", 1, None)]
