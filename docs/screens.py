@@ -4,6 +4,7 @@ import random
 import tempfile
 import time
 from pathlib import Path
+from typing import Literal
 
 import httpx
 from playwright.sync_api import Page, sync_playwright
@@ -61,6 +62,16 @@ async def note(event): ...
 async def charge_failed(event, tx):
     raise Fail(f"the ledger has no customer for {event.object_id}")
 """
+WIDTH = 1180
+SCREENS: list[tuple[str, str, Literal["light", "dark"], int]] = [
+    ("overview", "/?range=1h", "light", 880),
+    ("event", "charge.failed", "dark", 760),
+    ("effects", "/effects", "light", 760),
+    ("email", "/email", "dark", 900),
+    ("sources", "/sources", "light", 900),
+]
+"""Name of the picture, path or event type, color scheme, height."""
+
 SHIFT = """UPDATE {table} SET {column} = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || {seconds} || ' seconds')
 WHERE id = {id}"""
 
@@ -141,15 +152,12 @@ def take_screenshots(port: int) -> None:
     with sync_playwright() as playwright:
         programs.install_missing(["chromium"])
         browser = playwright.chromium.launch(executable_path=programs.find("chromium"), args=["--no-sandbox"])
-        for name, path, scheme, size in [
-            ("overview", "/?range=1h", "light", (1180, 880)),
-            ("event", "charge.failed", "dark", (1180, 760)),
-            ("effects", "/effects", "light", (1180, 760)),
-            ("email", "/email", "dark", (1180, 900)),
-            ("sources", "/sources", "light", (1180, 900)),
-        ]:
-            options = {"width": size[0], "height": size[1]}
-            page = browser.new_page(base_url=f"http://127.0.0.1:{port}", viewport=options, color_scheme=scheme)
+        for name, path, scheme, height in SCREENS:
+            page = browser.new_page(
+                base_url=f"http://127.0.0.1:{port}",
+                viewport={"width": WIDTH, "height": height},
+                color_scheme=scheme,
+            )
             sign_in(page)
             page.goto(path if path.startswith("/") else "/events?status=failed")
             if not path.startswith("/"):
