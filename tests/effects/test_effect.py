@@ -315,19 +315,6 @@ async def test_a_key_of_any_length_and_content_is_a_key(inbox: Inbox, rows: Rows
     assert answers == [True] * 5 + [False] * 5
 
 
-def test_an_idempotency_key_is_the_same_in_every_attempt_and_another_per_purpose_event_and_source() -> None:
-    from tests.handlers.test_order import leased
-
-    def key(purpose: str, **changes: Any) -> str:
-        return Event(leased(**changes)).idempotency_key(purpose)
-
-    assert key("charge") == key("charge", attempt=7, lease=9, replays=3)
-    others = {key("charge"), key("mail"), key(""), key("charge", event_id="evt_2"), key("charge", source="other")}
-    assert len(others) == 5
-    # a release that changed it would charge everybody twice
-    assert key("charge") == "2e8feb63837fb6499e5fbd94c138e3e65cae28d3"
-
-
 # -- what cannot be recorded ----------------------------------------------------------------------------------------
 
 

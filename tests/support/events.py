@@ -3,10 +3,12 @@
 import hashlib
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
 from oncehook.model.claim import Claim
+from oncehook.model.lease import Leased
 from oncehook.model.states import State
 from oncehook.testing import sign
 
@@ -43,6 +45,29 @@ def make_claim(event_id: str = "evt_1", **changes: Any) -> Claim:
         "headers": '{"content-type":"application/json"}',
     }
     return Claim(**facts | changes)
+
+
+def make_leased(**changes: Any) -> Leased:
+    """A receipt as a worker leases it, with the payload `{}`."""
+    moment = datetime(2026, 11, 15, tzinfo=UTC)
+    facts: dict[str, Any] = {
+        "receipt": 1,
+        "lease": 1,
+        "attempt": 1,
+        "source": "stripe",
+        "provider": "stripe",
+        "event_id": "evt_1",
+        "type": "customer.subscription.updated",
+        "object_id": "sub_1",
+        "occurred_at": moment,
+        "received_at": moment,
+        "delivery_id": None,
+        "correlation_id": None,
+        "replays": 0,
+        "body": b"{}",
+        "headers": "{}",
+    }
+    return Leased(**facts | changes)
 
 
 def stripe_body(event_id: str = "evt_1", type_: str = "invoice.paid", **more: Any) -> bytes:

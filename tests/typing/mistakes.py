@@ -1,6 +1,9 @@
-"""Mistakes that both checkers find, each with the ignore comments of its errors."""
+"""Mistakes that both checkers report, each with the ignore comments of its errors."""
 
-from oncehook import AsyncTransaction, Effect, Event, Inbox, SyncEvent
+from dataclasses import dataclass
+from typing import Annotated
+
+from oncehook import AsyncTransaction, Effect, Event, Inbox, Payload, SyncEvent
 
 inbox = Inbox("sqlite:///inbox.db")
 Inbox(concurency=4)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -28,6 +31,16 @@ async def forgets_to_await(event: Event, tx: AsyncTransaction) -> None:
 @inbox.on("stripe", "needless.await")
 def awaits_in_a_thread(event: SyncEvent) -> None:
     event.effect("key", send).send(None)  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@dataclass
+class Invoice:
+    amount: int
+
+
+@inbox.on("stripe", "typed.payload")
+async def reads_an_unknown_field(event: Event, invoice: Annotated[Invoice, Payload("data.object")]) -> None:
+    invoice.total  # type: ignore[attr-defined]  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @inbox.on("stripe", "wrong.event")  # type: ignore[type-var]  # pyright: ignore[reportArgumentType]
