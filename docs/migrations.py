@@ -1,4 +1,4 @@
-"""Digests of the migrations. `python -m docs.generate` records them; tests/store/test_migrations.py compares them.
+"""Digests of the migrations. `python -m docs.generate` records them; tests/store/test_schema_scripts.py compares them.
 
 Migrations are append-only. A database runs each of them once, so editing a released one would leave two different
 schemas under the same number.

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from oncehook import Inbox
-from tests.store.test_serial import claims_of, interleaved
 from tests.support.serial_order import check_order
 from tests.support.servers import Postgres, ask
+from tests.support.stores import claims_with_key, interleave
 from tests.support.waiting import pause_at_random
 from tests.support.worker_process import UNFINISHED, WorkerProcess, until_count
 
@@ -33,7 +33,9 @@ async def work_off(postgres: Postgres, kills: int, each: int) -> None:
         workers = [worker(database), worker(database)]
         try:
             for start in range(0, each, 10):
-                await inbox._runtime.reception.claimer.claim(interleaved(*(claims_of(key, 10, start) for key in KEYS)))
+                await inbox._runtime.reception.claimer.claim(
+                    interleave(*(claims_with_key(key, 10, start) for key in KEYS))
+                )
             for _ in range(kills):
                 # A worker may have finished everything while the other one started.
                 enough = min(ask(database, "SELECT count(*) FROM spans")[0][0] + 10, 2 * each * len(KEYS) - 1)

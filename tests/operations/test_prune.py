@@ -4,16 +4,13 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import asyncpg
 import pytest
 
 import oncehook.operations.prune as prune_module
-import oncehook.store.postgres.pool as postgres_pool
-import oncehook.store.postgres.retention as postgres_prune
 from oncehook import Inbox
 from oncehook.cli import main
 from oncehook.config.configuration import load
@@ -28,7 +25,8 @@ from oncehook.providers import definition as providers
 from oncehook.store import make_store
 from oncehook.store.store import Store
 from oncehook.testing import deliver
-from tests.support.events import Rows, make_claim, stripe_body
+from tests.support.ages import PARTITIONS, create_day, set_age
+from tests.support.events import Rows, stripe_body
 from tests.support.servers import Postgres, ask
 from tests.support.waiting import eventually
 from tests.support.work import claim
@@ -37,7 +35,6 @@ pytestmark = pytest.mark.anyio
 
 DAY = 86400.0
 KEEP_30 = [Horizon("stripe", 30 * DAY, 30 * DAY)]
-PARTITIONS = "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'webhook_payloads'::regclass"
 
 
 @pytest.fixture
@@ -46,31 +43,6 @@ async def store(database: str) -> AsyncIterator[Store]:
     await store.open()
     yield store
     await store.close()
-
-
-def age(database: str, event_id: str, days: float, status: str | None = None) -> None:
-    """Make an event as old as that, by the database's own columns; and give it a state."""
-    new = f", status = '{status}'" if status else ""
-    if database.startswith("sqlite"):
-        then = f"strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-{days * DAY:f} seconds')"
-        ask(database, f"UPDATE webhook_receipts SET received_at = {then}{new} WHERE event_id = '{event_id}'")
-        return
-    then = f"now() - {days} * interval '1 day'"
-    sql = (
-        f"UPDATE webhook_receipts SET received_at = {then}{new} WHERE event_id = '{event_id}' RETURNING id, received_at"
-    )
-    for receipt, received_at in ask(database, sql):
-        day = received_at.astimezone(UTC).date()
-        make_day(database, day)
-        ask(database, f"UPDATE webhook_payloads SET day = '{day}' WHERE receipt_id = {receipt}")
-
-
-def make_day(database: str, day: Any) -> str:
-    name = f"webhook_payloads_{day:%Y%m%d}"
-    if ask(database, f"SELECT to_regclass('{name}') IS NULL") == [(True,)]:
-        bounds = f"FROM ('{day}') TO ('{day + timedelta(days=1)}')"
-        ask(database, f"CREATE TABLE {name} PARTITION OF webhook_payloads FOR VALUES {bounds}")
-    return name
 
 
 def ids(rows: Rows) -> list[str]:
@@ -183,8 +155,8 @@ async def test_an_old_receipt_goes_with_its_payload_its_deliveries_and_its_attem
             "INSERT INTO webhook_past_attempts (receipt_id, number, started_at, outcome) "
             f"VALUES ({receipt}, 1, '2026-01-01T00:00:00Z', 'processed')",
         )
-    age(database, "evt_old", 32, "processed")
-    age(database, "evt_new", 29, "processed")
+    set_age(database, "evt_old", 32, "processed")
+    set_age(database, "evt_new", 29, "processed")
     done = await pruned(store)
     assert done.receipts == {"stripe": 1}
     assert ids(rows) == ["evt_new"]
@@ -195,7 +167,7 @@ async def test_an_old_receipt_goes_with_its_payload_its_deliveries_and_its_attem
 @pytest.mark.parametrize("status", list(State))
 async def test_only_what_is_finished_goes_however_old(store: Store, database: str, rows: Rows, status: State) -> None:
     await claim(store, "evt_1")
-    age(database, "evt_1", 400, status.value)
+    set_age(database, "evt_1", 400, status.value)
     await pruned(store)
     goes = status in (State.PROCESSED, State.IGNORED)
     assert ids(rows) == ([] if goes else ["evt_1"])
@@ -210,11 +182,11 @@ async def test_an_event_older_than_its_window_is_fresh_again_and_until_then_a_du
     body = stripe_body("evt_1")
     async with inbox.lifespan():
         assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
-        age(database, "evt_1", 29, "processed")
+        set_age(database, "evt_1", 29, "processed")
         await pruned(inbox._runtime.store)
         assert (await deliver(inbox, "stripe", body)).outcome == (200, "duplicate")
         ((first,),) = rows("SELECT id FROM webhook_receipts")
-        age(database, "evt_1", 32)
+        set_age(database, "evt_1", 32)
         await pruned(inbox._runtime.store)
         assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
     ((second, status),) = rows("SELECT id, status FROM webhook_receipts")
@@ -227,7 +199,7 @@ async def test_each_source_has_its_own_window_and_an_unknown_one_is_left_alone(
 ) -> None:
     for source in ("short", "long", "removed"):
         await claim(store, f"evt_{source}", source=source)
-        age(database, f"evt_{source}", 50, "processed")
+        set_age(database, f"evt_{source}", 50, "processed")
     done = await pruned(store, [Horizon("short", 40 * DAY, 40 * DAY), Horizon("long", 60 * DAY, 60 * DAY)])
     assert done.receipts == {"short": 1}
     assert ids(rows) == ["evt_long", "evt_removed"]
@@ -238,10 +210,10 @@ async def test_many_go_in_small_steps(store: Store, database: str, rows: Rows, m
     monkeypatch.setattr(prune_module, "BATCH", 10)
     await claim(store, *(f"evt_{n:03}" for n in range(45)))
     for n in range(0, 45, 5):  # one in five is a dead letter, between the others
-        age(database, f"evt_{n:03}", 40, "failed")
+        set_age(database, f"evt_{n:03}", 40, "failed")
     for n in range(45):
         if n % 5:
-            age(database, f"evt_{n:03}", 40 + n % 3, "processed")
+            set_age(database, f"evt_{n:03}", 40 + n % 3, "processed")
     told: list[int] = []
     done = await prune(store, KEEP_30, progress=lambda so_far: told.append(so_far.receipts.total()))
     assert done is not None and done.receipts == {"stripe": 36}
@@ -258,9 +230,9 @@ async def test_dedupe_goes_on_without_payloads(make_inbox: Callable[..., Inbox],
     async with inbox.lifespan():
         for name in ("evt_done", "evt_dead", "evt_young"):
             await deliver(inbox, "stripe", stripe_body(name))
-        age(database, "evt_done", 9, "processed")
-        age(database, "evt_dead", 9, "failed")
-        age(database, "evt_young", 5, "processed")
+        set_age(database, "evt_done", 9, "processed")
+        set_age(database, "evt_dead", 9, "failed")
+        set_age(database, "evt_young", 5, "processed")
         await pruned(inbox._runtime.store, [Horizon("stripe", 30 * DAY, 7 * DAY)])
         assert ids(rows) == ["evt_dead", "evt_done", "evt_young"]
         assert with_payload(rows) == ["evt_dead", "evt_young"]
@@ -272,7 +244,7 @@ async def test_dedupe_goes_on_without_payloads(make_inbox: Callable[..., Inbox],
 async def test_sources_may_differ_in_their_retention(store: Store, database: str, rows: Rows) -> None:
     for source in ("short", "long"):
         await claim(store, f"evt_{source}", source=source)
-        age(database, f"evt_{source}", 5, "processed")
+        set_age(database, f"evt_{source}", 5, "processed")
     await pruned(store, [Horizon("short", 30 * DAY, 3600), Horizon("long", 30 * DAY, 20 * DAY)])
     assert ids(rows) == ["evt_long", "evt_short"]
     assert with_payload(rows) == ["evt_long"]
@@ -280,8 +252,8 @@ async def test_sources_may_differ_in_their_retention(store: Store, database: str
 
 async def test_a_short_retention_is_exact(store: Store, database: str, rows: Rows) -> None:
     await claim(store, "evt_1", "evt_2")
-    age(database, "evt_1", 61 / 1440, "processed")
-    age(database, "evt_2", 59 / 1440, "processed")
+    set_age(database, "evt_1", 61 / 1440, "processed")
+    set_age(database, "evt_2", 59 / 1440, "processed")
     done = await pruned(store, [Horizon("stripe", 30 * DAY, 3600)])
     assert done.payloads == {"stripe": 1}
     assert with_payload(rows) == ["evt_2"]
@@ -292,9 +264,9 @@ async def test_a_short_retention_is_exact(store: Store, database: str, rows: Row
 
 async def test_what_would_go_is_counted_and_stays(store: Store, database: str, rows: Rows) -> None:
     await claim(store, "evt_1", "evt_2", "evt_3", "evt_4")
-    age(database, "evt_1", 40, "processed")
-    age(database, "evt_2", 10, "processed")
-    age(database, "evt_3", 40, "failed")
+    set_age(database, "evt_1", 40, "processed")
+    set_age(database, "evt_2", 10, "processed")
+    set_age(database, "evt_3", 40, "failed")
     horizons = [Horizon("stripe", 30 * DAY, 7 * DAY)]
     found = await store.retention.prunable(*cutoffs(horizons, await store.operations.now()))
     assert found == [Prunable("stripe", 1, 2)]
@@ -311,7 +283,7 @@ async def test_an_interrupted_prune_is_resumed(
     monkeypatch.setattr(prune_module, "BATCH", 5)
     await claim(store, *(f"evt_{n:02}" for n in range(20)))
     for n in range(20):
-        age(database, f"evt_{n:02}", 40, "processed")
+        set_age(database, f"evt_{n:02}", 40, "processed")
 
     def stop(done: Pruned) -> None:
         if done.receipts.total() >= 10:
@@ -323,41 +295,6 @@ async def test_an_interrupted_prune_is_resumed(
     done = await pruned(store)
     assert done.receipts.total() == 10
     assert ids(rows) == []
-
-
-async def test_a_receipt_that_is_replayed_meanwhile_stays(store: Store, database: str, rows: Rows) -> None:
-    await claim(store, "evt_1", "evt_2")
-    for name in ("evt_1", "evt_2"):
-        age(database, name, 40, "processed")
-    receipts, _ = cutoffs(KEEP_30, await store.operations.now())
-    async with store.retention.start_pruning() as pruning:
-        assert pruning is not None
-        old = pruning._old_receipts  # type: ignore[attr-defined]
-
-        async def old_then_replayed(*given: Any) -> Any:
-            found = await old(*given)
-            age(database, "evt_1", 40, "received")
-            return found
-
-        pruning._old_receipts = old_then_replayed  # type: ignore[attr-defined]
-        assert (await pruning.prune_receipts(receipts, None, 100))[0] == {"stripe": 1}
-    assert ids(rows) == with_payload(rows) == ["evt_1"]
-
-
-async def test_one_process_at_a_time_prunes(postgres: Postgres) -> None:
-    address = postgres.database(migrated=True)
-    stores = [make_store(Settings(database=address)) for _ in range(2)]
-    for store in stores:
-        await store.open()
-    async with stores[0].retention.start_pruning() as first:
-        assert first is not None
-        assert await prune(stores[1], KEEP_30) is None
-    async with asyncio.timeout(10):  # the turn ends when the server has seen the first one's connection close
-        while (done := await prune(stores[1], KEEP_30)) is None:
-            await asyncio.sleep(0.01)
-    assert done == Pruned()
-    for store in stores:
-        await store.close()
 
 
 async def test_claims_go_on_while_much_is_pruned(
@@ -373,7 +310,7 @@ async def test_claims_go_on_while_much_is_pruned(
             ask(database, "UPDATE webhook_receipts SET received_at = '2020-01-01T00:00:00.000000Z'")
         else:
             ask(database, "UPDATE webhook_receipts SET received_at = '2020-01-01T00:00:00Z'")
-            make_day(database, datetime(2020, 1, 1).date())
+            create_day(database, datetime(2020, 1, 1).date())
             ask(database, "UPDATE webhook_payloads SET day = '2020-01-01'")
         pruning = asyncio.create_task(prune(inbox._runtime.store, KEEP_30))
         answers = []
@@ -420,129 +357,6 @@ def day_of(address: str, event_id: str) -> str:
     return str(name)
 
 
-async def test_a_day_in_which_nothing_has_to_stay_is_dropped_whole(pg: Store, address: str) -> None:
-    await claim(pg, "evt_1", "evt_2", "evt_3")
-    age(address, "evt_1", 32, "processed")
-    age(address, "evt_2", 33, "failed")
-    age(address, "evt_3", 20, "processed")
-    gone, stays, young = (day_of(address, f"evt_{n}") for n in (1, 2, 3))
-    done = await pruned(pg)
-    assert done.days == [gone]
-    assert gone not in tables(address)
-    assert {stays, young} <= days(address)
-
-
-async def test_dropping_a_day_deletes_no_payload_by_the_row(pg: Store, address: str) -> None:
-    await claim(pg, "evt_1")
-    age(address, "evt_1", 20, "processed")
-    done = await pruned(pg, [Horizon("stripe", 30 * DAY, 7 * DAY)])
-    assert (len(done.days), done.payloads.total(), done.receipts.total()) == (1, 0, 0)
-
-
-async def test_a_day_stays_while_one_source_keeps_it(pg: Store, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for source in ("short", "long"):
-        await claim(pg, f"evt_{source}", source=source)
-        age(address, f"evt_{source}", 5, "processed")
-    day = day_of(address, "evt_long")
-    done = await pruned(pg, [Horizon("short", 30 * DAY, 2 * DAY), Horizon("long", 30 * DAY, 20 * DAY)])
-    assert (done.days, done.payloads) == ([], {"short": 1})
-    done = await pruned(pg, [Horizon("short", 30 * DAY, 2 * DAY), Horizon("long", 30 * DAY, 3 * DAY)])
-    assert done.days == [day]
-
-
-async def test_an_open_reader_keeps_a_day_and_no_claim_waits(
-    pg: Store, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The detach is given up and left pending; deliveries, leases and looks go on; the next turn finishes it."""
-    monkeypatch.setattr(postgres_prune, "DETACH_SECONDS", 1.0)
-    await claim(pg, "evt_1", "evt_2")
-    age(address, "evt_1", 40, "processed")
-    age(address, "evt_2", 3, "failed")
-    day = day_of(address, "evt_1")
-    reader = await asyncpg.connect(address)
-    await reader.execute("BEGIN")
-    assert await reader.fetchval("SELECT count(*) FROM webhook_payloads") == 2
-    pruning = asyncio.create_task(prune(pg, KEEP_30))
-    accepted = 0
-    while not pruning.done():
-        async with asyncio.timeout(1.0):
-            (claimed,) = await pg.claims.insert([make_claim(f"new_{accepted}")])
-            (leased,) = await pg.leases.take(1, 30, "me")
-            assert claimed.fresh and leased.body is not None
-            assert await pg.receipts.payload(claimed.receipt) is not None
-        accepted += 1
-    done = await pruning
-    assert accepted > 10
-    assert done is not None and done.days == [] and done.receipts == {"stripe": 1}
-    assert ask(address, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhdetachpending") == [(day,)]
-
-    await reader.execute("ROLLBACK")
-    await reader.close()
-    done = await pruned(pg)
-    assert done.days == [day] and day not in tables(address)
-
-
-async def test_a_pruner_that_was_killed_between_detach_and_drop_is_resumed(pg: Store, address: str) -> None:
-    day = make_day(address, datetime(2020, 1, 1).date())
-    ask(address, f"COMMENT ON TABLE {day} IS 'oncehook: to be dropped'")
-    ask(address, f"ALTER TABLE webhook_payloads DETACH PARTITION {day}")
-    assert (await pruned(pg)).days == [day]
-    assert day not in tables(address)
-
-
-async def test_a_day_that_somebody_took_off_to_keep_is_not_dropped(pg: Store, address: str) -> None:
-    day = make_day(address, datetime(2020, 1, 1).date())
-    ask(address, f"ALTER TABLE webhook_payloads DETACH PARTITION {day}")
-    assert (await pruned(pg)).days == []
-    assert day in tables(address)
-
-
-async def test_while_a_detach_is_pending_days_are_still_made(
-    pg: Store, address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postgres_prune, "DETACH_SECONDS", 0.5)
-    make_day(address, datetime(2020, 1, 1).date())
-    reader = await asyncpg.connect(address)
-    await reader.execute("BEGIN")
-    await reader.fetch("SELECT 1 FROM webhook_payloads")
-    assert (await pruned(pg)).days == []
-    there = days(address)
-    monkeypatch.setattr(postgres_pool, "DAYS_AHEAD", postgres_pool.DAYS_AHEAD + 1)
-    assert (await pruned(pg)).days == []
-    assert len(days(address) - there) == 1
-    await reader.execute("ROLLBACK")
-    await reader.close()
-    assert (await pruned(pg)).days == ["webhook_payloads_20200101"]
-
-
-async def test_pruning_makes_the_days_of_the_coming_week(pg: Store, address: str) -> None:
-    last = max(days(address))
-    ask(address, f"DROP TABLE {last}")
-    await pruned(pg)
-    assert last in days(address)
-
-
-# -- the file, on SQLite --------------------------------------------------------------------------------------------
-
-
-async def test_the_file_shrinks(tmp_path: Path) -> None:
-    file = tmp_path / "inbox.db"
-    address = f"sqlite:///{file}"
-    store = make_store(Settings(database=address))
-    await store.open()
-    for start in range(0, 200, 50):
-        await store.claims.insert([make_claim(f"evt_{n}", body=b"x" * 50_000) for n in range(start, start + 50)])
-    await store.close()  # all of it is in the file now, and not in the log beside it
-    before = file.stat().st_size
-    ask(address, "UPDATE webhook_receipts SET status = 'processed', received_at = '2020-01-01T00:00:00.000000Z'")
-    await store.open()
-    await pruned(store)
-    after = file.stat().st_size
-    await store.close()
-    assert before > 10_000_000
-    assert after < before / 4
-
-
 # -- the prune_loop ----------------------------------------------------------------------------------------------------
 
 
@@ -558,12 +372,12 @@ async def test_the_janitor_prunes_by_itself_and_says_so(
     store: Store, database: str, rows: Rows, lines: list[tuple[str, dict[str, Any]]]
 ) -> None:
     await claim(store, "evt_1", "evt_2")
-    age(database, "evt_1", 40, "processed")
+    set_age(database, "evt_1", 40, "processed")
     prune_loop = PruneLoop(store, KEEP_30, first=0.0, every=0.02)
     prune_loop.start()
     await eventually(lambda: lines)
     assert ids(rows) == ["evt_2"]
-    age(database, "evt_2", 40, "processed")
+    set_age(database, "evt_2", 40, "processed")
     await eventually(lambda: len(lines) > 1)
     await prune_loop.stop()
     assert ids(rows) == []
@@ -596,7 +410,7 @@ async def test_the_janitor_looks_at_old_payloads_again_now_and_then(
     """A dead letter that was replayed is behind what was looked at already."""
     monkeypatch.setattr(prune_module, "FULL_SCAN_EVERY", 3)
     await claim(store, "evt_1")
-    age(database, "evt_1", 20, "failed")
+    set_age(database, "evt_1", 20, "failed")
     prune_loop = PruneLoop(store, [Horizon("stripe", 30 * DAY, 3600)])
     await prune_loop.prune_once()
     ask(database, "UPDATE webhook_receipts SET status = 'processed'")
@@ -705,10 +519,10 @@ def aged(database: str) -> None:
         await store.close()
 
     asyncio.run(fill())
-    age(database, "evt_old", 40, "processed")
-    age(database, "evt_dead", 40, "failed")
-    age(database, "evt_young", 3, "processed")
-    age(database, "evt_gone", 40, "processed")
+    set_age(database, "evt_old", 40, "processed")
+    set_age(database, "evt_dead", 40, "failed")
+    set_age(database, "evt_young", 3, "processed")
+    set_age(database, "evt_gone", 40, "processed")
 
 
 EVERYTHING = ["evt_dead", "evt_gone", "evt_old", "evt_young"]

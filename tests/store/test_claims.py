@@ -1,40 +1,27 @@
-"""What every store must do with claims and duplicates: one suite, run on each."""
+"""What every store does with claims."""
 
 import asyncio
-import subprocess
-import sys
 import unicodedata
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from oncehook.config.settings import Settings
-from oncehook.model.claim import Claim, Duplicate
-from oncehook.model.errors import RowRefused, StoreUnavailable
+from oncehook.model.errors import RowRefused
 from oncehook.model.receipt import StoredPayload
-from oncehook.model.rows import DuplicateCount
 from oncehook.model.states import State
-from oncehook.store import make_store
-from oncehook.store.rows import MAX_DUPLICATES
 from oncehook.store.store import Store
 from tests.support.events import NO_STATE, Rows, make_claim
+from tests.support.stores import claim_one
 
 pytestmark = pytest.mark.anyio
+
 
 COUNT = "SELECT count(*) FROM webhook_receipts"
 
 
-async def claim_one(store: Store, claim: Claim) -> int:
-    (claimed,) = await store.claims.insert([claim])
-    assert claimed.fresh
-    return claimed.receipt
-
-
-# -- claim ----------------------------------------------------------------------------------------------------------
-
-
-async def test_a_first_claim_is_fresh_and_leaves_one_row_with_its_payload(store: Store, rows: Rows) -> None:
+async def test_first_claim_stores_a_receipt_with_its_payload(store: Store, rows: Rows) -> None:
     occurred = datetime(2026, 11, 15, 3, 4, 5, 678901, tzinfo=UTC)
     claim = make_claim("evt_1", occurred_at=occurred, delivery_id="d_1", correlation_id="c_1", object_id="in_9")
     (claimed,) = await store.claims.insert([claim])
@@ -52,7 +39,7 @@ async def test_a_first_claim_is_fresh_and_leaves_one_row_with_its_payload(store:
     assert rows(COUNT) == [(1,)]
 
 
-async def test_a_second_claim_is_a_duplicate_of_the_first_and_changes_nothing(store: Store, rows: Rows) -> None:
+async def test_second_claim_of_an_event_is_a_duplicate_and_changes_nothing(store: Store, rows: Rows) -> None:
     receipt = await claim_one(store, make_claim("evt_1", status=State.IGNORED))
     before = rows("SELECT * FROM webhook_receipts"), rows("SELECT * FROM webhook_payloads")
     (again,) = await store.claims.insert([make_claim("evt_1")])
@@ -60,7 +47,7 @@ async def test_a_second_claim_is_a_duplicate_of_the_first_and_changes_nothing(st
     assert (rows("SELECT * FROM webhook_receipts"), rows("SELECT * FROM webhook_payloads")) == before
 
 
-async def test_the_same_id_with_another_body_is_flagged_and_the_first_body_stays(store: Store) -> None:
+async def test_duplicate_with_another_body_is_flagged_and_the_first_body_is_kept(store: Store) -> None:
     receipt = await claim_one(store, make_claim("evt_1", body=b"first"))
     (other,) = await store.claims.insert([make_claim("evt_1", body=b"second")])
     assert (other.receipt, other.fresh, other.same_body) == (receipt, False, False)
@@ -68,14 +55,14 @@ async def test_the_same_id_with_another_body_is_flagged_and_the_first_body_stays
     assert payload is not None and payload.body == b"first"
 
 
-async def test_the_same_id_in_two_sources_is_two_receipts(store: Store, rows: Rows) -> None:
+async def test_same_event_id_in_two_sources_makes_two_receipts(store: Store, rows: Rows) -> None:
     one, two = await store.claims.insert([make_claim("evt_1", source="live"), make_claim("evt_1", source="test")])
     assert one.fresh and two.fresh and one.receipt != two.receipt
     assert rows(COUNT) == [(2,)]
 
 
 @pytest.mark.parametrize("size", [3, 70, 700])
-async def test_results_come_in_the_order_of_their_claims(store: Store, size: int) -> None:
+async def test_insert_returns_results_in_the_order_of_the_claims(store: Store, size: int) -> None:
     known = [make_claim(f"evt_{n}") for n in range(1, size, 3)]
     receipts = {c.event_id: o.receipt for c, o in zip(known, await store.claims.insert(known), strict=True)}
     batch = [make_claim(f"evt_{n}", body=b"%d" % n) for n in range(size)]
@@ -83,13 +70,13 @@ async def test_results_come_in_the_order_of_their_claims(store: Store, size: int
     assert [o.fresh for o in outcomes] == [c.event_id not in receipts for c in batch]
     assert [o.same_body for o in outcomes] == [c.event_id not in receipts for c in batch]
     for claim, outcome in zip(batch, outcomes, strict=True):
-        found = await store.receipts.get(outcome.receipt) if size < 100 else None
-        assert found is None or found.event_id == claim.event_id
+        receipt = await store.receipts.get(outcome.receipt) if size < 100 else None
+        assert receipt is None or receipt.event_id == claim.event_id
         assert outcome.receipt == receipts.get(claim.event_id, outcome.receipt)
     assert len({o.receipt for o in outcomes}) == size
 
 
-async def test_every_payload_of_a_batch_stays_with_its_own_receipt(store: Store, rows: Rows) -> None:
+async def test_insert_stores_each_payload_of_a_batch_with_its_receipt(store: Store, rows: Rows) -> None:
     batch = [make_claim(f"evt_{n}", body=b"body of evt_%d" % n) for n in range(300)]
     await store.claims.insert(batch[::2])
     await store.claims.insert(batch)
@@ -97,13 +84,25 @@ async def test_every_payload_of_a_batch_stays_with_its_own_receipt(store: Store,
     assert dict(stored) == {claim.event_id: claim.body for claim in batch}
 
 
-async def test_what_one_event_lacks_and_its_neighbour_has_is_kept_for_each(store: Store) -> None:
+async def test_insert_keeps_the_optional_fields_of_each_event_in_a_batch(store: Store) -> None:
     moment = datetime(2026, 11, 15, tzinfo=UTC)
-    nothing = {"type": None, "object_id": None, "delivery_id": None, "correlation_id": None, "occurred_at": None}
-    everything = {"type": "t", "object_id": "o", "delivery_id": "", "correlation_id": "c", "occurred_at": moment}
-    offered = [nothing, everything, nothing | {"delivery_id": "d"}, everything | {"object_id": None}]
-    for number, batch in enumerate((offered, [nothing], [everything], [nothing, nothing | {"delivery_id": ""}])):
-        claims = [make_claim(f"{number}-{place}", **facts) for place, facts in enumerate(batch)]
+    nothing: dict[str, Any] = {
+        "type": None,
+        "object_id": None,
+        "delivery_id": None,
+        "correlation_id": None,
+        "occurred_at": None,
+    }
+    everything: dict[str, Any] = {
+        "type": "t",
+        "object_id": "o",
+        "delivery_id": "",
+        "correlation_id": "c",
+        "occurred_at": moment,
+    }
+    mixed = [nothing, everything, nothing | {"delivery_id": "d"}, everything | {"object_id": None}]
+    for number, batch in enumerate((mixed, [nothing], [everything], [nothing, nothing | {"delivery_id": ""}])):
+        claims = [make_claim(f"{number}-{position}", **fields) for position, fields in enumerate(batch)]
         for claim, claimed in zip(claims, await store.claims.insert(claims), strict=True):
             receipt = await store.receipts.get(claimed.receipt)
             assert receipt is not None and claimed.fresh
@@ -111,7 +110,7 @@ async def test_what_one_event_lacks_and_its_neighbour_has_is_kept_for_each(store
 
 
 @pytest.mark.parametrize("year", [1, 13, 99, 999, 1969, 2026, 9999])  # 1 is what Go writes for "no time"
-async def test_a_time_of_any_year_comes_back_as_it_was(store: Store, year: int) -> None:
+async def test_occurred_at_of_any_year_is_stored_exactly(store: Store, year: int) -> None:
     moment = datetime(year, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
     (claimed,) = await store.claims.insert([make_claim(occurred_at=moment)])
     receipt = await store.receipts.get(claimed.receipt)
@@ -128,19 +127,19 @@ BODIES = {
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
-async def test_a_body_comes_back_byte_for_byte(store: Store, body: bytes) -> None:
+async def test_body_is_stored_byte_for_byte(store: Store, body: bytes) -> None:
     payload = await store.receipts.payload(await claim_one(store, make_claim(body=body)))
     assert payload is not None and payload.body == body
 
 
-async def test_ids_of_255_bytes_are_taken_and_told_apart_by_their_last_byte(store: Store, rows: Rows) -> None:
+async def test_event_ids_of_255_bytes_are_stored_in_full(store: Store, rows: Rows) -> None:
     for stem in ("a" * 254, "é" * 127):
         one, two = await store.claims.insert([make_claim(stem + "1", source="s" * 63), make_claim(stem + "2")])
         assert one.fresh and two.fresh
     assert rows("SELECT max(length(event_id)) FROM webhook_receipts") == [(255,)]
 
 
-async def test_ids_are_compared_byte_by_byte(store: Store) -> None:
+async def test_event_ids_are_compared_byte_by_byte(store: Store) -> None:
     ids = ["Evt", "evt", "evt ", " evt", "evt\t", "evt\n", "ＥＶＴ", "évt", unicodedata.normalize("NFD", "évt"), "ⓔvt"]
     outcomes = await store.claims.insert([make_claim(id) for id in ids])
     assert all(o.fresh for o in outcomes)
@@ -148,14 +147,12 @@ async def test_ids_are_compared_byte_by_byte(store: Store) -> None:
     assert [o.receipt for o in again] == [o.receipt for o in reversed(outcomes)]
 
 
-async def test_concurrent_claims_of_one_id_have_one_winner(store: Store, rows: Rows) -> None:
+async def test_concurrent_claims_of_one_event_store_one_receipt(store: Store, rows: Rows) -> None:
     outcomes = await asyncio.gather(*(store.claims.insert([make_claim("evt_1")]) for _ in range(8)))
     assert sorted(o.fresh for (o,) in outcomes) == [False] * 7 + [True]
     assert len({o.receipt for (o,) in outcomes}) == 1
     assert rows(COUNT) == [(1,)]
 
-
-# -- rows that are refused ------------------------------------------------------------------------------------------
 
 POISON = {
     "a status that is none": {"status": NO_STATE},
@@ -167,126 +164,12 @@ POISON = {
 
 
 @pytest.mark.parametrize("change", POISON.values(), ids=POISON.keys())
-async def test_a_poison_row_is_refused_and_leaves_nothing_behind(
+async def test_invalid_row_is_rejected_and_nothing_of_its_batch_is_stored(
     store: Store, rows: Rows, change: dict[str, object]
 ) -> None:
     poison = replace(make_claim("evt_2"), **change)
-    with pytest.raises(RowRefused) as refusal:
+    with pytest.raises(RowRefused) as rejection:
         await store.claims.insert([make_claim("evt_1"), poison, make_claim("evt_3")])
-    assert "evt_" not in str(refusal.value)
+    assert "evt_" not in str(rejection.value)
     assert rows(COUNT) == [(0,)]
     assert (await store.claims.insert([make_claim("evt_1")]))[0].fresh
-
-
-# -- duplicates -----------------------------------------------------------------------------------------------------
-
-
-async def test_duplicates_are_noted_in_order_and_counted_on_the_receipt(store: Store) -> None:
-    receipt = await claim_one(store, make_claim())
-    await store.claims.note_duplicates([Duplicate(receipt, "d_2", b"f", True), Duplicate(receipt, None, b"g", False)])
-    await store.claims.note_duplicates([Duplicate(receipt, "d_4", b"f", True)])
-    noted = await store.receipts.duplicates(receipt)
-    assert [(d.delivery_id, d.same_body) for d in noted] == [("d_2", True), (None, False), ("d_4", True)]
-    assert all(d.received_at.endswith("Z") for d in noted)
-    found = await store.receipts.get(receipt)
-    assert found is not None and found.duplicates == 3
-
-
-async def test_a_duplicate_of_a_receipt_that_was_pruned_meanwhile_leaves_nothing(store: Store, rows: Rows) -> None:
-    receipt = await claim_one(store, make_claim())
-    await store.claims.note_duplicates([Duplicate(receipt + 1, None, b"f", True), Duplicate(receipt, None, b"f", True)])
-    assert rows("SELECT receipt_id FROM webhook_deliveries") == [(receipt,)]
-
-
-@pytest.mark.parametrize("batch", [1, 37, 500])
-async def test_of_each_kind_of_duplicate_a_hundred_are_kept_per_receipt(store: Store, rows: Rows, batch: int) -> None:
-    receipt = await claim_one(store, make_claim("evt_1"))
-    other = await claim_one(store, make_claim("evt_2"))
-    flood = [Duplicate(receipt, None, b"f", n % 2 == 0) for n in range(2 * MAX_DUPLICATES + 20)]
-    for start in range(0, len(flood), batch):
-        await store.claims.note_duplicates(flood[start : start + batch])
-    await store.claims.note_duplicates([Duplicate(other, None, b"f", True)])
-    kept = "SELECT receipt_id, same_body, count(*) FROM webhook_deliveries GROUP BY 1, 2 ORDER BY 1, 2"
-    assert rows(kept) == [(receipt, False, MAX_DUPLICATES), (receipt, True, MAX_DUPLICATES), (other, True, 1)]
-    assert MAX_DUPLICATES == 100
-
-
-# -- looking --------------------------------------------------------------------------------------------------------
-
-
-async def test_what_is_not_there_is_none(store: Store) -> None:
-    assert await store.receipts.get(12345) is None
-    assert await store.receipts.payload(12345) is None
-    assert await store.receipts.duplicates(12345) == []
-
-
-async def test_counts_are_by_source_and_status(store: Store) -> None:
-    assert await store.stats.counts() == []
-    one, *_ = await store.claims.insert(
-        [make_claim("1"), make_claim("2"), make_claim("3", status=State.FAILED), make_claim("4", source="github")]
-    )
-    await store.claims.note_duplicates([Duplicate(one.receipt, None, b"f", same) for same in (True, False, True)])
-    counts = await store.stats.counts()
-    by_status = {(c.source, c.status): c.receipts for c in counts}
-    assert by_status == {("stripe", "received"): 2, ("stripe", "failed"): 1, ("github", "received"): 1}
-    assert await store.stats.duplicate_counts() == [DuplicateCount("stripe", 3, 1)]
-
-
-# -- reachable or not -----------------------------------------------------------------------------------------------
-
-
-async def test_a_ping_answers_while_a_claim_could_be_committed(store: Store) -> None:
-    await store.ping()
-
-
-@pytest.mark.without_schema
-@pytest.mark.parametrize("verb", ["ping", "claim", "note_duplicates", "get", "counts"])
-async def test_a_store_that_is_closed_or_never_opened_is_unavailable(database: str, verb: str) -> None:
-    store = make_store(Settings(database=database))
-    calls = {
-        "ping": store.ping,
-        "claim": lambda: store.claims.insert([make_claim()]),
-        "note_duplicates": lambda: store.claims.note_duplicates([Duplicate(1, None, b"f", True)]),
-        "get": lambda: store.receipts.get(1),
-        "counts": store.stats.counts,
-    }
-    with pytest.raises(StoreUnavailable):
-        await calls[verb]()
-    await store.open()
-    await store.ping()
-    await store.close()
-    await store.close()
-    if verb in ("ping", "claim", "note_duplicates"):
-        with pytest.raises(StoreUnavailable):
-            await calls[verb]()
-
-
-FORK = """
-import asyncio, os, sys
-from oncehook.model.errors import StoreUnavailable
-from oncehook.config.settings import Settings
-from oncehook.store import make_store
-from tests.support.events import make_claim
-
-async def main():
-    store = make_store(Settings(database=sys.argv[1]))
-    await store.open()
-    child = os.fork()
-    if child == 0:
-        try:
-            asyncio.run(store.claims.insert([make_claim()]))  # a loop does not survive a fork either
-        except StoreUnavailable as error:
-            os._exit(42 if "fork" in str(error) else 1)
-        os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert (await store.claims.insert([make_claim()]))[0].fresh
-    await store.close()
-    return os.waitstatus_to_exitcode(status)
-
-sys.exit(asyncio.run(main()))
-"""
-
-
-def test_a_store_opened_before_a_fork_is_refused_in_the_child_and_goes_on_in_the_parent(database: str) -> None:
-    done = subprocess.run([sys.executable, "-c", FORK, database], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 42, done.stderr

@@ -1,4 +1,4 @@
-"""What every store must do with effects: leases, the fence, looking, replays and pruning."""
+"""Effects on every store."""
 
 import asyncio
 import json
@@ -14,6 +14,7 @@ from tests.support.events import Rows, make_claim
 
 pytestmark = pytest.mark.anyio
 
+
 SEND = [EffectTarget("function", "send", 30.0)]
 
 
@@ -26,13 +27,7 @@ async def record(store: Store, *keys: str, **changes: Any) -> None:
     assert await transaction.settle([])
 
 
-async def finish(store: Store, status: EffectState = EffectState.DONE, **more: Any) -> None:
-    leased = await store.effects.lease(100, "the test", SEND)
-    done = [SettledEffect(one.id, one.lease, status, **more) for one in leased]
-    assert len(await store.effects.settle(done)) == len(leased)
-
-
-async def test_an_effect_is_leased_by_one_of_many(store: Store) -> None:
+async def test_effect_is_leased_by_one_of_many_relays(store: Store) -> None:
     await record(store, *(f"k{n}" for n in range(50)))
     leased = await asyncio.gather(*(store.effects.lease(10, f"w{n}", SEND) for n in range(8)))
     ids = [one.id for some in leased for one in some]
@@ -40,39 +35,45 @@ async def test_an_effect_is_leased_by_one_of_many(store: Store) -> None:
     assert await store.effects.lease(10, "late", SEND) == []
 
 
-async def test_only_what_can_be_performed_is_leased_and_a_kind_may_be_taken_whole(store: Store) -> None:
+async def test_lease_takes_only_effects_of_the_given_kinds_and_targets(store: Store) -> None:
     await record(store, "a")
     await record(store, "b", target="other")
     await record(store, "c", kind="http", target="https://example.com")
     for targets, expected in (
-        ([EffectTarget("function", "nobody", 1.0), EffectTarget("topic", "send", 1.0)], []),
+        ([EffectTarget("function", "unknown", 1.0), EffectTarget("topic", "send", 1.0)], []),
         ([EffectTarget("http", None, 1.0), *SEND], ["a", "c"]),
         ([EffectTarget("function", None, 5.0), *SEND], ["b"]),
         ([], []),
     ):
-        assert [one.key for one in await store.effects.lease(10, "w", targets)] == expected
+        assert [effect.key for effect in await store.effects.lease(10, "w", targets)] == expected
 
 
-async def test_a_pause_is_waited_for_by_the_databases_clock(store: Store, rows: Rows) -> None:
+async def finish(store: Store, status: EffectState = EffectState.DONE, **more: Any) -> None:
+    leased = await store.effects.lease(100, "the test", SEND)
+    done = [SettledEffect(one.id, one.lease, status, **more) for one in leased]
+    assert len(await store.effects.settle(done)) == len(leased)
+
+
+async def test_retrying_effect_is_due_by_the_clock_of_the_database(store: Store, rows: Rows) -> None:
     await record(store, "a")
     await finish(store, EffectState.RETRYING, after=3600.0, error="later\x00")
     assert await store.effects.lease(10, "w", SEND) == []
     [row] = await store.effects.find(EffectFilter(status="retrying"), limit=10)
-    assert row.last_error.startswith("later")
+    assert row.last_error is not None and row.last_error.startswith("later")
     rows("UPDATE webhook_effects SET next_attempt_at = created_at RETURNING id")
-    assert [one.attempt for one in await store.effects.lease(10, "w", SEND)] == [2]
+    assert [effect.attempt for effect in await store.effects.lease(10, "w", SEND)] == [2]
 
 
-async def test_a_mark_counts_once_and_only_under_its_lease(store: Store) -> None:
+async def test_effect_is_settled_once_and_only_under_its_lease(store: Store) -> None:
     await record(store, "a")
-    [one] = await store.effects.lease(1, "w", SEND)
-    assert await store.effects.settle([SettledEffect(one.id, one.lease + 1, EffectState.DONE)]) == set()
-    assert await store.effects.settle([SettledEffect(one.id, one.lease, EffectState.DONE)]) == {one.id}
-    assert await store.effects.settle([SettledEffect(one.id, one.lease, EffectState.FAILED)]) == set()
+    [effect] = await store.effects.lease(1, "w", SEND)
+    assert await store.effects.settle([SettledEffect(effect.id, effect.lease + 1, EffectState.DONE)]) == set()
+    assert await store.effects.settle([SettledEffect(effect.id, effect.lease, EffectState.DONE)]) == {effect.id}
+    assert await store.effects.settle([SettledEffect(effect.id, effect.lease, EffectState.FAILED)]) == set()
     assert await store.effects.counts() == {"done": 1}
 
 
-async def test_effects_are_found_by_each_condition_and_in_pages(store: Store) -> None:
+async def test_find_filters_effects_by_each_condition_and_in_pages(store: Store) -> None:
     await record(store, *(f"k{n}" for n in range(5)))
     await record(store, "other", source="github", scope="github", target="publish", kind="topic", receipt=7)
     await finish(store)
@@ -109,7 +110,7 @@ async def test_waiting_effects_are_counted_by_target(store: Store) -> None:
     assert all(row.lag >= 0 for row in waiting)
 
 
-async def test_only_failed_effects_are_replayed_and_it_is_recorded(store: Store, rows: Rows) -> None:
+async def test_only_failed_effects_are_replayed_and_the_replay_is_audited(store: Store, rows: Rows) -> None:
     await record(store, "a", "b")
     await finish(store, EffectState.FAILED, error="no")
     await record(store, "c")
@@ -128,7 +129,7 @@ async def test_only_failed_effects_are_replayed_and_it_is_recorded(store: Store,
     ]
 
 
-async def test_no_other_word_is_taken_for_a_state(store: Store, rows: Rows) -> None:
+async def test_unknown_effect_status_is_rejected(store: Store, rows: Rows) -> None:
     await record(store, "a")
     with pytest.raises(Exception, match=r"(?i)check"):
         rows("UPDATE webhook_effects SET status = 'sent' RETURNING id")
@@ -136,7 +137,7 @@ async def test_no_other_word_is_taken_for_a_state(store: Store, rows: Rows) -> N
         rows(f"UPDATE webhook_effects SET status = '{state}' RETURNING id")
 
 
-async def test_arguments_go_with_the_payloads_and_keys_only_when_it_is_asked_for(store: Store, rows: Rows) -> None:
+async def test_pruning_clears_arguments_and_deletes_keys_separately(store: Store, rows: Rows) -> None:
     await record(store, "done", args='{"to":"jane"}')
     await finish(store)
     await record(store, "dead", args='{"to":"jane"}')
@@ -154,7 +155,7 @@ async def test_arguments_go_with_the_payloads_and_keys_only_when_it_is_asked_for
     assert rows("SELECT key FROM webhook_effects ORDER BY id") == [("dead",), ("waiting",)]
 
 
-async def test_an_erased_receipt_leaves_no_arguments(store: Store, rows: Rows) -> None:
+async def test_erasing_a_receipt_clears_the_arguments_of_its_effects(store: Store, rows: Rows) -> None:
     (claimed,) = await store.claims.insert([make_claim()])
     await record(store, "mine", args='{"to":"jane"}', receipt=claimed.receipt)
     await record(store, "others", args='{"to":"joe"}', receipt=claimed.receipt + 1)
@@ -162,7 +163,7 @@ async def test_an_erased_receipt_leaves_no_arguments(store: Store, rows: Rows) -
     assert rows("SELECT key, args FROM webhook_effects ORDER BY id") == [("mine", None), ("others", '{"to":"joe"}')]
 
 
-async def test_two_transactions_that_record_many_keys_in_any_order_do_not_deadlock(store: Store, rows: Rows) -> None:
+async def test_concurrent_transactions_that_record_the_same_keys_do_not_deadlock(store: Store, rows: Rows) -> None:
     facts = {"scope": "s", "kind": "function", "target": "send", "args": "{}", "source": "stripe", "receipt": 1}
 
     async def once(keys: list[str]) -> int:

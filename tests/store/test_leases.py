@@ -1,23 +1,85 @@
-"""Leases on every store."""
+"""Leases and the fencing counter: a worker that lost its lease can neither settle nor release the receipt."""
+
+import time
 
 import pytest
 
-from oncehook import Inbox
+from oncehook.model.lease import Settled
+from oncehook.model.states import State
+from oncehook.store.store import Store
+from tests.support.events import Rows
 from tests.support.servers import ask
+from tests.support.stores import claim_and_lease, lose_lease, processed
+from tests.support.waiting import eventually
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_released_receipt_is_due_later_and_uses_no_attempt(inbox: Inbox, database: str) -> None:
-    await claim(inbox, "evt_1", "evt_2")
-    later, now = await inbox._runtime.store.leases.take(2, 30, "test")
-    assert await inbox._runtime.store.leases.release([later.held], 60.0) == 1
-    assert await inbox._runtime.store.leases.release([now.held]) == 1
-    assert await inbox._runtime.store.leases.release([later.held], 0.0) == 0, "a lease can be released only once"
-    (again,) = await inbox._runtime.store.leases.take(2, 30, "test")
+ROW = "SELECT status, lease, attempts FROM webhook_receipts ORDER BY id"
+
+
+@pytest.mark.parametrize("status", [State.PROCESSED, State.RETRYING, State.FAILED])
+async def test_worker_with_a_lost_lease_cannot_settle(store: Store, rows: Rows, status: State) -> None:
+    (first,) = await claim_and_lease(store)
+    again = await lose_lease(store, first)
+    before = rows(ROW)
+    assert await store.leases.settle([Settled(first.receipt, first.lease, status, status.value, after=1.0)]) == set()
+    assert rows(ROW) == before == [("processing", again.lease, 2)]
+
+
+async def test_worker_with_a_lost_lease_cannot_release(store: Store, rows: Rows) -> None:
+    (first,) = await claim_and_lease(store)
+    await lose_lease(store, first)
+    before = rows(ROW)
+    assert await store.leases.release([first.held]) == 0
+    assert rows(ROW) == before
+
+
+async def test_batch_with_one_lost_lease_commits_nothing(store: Store, rows: Rows, database: str) -> None:
+    ask(database, "CREATE TABLE ledger (note TEXT)")
+    batch = await claim_and_lease(store, 3)
+    again = await lose_lease(store, batch[1])
+    transaction = store.transaction()
+    connection = await transaction.connection()
+    await connection.execute("INSERT INTO ledger VALUES ('of the batch')")
+    assert await transaction.settle([processed(leased) for leased in batch]) is False
+    assert rows("SELECT * FROM ledger") == []
+    assert [row[:2] for row in rows(ROW)] == [
+        ("processing", batch[0].lease),
+        ("processing", again.lease),
+        ("processing", batch[2].lease),
+    ]
+
+
+async def test_failed_attempt_ends_the_quarantine_of_a_crashed_receipt(store: Store) -> None:
+    (first,) = await claim_and_lease(store)
+    again = await lose_lease(store, first)
+    assert await store.leases.settle([Settled(again.receipt, again.lease, State.RETRYING, "retrying", after=0.0)])
+    await eventually(lambda: store.leases.take(1, 60, "third"), "the receipt is leased without `rescued`", within=10)
+
+
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)  # SQLite uses the clock of this process
+async def test_lease_expires_by_the_clock_of_the_database(
+    store: Store, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 3600)
+    await claim_and_lease(store, seconds=60)
+    monkeypatch.undo()
+    ((left,),) = rows("SELECT extract(epoch FROM lease_until - now())::float FROM webhook_receipts")
+    assert 0 < left <= 60
+
+
+async def test_released_receipt_is_due_later_and_uses_no_attempt(store: Store, rows: Rows) -> None:
+    await claim(store, "evt_1", "evt_2")
+    later, now = await store.leases.take(2, 30, "test")
+    assert await store.leases.release([later.held], 60.0) == 1
+    assert await store.leases.release([now.held]) == 1
+    assert await store.leases.release([later.held], 0.0) == 0, "a lease can be released only once"
+    (again,) = await store.leases.take(2, 30, "test")
     assert (again.receipt, again.attempt) == (now.receipt, 1)
-    assert ask(database, "SELECT attempts, status FROM webhook_receipts ORDER BY id") == [
+    assert rows("SELECT attempts, status FROM webhook_receipts ORDER BY id") == [
         (0, "received"),
         (1, "processing"),
     ]

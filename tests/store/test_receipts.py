@@ -1,6 +1,8 @@
-"""What every store must find: each filter alone, all together, and page by page."""
+"""How every store finds receipts: by each filter, by all of them together, and page by page."""
 
+import re
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -9,18 +11,29 @@ from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
+
+
+async def test_missing_receipt_has_no_payload_and_no_duplicates(store: Store) -> None:
+    assert await store.receipts.get(12345) is None
+    assert await store.receipts.payload(12345) is None
+    assert await store.receipts.duplicates(12345) == []
+
+
+async def test_by_event_id_finds_receipts_in_all_sources(store: Store) -> None:
+    (first,) = await claim(store, "evt_1")
+    (second,) = await claim(store, "evt_1", source="other")
+    await claim(store, "evt_2")
+    assert {r.receipt for r in await store.receipts.by_event_id("evt_1", limit=10)} == {first, second}
+    assert await store.receipts.by_event_id("evt_3", limit=10) == []
+    assert await store.receipts.sources() == ["other", "stripe"]
 
 
 async def found(store: Store, **wanted: object) -> list[str]:
     """The event ids that match, newest first."""
     return [receipt.event_id for receipt in await store.receipts.find(Filter(**wanted), limit=100)]  # type: ignore[arg-type]
-
-
-async def received_at(store: Store, event_id: str) -> datetime:
-    (receipt,) = [r for r in await store.receipts.find(Filter(), limit=100) if r.event_id == event_id]
-    return receipt.received_at
 
 
 @pytest.fixture
@@ -45,11 +58,11 @@ async def filled(store: Store, rows: Rows) -> Store:
     return store
 
 
-async def test_everything_is_found_newest_first(filled: Store) -> None:
+async def test_find_returns_all_receipts_newest_first(filled: Store) -> None:
     assert await found(filled) == ["f", "e", "d", "c", "b", "a"]
 
 
-async def test_by_source(filled: Store) -> None:
+async def test_find_filters_by_source(filled: Store) -> None:
     assert await found(filled, source="github") == ["f", "e"]
     assert await found(filled, source="git") == []
 
@@ -73,27 +86,34 @@ TYPES = {
 
 
 @pytest.mark.parametrize(("pattern", "expected"), TYPES.items())
-async def test_by_type_with_patterns_and_as_a_dotted_prefix(filled: Store, pattern: str, expected: list[str]) -> None:
+async def test_find_filters_by_type_pattern_and_by_dotted_prefix(
+    filled: Store, pattern: str, expected: list[str]
+) -> None:
     assert await found(filled, type=pattern) == expected
 
 
 @pytest.mark.parametrize("type_", ["v2.core.account[requirements].updated", "a]b", "[!x]", "100%_", "back\\slash"])
-async def test_a_type_that_is_written_out_is_found_by_itself(filled: Store, type_: str) -> None:
+async def test_find_treats_special_characters_of_a_type_literally(filled: Store, type_: str) -> None:
     await filled.claims.insert([make_claim("g", type=type_)])
     assert await found(filled, type=type_) == ["g"]
     assert await found(filled, type=type_[:-1] + "?") == ["g"]
 
 
-async def test_by_object(filled: Store) -> None:
+async def test_find_filters_by_object(filled: Store) -> None:
     assert await found(filled, object="in_1") == ["f", "e", "c", "a"]
 
 
-async def test_by_status(filled: Store) -> None:
+async def test_find_filters_by_status(filled: Store) -> None:
     assert await found(filled, status="failed") == ["b"]
     assert await found(filled, status="processed") == []
 
 
-async def test_since_includes_its_moment_and_until_does_not(filled: Store) -> None:
+async def received_at(store: Store, event_id: str) -> datetime:
+    (receipt,) = [r for r in await store.receipts.find(Filter(), limit=100) if r.event_id == event_id]
+    return receipt.received_at
+
+
+async def test_find_includes_since_and_excludes_until(filled: Store) -> None:
     moment = await received_at(filled, "c")
     assert await found(filled, since=moment) == ["f", "e", "d", "c"]
     assert await found(filled, until=moment) == ["b", "a"]
@@ -116,25 +136,23 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize(("text", "expected"), SEARCHES.items())
-async def test_by_a_search_for_an_id_or_a_text_in_the_payload(filled: Store, text: str, expected: list[str]) -> None:
+async def test_find_searches_ids_and_payloads(filled: Store, text: str, expected: list[str]) -> None:
     assert await found(filled, search=text) == expected
 
 
-async def test_filters_hold_together(filled: Store) -> None:
+async def test_find_combines_all_conditions(filled: Store) -> None:
     since = await received_at(filled, "a")
     both = await found(filled, source="stripe", type="invoice", object="in_1", since=since, status="received")
     assert both == ["c", "a"]
     assert await found(filled, source="github", type="invoice") == []
 
 
-async def test_at_most_the_limit_is_returned(filled: Store) -> None:
+async def test_find_returns_at_most_the_limit(filled: Store) -> None:
     assert [r.event_id for r in await filled.receipts.find(Filter(), limit=2)] == ["f", "e"]
 
 
 @pytest.mark.parametrize("size", [1, 7, 25, 26])
-async def test_pages_meet_every_receipt_once_though_all_came_in_one_instant(
-    store: Store, rows: Rows, size: int
-) -> None:
+async def test_pages_cover_every_receipt_once_if_all_have_the_same_time(store: Store, rows: Rows, size: int) -> None:
     await store.claims.insert([make_claim(f"evt_{n:02}") for n in range(25)])
     rows("UPDATE webhook_receipts SET received_at = '2026-11-15T12:00:00.000000Z'")
     met: list[int] = []
@@ -145,3 +163,20 @@ async def test_pages_meet_every_receipt_once_though_all_came_in_one_instant(
         before = rfc3339(page[-1].received_at) or "", page[-1].receipt
     assert met == sorted(met, reverse=True)
     assert len(set(met)) == len(met) == 25
+
+
+EVENT_KEYS = """
+receipt source provider event_id type object_id occurred_at received_at status attempts next_attempt_at
+processed_at failed_at last_error duplicates correlation_id delivery_id replays
+"""
+
+
+@pytest.mark.parametrize("correlation", [None, "trace_1"])
+async def test_receipt_as_json_has_exactly_the_documented_keys(store: Store, correlation: str | None) -> None:
+    (claimed,) = await store.claims.insert([make_claim(correlation_id=correlation)])
+    (receipt,) = await store.receipts.find(Filter(), limit=1)
+    event: dict[str, Any] = receipt.as_json()
+    assert sorted(event) == sorted(EVENT_KEYS.split())
+    assert event["correlation_id"] == (correlation or str(claimed.receipt))
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event["received_at"])
+    assert (event["status"], event["processed_at"]) == ("received", None)

@@ -1,20 +1,14 @@
-"""The roster on both databases: who is live, what is leased for whom, and what waits apart."""
+"""The roster on every store: live processes, the types they lease, and receipts without a handler."""
 
-import asyncpg
 import pytest
 
-from oncehook.config.settings import Settings
 from oncehook.model.patterns import Handled, compile_pattern
-from oncehook.store import make_store, queries
-from oncehook.store.pauses import handled_parameters
-from oncehook.store.postgres.dialect import POSTGRES
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
-from tests.support.servers import Postgres, ask
 
 pytestmark = pytest.mark.anyio
 
-LONG_AGO = "'2026-01-01T00:00:00.000000Z'"
+
 TYPES = [
     "invoice",
     "invoice.paid",
@@ -28,6 +22,7 @@ TYPES = [
     "back\\slash",
     "x*",
 ]
+
 PATTERNS = [
     "invoice",
     "invoice.*",
@@ -45,7 +40,7 @@ PATTERNS = [
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-async def test_a_lease_takes_the_types_that_the_handlers_match(store: Store, pattern: str) -> None:
+async def test_lease_takes_only_the_types_that_the_process_handles(store: Store, pattern: str) -> None:
     claims = [
         make_claim(f"{source}:{type_}", source=source, type=type_) for source in ("a_b", "axb") for type_ in TYPES
     ]
@@ -56,7 +51,7 @@ async def test_a_lease_takes_the_types_that_the_handlers_match(store: Store, pat
     assert {one.source for one in leased} <= {"a_b"}
 
 
-async def test_a_lease_of_a_serial_key_is_for_whoever_handles_its_first_event(store: Store) -> None:
+async def test_serial_key_is_leased_by_a_process_that_handles_its_first_event(store: Store) -> None:
     await store.claims.insert(
         [make_claim("evt_1", type="b", serial_key="k"), make_claim("evt_2", type="a", serial_key="k")]
     )
@@ -66,13 +61,16 @@ async def test_a_lease_of_a_serial_key_is_for_whoever_handles_its_first_event(st
     assert [one.event_id for one in await store.leases.take(10, 30, "test", handled=both)] == ["evt_1"]
 
 
-async def test_next_due_is_of_what_is_handled(store: Store) -> None:
+async def test_next_due_ignores_types_that_the_process_does_not_handle(store: Store) -> None:
     await store.claims.insert([make_claim("evt_1", type="a")])
     assert await store.leases.next_due(Handled((("stripe", "b"),))) is None
     assert (await store.leases.next_due(Handled((("stripe", "a"),)))) is not None
 
 
-async def test_a_projection_leaves_a_type_to_a_live_handler_of_another_process(store: Store, rows: Rows) -> None:
+LONG_AGO = "'2026-01-01T00:00:00.000000Z'"
+
+
+async def test_projection_leaves_a_type_to_a_live_handler_of_another_process(store: Store, rows: Rows) -> None:
     await store.claims.insert([make_claim("evt_1", type="bounce.hard"), make_claim("evt_2", type="delivery")])
     await store.roster.register("other", Handled((("stripe", "bounce"),), frozenset({"stripe"})))
     mine = Handled(projected=frozenset({"stripe"}))
@@ -81,7 +79,7 @@ async def test_a_projection_leaves_a_type_to_a_live_handler_of_another_process(s
     assert [one.event_id for one in await store.leases.take(10, 30, "test", handled=mine)] == ["evt_1"]
 
 
-async def test_a_process_is_live_for_a_minute_and_forgotten_after_an_hour(store: Store, rows: Rows) -> None:
+async def test_process_is_live_for_a_minute_and_removed_after_an_hour(store: Store, rows: Rows) -> None:
     await store.roster.register("one", Handled((("stripe", "a"),)))
     await store.roster.register("two", Handled((("stripe", "b"),)))
     assert [(row.worker, row.pattern) for row in await store.roster.live_handlers()] == [("one", "a"), ("two", "b")]
@@ -102,7 +100,7 @@ async def set_apart(store: Store, type_: str, *, serial: bool = False) -> int:
 
 
 @pytest.mark.parametrize("key", [None, "k"])
-async def test_what_is_set_apart_is_leased_by_nobody_until_it_is_taken_up(store: Store, key: str | None) -> None:
+async def test_held_receipts_are_not_leased_until_they_are_released(store: Store, key: str | None) -> None:
     await store.claims.insert(
         [make_claim(f"evt_{n}", type="ab"[n % 2], serial_key=key and f"{key}{n}") for n in range(10)]
     )
@@ -135,7 +133,7 @@ async def test_waiting_types_are_read_window_by_window(store: Store, rows: Rows,
     assert len(windows) == 4 + 1  # a window begins with the last one of the window before it
 
 
-async def test_nothing_is_ignored_while_a_process_may_have_registered_unseen(store: Store, rows: Rows) -> None:
+async def test_no_receipt_is_ignored_within_a_minute_of_a_registration(store: Store, rows: Rows) -> None:
     await store.claims.insert([make_claim("evt_1", type="a")])
     await set_apart(store, "a")
     await store.roster.register("new", Handled((("stripe", "b"),)))
@@ -145,65 +143,3 @@ async def test_nothing_is_ignored_while_a_process_may_have_registered_unseen(sto
     assert await store.roster.ignore_unhandled(("stripe", "b"), "why", 300, 10) == 0
     assert await store.roster.ignore_unhandled(("stripe", "a"), "why", 300, 10) == 1
     assert rows("SELECT status, last_error, attempts FROM webhook_receipts") == [("ignored", "why", 0)]
-
-
-MANY = """
-INSERT INTO webhook_receipts (id, source, provider, event_id, type, received_at, status, fingerprint)
-SELECT n, CASE WHEN n % 500 = 0 THEN 'github' ELSE 'stripe' END, 'p', 'e' || n, 't',
-       now() - (60000 - n) * interval '1 second',
-       CASE WHEN n % 500 = 0 AND n < 40000 THEN 'processed' ELSE 'received' END,
-       '\\x00' FROM generate_series(1, 50000) n
-"""
-
-
-async def test_a_backlog_of_another_process_is_not_passed_over_by_every_lease(postgres: Postgres) -> None:
-    store = make_store(Settings(database=postgres.database(migrated=True)))
-    await store.open()
-    try:
-        address = store.settings.database
-        ask(address, MANY)
-        ask(address, "ANALYZE webhook_receipts")
-        mine = Handled((("github", "*"),), is_shared=True)
-        assert len(await store.leases.take(1, 30, "test", handled=mine)) == 1
-        text, names = queries.number_parameters(store.sql["lease"])  # type: ignore[attr-defined]
-        given = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
-        given |= handled_parameters(POSTGRES, mine)
-        connection = await asyncpg.connect(address)
-        rows = await connection.fetch(f"EXPLAIN (ANALYZE) {text}", *(given[name] for name in names))
-        await connection.close()
-    finally:
-        await store.close()
-    plan = "\n".join(row[0] for row in rows)
-    assert "Index Scan using webhook_receipts_due" in plan, plan
-    assert sum(int(line.split(":")[1]) for line in plan.splitlines() if "Rows Removed by Filter" in line) < 1500, plan
-
-
-PARAMETERS = {
-    "after": "-infinity", "last": "infinity", "size": 100, "source": "stripe", "key": "",
-    "last_source": "z", "last_key": "",
-    "types": '[{"source": "stripe", "type": "t"}]', "type": "t", "most": 10, "reason": "why", "seconds": 300.0,
-}  # fmt: skip
-INDEXES = {
-    "waiting_types": "due", "hold_unhandled": "due", "waiting_serial_types": "serial_waiting",
-    "hold_unhandled_serial": "serial_waiting", "unhandled_types": "unhandled", "release_unhandled": "unhandled",
-    "ignore_unhandled": "unhandled", "unhandled": "unhandled",
-}  # fmt: skip
-
-
-async def test_the_statements_of_the_roster_go_by_an_index(postgres: Postgres) -> None:
-    store = make_store(Settings(database=postgres.database(migrated=True)))
-    await store.open()
-    address = store.settings.database
-    await store.close()
-    ask(address, MANY)
-    ask(address, "UPDATE webhook_receipts SET status = 'processed' WHERE id % 50 <> 0")
-    ask(address, "UPDATE webhook_receipts SET unhandled_at = now() WHERE status = 'received' AND id % 100 = 0")
-    ask(address, "UPDATE webhook_receipts SET serial_key = 'k' || id WHERE id % 150 = 0")
-    ask(address, "ANALYZE webhook_receipts")
-    connection = await asyncpg.connect(address)
-    for name, index in INDEXES.items():
-        text, names = queries.number_parameters(queries.load("postgres")[name])
-        rows = await connection.fetch(f"EXPLAIN {text}", *(PARAMETERS[name] for name in names))
-        plan = "\n".join(row[0] for row in rows)
-        assert f"webhook_receipts_{index}" in plan and "Seq Scan on webhook_receipts" not in plan, plan
-    await connection.close()

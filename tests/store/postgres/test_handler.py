@@ -1,4 +1,4 @@
-"""What only PostgreSQL has of a handler's transaction: a session that outlives it, and that nobody may find changed."""
+"""Handlers' transactions on PostgreSQL: connections, slots, and transactions that are begun ahead."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -6,39 +6,18 @@ from typing import Any
 
 import pytest
 
-from oncehook import Event, Fail, Inbox, Retry
+from oncehook import Event, Inbox, Retry
 from oncehook.concurrency.clock import SYSTEM
-from oncehook.config.settings import Settings
-from oncehook.store import make_store
-from oncehook.store.postgres.database import PostgresDatabase
-from oncehook.store.postgres.handler import MAX_AHEAD_SECONDS, HandlerConnections
-from tests.support.events import make_claim
+from oncehook.store.postgres.handler import MAX_AHEAD_SECONDS
+from oncehook.store.postgres.session import HandlerConnection
+from tests.support.events import Rows, make_claim
 from tests.support.proxy import proxied
-from tests.support.servers import Postgres, ask
+from tests.support.servers import ask
+from tests.support.stores import handler_connections, open_store
 from tests.support.waiting import eventually
+from tests.support.work import receipts_are
 
 pytestmark = pytest.mark.anyio
-
-SLOW = Retry(attempts=5, first=3600, most=3600)
-LEFT_BEHIND = """
-    SET app.who = 'the first';
-    SELECT pg_advisory_lock(7);
-    CREATE TEMP TABLE leftover (note text) ON COMMIT PRESERVE ROWS;
-    DECLARE leftover CURSOR WITH HOLD FOR SELECT 1;
-    LISTEN leftover
-"""
-FOUND = """
-    SELECT coalesce(nullif(current_setting('app.who', true), ''), 'nobody') AS who,
-           (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS locks,
-           to_regclass('leftover') AS tables, (SELECT count(*) FROM pg_cursors WHERE is_holdable) AS cursors,
-           (SELECT count(*) FROM pg_listening_channels()) AS channels
-"""
-CLEAN = {"who": "nobody", "locks": 0, "tables": None, "cursors": 0, "channels": 0}
-
-
-@pytest.fixture
-def database(postgres: Postgres) -> str:
-    return postgres.database(migrated=True)
 
 
 @pytest.fixture
@@ -55,99 +34,7 @@ def states(database: str) -> list[str]:
     return [row[0] for row in ask(database, "SELECT status FROM webhook_receipts ORDER BY event_id")]
 
 
-@pytest.mark.parametrize("ends", ["well", "badly"])
-async def test_what_a_handler_leaves_in_its_session_reaches_no_other(inbox: Inbox, database: str, ends: str) -> None:
-    found: list[dict[str, Any]] = []
-    backends: list[int] = []
-
-    @inbox.on("stripe", "invoice.paid")
-    async def paid(event: Event, tx: Any) -> None:
-        backends.append(await tx.fetchval("SELECT pg_backend_pid()"))
-        if event.id == "evt_2":
-            found.append(dict(await tx.fetchrow(FOUND)))
-            return
-        await tx.execute(LEFT_BEHIND)
-        if ends == "badly":
-            raise Fail("after all that")
-
-    await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
-    inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed" if ends == "well" else "failed", "processed"])
-    assert found == [CLEAN]
-    assert len(set(backends)) == 1
-
-
-async def test_nothing_is_left_where_handlers_follow_each_other_and_some_fail(
-    make_inbox: Callable[..., Inbox], database: str
-) -> None:
-    """Their transactions are begun ahead, with the end of the one before: a rollback must not undo the cleaning."""
-    found: list[str] = []
-    inbox = make_inbox(worker=False, concurrency=4)
-    inbox.source("stripe", secrets=["whsec_test"])
-
-    @inbox.on("stripe", "invoice.paid")
-    async def paid(event: Event, tx: Any) -> None:
-        await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # possible only as a transaction's first
-        found.append(await tx.fetchval("SELECT coalesce(current_setting('app.who', true), '')"))
-        await tx.execute("SET app.who = 'me'")
-        if int(event.id[-3:]) % 3 == 0:
-            raise Fail("every third")
-
-    async with inbox.lifespan():
-        await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(120)])
-        inbox._runtime.start_worker()
-        await eventually(lambda: sorted(set(states(database))) == ["failed", "processed"])
-    assert states(database).count("failed") == 40
-    assert set(found) <= {""}
-    assert len(found) == 120
-
-
-@pytest.mark.parametrize(
-    "makes",
-    [
-        "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
-        "SELECT set_config('default_transaction_isolation', 'serializable', false)",
-    ],
-)
-async def test_the_kind_of_transaction_that_a_handler_made_the_sessions_own_is_of_no_other(
-    inbox: Inbox, database: str, makes: str
-) -> None:
-    found: list[tuple[int, str, str]] = []
-
-    @inbox.on("stripe", "invoice.paid")
-    async def paid(event: Event, tx: Any) -> None:
-        kind = "current_setting('transaction_isolation'), current_setting('transaction_read_only')"
-        found.append(tuple(await tx.fetchrow(f"SELECT pg_backend_pid(), {kind}")))
-        if event.id == "evt_2":
-            await tx.execute(makes)
-
-    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 6)])
-    inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed"] * 5)
-    assert set(found) == {(found[0][0], "read committed", "off")}
-
-
-async def test_a_statement_that_a_handler_prepared_through_the_driver_ends_with_it(inbox: Inbox, database: str) -> None:
-    kept: list[Any] = []
-    backends: list[int] = []
-
-    @inbox.on("stripe", "invoice.paid")
-    async def prepare(event: Event, tx: Any) -> None:
-        backends.append(await tx.fetchval("SELECT pg_backend_pid()"))
-        if event.id == "evt_1":
-            kept.append(await tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"))
-
-    await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3")])
-    inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed"] * 3)
-    first, second, third = backends
-    assert first != second == third  # its connection is cut, and no other
-    with pytest.raises(Exception, match=r"closed|released"):
-        await kept[0].fetchval()
-    assert ask(database, "SELECT * FROM ledger") == []
-
-
-async def test_a_batch_that_lost_one_of_its_leases_keeps_nothing(
+async def test_batch_with_one_lost_lease_commits_nothing_and_runs_again_one_by_one(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
     """It runs again one by one, and the event that is another worker's by now is left alone."""
@@ -175,45 +62,28 @@ async def test_a_batch_that_lost_one_of_its_leases_keeps_nothing(
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_3",)]
 
 
-async def test_a_handler_that_is_cancelled_while_its_transaction_begins_leaves_room_for_the_next(
-    database: str,
-) -> None:
-    async with proxied(database) as (proxy, through):
-        store = make_store(Settings(database=through, concurrency=1, claim_timeout=5.0))
-        await store.open()
-        assert store.database.handler_connections is not None
+async def test_cancelled_begin_releases_its_slot(database: str) -> None:
+    async with (
+        proxied(database) as (proxy, through),
+        open_store(through, concurrency=1, claim_timeout=5.0) as store,
+    ):
+        connections = handler_connections(store)
         for is_connected in (False, True):
             proxy.stall()
-            taking = asyncio.create_task(store.database.handler_connections.take())
-            await eventually(lambda task=taking: store.database.handler_connections._slots.locked())  # type: ignore[misc, union-attr]
+            taking = asyncio.create_task(connections.take())
+            await eventually(connections._slots.locked)
             taking.cancel()
             await asyncio.gather(taking, return_exceptions=True)
             assert taking.cancelled(), is_connected
             proxy.flow()
-            connection = await asyncio.wait_for(store.database.handler_connections.take(), 5)
-            await store.database.handler_connections.roll_back(connection)
-            store.database.handler_connections.release(connection)
-        await store.close()
+            connection = await asyncio.wait_for(connections.take(), 5)
+            await connections.roll_back(connection)
+            connections.release(connection)
 
 
-async def test_a_connection_whose_driver_a_handler_changed_is_not_used_again(inbox: Inbox, database: str) -> None:
-    seen: list[tuple[int, Any]] = []
-
-    @inbox.on("stripe", "invoice.paid")
-    async def paid(event: Event, tx: Any) -> None:
-        if event.id == "evt_1":
-            await tx.set_type_codec("text", encoder=str, decoder=str.upper, schema="pg_catalog")
-        seen.append((await tx.fetchval("SELECT pg_backend_pid()"), await tx.fetchval("SELECT 'quiet'::text")))
-
-    await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
-    inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed", "processed"])
-    (first, loud), (second, quiet) = seen
-    assert (loud, quiet) == ("QUIET", "quiet")
-    assert first != second
-
-
-async def test_no_transaction_stays_open_when_the_work_is_done(make_inbox: Callable[..., Inbox], database: str) -> None:
+async def test_no_transaction_stays_open_after_the_last_handler(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
     inbox = make_inbox(worker=False, concurrency=8)
     inbox.source("stripe", secrets=["whsec_test"])
     ahead: list[bool] = []
@@ -223,17 +93,14 @@ async def test_no_transaction_stays_open_when_the_work_is_done(make_inbox: Calla
         await tx.execute("SELECT 1")
 
     async with inbox.lifespan():
-        assert (
-            isinstance(inbox._runtime.store.database, PostgresDatabase)
-            and inbox._runtime.store.database.handler_connections is not None
-        )
-        give_back = inbox._runtime.store.database.handler_connections.release
+        connections = handler_connections(inbox._runtime.store)
+        release = connections.release
 
-        def watched(connection: Any) -> None:
+        def watch_release(connection: HandlerConnection) -> None:
             ahead.append(connection.begun_at is not None)
-            give_back(connection)
+            release(connection)
 
-        inbox._runtime.store.database.handler_connections.release = watched  # type: ignore[method-assign]
+        connections.release = watch_release  # type: ignore[method-assign]
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(100)])
         inbox._runtime.start_worker()
         await eventually(lambda: set(states(database)) == {"processed"})
@@ -244,12 +111,8 @@ async def test_no_transaction_stays_open_when_the_work_is_done(make_inbox: Calla
     assert any(ahead) is inbox._runtime.settings.fast_paths
 
 
-async def test_a_transaction_that_was_begun_long_ahead_is_begun_anew(inbox: Inbox) -> None:
-    assert (
-        isinstance(inbox._runtime.store.database, PostgresDatabase)
-        and inbox._runtime.store.database.handler_connections is not None
-    )
-    connections: HandlerConnections = inbox._runtime.store.database.handler_connections
+async def test_transaction_begun_too_long_ahead_is_begun_again(inbox: Inbox) -> None:
+    connections = handler_connections(inbox._runtime.store)
     early = await connections.take()
     begun = await early.fetchval("SELECT now()")
     early.begun_at = SYSTEM.monotonic() - 2 * MAX_AHEAD_SECONDS
@@ -261,9 +124,10 @@ async def test_a_transaction_that_was_begun_long_ahead_is_begun_anew(inbox: Inbo
     connections.release(late)
 
 
-async def test_a_division_by_zero_of_the_users_own_at_the_commit_is_the_handlers_failure(
-    inbox: Inbox, database: str
-) -> None:
+SLOW = Retry(attempts=5, first=3600, most=3600)
+
+
+async def test_error_of_a_deferred_trigger_fails_the_attempt(inbox: Inbox, database: str) -> None:
     ask(
         database,
         "CREATE FUNCTION divide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM 1 / 0; RETURN NULL; END $$",
@@ -286,7 +150,7 @@ async def test_a_division_by_zero_of_the_users_own_at_the_commit_is_the_handlers
 
 
 @pytest.mark.parametrize("setting", ["on", "off"])
-async def test_the_mark_is_written_whatever_the_session_takes_for_a_string(
+async def test_event_is_processed_under_any_string_setting_of_the_session(
     make_inbox: Callable[..., Inbox], database: str, setting: str
 ) -> None:
     version = "it's \\' 1; \\\\'"
@@ -304,7 +168,7 @@ async def test_the_mark_is_written_whatever_the_session_takes_for_a_string(
     assert ask(database, "SELECT version FROM webhook_attempts") == [(version,)]
 
 
-async def test_handlers_leave_the_door_its_connections(make_inbox: Callable[..., Inbox], database: str) -> None:
+async def test_busy_handlers_do_not_block_claims(make_inbox: Callable[..., Inbox], database: str) -> None:
     """However many handlers hold a transaction, a claim does not wait for one of them."""
     inbox = make_inbox(worker=False, concurrency=30, claim_timeout="2s")
     inbox.source("stripe", secrets=["whsec_test"])
@@ -325,3 +189,31 @@ async def test_handlers_leave_the_door_its_connections(make_inbox: Callable[...,
         await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_999")]), 2)
         go_on.set()
         await eventually(lambda: set(states(database)) == {"processed"})
+
+
+async def test_error_at_the_commit_fails_the_attempt(ledger_inbox: Inbox, rows: Rows) -> None:
+    rows("CREATE TABLE child (note TEXT REFERENCES ledger (note) DEFERRABLE INITIALLY DEFERRED)")
+
+    @ledger_inbox.on("stripe", "invoice.paid", retry=SLOW)
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute("INSERT INTO child (note) VALUES ('an orphan')")
+
+    ledger_inbox._runtime.start_worker()
+    await eventually(receipts_are(rows, "retrying", 1))
+    assert rows("SELECT * FROM child") == []
+
+
+async def test_event_is_not_processed_if_the_handler_swallowed_a_database_error(
+    ledger_inbox: Inbox, rows: Rows
+) -> None:
+    """PostgreSQL rejects every statement after a failed one, so the writes of the handler are lost."""
+
+    @ledger_inbox.on("stripe", "invoice.paid", retry=SLOW)
+    async def paid(event: Event, tx: Any) -> None:
+        try:
+            await tx.execute("INSERT INTO no_such_table VALUES (1)")
+        except Exception:
+            return
+
+    ledger_inbox._runtime.start_worker()
+    await eventually(receipts_are(rows, "retrying", 1))

@@ -1,7 +1,6 @@
-"""Nothing that a handler leaves in its SQLite connection reaches another handler."""
+"""A handler's connection on SQLite: whether the next handler may use it."""
 
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +9,12 @@ from oncehook import Event, Fail, Inbox, Retry
 from tests.store.postgres.test_handler import states
 from tests.support.events import make_claim
 from tests.support.servers import ask
+from tests.support.stores import sqlite_of
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
-ONCE = Retry(attempts=1)
+
 FOUND = {
     "customer": "SELECT name FROM customers",
     "temporary": "SELECT count(*) FROM temp.sqlite_master WHERE name <> 'oncehook_session'",
@@ -26,6 +26,7 @@ FOUND = {
     "query_only": "PRAGMA query_only",
     "ignore_check_constraints": "PRAGMA ignore_check_constraints",
 }
+
 LEFT = {
     "temporary table": ["CREATE TEMP TABLE IF NOT EXISTS scratch (who TEXT)", "INSERT INTO scratch VALUES ('A')"],
     "temporary view": ["CREATE TEMP VIEW customers AS SELECT 'forged by A' AS name"],
@@ -41,11 +42,6 @@ LEFT = {
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'inbox.db'}"
-
-
-@pytest.fixture
 async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[Inbox]:
     inbox = make_inbox(worker=False)
     inbox.source("stripe", secrets=["whsec_test"])
@@ -57,7 +53,7 @@ async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterato
 
 
 @pytest.mark.parametrize("left", LEFT)
-async def test_nothing_in_a_connection_reaches_the_next_handler(inbox: Inbox, database: str, left: str) -> None:
+async def test_connection_state_does_not_reach_the_next_handler(inbox: Inbox, database: str, left: str) -> None:
     found: list[dict[str, Any]] = []
 
     @inbox.on("stripe", "invoice.paid")
@@ -87,7 +83,12 @@ async def test_nothing_in_a_connection_reaches_the_next_handler(inbox: Inbox, da
     assert [note for note in notes if note != "of A"] == ["evt_0", "evt_2", "evt_4"]
 
 
-async def test_a_handler_that_makes_its_connection_read_only_fails_and_no_other(inbox: Inbox, database: str) -> None:
+ONCE = Retry(attempts=1)
+
+
+async def test_handler_that_makes_its_connection_read_only_is_the_only_one_that_fails(
+    inbox: Inbox, database: str
+) -> None:
     @inbox.on("stripe", "invoice.paid", retry=ONCE)
     async def paid(event: Event, tx: Any) -> None:
         await tx.execute("INSERT INTO ledger VALUES (?)", event.id)
@@ -101,7 +102,7 @@ async def test_a_handler_that_makes_its_connection_read_only_fails_and_no_other(
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_2",)]
 
 
-async def test_the_event_is_processed_although_the_handler_has_a_table_of_the_same_name(
+async def test_event_is_processed_if_the_handler_has_a_temporary_table_of_the_same_name(
     inbox: Inbox, database: str
 ) -> None:
     @inbox.on("stripe", "invoice.paid", retry=ONCE)
@@ -125,10 +126,9 @@ async def test_the_event_is_processed_although_the_handler_has_a_table_of_the_sa
     ],
 )
 @pytest.mark.parametrize("batch", [None, 2])
-async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
+async def test_handler_that_ends_or_replaces_its_transaction_fails(
     inbox: Inbox, database: str, ending: list[str], is_kept: bool, batch: int | None
 ) -> None:
-    @inbox.on("stripe", "invoice.paid", retry=ONCE, batch=batch)
     async def end(events: Any, tx: Any) -> None:
         await tx.execute("INSERT INTO ledger VALUES ('before')")
         for statement in [*ending, "INSERT INTO ledger VALUES ('after')"]:
@@ -137,6 +137,7 @@ async def test_a_handler_that_ends_or_replaces_its_transaction_fails(
             except Exception:
                 pass  # as a handler may that wants to go on
 
+    inbox.on("stripe", "invoice.paid", retry=ONCE, batch=batch)(end)
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
     await eventually(lambda: set(states(database)) <= {"processed", "failed"})
@@ -157,7 +158,9 @@ async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str)
         await tx.execute("UPDATE ledger SET note = lower(note) WHERE note IN (SELECT name FROM customers)")
         await tx.fetch("WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 9) SELECT x FROM n")
         await tx.execute("DELETE FROM ledger WHERE note = '1'")
-        connections.add(id(inbox._runtime.store.database.handler_thread.connection))  # type: ignore[attr-defined]
+        thread = sqlite_of(inbox._runtime.store).handler_thread
+        assert thread is not None
+        connections.add(id(thread.connection))
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
     inbox._runtime.start_worker()

@@ -1,4 +1,7 @@
-"""Everything through a real PgBouncer in transaction mode: no statement may count on the server of the one before."""
+"""The whole inbox behind a real PgBouncer in transaction mode.
+
+Each transaction may use another server connection.
+"""
 
 import asyncio
 import random
@@ -12,7 +15,7 @@ from sqlalchemy import NullPool, create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 
-from oncehook import Event, Inbox, Retry
+from oncehook import Event, Inbox, Retry, SyncEvent
 from oncehook.config.settings import Horizon, Settings
 from oncehook.model.receipt import Filter
 from oncehook.operations.forget import forget
@@ -22,18 +25,15 @@ from oncehook.operations.replay import replay
 from oncehook.store import make_store
 from oncehook.store.rows import Selection
 from oncehook.testing import deliver
-from tests.operations.test_prune import PARTITIONS, age
-from tests.store.postgres.test_session import FOUND, LEFT, OBJECTS
+from tests.support.ages import PARTITIONS, set_age
 from tests.support.events import make_claim, stripe_body
 from tests.support.serial_order import Note, check_order
 from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
+from tests.support.sessions import FOUND, LEFT, OBJECTS
 from tests.support.waiting import eventually
 from tests.support.work import receipts_are
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("pgbouncer")]
-
-INSERT = "INSERT INTO ledger (event_id, note) VALUES ($1, $2)"
-BACKENDS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 
 @pytest.fixture(scope="module")
@@ -48,17 +48,7 @@ def database(postgres: Postgres) -> str:
     return postgres.database(migrated=True)
 
 
-@pytest.fixture
-async def inbox(bouncer: PgBouncer, database: str) -> AsyncIterator[Inbox]:
-    """An inbox through the pooler, which has made its schema through it."""
-    inbox = Inbox(bouncer.url(database), worker=False, poll="100ms", lease="5s")
-    inbox.source("stripe", secrets=["whsec_test"], serial_by="data.object.account")
-    async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (event_id TEXT NOT NULL UNIQUE, note TEXT)")
-        yield inbox
-
-
-async def test_a_pooler_is_found_out_and_a_server_is_not_taken_for_one(bouncer: PgBouncer, database: str) -> None:
+async def test_pooler_is_detected_and_a_server_is_not(bouncer: PgBouncer, database: str) -> None:
     for address, pooler, pooled in [
         (bouncer.url(database), "auto", True),
         (bouncer.url(database), "none", False),
@@ -72,7 +62,22 @@ async def test_a_pooler_is_found_out_and_a_server_is_not_taken_for_one(bouncer: 
         assert store.database.pool.is_pooled is pooled  # type: ignore[attr-defined]
 
 
-async def test_events_come_twice_are_handled_once_and_share_few_connections(inbox: Inbox, database: str) -> None:
+INSERT = "INSERT INTO ledger (event_id, note) VALUES ($1, $2)"
+
+BACKENDS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+
+
+@pytest.fixture
+async def inbox(bouncer: PgBouncer, database: str) -> AsyncIterator[Inbox]:
+    """An inbox that uses its database through the pooler."""
+    inbox = Inbox(bouncer.url(database), worker=False, poll="100ms", lease="5s")
+    inbox.source("stripe", secrets=["whsec_test"], serial_by="data.object.account")
+    async with inbox.lifespan():
+        ask(database, "CREATE TABLE ledger (event_id TEXT NOT NULL UNIQUE, note TEXT)")
+        yield inbox
+
+
+async def test_duplicate_events_are_handled_once_over_few_connections(inbox: Inbox, database: str) -> None:
     most = 0
 
     @inbox.on("stripe", "*", retry=Retry(attempts=5, first=0.01, most=0.02))
@@ -93,7 +98,7 @@ async def test_events_come_twice_are_handled_once_and_share_few_connections(inbo
         answers = await asyncio.gather(*(deliver(inbox, "stripe", stripe_body(n)) for n in names[start : start + 50]))
         assert {answer.status for answer in answers} <= {200, 202}
         most = max(most, ask(database, BACKENDS)[0][0])
-    await eventually(receipts_are(database, "processed", 200), 60)
+    await eventually(receipts_are(database, "processed", 200), within=60)
     assert ask(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger WHERE note = 'written'") == [(200, 200)]
     assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE attempts = 2") == [(29,)]
     await inbox._runtime.reception.duplicates.drain()
@@ -101,14 +106,14 @@ async def test_events_come_twice_are_handled_once_and_share_few_connections(inbo
     assert 1 < most <= PgBouncer.CONNECTIONS
 
 
-async def test_batches_and_plain_functions_commit_with_their_mark(inbox: Inbox, database: str) -> None:
+async def test_batches_and_plain_functions_commit_with_the_processed_status(inbox: Inbox, database: str) -> None:
     @inbox.on("stripe", "invoice.*", batch=20)
     async def many(events: list[Event], tx: Any) -> None:
         for event in events:
             await tx.execute(INSERT, event.id, "batch")
 
     @inbox.on("stripe", "charge.*")
-    def plain(event: Event, tx: Any) -> None:
+    def plain(event: SyncEvent, tx: Any) -> None:
         tx.execute(INSERT, event.id, tx.fetchval("SELECT 'plain'"))
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(40)])
@@ -118,7 +123,7 @@ async def test_batches_and_plain_functions_commit_with_their_mark(inbox: Inbox, 
     assert ask(database, "SELECT note, count(*) FROM ledger GROUP BY note ORDER BY 1") == [("batch", 40), ("plain", 10)]
 
 
-async def test_nothing_in_a_session_reaches_another_handler(inbox: Inbox, database: str) -> None:
+async def test_session_state_does_not_reach_another_handler(inbox: Inbox, database: str) -> None:
     """Each server of the pooler is used by many handlers: none may find what another one left there."""
     for statement in OBJECTS:
         ask(database, statement)
@@ -142,13 +147,13 @@ async def test_nothing_in_a_session_reaches_another_handler(inbox: Inbox, databa
     inbox._runtime.start_worker()
     for start, claim in enumerate(left):
         await inbox._runtime.store.claims.insert([claim, *probes[3 * start : 3 * start + 3]])
-    await eventually(receipts_are(database, "processed", len(left) + len(probes)), 60)
+    await eventually(receipts_are(database, "processed", len(left) + len(probes)), within=60)
     assert found == [found[0]] * len(probes)
     assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
-async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
+async def test_session_state_does_not_reach_another_handler_with_sqlalchemy(
     bouncer: PgBouncer, database: str, driver: str
 ) -> None:
     """The session is cleaned on the server that the handler had, before the pooler gives it to somebody else."""
@@ -173,7 +178,7 @@ async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
         "view",
     ]
 
-    def work(event: Event, session: Session) -> None:
+    def work(event: Event | SyncEvent, session: Session) -> None:
         if event.type == "charge.paid":
             session.execute(text(LEFT[event.id]))
             if event.attempt == 1:
@@ -186,12 +191,15 @@ async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
     async def work_async(event: Event, tx: AsyncSession) -> None:
         await tx.run_sync(lambda session: work(event, session))
 
-    def work_plain(event: Event, tx: Session) -> None:
+    def work_plain(event: SyncEvent, tx: Session) -> None:
         work(event, tx)
 
     for type in ("charge.paid", "invoice.paid"):
         retry = Retry(attempts=2, first=0.01, most=0.02)
-        inbox.on("stripe", type, retry=retry)(work_plain if driver == "psycopg" else work_async)
+        if driver == "psycopg":
+            inbox.on("stripe", type, retry=retry)(work_plain)
+        else:
+            inbox.on("stripe", type, retry=retry)(work_async)
     async with inbox.lifespan():
         for statement in OBJECTS:
             ask(database, statement)
@@ -201,13 +209,13 @@ async def test_nothing_in_a_session_reaches_another_handler_with_sqlalchemy(
             await inbox._runtime.store.claims.insert(
                 [make_claim(name, type="charge.paid"), *map(make_claim, (f"{name} {n}" for n in "ab"))]
             )
-        await eventually(receipts_are(database, "processed", 3 * len(left)), 60)
+        await eventually(receipts_are(database, "processed", 3 * len(left)), within=60)
     await engine.dispose() if driver == "asyncpg" else engine.dispose()
     assert found == [found[0]] * (2 * len(left))
     assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
 
 
-async def test_serial_keys_hold_their_order(inbox: Inbox, database: str) -> None:
+async def test_events_of_a_serial_key_run_in_order(inbox: Inbox, database: str) -> None:
     notes: list[Note] = []
 
     @inbox.on("stripe", "*")
@@ -226,24 +234,33 @@ async def test_serial_keys_hold_their_order(inbox: Inbox, database: str) -> None
     assert check_order(notes) == {f"acct_{n}": list(range(12)) for n in (1, 2, 3)}
 
 
-async def test_a_running_handler_keeps_its_lease(bouncer: PgBouncer, database: str) -> None:
+async def test_heartbeat_keeps_the_lease_of_a_running_handler(bouncer: PgBouncer, database: str) -> None:
     inbox = Inbox(bouncer.url(database), worker=False, lease="500ms")
     inbox.source("stripe", secrets=["whsec_test"])
     attempts: list[int] = []
+    may_end = asyncio.Event()
 
     @inbox.on("stripe", "*")
-    async def slow(event: Event) -> None:
+    async def wait(event: Event) -> None:
         attempts.append(event.attempt)
-        await asyncio.sleep(2.0)
+        await may_end.wait()
 
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
+        extensions: set[Any] = set()
+
+        def is_extended() -> bool:
+            extensions.update(ask(database, "SELECT lease_until FROM webhook_receipts"))
+            return len(extensions) > 7  # three per lease: two leases have passed
+
+        await eventually(is_extended, "the heartbeat extends the lease")
+        may_end.set()
         await eventually(receipts_are(database, "processed", 1))
-    assert attempts == [1]
+    assert attempts == [1], "the lease must not be lost"
 
 
-async def test_a_replay_and_a_rehearsal(inbox: Inbox, database: str) -> None:
+async def test_replay_and_rehearsal_work_behind_a_pooler(inbox: Inbox, database: str) -> None:
     @inbox.on("stripe", "*")
     async def write(event: Event, tx: Any) -> None:
         await tx.execute("INSERT INTO ledger VALUES ($1, $2) ON CONFLICT DO NOTHING", event.id, "once")
@@ -261,11 +278,11 @@ async def test_a_replay_and_a_rehearsal(inbox: Inbox, database: str) -> None:
     assert ask(database, "SELECT count(*) FROM ledger") == [(20,)]
 
 
-async def test_pruning_drops_days_and_rows_and_forgetting_erases(inbox: Inbox, database: str) -> None:
+async def test_prune_and_forget_work_behind_a_pooler(inbox: Inbox, database: str) -> None:
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(4)])
-    age(database, "evt_0", 60, "processed")
-    age(database, "evt_1", 59, "processed")
-    age(database, "evt_2", 59, "failed")
+    set_age(database, "evt_0", 60, "processed")
+    set_age(database, "evt_1", 59, "processed")
+    set_age(database, "evt_2", 59, "failed")
     old = f"webhook_payloads_{datetime.now(UTC) - timedelta(days=60):%Y%m%d}"
     assert (old,) in ask(database, PARTITIONS)
     done = await prune(inbox._runtime.store, [Horizon("stripe", 30 * 86400.0, 30 * 86400.0)])
@@ -276,7 +293,7 @@ async def test_pruning_drops_days_and_rows_and_forgetting_erases(inbox: Inbox, d
     assert await forget(inbox._runtime.store, receipts, actor="test", object_id="in_1") == 2
 
 
-async def test_several_that_start_at_once_migrate_once(bouncer: PgBouncer, database: str) -> None:
+async def test_concurrent_starts_migrate_once(bouncer: PgBouncer, database: str) -> None:
     stores = [make_store(Settings(database=bouncer.url(database))) for _ in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
     assert await stores[0].schema.pending() == []
@@ -284,9 +301,9 @@ async def test_several_that_start_at_once_migrate_once(bouncer: PgBouncer, datab
     await asyncio.gather(*(store.close() for store in stores))
 
 
-async def test_a_worker_behind_a_pooler_does_not_listen_and_is_found_by_looking(inbox: Inbox, database: str) -> None:
-    async def never() -> None:
-        raise AssertionError("it listens through a pooler")
+async def test_listen_returns_immediately_behind_a_pooler(inbox: Inbox, database: str) -> None:
+    def fail() -> None:
+        raise AssertionError("a worker behind a pooler must not listen")
 
-    await asyncio.wait_for(inbox._runtime.store.wakeups.listen(never), 5)  # returns: there is no way to  # type: ignore[arg-type]
-    await inbox._runtime.store.wakeups.notify()  # a door behind a pooler may well tell workers that are not
+    await asyncio.wait_for(inbox._runtime.store.wakeups.listen(fail), 5)
+    await inbox._runtime.store.wakeups.notify()  # may wake workers that are not behind a pooler

@@ -1,4 +1,4 @@
-"""The database's clock goes back by an hour: what was due stays due, and backoff of what failed since is kept."""
+"""The database's clock is set back by an hour: due receipts stay due, and new retries keep their backoff."""
 
 from collections.abc import Callable
 
@@ -13,13 +13,15 @@ from tests.support.servers import ask
 
 pytestmark = pytest.mark.anyio
 
+
+Clock = Callable[[], None]
+
 IN_AN_HOUR = {
     "sqlite": "strftime('%Y-%m-%dT%H:%M:%f000Z', {}, '+3600 seconds')",
     "postgresql": "{} + interval '3600 seconds'",
 }
-COLUMNS = {"webhook_receipts": ("received_at", "leased_at", "next_attempt_at"), "webhook_effects": ("created_at",)}
 
-Clock = Callable[[], None]
+COLUMNS = {"webhook_receipts": ("received_at", "leased_at", "next_attempt_at"), "webhook_effects": ("created_at",)}
 
 
 @pytest.fixture
@@ -38,6 +40,15 @@ async def lease(store: Store) -> list[str]:
     return sorted(one.event_id for one in await store.leases.take(10, 30, "worker"))
 
 
+@pytest.mark.parametrize("serial_key", [None, "a key"])
+async def test_receipt_from_the_future_is_due_after_the_clock_was_set_back(
+    store: Store, go_back: Clock, serial_key: str | None
+) -> None:
+    await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
+    go_back()
+    assert await lease(store) == ["evt_1"]
+
+
 async def fail(store: Store, event_id: str, after: float) -> None:
     """Lease it, and let its attempt fail."""
     (leased,) = [one for one in await store.leases.take(10, 30, "worker") if one.event_id == event_id]
@@ -46,14 +57,7 @@ async def fail(store: Store, event_id: str, after: float) -> None:
 
 
 @pytest.mark.parametrize("serial_key", [None, "a key"])
-async def test_a_receipt_of_the_future_is_due(store: Store, go_back: Clock, serial_key: str | None) -> None:
-    await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
-    go_back()
-    assert await lease(store) == ["evt_1"]
-
-
-@pytest.mark.parametrize("serial_key", [None, "a key"])
-async def test_a_retry_that_was_scheduled_in_the_future_is_due(
+async def test_retry_scheduled_before_the_clock_was_set_back_is_due(
     store: Store, go_back: Clock, serial_key: str | None
 ) -> None:
     await store.claims.insert([make_claim("evt_1", serial_key=serial_key)])
@@ -64,7 +68,7 @@ async def test_a_retry_that_was_scheduled_in_the_future_is_due(
 
 
 @pytest.mark.parametrize("serial_key", [None, "a key"])
-async def test_a_retry_that_is_scheduled_after_the_jump_keeps_its_backoff(
+async def test_retry_scheduled_after_the_clock_was_set_back_keeps_its_backoff(
     store: Store, go_back: Clock, serial_key: str | None
 ) -> None:
     await store.claims.insert([make_claim("old")])
@@ -75,7 +79,9 @@ async def test_a_retry_that_is_scheduled_after_the_jump_keeps_its_backoff(
     assert await lease(store) == []
 
 
-async def test_an_effect_of_the_future_is_due(store: Store, database: str, go_back: Clock) -> None:
+async def test_effect_from_the_future_is_due_after_the_clock_was_set_back(
+    store: Store, database: str, go_back: Clock
+) -> None:
     ((claimed),) = await store.claims.insert([make_claim("evt_1")])
     ask(
         database,

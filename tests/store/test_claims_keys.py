@@ -1,4 +1,4 @@
-"""Facts besides the id that are unique in a source: Mailgun signs only a token, and may send an event under two."""
+"""Keys besides the event id that no two receipts of a source share, such as Mailgun's token."""
 
 import asyncio
 import hashlib
@@ -17,13 +17,15 @@ from tests.support.events import Rows
 
 pytestmark = pytest.mark.anyio
 
-KEY = "key-of-the-account"
+
 EVENT: dict[str, Any] = {
     "event": "delivered",
     "id": "ev-1",
     "timestamp": 1763200000.25,
     "recipient": "jane@example.com",
 }
+
+KEY = "key-of-the-account"
 
 
 @pytest.fixture
@@ -42,7 +44,7 @@ async def deliver(inbox: Inbox, token: str, data: dict[str, Any], source: str = 
     return await post(inbox, source, json.dumps(body).encode(), {"Content-Type": "application/json"})
 
 
-async def test_an_event_under_another_token_is_a_duplicate(inbox: Inbox, rows: Rows) -> None:
+async def test_event_with_another_token_is_a_duplicate(inbox: Inbox, rows: Rows) -> None:
     first = await deliver(inbox, "token-1", EVENT)
     again = await deliver(inbox, "token-2", EVENT)
     assert (first.status, again.status) == (202, 200)
@@ -58,7 +60,7 @@ async def test_an_event_under_another_token_is_a_duplicate(inbox: Inbox, rows: R
     [{**EVENT, "id": "ev-2", "event": "bounced"}, {"id": "ev-2"}, {**EVENT, "event": None}, {}],
     ids=["another event", "no type", "the same without a type", "nothing"],
 )
-async def test_a_captured_token_signs_no_second_event(
+async def test_captured_token_cannot_sign_a_second_event(
     inbox: Inbox, rows: Rows, source: str, forged: dict[str, Any]
 ) -> None:
     assert (await deliver(inbox, "token-1", EVENT, source)).status == 202
@@ -67,14 +69,14 @@ async def test_a_captured_token_signs_no_second_event(
     assert rows("SELECT count(*) FROM webhook_receipts") == [(1,)]
 
 
-async def test_of_many_that_race_under_different_tokens_one_is_first(inbox: Inbox, rows: Rows) -> None:
+async def test_concurrent_claims_with_different_tokens_store_one_receipt(inbox: Inbox, rows: Rows) -> None:
     answers = await asyncio.gather(*(deliver(inbox, f"token-{number}", EVENT) for number in range(40)))
     assert sorted(answer.status for answer in answers) == [200] * 39 + [202]
     assert len({answer.json["receipt"] for answer in answers}) == 1
     assert rows("SELECT count(*) FROM webhook_receipts") == [(1,)]
 
 
-async def test_keys_go_with_their_receipt(inbox: Inbox, rows: Rows) -> None:
+async def test_keys_are_pruned_with_their_receipt(inbox: Inbox, rows: Rows) -> None:
     await deliver(inbox, "token-1", {**EVENT, "event": None})
     assert rows("SELECT count(*) FROM webhook_keys") == [(2,)]
     await deliver(inbox, "token-2", {**EVENT, "id": "ev-2"})

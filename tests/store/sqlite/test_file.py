@@ -1,4 +1,4 @@
-"""What only SQLite has: its pragmas, its one write lock, its file, and a disk that can be full."""
+"""The SQLite file: its pragmas, its write lock, its writer, and a full disk."""
 
 import asyncio
 import sqlite3
@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from oncehook.config.settings import Settings
-from oncehook.model.errors import ConfigurationError, StoreUnavailable
-from oncehook.store import make_store, queries
-from oncehook.store.pauses import handled_parameters
+from oncehook.model.errors import StoreUnavailable
+from oncehook.store import make_store
 from oncehook.store.sqlite import file as sqlite
-from oncehook.store.sqlite.dialect import SQLITE
 from oncehook.store.store import Store
 from tests.support.events import make_claim
 from tests.support.servers import ask
+from tests.support.stores import sqlite_of
+from tests.support.waiting import eventually, next_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -39,27 +39,24 @@ async def store(address: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 async def pragma(store: Store, name: str) -> object:
     """A pragma as the writer's own connection has it."""
-    return await store.database.file.write(lambda connection: connection.execute(f"PRAGMA {name}").fetchone()[0])
+    return await sqlite_of(store).file.write(lambda connection: connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
-async def test_the_file_is_in_wal_mode_can_shrink_and_commits_are_synced(store: Store, address: str) -> None:
+async def test_file_uses_wal_incremental_vacuum_and_full_synchronization(store: Store, address: str) -> None:
     assert ask(address, "PRAGMA journal_mode") == [("wal",)]
     assert ask(address, "PRAGMA auto_vacuum") == [(2,)]  # incremental
     assert await pragma(store, "synchronous") == 2  # full
 
 
-async def test_a_file_that_lost_payloads_can_be_made_smaller(store: Store, address: str) -> None:
+async def test_file_can_be_shrunk_after_payloads_were_deleted(store: Store, address: str) -> None:
     await store.claims.insert([make_claim(f"evt_{n}", body=b"x" * 50_000) for n in range(40)])
     ask(address, "DELETE FROM webhook_payloads")
     ask(address, "PRAGMA wal_checkpoint(TRUNCATE)")
-    before = store.database.file.path.stat().st_size
-    shrink = sqlite3.connect(store.database.file.path)
+    before = sqlite_of(store).file.path.stat().st_size
+    shrink = sqlite3.connect(sqlite_of(store).file.path)
     shrink.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
     shrink.close()
-    assert store.database.file.path.stat().st_size < before / 4
-
-
-# -- the write lock -------------------------------------------------------------------------------------------------
+    assert sqlite_of(store).file.path.stat().st_size < before / 4
 
 
 @contextmanager
@@ -80,31 +77,31 @@ def write_lock_held_elsewhere(path: Path) -> Iterator[None]:
         other.communicate()
 
 
-async def test_a_write_lock_held_elsewhere_is_unavailable_after_the_busy_time_and_then_over(store: Store) -> None:
-    with write_lock_held_elsewhere(store.database.file.path):
+async def test_claim_fails_while_another_process_holds_the_write_lock(store: Store) -> None:
+    with write_lock_held_elsewhere(sqlite_of(store).file.path):
         with pytest.raises(StoreUnavailable, match="locked"):
             await store.claims.insert([make_claim("evt_1")])
         with pytest.raises(StoreUnavailable, match="locked"):
             await store.ping()
-        assert await store.receipts.get(1) is None  # who only looks does not wait
+        assert await store.receipts.get(1) is None  # a reader does not wait
     await store.ping()
     assert (await store.claims.insert([make_claim("evt_1")]))[0].fresh
 
 
-async def test_a_claim_waits_out_a_lock_that_is_short(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_claim_waits_for_a_short_lock(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.close()
     monkeypatch.setattr(sqlite, "BUSY_MS", 20_000)
     await store.open()
-    with write_lock_held_elsewhere(store.database.file.path):
+    with write_lock_held_elsewhere(sqlite_of(store).file.path):
         claiming = asyncio.create_task(store.claims.insert([make_claim("evt_1")]))
         done, _ = await asyncio.wait([claiming], timeout=0.3)
         assert not done
     assert (await claiming)[0].fresh
 
 
-async def test_an_open_reader_does_not_hold_up_a_claim(store: Store) -> None:
+async def test_open_reader_does_not_block_a_claim(store: Store) -> None:
     await store.claims.insert([make_claim("evt_1")])
-    reader = sqlite3.connect(store.database.file.path, isolation_level=None)
+    reader = sqlite3.connect(sqlite_of(store).file.path, isolation_level=None)
     reader.execute("BEGIN")
     assert reader.execute("SELECT count(*) FROM webhook_receipts").fetchone() == (1,)
     assert (await store.claims.insert([make_claim("evt_2")]))[0].fresh
@@ -112,10 +109,7 @@ async def test_an_open_reader_does_not_hold_up_a_claim(store: Store) -> None:
     reader.close()
 
 
-# -- the file -------------------------------------------------------------------------------------------------------
-
-
-async def test_a_full_disk_is_unavailable_leaves_nothing_half_done_and_then_over(store: Store, address: str) -> None:
+async def test_claim_on_a_full_disk_fails_and_stores_nothing(store: Store, address: str) -> None:
     pages = await pragma(store, "page_count")
     assert isinstance(pages, int)
     await pragma(store, f"max_page_count = {pages + 20}")
@@ -134,97 +128,58 @@ async def test_a_full_disk_is_unavailable_leaves_nothing_half_done_and_then_over
     assert ask(address, "PRAGMA integrity_check") == [("ok",)]
 
 
-async def test_a_connection_that_breaks_is_replaced_by_one_as_durable(store: Store) -> None:
+async def test_writer_replaces_a_broken_connection_with_a_durable_one(store: Store) -> None:
     def break_it(connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         connection.close()
         connection.execute("SELECT 1")
 
     with pytest.raises(StoreUnavailable):
-        await store.database.file.write(break_it)
+        await sqlite_of(store).file.write(break_it)
     assert (await store.claims.insert([make_claim()]))[0].fresh
     assert await pragma(store, "synchronous") == 2
 
 
-async def test_work_that_fails_leaves_no_transaction_open(store: Store) -> None:
+async def test_writer_rolls_back_work_that_fails(store: Store) -> None:
     def fail(connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
         connection.execute("DELETE FROM webhook_migrations")
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await store.database.file.write(fail)
+        await sqlite_of(store).file.write(fail)
     assert await store.schema.pending() == []
     await store.ping()
 
 
-async def test_a_cancelled_wait_does_not_cancel_the_claim(store: Store) -> None:
+async def test_cancelled_caller_does_not_cancel_the_claim(store: Store) -> None:
     waiting = asyncio.create_task(store.claims.insert([make_claim("evt_1")]))
-    await asyncio.sleep(0)
+    await next_turn()
     waiting.cancel()
     await asyncio.wait([waiting])
     assert not (await store.claims.insert([make_claim("evt_1")]))[0].fresh
 
 
-@pytest.mark.parametrize("address", ["sqlite:///:memory:", "sqlite://", "sqlite:///", "sqlite:x.db"])
-def test_an_address_without_a_file_is_refused(address: str) -> None:
-    with pytest.raises(ConfigurationError, match="SQLite needs a file"):
-        make_store(Settings(database=address))
-
-
-@pytest.mark.parametrize("place", ["no-database.txt", "no-database.txt/below.db", "."])
-async def test_a_place_that_cannot_hold_the_inbox_is_unavailable(tmp_path: Path, place: str) -> None:
+@pytest.mark.parametrize("name", ["no-database.txt", "no-database.txt/below.db", "."])
+async def test_invalid_file_raises_unavailable(tmp_path: Path, name: str) -> None:
     (tmp_path / "no-database.txt").write_text("This is a letter to a friend, and not a database. " * 50)
-    store = make_store(Settings(database=f"sqlite:///{tmp_path / place}"))
+    store = make_store(Settings(database=f"sqlite:///{tmp_path / name}"))
     with pytest.raises(StoreUnavailable):
         await store.open()
     with pytest.raises(StoreUnavailable):
         await store.ping()
 
 
-async def test_claims_and_handlers_of_one_process_take_turns_and_do_not_poll_the_file(store: Store) -> None:
-    """SQLite's own waiting is turned off: whoever met a lock on the file would fail at once."""
-    await store.database.file.write(lambda connection: connection.execute("PRAGMA busy_timeout = 0"))
+async def test_claims_and_handlers_share_a_lock_instead_of_polling_the_file(store: Store) -> None:
+    """SQLite's busy timeout is off, so a thread that met a lock of the file would fail immediately."""
+    await sqlite_of(store).file.write(lambda connection: connection.execute("PRAGMA busy_timeout = 0"))
     for number in range(20):
         handler = store.transaction()
         await (await handler.connection()).execute("CREATE TABLE IF NOT EXISTS ledger (event_id TEXT)")
         claiming = asyncio.create_task(store.claims.insert([make_claim(f"evt_{number}")]))
-        await asyncio.sleep(0)  # it is queued
-        assert store.database.file._writer is not None
-        while not store.database.file._writer.queue.empty():
-            await asyncio.sleep(0.001)
+        await next_turn()
+        writer = sqlite_of(store).file._writer
+        assert writer is not None
+        await eventually(writer.queue.empty, "the writer has taken the claim and waits for the lock")
         await handler.rollback()
         assert (await claiming)[0].fresh
-
-
-async def test_the_hot_queries_go_by_an_index(store: Store, address: str) -> None:
-    await store.claims.insert([make_claim()])
-    given = {"object": "in_1", "limit": 50, "before_time": "2026", "before_receipt": 9, "receipt": 1}
-    given |= {"worker": "w", "seconds": 30, "rescued": 0, "floor": "", "after": "", "size": 9}
-    given |= {"source": "", "key": "", "most": 9, "type": "", "types": "[]", "last": "", "reason": ""}
-    given |= {"last_source": "", "last_key": "", **handled_parameters(SQLITE, None)}
-
-    def plan(sql: str) -> str:
-        with sqlite3.connect(store.database.file.path) as connection:
-            found = " / ".join(row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {sql}", given))
-        connection.close()
-        return found
-
-    find = store.sql["find_receipts"]
-    before = store.sql["claimed_before"].replace("?", "'x'")
-    assert "USING INDEX sqlite_autoindex_webhook_receipts_1 (source=? AND event_id=?)" in plan(before)
-    assert "webhook_receipts_object" in plan(queries.with_parameters(find, {"object", "limit"}))
-    assert "webhook_receipts_received" in plan(queries.with_parameters(find, {"limit"}))
-    assert "webhook_receipts_received (received_at<?)" in plan(
-        queries.with_parameters(find, {"before_receipt", "limit"})
-    )
-    assert "PRIMARY KEY" in plan(queries.with_parameters(find, {"receipt", "limit"}))
-    for name in ("lease", "due_window"):
-        assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])
-    for name in ("waiting_types", "hold_unhandled"):
-        assert "webhook_receipts_due (<expr>>? AND <expr><?)" in plan(store.sql[name])
-    for name in ("waiting_serial_types", "hold_unhandled_serial"):
-        assert "webhook_receipts_serial_waiting" in plan(store.sql[name])
-    for name in ("unhandled_types", "release_unhandled", "ignore_unhandled", "unhandled"):
-        assert "webhook_receipts_unhandled" in plan(store.sql[name])
-        assert "SCAN webhook_receipts " not in plan(store.sql[name]).replace("SCAN webhook_receipts USING", "")

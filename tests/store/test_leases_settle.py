@@ -1,7 +1,7 @@
-"""A receipt is processed in the same way by whichever statement settles it.
+"""Every statement that settles a receipt as processed writes the same row.
 
-PostgreSQL has three: for handlers that used no transaction, for one event in its handler's transaction, and for the
-other events of a batch. One definition for all of them would cost each event more; this holds them together instead.
+PostgreSQL has three: for handlers without a transaction, for one event in its handler's transaction, and for the other
+events of a batch. One definition for all of them would be slower, so this test compares them instead.
 """
 
 from collections.abc import Callable
@@ -15,14 +15,16 @@ from tests.support.events import Rows
 
 pytestmark = pytest.mark.anyio
 
+
 QUICK = Retry(attempts=5, first=0.0)
+
 COLUMNS = """
     status, outcome, attempts, version, last_error, lease_until, crashes, started_at IS NOT NULL,
     processed_at IS NOT NULL, next_attempt_at, failed_at
 """
 
 
-async def test_every_way_to_settle_leaves_the_same_row(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+async def test_every_settling_statement_writes_the_same_row(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
     inbox = make_inbox()
     for name in ("bulk", "single", "batch"):
         inbox.source(name, provider="stripe", secrets=["whsec_test"])

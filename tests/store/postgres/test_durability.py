@@ -1,0 +1,66 @@
+"""Settings of PostgreSQL with which acked events could be lost."""
+
+import logging
+
+import pytest
+
+from oncehook.config.settings import Settings
+from oncehook.model.errors import ConfigurationError
+from oncehook.store import make_store
+from tests.support.events import make_claim
+from tests.support.servers import Postgres, ask, private_postgres
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_start_fails_if_commits_are_asynchronous(postgres: Postgres) -> None:
+    database = postgres.database()
+    ask(database, f"ALTER DATABASE {database.rpartition('/')[2]} SET synchronous_commit = off")
+    with pytest.raises(ConfigurationError, match=r"synchronous_commit = off.*unsafe_durability"):
+        await make_store(Settings(database=database)).open()
+    assert ask(database, "SELECT count(*) FROM pg_class WHERE relname LIKE 'webhook_%'") == [(0,)]
+    unsafe = make_store(Settings(database=database, unsafe_durability=True))
+    await unsafe.open()
+    assert (await unsafe.claims.insert([make_claim()]))[0].fresh
+    await unsafe.close()
+
+
+async def test_start_fails_if_fsync_is_off() -> None:
+    with private_postgres(fsync="off") as cluster:
+        database = cluster.database()
+        with pytest.raises(ConfigurationError, match=r"fsync = off.*unsafe_durability"):
+            await make_store(Settings(database=database)).open()
+        unsafe = make_store(Settings(database=database, unsafe_durability=True))
+        await unsafe.open()
+        await unsafe.close()
+
+
+async def test_start_fails_if_commits_do_not_wait_for_the_named_standby(database: str) -> None:
+    with private_postgres(synchronous_standby_names="s1") as cluster:
+        named = cluster.url("postgres")
+        for value in ("local", "remote_write"):
+            unsafe = make_store(Settings(database=f"{named}?synchronous_commit={value}", migrate="never"))
+            with pytest.raises(ConfigurationError, match=f"synchronous_commit = {value}.*unsafe_durability"):
+                await unsafe.open()
+    alone = make_store(Settings(database=f"{database}?synchronous_commit=local"))  # no standby: it means the same as on
+    await alone.open()
+    await alone.close()
+
+
+async def test_full_page_writes_off_is_reported_as_a_risk(caplog: pytest.LogCaptureFixture) -> None:
+    with private_postgres(full_page_writes="off") as cluster:
+        store = make_store(Settings(database=cluster.database()))
+        with caplog.at_level(logging.WARNING, "oncehook"):
+            await store.open()
+        assert [vars(record).get("event") for record in caplog.records] == ["durability_risk"]
+        assert "full_page_writes = off" in (await store.risks())[0]
+        await store.close()
+
+
+async def test_failed_start_closes_its_connections(database: str) -> None:
+    name = database.rpartition("/")[2]
+    ask(database, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    with pytest.raises(ConfigurationError):
+        await make_store(Settings(database=database)).open()
+    others = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND application_name = 'oncehook'"
+    assert ask(database, others) == [(0,)]

@@ -1,0 +1,89 @@
+"""Handlers' transactions on SQLite: one at a time, and limited in time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oncehook import Event, Inbox, Retry
+from oncehook.store.sqlite import handler as sqlite_handler
+from oncehook.store.store import Store
+from oncehook.store.transaction import TransactionClosed
+from tests.support.events import Rows, make_claim
+from tests.support.waiting import eventually, next_turn
+from tests.support.work import receipts_are
+
+pytestmark = pytest.mark.anyio
+
+RECEIPTS = "SELECT status, attempts, outcome FROM webhook_receipts ORDER BY id"
+NOTES = "SELECT note FROM ledger ORDER BY note"
+QUICK = Retry(attempts=5, first=0.01, most=0.02)
+
+
+async def test_handler_transaction_commits_durably(store: Store) -> None:
+    transaction = store.transaction()
+    connection = await transaction.connection()
+    assert await connection.fetchval("PRAGMA synchronous") == 2  # FULL
+    await transaction.rollback()
+
+
+async def test_transaction_that_is_abandoned_while_it_waits_never_begins(ledger_inbox: Inbox, insert: str) -> None:
+    """A thread that still waits to begin when its handler times out must not begin later."""
+    first, second = ledger_inbox._runtime.store.transaction(), ledger_inbox._runtime.store.transaction()
+    await first.connection()
+    waiting = asyncio.ensure_future(second.connection())
+    await next_turn()
+    await second.rollback()
+    await first.rollback()
+    with pytest.raises(TransactionClosed):
+        await waiting
+    third = ledger_inbox._runtime.store.transaction()
+    await asyncio.wait_for(third.make_tx(is_async=True).execute(insert, "work"), 2)
+    await third.rollback()
+
+
+@pytest.fixture
+def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler may hold the write lock for 0.2 seconds only."""
+    monkeypatch.setattr(sqlite_handler, "MAX_HANDLER_SECONDS", 0.2)
+
+
+@pytest.mark.parametrize("continues", [True, False], ids=["sends more", "just returns"])
+async def test_transaction_that_blocks_the_receiver_too_long_is_rolled_back_and_retried(
+    short_limit: None, ledger_inbox: Inbox, rows: Rows, insert: str, continues: bool
+) -> None:
+    holding, claimed = asyncio.Event(), asyncio.Event()
+
+    @ledger_inbox.on("stripe", "invoice.paid", retry=QUICK)
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute(insert, f"{event.id} {event.attempt}")
+        if event.id == "evt_1" and event.attempt == 1:
+            holding.set()
+            await claimed.wait()
+            if continues:
+                await tx.execute(insert, "more")
+
+    ledger_inbox._runtime.start_worker()
+    await asyncio.wait_for(holding.wait(), 10)
+    await asyncio.wait_for(ledger_inbox._runtime.store.claims.insert([make_claim("evt_2")]), 5)
+    claimed.set()
+    await eventually(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
+    assert rows(NOTES) == [("evt_1 2",), ("evt_2 1",)]
+    error = rows("SELECT error FROM webhook_attempts WHERE outcome = 'retrying'")[0][0]
+    assert "more than 0.2 s" in error and "another session of your code blocked it" in error
+
+
+async def test_statement_that_takes_too_long_is_interrupted(
+    short_limit: None, ledger_inbox: Inbox, rows: Rows, insert: str
+) -> None:
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+    @ledger_inbox.on("stripe", "invoice.paid", retry=QUICK)
+    async def paid(event: Event, tx: Any) -> None:
+        await tx.execute(insert, f"attempt {event.attempt}")
+        if event.attempt == 1:
+            await tx.fetchval(endless)
+
+    ledger_inbox._runtime.start_worker()
+    await eventually(receipts_are(rows, "processed", 1))
+    assert rows(NOTES) == [("attempt 2",)]

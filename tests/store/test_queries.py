@@ -1,0 +1,95 @@
+"""The named queries of both dialects."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import oncehook
+from oncehook.store import queries
+
+pytestmark = pytest.mark.anyio
+
+
+# What one dialect needs and the other has another way for; everything else is in both.
+POSTGRES_ONLY = {
+    "begin_handling",
+    "before_reset",
+    "before_finish",
+    "finish",
+    "finish_others",
+    "is_committed",
+    "after_finish",
+    "unlock_session",
+    "unlock_guarded_session",
+    "clean_session",
+    "guard_session",
+    "guard_transaction",
+    "unlock_prepared_session",
+    "deallocate_statements",
+    "session_state",
+    "end_sessions",
+    "notify",
+    "backend_pid",
+    "prune_lock",
+    "payload_days",
+    "day_is_needed",
+    "flag_day",
+    "detach_day",
+    "finish_detach",
+    "drop_day",
+    "vacuum_day",
+    "receipt_ids",
+    "payload_partitions",
+    "today",
+    "create_partition",
+    "attach_partition",
+    "migration_lock",
+    "durability",
+    "days_received",
+    "move_payloads",
+    "create_database",
+    "drop_database",
+    "session_user",
+}
+
+SQLITE_ONLY = {
+    "last_receipt",
+    "fresh_receipts",
+    "claim_payload",
+    "claim_inline",
+    "claim_failed",
+    "claim_key",
+    "settle_attempts",
+    "keep_attempts",
+    "free_pages",
+}
+
+
+def test_both_dialects_have_the_same_query_names() -> None:
+    postgres, sqlite = set(queries.load("postgres")), set(queries.load("sqlite"))
+    assert postgres - sqlite == POSTGRES_ONLY
+    assert sqlite - postgres == SQLITE_ONLY
+
+
+def files_of_queries(dialect: str) -> dict[str, str]:
+    """The name of the file that each query of a dialect is in."""
+    texts = {file.name: file.read_text("utf-8") for file in (queries.SQL / dialect).glob("*.sql")}
+    return {name: file for file, text in texts.items() for name in re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)}
+
+
+def test_query_is_in_the_same_file_in_both_dialects() -> None:
+    postgres, sqlite = files_of_queries("postgres"), files_of_queries("sqlite")
+    shared = postgres.keys() & sqlite.keys()
+    assert len(shared) > 100
+    assert {name: postgres[name] for name in shared} == {name: sqlite[name] for name in shared}
+
+
+def test_every_query_is_used_and_python_files_contain_no_sql() -> None:
+    source = {path: path.read_text("utf-8") for path in Path(oncehook.__file__).parent.rglob("*.py")}
+    everything = "\n".join(source.values())
+    for name in {*queries.load("postgres"), *queries.load("sqlite")}:
+        assert f'sql["{name}"]' in everything or f'"{name}"' in everything, f"no code uses the query {name}"
+    statement = re.compile(r"\b(SELECT|INSERT INTO|UPDATE|DELETE FROM|CREATE TABLE|ALTER TABLE|DROP TABLE) [a-z*'(]")
+    code = {path: re.sub(r'""".*?"""', "", text, flags=re.DOTALL) for path, text in source.items()}  # without examples
+    assert [str(path) for path, text in code.items() if statement.search(text)] == []

@@ -1,0 +1,101 @@
+"""Retention on every store."""
+
+from typing import Any
+
+import pytest
+
+from oncehook.config.settings import Horizon
+from oncehook.operations.prune import cutoffs
+from oncehook.store.retention import SqlPruning
+from oncehook.store.rows import Cutoffs, PruneCursor
+from oncehook.store.store import Store
+from tests.support.ages import set_age
+from tests.support.events import Rows
+from tests.support.work import claim
+
+pytestmark = pytest.mark.anyio
+
+
+MONTH = 30 * 86400.0
+KEEP_30 = [Horizon("stripe", MONTH, MONTH)]
+
+
+def stored_events(rows: Rows) -> list[str]:
+    return [row[0] for row in rows("SELECT event_id FROM webhook_receipts ORDER BY event_id")]
+
+
+def events_with_payload(rows: Rows) -> list[str]:
+    sql = "SELECT r.event_id FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id ORDER BY 1"
+    return [row[0] for row in rows(sql)]
+
+
+async def test_receipt_that_is_replayed_during_a_prune_is_kept(store: Store, database: str, rows: Rows) -> None:
+    await claim(store, "evt_1", "evt_2")
+    for name in ("evt_1", "evt_2"):
+        set_age(database, name, 40, "processed")
+    receipts, _ = cutoffs(KEEP_30, await store.operations.now())
+    async with store.retention.start_pruning() as pruning:
+        assert isinstance(pruning, SqlPruning)
+        find_old = pruning._old_receipts
+
+        async def replay_between(before: Cutoffs, after: PruneCursor | None, limit: int) -> Any:
+            page = await find_old(before, after, limit)
+            set_age(database, "evt_1", 40, "received")
+            return page
+
+        pruning._old_receipts = replay_between  # type: ignore[method-assign]
+        assert (await pruning.prune_receipts(receipts, None, 100))[0] == {"stripe": 1}
+    assert stored_events(rows) == events_with_payload(rows) == ["evt_1"]
+
+
+async def test_prunable_counts_old_finished_receipts_and_their_payloads(store: Store, database: str) -> None:
+    await claim(store, "old", "old and failed", "recent")
+    set_age(database, "old", 40, "processed")
+    set_age(database, "old and failed", 40, "failed")
+    set_age(database, "recent", 10, "processed")
+    receipts, payloads = cutoffs(KEEP_30, await store.operations.now())
+    (row,) = await store.retention.prunable(receipts, payloads)
+    assert (row.source, row.receipts, row.payloads) == ("stripe", 1, 1)
+
+
+async def test_prune_continues_at_its_cursor(store: Store, database: str, rows: Rows) -> None:
+    await claim(store, *(f"evt_{n}" for n in range(5)))
+    for n in range(5):
+        set_age(database, f"evt_{n}", 40, "processed")
+    receipts, _ = cutoffs(KEEP_30, await store.operations.now())
+    async with store.retention.start_pruning() as pruning:
+        assert pruning is not None
+        counts, cursor = await pruning.prune_payloads(receipts, None, 3)
+        assert counts == {"stripe": 3} and cursor is not None
+        assert len(events_with_payload(rows)) == 2
+        assert await pruning.prune_payloads(receipts, cursor, 3) == ({"stripe": 2}, None)
+    assert events_with_payload(rows) == [] and len(stored_events(rows)) == 5
+
+
+async def test_prune_without_cutoffs_deletes_nothing(store: Store, database: str, rows: Rows) -> None:
+    await claim(store, "evt_1")
+    set_age(database, "evt_1", 4000, "processed")
+    async with store.retention.start_pruning() as pruning:
+        assert pruning is not None
+        assert await pruning.prune_receipts({}, None, 10) == ({}, None)
+    assert stored_events(rows) == ["evt_1"]
+
+
+async def test_erase_deletes_payloads_and_the_text_in_other_columns(store: Store, rows: Rows) -> None:
+    receipts = await claim(store, "evt_1", object_id="jane@example.com", correlation_id="trace of jane@example.com")
+    (other,) = await claim(store, "evt_2", object_id="in_2")
+    assert await store.retention.with_object("jane@example.com") == receipts
+    assert await store.retention.erase(receipts, "jane@example.com", "ops", '{"why": "asked"}') == 1
+    assert rows("SELECT event_id, object_id, correlation_id FROM webhook_receipts ORDER BY id") == [
+        ("evt_1", None, None),
+        ("evt_2", "in_2", None),
+    ]
+    assert [row.receipt_id for row in await store.retention.payloads(0, 10)] == [other]
+    assert rows("SELECT actor, action FROM webhook_audit") == [("ops", "forget")]
+
+
+async def test_payloads_are_read_in_pages(store: Store) -> None:
+    receipts = await claim(store, "a", "b", "c")
+    first = await store.retention.payloads(0, 2)
+    rest = await store.retention.payloads(first[-1].receipt_id, 2)
+    assert [row.receipt_id for row in first + rest] == receipts

@@ -1,0 +1,98 @@
+"""Statistics of every store: counts, rates, totals and the change token."""
+
+from datetime import timedelta
+
+import pytest
+
+from oncehook.model.claim import Duplicate
+from oncehook.model.lease import Settled
+from oncehook.model.receipt import Filter
+from oncehook.model.rows import DuplicateCount, SourceTotals
+from oncehook.model.states import State
+from oncehook.model.timestamps import rfc3339
+from oncehook.store.store import Store
+from tests.support.events import make_claim
+from tests.support.work import claim
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_counts_group_receipts_by_source_and_status(store: Store) -> None:
+    assert await store.stats.counts() == []
+    one, *_ = await store.claims.insert(
+        [make_claim("1"), make_claim("2"), make_claim("3", status=State.FAILED), make_claim("4", source="github")]
+    )
+    await store.claims.note_duplicates([Duplicate(one.receipt, None, b"f", same) for same in (True, False, True)])
+    counts = await store.stats.counts()
+    by_status = {(c.source, c.status): c.receipts for c in counts}
+    assert by_status == {("stripe", "received"): 2, ("stripe", "failed"): 1, ("github", "received"): 1}
+    assert await store.stats.duplicate_counts() == [DuplicateCount("stripe", 3, 1)]
+
+
+async def test_empty_store_has_no_sources_and_no_totals(store: Store) -> None:
+    assert await store.receipts.sources() == []
+    assert await store.stats.source_totals(10) == SourceTotals({}, {}, {})
+    assert await store.stats.rates(await store.operations.now() - timedelta(hours=1), 60) == []
+
+
+async def test_rates_count_events_by_series_source_and_bucket(store: Store) -> None:
+    first, _ = await claim(store, "evt_1", "evt_2")
+    await claim(store, "evt_3", source="other")
+    await store.claims.note_duplicates([Duplicate(first, None, b"", True)] * 3)
+    for leased in await store.leases.take(2, 30, "w"):
+        failed = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=60, error="E: x")
+        await store.leases.settle([failed])
+    await store.leases.take(1, 30, "w")
+    now = await store.operations.now()
+    found = await store.stats.rates(now - timedelta(hours=2), 86400)
+    counted = {(row.series, row.source): row.number for row in found}
+    assert counted == {
+        ("received", "stripe"): 2,
+        ("received", "other"): 1,
+        ("duplicate", "stripe"): 3,
+        ("failed", "stripe"): 2,
+    }
+    assert {row.bucket for row in found} <= {
+        int(now.timestamp()) // 86400 * 86400,
+        int(now.timestamp() - 7200) // 86400 * 86400,
+    }
+    fine = await store.stats.rates(now - timedelta(hours=2), 60)
+    assert all(row.bucket % 60 == 0 and abs(row.bucket - now.timestamp()) < 120 for row in fine)
+    assert await store.stats.rates(now + timedelta(hours=1), 60) == []
+
+
+async def test_source_totals_are_counted_up_to_a_bound(store: Store) -> None:
+    await claim(store, "a", "b", "c")
+    await claim(store, "d", "e", status=State.FAILED)
+    last = (await store.receipts.find(Filter(), limit=1))[0]
+    found = await store.stats.source_totals(100)
+    assert found.waiting == {"stripe": 3} and found.dead_letters == {"stripe": 2}
+    assert found.last_received_at == {"stripe": rfc3339(last.received_at)}
+    assert (await store.stats.source_totals(2)).waiting == {"stripe": 2}
+
+
+async def test_change_token_changes_with_every_change_and_only_then(store: Store) -> None:
+    pulses = [await store.stats.change_token(), await store.stats.change_token()]
+    (receipt,) = await claim(store, "evt_1")
+    pulses.append(await store.stats.change_token())
+    await store.claims.note_duplicates([Duplicate(receipt, None, b"", True)])
+    pulses.append(await store.stats.change_token())
+    (leased,) = await store.leases.take(1, 30, "w")
+    await store.leases.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
+    pulses.append(await store.stats.change_token())
+    await store.operations.audit("me", "test", {})
+    pulses.append(await store.stats.change_token())
+    assert pulses[0] == pulses[1] and len(set(pulses)) == 5
+
+
+@pytest.mark.parametrize("waits", ["serial", "behind what is paused"])
+async def test_change_token_changes_when_an_old_event_is_processed(store: Store, waits: str) -> None:
+    await store.claims.insert([make_claim("evt_paused", source="paused")])
+    await store.pauses.pause("paused", "me")
+    await store.claims.insert([make_claim("evt_old", serial_key="in_1" if waits == "serial" else None)])
+    await claim(store, *(f"evt_{number:03d}" for number in range(201)), status=State.FAILED)
+    before = await store.stats.change_token()
+    (leased,) = await store.leases.take(1, 30, "w")
+    await store.leases.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
+    assert leased.event_id == "evt_old"
+    assert await store.stats.change_token() != before
