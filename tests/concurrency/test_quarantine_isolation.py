@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 async def test_no_handler_starts_beside_a_quarantined_receipt(
     make_inbox: Any, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quarantine, "EVERY", 0.1)  # while other receipts are leased ahead
+    monkeypatch.setattr(quarantine, "INTERVAL", 0.1)  # while other receipts are leased ahead
     inbox: Inbox = make_inbox(worker=False, concurrency=2)
     inbox.source("stripe", secrets=["whsec_test"])
     running: set[str] = set()

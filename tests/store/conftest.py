@@ -1,10 +1,14 @@
 """Fixtures for the tests of every store."""
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import pytest
 
 from oncehook import Inbox
+from oncehook.config.settings import Settings
+from oncehook.store import make_store
+from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
 
 
@@ -23,3 +27,10 @@ async def ledger_inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIte
 def insert(database: str) -> str:
     """A statement that inserts a row into `ledger`."""
     return f"INSERT INTO ledger (note) VALUES ({'$1' if database.startswith('postgresql') else '?'})"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def closed_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    """A store of each database, not opened."""
+    urls = {"sqlite": f"sqlite:///{tmp_path / 'a.db'}", "postgres": "postgresql://localhost/unused"}
+    return make_store(Settings(database=urls[request.param]))

@@ -1,5 +1,6 @@
 """Claims, leases and settled attempts on a store, without a worker."""
 
+import inspect
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -100,3 +101,13 @@ def interleave(*groups: Sequence[Claim]) -> list[Claim]:
     """The first claim of each group, then the second of each, and so on."""
     mixed = [(position, number, claim) for number, group in enumerate(groups) for position, claim in enumerate(group)]
     return [claim for _, _, claim in sorted(mixed, key=lambda entry: entry[:2])]
+
+
+def assert_implements(part: object, protocol: type[Any]) -> None:
+    """Fail unless the part has every method of the protocol, with the same parameters."""
+    methods = {name: member for name, member in vars(protocol).items() if inspect.isfunction(member) and name[0] != "_"}
+    for name, declared in methods.items():
+        implemented = getattr(part, name, None)
+        assert callable(implemented), f"{type(part).__name__} must have {protocol.__name__}.{name}"
+        expected = list(inspect.signature(declared).parameters)[1:]
+        assert list(inspect.signature(implemented).parameters) == expected, f"the parameters of {name} must match"
