@@ -1,12 +1,14 @@
 """Settings of PostgreSQL with which acked events could be lost."""
 
 import logging
+from typing import Any
 
 import pytest
 
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError
 from oncehook.store import make_store
+from oncehook.store.postgres.durability import risks, unsafe_setting
 from tests.support.events import make_claim
 from tests.support.servers import Postgres, ask, private_postgres
 
@@ -64,3 +66,33 @@ async def test_failed_start_closes_its_connections(database: str) -> None:
         await make_store(Settings(database=database)).open()
     others = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND application_name = 'oncehook'"
     assert ask(database, others) == [(0,)]
+
+
+SAFE = {
+    "fsync": "on", "synchronous_commit": "on", "full_page_writes": "on", "standby_names": "", "standbys": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "setting"),
+    [
+        ({}, None),
+        ({"fsync": "off"}, "fsync = off"),
+        ({"synchronous_commit": "off"}, "synchronous_commit = off"),
+        ({"synchronous_commit": "local"}, None),
+        ({"synchronous_commit": "local", "standby_names": "s1"}, "synchronous_commit = local"),
+        ({"synchronous_commit": "remote_apply", "standby_names": "s1"}, None),
+    ],
+)
+def test_unsafe_setting_is_one_that_can_lose_a_commit(changes: dict[str, Any], setting: str | None) -> None:
+    assert unsafe_setting(SAFE | changes) == setting
+
+
+def test_safe_server_has_no_risks() -> None:
+    assert risks(SAFE) == []
+
+
+def test_each_risk_is_a_sentence() -> None:
+    sentences = risks(SAFE | {"fsync": "off", "full_page_writes": "off", "standbys": 2})
+    assert len(sentences) == 3
+    assert "2 asynchronous standby server(s)" in sentences[2]

@@ -1,0 +1,39 @@
+"""Claims on SQLite: statements of many rows."""
+
+from dataclasses import replace
+
+import pytest
+
+from oncehook.model.errors import StoreUnavailable
+from oncehook.store.sqlite.claims import ROWS_AT_ONCE, _with_rows
+from oncehook.store.store import Store
+from tests.support.events import Rows, make_claim
+
+pytestmark = pytest.mark.anyio
+
+
+def test_insert_has_placeholders_for_its_rows() -> None:
+    assert _with_rows("INSERT INTO t VALUES :rows", 2, 3) == "INSERT INTO t VALUES (?, ?, ?), (?, ?, ?)"
+
+
+@pytest.mark.parametrize("count", [1, 3, 5, 17, 341])
+async def test_batch_of_any_size_is_stored_completely(store: Store, rows: Rows, count: int) -> None:
+    claimed = await store.claims.insert([make_claim(f"evt_{n:03}") for n in range(count)])
+    assert [outcome.fresh for outcome in claimed] == [True] * count
+    assert rows("SELECT count(*) FROM webhook_receipts") == rows("SELECT count(*) FROM webhook_payloads") == [(count,)]
+
+
+async def test_receipt_ids_are_consecutive_in_the_order_of_the_claims(store: Store) -> None:
+    claimed = await store.claims.insert([make_claim(name) for name in ("b", "a", "c")])
+    assert [outcome.receipt for outcome in claimed] == [1, 2, 3]
+
+
+async def test_claim_that_waited_too_long_for_the_writer_is_not_stored(store: Store, rows: Rows) -> None:
+    store.settings = replace(store.settings, claim_timeout=-1.0)
+    with pytest.raises(StoreUnavailable, match="busy for too long"):
+        await store.claims.insert([make_claim("evt_1")])
+    assert rows("SELECT * FROM webhook_receipts") == []
+
+
+def test_insert_sizes_end_with_one_row() -> None:
+    assert ROWS_AT_ONCE[-1] == 1 and list(ROWS_AT_ONCE) == sorted(ROWS_AT_ONCE, reverse=True)
