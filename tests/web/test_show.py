@@ -1,4 +1,4 @@
-"""How a sender's bytes are shown: always, never as markup, and never as a command that does more than it says."""
+"""Payloads on the pages, and the commands to copy: whatever a sender wrote, it is text and one argument."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from oncehook.model.receipt import Receipt, StoredPayload
 from oncehook.model.states import State
-from oncehook.web.show import MAX_LENGTH, as_curl, as_send, pretty, visible
+from oncehook.web.show import MAX_LENGTH, as_curl, as_send, pretty, shorten, visible
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -22,7 +22,7 @@ JSON = st.recursive(
 )
 
 
-def receipt(**changes: object) -> Receipt:
+def make_receipt(**changes: object) -> Receipt:
     now = datetime.now(UTC)
     values: dict[str, Any] = {
         "receipt": 7,
@@ -49,20 +49,20 @@ def receipt(**changes: object) -> Receipt:
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_are_shown_without_a_tag_of_theirs(body: bytes) -> None:
-    shown, is_cut = pretty(body)
-    assert re.findall(r"<(?!/?span)", shown) == [] and not is_cut
+def test_no_bytes_of_a_sender_become_a_tag(body: bytes) -> None:
+    html, is_cut = pretty(body)
+    assert re.findall(r"<(?!/?span)", html) == [] and not is_cut
 
 
 @given(JSON)
-def test_json_is_laid_out_and_still_the_same(value: object) -> None:
-    shown, _ = pretty(json.dumps(value).encode())
-    assert json.loads(unescape(re.sub(r"</?span[^>]*>", "", shown))) == value
+def test_formatted_json_has_the_same_value(value: object) -> None:
+    html, _ = pretty(json.dumps(value).encode())
+    assert json.loads(unescape(re.sub(r"</?span[^>]*>", "", html))) == value
 
 
-def test_numbers_stand_as_they_were_written() -> None:
-    shown, _ = pretty(b'{"price": 1.10, "id": 12345678901234567890123}')
-    assert "1.10" in shown and "12345678901234567890123" in shown
+def test_numbers_keep_the_notation_of_the_sender() -> None:
+    html, _ = pretty(b'{"price": 1.10, "id": 12345678901234567890123}')
+    assert "1.10" in html and "12345678901234567890123" in html
 
 
 @pytest.mark.parametrize(
@@ -70,13 +70,13 @@ def test_numbers_stand_as_they_were_written() -> None:
     [b"[" * 900 + b"1," * 200_000 + b"1" + b"]" * 900, b'"' + b"x" * 10**6 + b'"', b"[" * 10**6, b"x" * 10**6],
     ids=["deep and wide", "one long text", "not JSON", "plain"],
 )
-def test_a_page_is_never_longer_than_a_page(body: bytes) -> None:
-    shown, is_cut = pretty(body)
-    assert is_cut and len(shown) < 4 * MAX_LENGTH
+def test_large_body_is_cut_off(body: bytes) -> None:
+    html, is_cut = pretty(body)
+    assert is_cut and len(html) < 4 * MAX_LENGTH
 
 
 @given(st.text())
-def test_nothing_hides_in_what_is_shown(text: str) -> None:
+def test_visible_text_has_no_hidden_characters(text: str) -> None:
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]", visible(text))
 
 
@@ -84,9 +84,9 @@ def test_nothing_hides_in_what_is_shown(text: str) -> None:
     st.text(max_size=50),
     st.dictionaries(st.from_regex(r"x-[a-z]{1,8}", fullmatch=True), st.text(max_size=30), max_size=3),
 )
-def test_a_copied_command_is_one_command_with_what_it_says(text: str, headers: dict[str, str]) -> None:
+def test_curl_command_is_one_command_with_the_stored_headers_and_body(text: str, headers: dict[str, str]) -> None:
     payload = StoredPayload(json.dumps({"note": text}, ensure_ascii=False).encode("utf-8", "replace"), headers)
-    words = shlex.split(as_curl(receipt(), payload, "http://127.0.0.1:8000/webhooks").replace("\\\n", " "))
+    words = shlex.split(as_curl(make_receipt(), payload, "http://127.0.0.1:8000/webhooks").replace("\\\n", " "))
     assert words[:3] == ["curl", "-i", "http://127.0.0.1:8000/webhooks/stripe"]
     data = words[words.index("--data-binary") + 1]
     assert data == payload.body.decode() or data == "@event-7.txt"
@@ -96,7 +96,12 @@ def test_a_copied_command_is_one_command_with_what_it_says(text: str, headers: d
 
 @given(st.text(min_size=1, max_size=50))
 @example("--secret=file:/etc/passwd")
-def test_a_type_cannot_add_to_the_command(type_: str) -> None:
-    words = shlex.split(as_send(receipt(type=type_), "http://127.0.0.1:8000/webhooks"))
+def test_type_of_a_sender_cannot_add_an_option_to_the_send_command(type_: str) -> None:
+    words = shlex.split(as_send(make_receipt(type=type_), "http://127.0.0.1:8000/webhooks"))
     assert words[:3] == ["oncehook", "send", "stripe"] and len(words) == 6
     assert words[3] == (type_ if type_.isprintable() and not type_.startswith("-") else "TYPE")
+
+
+def test_long_values_are_shortened() -> None:
+    assert shorten("abc") == "'abc'" and shorten(["x"]) == "['x']"
+    assert len(shorten("x" * 1000)) == 300 and shorten("x" * 1000).endswith("…")

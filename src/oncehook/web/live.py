@@ -5,7 +5,7 @@ No query runs while no page is open.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 
 from oncehook.model.errors import Unavailable
@@ -36,7 +36,7 @@ class Live:
     def is_full(self) -> bool:
         return self.listeners >= MAX_STREAMS
 
-    async def stream(self, seen: str | None = None) -> AsyncIterator[bytes]:
+    async def stream(self, seen: str | None = None) -> AsyncGenerator[bytes, None]:
         """Yields server-sent events until the client disconnects or the service stops.
 
         `seen` is the id of the last event of an earlier stream. Changes since then produce an event immediately.

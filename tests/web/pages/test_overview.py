@@ -1,0 +1,57 @@
+"""The overview page, and the getting-started page before the first event."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.testing import deliver, drain
+from tests.support.dashboard import Browser, both_databases, dashboard_of, send
+from tests.support.events import stripe_body
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_before_the_first_event_the_page_shows_where_to_send_one(shop: Inbox, browser: Browser) -> None:
+    page = (await browser.get("/")).text
+    assert "No events yet" in page and f"{browser.base_url}/webhooks/stripe" in page
+    assert "oncehook send stripe" in page
+
+
+async def test_inbox_without_sources_shows_how_to_add_one(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    async with inbox.lifespan(), dashboard_of(inbox) as site, site.signed_in() as browser:
+        page = (await browser.get("/")).text
+    assert "Add a source" in page and "oncehook init stripe" in page
+
+
+@both_databases
+async def test_page_shows_totals_latency_percentiles_and_dead_letters(shop: Inbox, browser: Browser) -> None:
+    for n in range(4):
+        await send(shop, f"evt_{n}")
+    await send(shop, "evt_0")
+    await send(shop, "evt_f", "charge.failed")
+    await deliver(shop, "stripe", stripe_body("evt_x"), secret="whsec_wrong")
+    await shop._runtime.reception.duplicates.drain()
+    await drain(shop)
+    for name in ("15m", "7d"):
+        page = (await browser.get("/", params={"range": name})).text
+        totals = dict(re.findall(r"<h2><span>(\w+)</span><strong>([\d,]+)</strong>", page))
+        assert totals == {"Received": "5", "Duplicate": "1", "Rejected": "1", "Failed": "1"}
+        assert re.search(rf'href="/\?range={name}" aria-current="true"', page)
+    assert "Ack latency (p95)" in page and re.search(r"p50 [\d.]+ · p95 [\d.]+ · p99 [\d.]+ ms", page)
+    assert re.search(r"Dead letters</dt><dd><a href=\"/dead\">1<", page)
+
+
+async def test_page_starts_with_15_minutes_while_there_is_less_than_an_hour(shop: Inbox, browser: Browser) -> None:
+    await send(shop, "evt_1")
+    assert 'href="/?range=15m" aria-current="true"' in (await browser.get("/")).text
+
+
+async def test_paused_sources_and_the_backlog_are_shown(shop: Inbox, browser: Browser) -> None:
+    await send(shop, "evt_1")
+    await shop._runtime.store.pauses.pause("stripe", "me")
+    page = (await browser.get("/")).text
+    assert "<strong>Paused:</strong>" in page and "accepted but not handled" in page
+    assert re.search(r"Backlog</dt><dd>1</dd><dd class=\"quiet\">events not finished<", page)
