@@ -16,7 +16,7 @@ from oncehook.cli import COMMANDS, main
 from oncehook.config.configuration import load
 from oncehook.operations import selection
 from oncehook.testing import deliver, post
-from tests.store.test_schema import EVENT_KEYS
+from tests.store.test_receipts import EVENT_KEYS
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.serve import write_config
 

@@ -92,3 +92,12 @@ def test_variable_is_read_from_the_environment_then_from_the_file(
         with pytest.raises(ConfigurationError, match=rf"set {missing} in the environment or in \.env"):
             resolve(f"env:{missing}", "here")
     assert in_env_file("FIRST", in_folder / "missing") is None
+
+
+def test_init_writes_files_that_only_their_owner_can_read(run: Run, in_folder: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        assert run("init").code == 0
+    finally:
+        os.umask(before)
+    assert {(in_folder / name).stat().st_mode & 0o777 for name in ("oncehook.toml", "hooks.py")} == {0o600}

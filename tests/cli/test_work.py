@@ -26,7 +26,7 @@ from oncehook.model.lease import Settled
 from oncehook.model.rows import DeadLetters
 from oncehook.model.states import State
 from oncehook.operations.dead_letters import group_by_error
-from tests.store.test_schema import EVENT_KEYS
+from tests.store.test_receipts import EVENT_KEYS
 from tests.support.command_line import Run
 from tests.support.events import Rows, make_claim, stripe_body, stripe_headers
 from tests.support.serve import ONCEHOOK, Process, process, write_config

@@ -8,7 +8,7 @@ from oncehook.testing import deliver, post
 from tests.support.events import stripe_body
 
 
-def test_percentiles_are_right_to_a_bucket_of_latencies() -> None:
+def test_percentiles_are_exact_to_one_bucket() -> None:
     assert percentiles({}) is None
     stats = ReceiverStats()
     for n in range(1, 101):
@@ -21,7 +21,7 @@ def test_percentiles_are_right_to_a_bucket_of_latencies() -> None:
     assert percentiles({len(BOUNDS): 3}) == dict.fromkeys(("p50", "p95", "p99"), BOUNDS[-1])
 
 
-def test_the_memory_of_a_busy_receiver_is_bounded() -> None:
+def test_memory_of_a_busy_receiver_is_bounded() -> None:
     stats = ReceiverStats()
     for n in range(20_000):
         stats.record_ack("stripe", n / 100)
@@ -33,7 +33,7 @@ def test_the_memory_of_a_busy_receiver_is_bounded() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-async def test_the_door_counts_what_it_refuses_and_no_name_is_a_strangers(inbox: Inbox) -> None:
+async def test_receiver_counts_rejections_under_configured_names_only(inbox: Inbox) -> None:
     await deliver(inbox, "stripe", stripe_body("evt_1"))
     await deliver(inbox, "stripe", stripe_body("evt_2"), secret="whsec_wrong")
     for n in range(20):

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
 from opentelemetry.trace import Span, SpanKind, StatusCode, get_current_span
 
-from oncehook import Event, Fail, Inbox, Retry
+from oncehook import Event, Fail, Inbox, Retry, SyncEvent
 from oncehook.effects.effect import Effect
 from oncehook.observability import tracing
 from oncehook.testing import deliver, drain
@@ -108,7 +108,7 @@ async def test_a_plain_handler_in_its_thread_sees_the_span(stripe: Inbox, spans:
     inside: list[int] = []
 
     @stripe.on("stripe", "*")
-    def paid(event: Event) -> None:
+    def paid(event: SyncEvent) -> None:
         inside.append(get_current_span().get_span_context().span_id)
 
     async with stripe.lifespan():

@@ -22,9 +22,9 @@ from oncehook.providers.forwarded_address import Proxies
 from oncehook.providers.sample import Sample, compose
 from oncehook.providers.source import Source
 from oncehook.testing import deliver
-from tests.operations.test_doctor import SIGN_THE_ADDRESS
 from tests.support.events import Rows
 from tests.support.providers import NOW, sender
+from tests.support.rejections import SIGN_THE_ADDRESS
 from tests.system.test_mounting import running
 
 PROXY, STRANGER = "10.1.2.3", "203.0.113.9"

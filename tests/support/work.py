@@ -51,3 +51,9 @@ class FailsAtFirst:
         if self.times >= 0:
             raise LookupError("a bug")
         return await self.method(*args, **kwargs)
+
+
+def all_rows(rows: Rows) -> list[Any]:
+    """Return every row that a replay or a handler could change."""
+    tables = ("webhook_receipts", "webhook_attempts", "webhook_audit", "webhook_payloads", "ledger")
+    return [rows(f"SELECT * FROM {table} ORDER BY 1") for table in tables]

@@ -13,8 +13,7 @@ import pytest
 from oncehook import Inbox
 from oncehook.alerts import monitor
 from oncehook.testing import advance, deliver
-from tests.alerts.test_monitor import ALERTS, INCIDENTS
-from tests.support.alerts import SECRET, configured, look
+from tests.support.alerts import ALERTS, INCIDENTS, SECRET, configured, evaluate_after
 from tests.support.command_line import Run
 from tests.support.dashboard import dashboard_of
 from tests.support.events import Rows, stripe_body, stripe_headers
@@ -44,9 +43,9 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
         inbox.source("stripe", secrets=["whsec_test"])
         async with inbox.lifespan():
             await deliver(inbox, "stripe", stripe_body("evt_1"))
-            assert (await look(inbox)).opened == []
+            assert (await evaluate_after(inbox)).opened == []
             await with_a_dead_letter(inbox)
-            await look(inbox)
+            await evaluate_after(inbox)
             await inbox._runtime.alerts.send_due()
 
     asyncio.run(fill())
@@ -56,7 +55,7 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
     assert re.fullmatch(r"Dead letters of stripe: 1 now, 1 at worst \(limit 0\), since \S+Z", first)
     assert telling == "  page: opened, waiting: SendFailed: false exited with 1"
     assert remedy.startswith("→ ") and "oncehook replay --failed --source stripe" in remedy
-    assert table[0].split() == ["rule", "now", "limit", "source"]
+    assert table[0].split() == ["rule", "now", "limit", "source", "state"]
     assert [line.split()[0] for line in table[1:]] == [
         "dead_letters", "lag", "unhandled", "paused", "rejections", "silent", "effects", "refusing", "failing",
     ]  # fmt: skip
@@ -103,11 +102,11 @@ def test_an_incident_shows_its_value_now_at_worst_and_when_it_closes_and_advice_
             for number in range(3):
                 await deliver(inbox, "stripe", b'{"type": "invoice.paid", "n": %d}' % number)
             await deliver(inbox, "shop", b'{"type": "invoice.paid"}')
-            await look(inbox)
+            await evaluate_after(inbox)
             await deliver(inbox, "stripe", b'{"type": "invoice.paid", "n": 3}')
-            await look(inbox)
+            await evaluate_after(inbox)
             ask(database, "UPDATE webhook_receipts SET status = 'processed' WHERE source = 'stripe'")
-            await look(inbox)
+            await evaluate_after(inbox)
 
     asyncio.run(fill())
     shop, stripe = sorted(line for line in run("alerts").out.splitlines() if "at worst" in line)
@@ -173,7 +172,7 @@ async def test_overview_tells_of_events_without_a_handler_once(make_inbox: Calla
         rows("UPDATE webhook_receipts SET unhandled_at = '2026-02-01T00:00:00.000000Z'")
         before = (await browser.get("/")).text
         assert "No running process handles their type" in before
-        await look(inbox)
+        await evaluate_after(inbox)
         page = (await browser.get("/")).text
         assert "Events of stripe without a handler anywhere: 1 now" in page
         assert "No running process handles their type" not in page
@@ -187,7 +186,7 @@ async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: C
         assert "Open incidents" not in (await browser.get("/")).text
         before = await inbox._runtime.store.stats.change_token()
         await with_a_dead_letter(inbox)
-        await look(inbox)
+        await evaluate_after(inbox)
         await inbox._runtime.alerts.send_due()
         assert await inbox._runtime.store.stats.change_token() != before
         page = (await browser.get("/")).text
@@ -238,7 +237,7 @@ async def test_a_process_that_is_killed_while_it_tells_is_followed_by_another_wi
             assert await inbox._runtime.alerts.send_due() == 0  # the dead one's lease holds
             await advance(inbox, 10 + monitor.MARGIN + 1)
             assert await inbox._runtime.alerts.send_due() == 1
-            assert (await look(inbox)).opened == []
+            assert (await evaluate_after(inbox)).opened == []
         ids = [request.headers["webhook-id"] for request in receiver.requests]
         assert len(ids) == 2 and len(set(ids)) == 1
         assert rows(ALERTS) == [("ops", "opened", "told", 2)]

@@ -1,0 +1,90 @@
+"""Forgetting erases payloads; their events stay duplicates."""
+
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.config.settings import Settings
+from oncehook.operations.forget import find_mentions, forget, mentions
+from oncehook.store import make_store
+from oncehook.store.store import Store
+from oncehook.testing import deliver
+from tests.support.events import Rows, stripe_body
+from tests.support.retention import events_with_payload
+from tests.support.servers import ask
+from tests.support.work import claim
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def store(database: str) -> AsyncIterator[Store]:
+    store = make_store(Settings(database=database))
+    await store.open()
+    yield store
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        (b'{"email": "Jane@Example.com"}', True),
+        (b'{"email": "jane\\u0040example.com"}', True),
+        (b"email=jane%40example.com&x=1", True),
+        (b'{"email": "mary@example.com"}', False),
+        (b"\xff\xfe jane@example.com", True),
+    ],
+)
+def test_address_is_found_in_every_encoding(body: bytes, found: bool) -> None:
+    assert mentions(body, "jane@EXAMPLE.com") is found
+
+
+async def test_forgotten_event_stays_a_duplicate_and_its_body_is_erased_from_disk(
+    make_inbox: Callable[..., Inbox], database: str, rows: Rows
+) -> None:
+    inbox = make_inbox(worker=False)
+    inbox.source("stripe", secrets=["whsec_test"])
+    jane = stripe_body("evt_jane", customer_email="jane@example.com", note="Zanzibar-4711" * 20)
+    mary = stripe_body("evt_mary", customer_email="mary@example.com")
+    async with inbox.lifespan():
+        for body in (jane, mary):
+            await deliver(inbox, "stripe", body)
+        ask(
+            database,
+            "UPDATE webhook_receipts SET object_id = 'jane@example.com', last_error = 'no Jane@Example.com here' "
+            "WHERE event_id = 'evt_jane'",
+        )
+        found = [
+            receipt async for receipt, matches in find_mentions(inbox._runtime.store, "jane@example.com") if matches
+        ]
+        assert await forget(inbox._runtime.store, found, actor="me@here", address="jane@example.com") == 1
+        assert (await deliver(inbox, "stripe", jane)).outcome == (200, "duplicate")
+        assert events_with_payload(rows) == ["evt_mary"]
+        assert rows("SELECT object_id, last_error FROM webhook_receipts WHERE event_id = 'evt_jane'") == [
+            (None, "(erased)")
+        ]
+        ((actor, action, detail),) = rows("SELECT actor, action, detail FROM webhook_audit")
+        assert (actor, action) == ("me@here", "forget")
+        assert json.loads(detail)["receipts"] == found and "jane" not in detail
+        if database.startswith("sqlite"):
+            assert_nowhere(Path(database.removeprefix("sqlite:///")), b"Zanzibar-4711", b"jane@example.com")
+
+
+def assert_nowhere(file: Path, *secrets: bytes) -> None:
+    for part in (file, file.with_name(file.name + "-wal")):
+        content = part.read_bytes() if part.exists() else b""
+        for secret in secrets:
+            assert secret not in content, part
+
+
+async def test_forgetting_an_object_erases_its_payloads_and_not_its_id(store: Store, rows: Rows) -> None:
+    await claim(store, "evt_1", "evt_2", object_id="in_7")
+    await claim(store, "evt_3", object_id="in_8")
+    found = await store.retention.with_object("in_7")
+    assert await forget(store, found, actor="me@here", object_id="in_7") == 2
+    assert events_with_payload(rows) == ["evt_3"]
+    assert rows("SELECT count(*) FROM webhook_receipts WHERE object_id = 'in_7'") == [(2,)]
+    assert await store.retention.with_object("in_7") == []
