@@ -1,6 +1,6 @@
-"""A real browser, and real services to look at: one of each for all of these tests, and a context for each test.
+"""A real browser and real services. All tests of this folder share them; each test gets its own browser context.
 
-Playwright's loop runs in the thread of the tests, where no other may run then: it ends with this folder.
+Playwright runs an event loop in the thread of the tests, so no asynchronous test can run in this folder.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,13 +9,14 @@ from typing import Any
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Dialog, Page, Request, sync_playwright
 
 from oncehook.web.auth import hash_password, hash_token
 from tests.support import programs
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import Process
 from tests.support.servers import Postgres, ask, sqlite_file
+from tests.support.waiting import wait_until
 
 PASSWORD = "correct horse battery"
 HANDLERS = """
@@ -26,8 +27,8 @@ inbox = Inbox()
 
 @inbox.on("stripe", "invoice.paid")
 async def paid(event, tx):
-    mark = "?" if inbox._runtime.settings.database.startswith("sqlite") else "$1"
-    await tx.execute(f"INSERT INTO paid VALUES ({mark})", event.object_id)
+    placeholder = "?" if inbox._runtime.settings.database.startswith("sqlite") else "$1"
+    await tx.execute(f"INSERT INTO paid VALUES ({placeholder})", event.object_id)
 
 
 @inbox.on("stripe", "charge.failed")
@@ -47,7 +48,7 @@ async def created(event):
 
 
 @inbox.on("stripe", "*")
-async def loud(event, tx):
+async def fail_with_the_text_of_the_sender(event, tx):
     raise Fail(str(event["data.object.error"]))
 """
 CONFIGURATION = """
@@ -78,7 +79,7 @@ token = "{token}"
 
 
 class Service:
-    """`oncehook serve` with handlers, and what was sent to it."""
+    """`oncehook serve` with handlers, and a client that sends to it."""
 
     def __init__(self, folder: Path, database: str) -> None:
         self.database = database
@@ -95,26 +96,39 @@ class Service:
     def send(
         self, event_id: str, type_: str = "invoice.paid", headers: dict[str, str] | None = None, **more: Any
     ) -> int:
+        """Sends a Stripe event and returns its receipt."""
         body = stripe_body(event_id, type_, **more)
-        sent = {**stripe_headers(body), **(headers or {})}
-        encoded = {name.encode("latin-1"): value.encode("latin-1", "replace") for name, value in sent.items()}
-        answer = self.client.post("/webhooks/stripe", content=body, headers=encoded)
-        return int(answer.json()["receipt"])
+        fields = {**stripe_headers(body), **(headers or {})}
+        encoded = {name.encode("latin-1"): value.encode("latin-1", "replace") for name, value in fields.items()}
+        response = self.client.post("/webhooks/stripe", content=body, headers=encoded)
+        return int(response.json()["receipt"])
 
-    def mailed(self, *events: dict[str, Any]) -> None:
-        """Email events of SendGrid, in one delivery."""
+    def send_email_events(self, *events: dict[str, Any]) -> None:
+        """Sends email events of SendGrid in one delivery."""
         self.client.post("/webhooks/sendgrid", json=list(events))
 
     def api(self, path: str) -> Any:
         return self.client.get(path, headers={"authorization": "Bearer token-of-ci"}).json()
 
-    def session(self, who: str) -> str:
-        """The cookie of somebody who signed in before."""
-        if who not in self.sessions:
-            form = {"name": who, "password": PASSWORD}
-            answer = httpx.post(f"{self.address}/sign-in", data=form, headers={"origin": self.address}, timeout=30)
-            self.sessions[who] = answer.cookies["oncehook_session"]
-        return self.sessions[who]
+    def page(self, path: str) -> str:
+        """The HTML of a page, as the operator gets it."""
+        return self.client.get(path, headers={"cookie": f"oncehook_session={self.session('otto')}"}).text
+
+    def session(self, user: str) -> str:
+        """The cookie of a signed-in user."""
+        if user not in self.sessions:
+            form = {"name": user, "password": PASSWORD}
+            response = httpx.post(f"{self.address}/sign-in", data=form, headers={"origin": self.address}, timeout=30)
+            self.sessions[user] = response.cookies["oncehook_session"]
+        return self.sessions[user]
+
+    def wait_until_settled(self, *receipts: int) -> None:
+        """Waits until every receipt is processed or failed."""
+
+        def are_settled() -> bool:
+            return all(self.api(f"/api/events/{id}")["status"] in ("processed", "failed") for id in receipts)
+
+        wait_until(are_settled, "a worker settles the receipts")
 
 
 @pytest.fixture(scope="package", params=[pytest.param("sqlite", marks=pytest.mark.torture), "postgres"])
@@ -129,8 +143,12 @@ def sqlite_service(request: pytest.FixtureRequest, tmp_path_factory: pytest.Temp
 
 def _started(request: pytest.FixtureRequest, folders: pytest.TempPathFactory, kind: str) -> Iterator[Service]:
     folder = folders.mktemp("service")
-    server: Postgres = request.getfixturevalue("postgres")
-    service = Service(folder, sqlite_file(folder / "inbox.db") if kind == "sqlite" else server.database(migrated=True))
+    if kind == "sqlite":
+        database = sqlite_file(folder / "inbox.db")
+    else:
+        server: Postgres = request.getfixturevalue("postgres")
+        database = server.database(migrated=True)
+    service = Service(folder, database)
     try:
         yield service
     finally:
@@ -146,40 +164,48 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-Opened = Callable[..., Page]
+OpenPage = Callable[..., Page]
 
 
 @pytest.fixture
-def open_page(chromium: Browser) -> Iterator[Opened]:
-    """A page in a context of its own, signed in. What it logs, loads and asks is kept on it, and must be harmless."""
+def open_page(chromium: Browser) -> Iterator[OpenPage]:
+    """Opens a page in a new context, signed in. A dialog, an error or a request to another host fails the test."""
     contexts: list[BrowserContext] = []
-    harm: list[str] = []
+    incidents: list[str] = []
 
-    def open_it(service: Service, who: str | None = "otto", path: str = "/", **options: Any) -> Page:
+    def open_(service: Service, user: str | None = "otto", path: str = "/", **options: Any) -> Page:
         context = chromium.new_context(base_url=service.address, viewport={"width": 1280, "height": 900}, **options)
         context.set_default_timeout(15_000)
         contexts.append(context)
         page = context.new_page()
-        page.on("dialog", lambda dialog: (harm.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("pageerror", lambda error: harm.append(f"an error: {error}"))
-        page.on(
-            "console",
-            lambda message: (
-                harm.append(message.text)
-                if message.type == "error" and "the server responded" not in message.text
-                else None
-            ),
-        )
-        page.on(
-            "request",
-            lambda asked: None if asked.url.startswith((service.address, "blob:", "data:")) else harm.append(asked.url),
-        )
-        if who is not None:
-            context.add_cookies([{"name": "oncehook_session", "value": service.session(who), "url": service.address}])
+        watch(page, service.address, incidents)
+        if user is not None:
+            context.add_cookies([{"name": "oncehook_session", "value": service.session(user), "url": service.address}])
         page.goto(path)
         return page
 
-    yield open_it
+    yield open_
     for context in contexts:
         context.close()
-    assert harm == []
+    assert incidents == [], "a page must show no dialog, log no error and load nothing from another host"
+
+
+def watch(page: Page, address: str, incidents: list[str]) -> None:
+    """Records dialogs, errors and requests to other hosts."""
+
+    def on_dialog(dialog: Dialog) -> None:
+        incidents.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def on_console(message: ConsoleMessage) -> None:
+        if message.type == "error" and "the server responded" not in message.text:
+            incidents.append(message.text)
+
+    def on_request(request: Request) -> None:
+        if not request.url.startswith((address, "blob:", "data:")):
+            incidents.append(request.url)
+
+    page.on("dialog", on_dialog)
+    page.on("pageerror", lambda error: incidents.append(f"an error: {error}"))
+    page.on("console", on_console)
+    page.on("request", on_request)

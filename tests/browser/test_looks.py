@@ -1,14 +1,17 @@
-"""Can it be read? Contrast in light and dark, labels, room on a phone, and nothing that jumps."""
+"""Readability: contrast in light and dark, names of controls, small screens, and no layout shifts."""
+
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Opened, Service
+from tests.browser.conftest import OpenPage, Service
 from tests.support.email_payloads import SG, sendgrid
 from tests.support.servers import ask
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("browser")
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 PATHS = [
     "/", "/events?status=failed", "/dead", "/effects", "/effects/1", "/effects/replay", "/email?by=tag",
     f"/email/message?message={SG}", "/email/suppressions", "/sources", "/audit", "/sign-in", "/replay?source=stripe",
@@ -48,7 +51,7 @@ def filled(sqlite_service: Service) -> Service:
         sqlite_service.send(f"evt_look_{n}")
         sqlite_service.send(f"evt_look_dead_{n}", "charge.failed", data={"object": {"id": f"card_{n}"}})
     sqlite_service.send("evt_look_mail", "customer.created", data={"object": {"id": "cus_1", "mail": ["jane", "joe"]}})
-    sqlite_service.mailed(sendgrid("delivered"), sendgrid("bounce", type="bounce", reason="550 nobody here"))
+    sqlite_service.send_email_events(sendgrid("delivered"), sendgrid("bounce", type="bounce", reason="550 nobody here"))
     wait_until(lambda: bool(sqlite_service.api("/api/email/suppressed")["suppressions"]))
     wait_until(lambda: sqlite_service.api("/api/effects")["counts"]["failed"] > 1)
     ask(sqlite_service.database, "INSERT OR IGNORE INTO webhook_pauses (source, actor) VALUES ('calendly', 'jane')")
@@ -59,10 +62,8 @@ def everywhere(service: Service) -> list[str]:
     return [*PATHS, f"/events/{service.api('/api/events')['events'][0]['receipt']}"]
 
 
-def test_every_page_can_be_read_in_the_dark_has_names_for_its_controls_and_fits_a_phone(
-    filled: Service, open_page: Opened
-) -> None:
-    """One visit of each page: a heading, a language, contrast in light and dark, and three widths."""
+def test_every_page_has_contrast_named_controls_and_fits_small_screens(filled: Service, open_page: OpenPage) -> None:
+    """Visits each page once and checks its heading, its language, its contrast in both themes, and three widths."""
     page, titles = open_page(filled), set()
     for path in everywhere(filled):
         page.goto(path)
@@ -73,8 +74,8 @@ def test_every_page_can_be_read_in_the_dark_has_names_for_its_controls_and_fits_
         assert len(ids) == len(set(ids))
         titles.add(page.title())
         grounds = set()
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # one of two words
+        for scheme in SCHEMES:
+            page.emulate_media(color_scheme=scheme)
             assert page.evaluate(CONTRAST) == [], (path, scheme)
             grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
         assert len(grounds) == 2
@@ -90,16 +91,19 @@ SHIFT = (
 )
 
 
+NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
 def shift_of(page: Page) -> float:
     return float(page.evaluate("window.shift || 0"))
 
 
-def test_nothing_jumps_while_a_page_loads_or_stays_current(filled: Service, open_page: Opened) -> None:
+def test_layout_does_not_shift_while_a_page_loads_or_updates(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled)
     page.add_init_script(f"{SHIFT}.observe({{type: 'layout-shift', buffered: true}})")
     for path in everywhere(filled):
         page.goto(path)
-        page.wait_for_timeout(50)
+        page.evaluate(NEXT_FRAME)
         assert shift_of(page) < 0.02, path
     page.goto("/")
     before = page.locator(".figure strong").first.inner_text()
@@ -108,7 +112,7 @@ def test_nothing_jumps_while_a_page_loads_or_stays_current(filled: Service, open
     assert shift_of(page) < 0.02
 
 
-def test_a_phone_shows_each_row_whole_and_the_navigation_in_one_line(filled: Service, open_page: Opened) -> None:
+def test_phone_shows_whole_rows_and_the_navigation_in_one_line(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled, path="/events?status=failed")
     page.set_viewport_size({"width": 390, "height": 800})
     row = page.locator(".rows tbody tr").first
@@ -120,7 +124,8 @@ def test_a_phone_shows_each_row_whole_and_the_navigation_in_one_line(filled: Ser
     for path in ("/dead", "/effects"):
         page.goto(path)
         assert page.evaluate("(s => s.scrollWidth <= s.clientWidth)(document.querySelector('.scroll'))"), path
-    replay = page.goto("/dead") and page.get_by_role("link", name="Replay these").first.bounding_box()
+    page.goto("/dead")
+    replay = page.get_by_role("link", name="Replay these").first.bounding_box()
     assert replay is not None and replay["x"] + replay["width"] <= 390
     tops = page.evaluate("[...document.querySelectorAll('.top nav a')].map(a => a.getBoundingClientRect().top)")
     assert len(tops) == 7 and len(set(tops)) == 1
@@ -128,7 +133,7 @@ def test_a_phone_shows_each_row_whole_and_the_navigation_in_one_line(filled: Ser
     assert last is not None and last["x"] + last["width"] <= 390
 
 
-def test_brand_content_and_footer_start_at_one_edge(filled: Service, open_page: Opened) -> None:
+def test_brand_content_and_footer_share_one_left_edge(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled)
     for width in (390, 1280, 1900):
         page.set_viewport_size({"width": width, "height": 900})
@@ -139,7 +144,7 @@ def test_brand_content_and_footer_start_at_one_edge(filled: Service, open_page: 
         assert max(edges) - min(edges) < 1, (width, edges)
 
 
-def test_no_placeholder_is_cut(filled: Service, open_page: Opened) -> None:
+def test_placeholders_are_not_cut_off(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled)
     for path, width in (("/events", 1280), ("/events", 390), ("/effects", 1280), ("/effects", 390)):
         page.set_viewport_size({"width": width, "height": 900})

@@ -1,4 +1,4 @@
-"""The dashboard mounted in a FastAPI app, in a real browser: signed in, current by itself, changed by its forms."""
+"""The dashboard mounted in a FastAPI app, in a real browser: sign-in, live updates and forms."""
 
 import subprocess
 import sys
@@ -45,13 +45,13 @@ def shop(tmp_path: Path) -> Iterator[str]:
     process = subprocess.Popen(command, cwd=tmp_path)
     address = f"http://127.0.0.1:{port}"
 
-    def answers() -> bool:
+    def is_serving() -> bool:
         try:
             return httpx.get(f"{address}/hooks-admin/sign-in", timeout=30).status_code == 200
         except httpx.TransportError:
             return False
 
-    wait_until(answers)
+    wait_until(is_serving, "the app serves the sign-in page")
     yield address
     process.terminate()
     try:
@@ -65,12 +65,12 @@ def send(address: str, event_id: str) -> None:
     httpx.post(f"{address}/webhooks/stripe", content=body, headers=stripe_headers(body), timeout=30).raise_for_status()
 
 
-def test_a_mounted_dashboard_is_used_as_the_one_of_serve(shop: str, chromium: Browser) -> None:
+def test_mounted_dashboard_works_like_the_one_of_serve(shop: str, chromium: Browser) -> None:
     page = chromium.new_page(base_url=shop)
-    harm: list[str] = []
-    page.on("pageerror", lambda error: harm.append(str(error)))
-    page.on("requestfailed", lambda request: harm.append(request.url) if "/live" not in request.url else None)
-    page.on("response", lambda answer: harm.append(answer.url) if answer.status >= 400 else None)
+    incidents: list[str] = []
+    page.on("pageerror", lambda error: incidents.append(str(error)))
+    page.on("requestfailed", lambda request: incidents.append(request.url) if "/live" not in request.url else None)
+    page.on("response", lambda response: incidents.append(response.url) if response.status >= 400 else None)
     page.goto("/hooks-admin/events")
     page.get_by_label("Name").fill("otto")
     page.get_by_label("Password").fill(PASSWORD)
@@ -87,4 +87,4 @@ def test_a_mounted_dashboard_is_used_as_the_one_of_serve(shop: str, chromium: Br
     page.get_by_role("button", name="Sign out").click()
     expect(page).to_have_url(f"{shop}/hooks-admin/sign-in")
     assert page.context.cookies() == []
-    assert harm == []
+    assert incidents == []

@@ -1,4 +1,4 @@
-"""Every page and every change in a real browser, with JavaScript and without; on SQLite too among the long runs."""
+"""Every page and every action in a real browser, with and without JavaScript. The long runs repeat this on SQLite."""
 
 import re
 import time
@@ -6,7 +6,7 @@ import time
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.conftest import Opened, Service
+from tests.browser.conftest import OpenPage, Service
 from tests.support.email_payloads import JANE, SG, sendgrid
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.servers import ask
@@ -16,12 +16,7 @@ NAVIGATION = ["Overview", "Events", "Dead letters", "Effects", "Email", "Sources
 pytestmark = pytest.mark.xdist_group("browser")
 
 
-def until_settled(service: Service, *receipts: int) -> None:
-    """Until a worker is done with these."""
-    wait_until(lambda: all(service.api(f"/api/events/{one}")["status"] in ("processed", "failed") for one in receipts))
-
-
-def test_from_nothing_to_the_first_event_without_a_reload(service: Service, open_page: Opened) -> None:
+def test_getting_started_page_shows_the_first_event_without_a_reload(service: Service, open_page: OpenPage) -> None:
     page = open_page(service)
     if service.api("/api/events")["events"] == []:
         expect(page.get_by_role("heading", name="No events yet")).to_be_visible()
@@ -33,7 +28,7 @@ def test_from_nothing_to_the_first_event_without_a_reload(service: Service, open
     expect(page.get_by_role("link", name="Last week")).to_have_attribute("aria-current", "true")
 
 
-def test_events_are_filtered_searched_and_paged(service: Service, open_page: Opened) -> None:
+def test_events_are_filtered_searched_and_paged(service: Service, open_page: OpenPage) -> None:
     for n in range(55):
         service.send(f"evt_page_{n:02}", "plan.created" if n else "plan.rare", note=f"needle{n}")
     page = open_page(service, path="/events?type=plan.*")
@@ -54,7 +49,7 @@ def test_events_are_filtered_searched_and_paged(service: Service, open_page: Ope
     expect(page.get_by_role("alert")).to_contain_text("since must be an age")
 
 
-def test_a_list_stays_current_by_itself(service: Service, open_page: Opened) -> None:
+def test_list_of_events_updates_by_itself(service: Service, open_page: OpenPage) -> None:
     service.send("evt_before_live")
     page = open_page(service, path="/events")
     expect(page.get_by_text("evt_before_live")).to_be_visible()
@@ -62,9 +57,9 @@ def test_a_list_stays_current_by_itself(service: Service, open_page: Opened) -> 
     expect(page.get_by_text("evt_live")).to_be_visible()
 
 
-def test_an_event_is_replayed_rehearsed_and_erased(service: Service, open_page: Opened) -> None:
+def test_event_is_rehearsed_replayed_and_erased(service: Service, open_page: OpenPage) -> None:
     receipt = service.send("evt_one", data={"object": {"id": "in_one"}})
-    until_settled(service, receipt)
+    service.wait_until_settled(receipt)
     page = open_page(service, path=f"/events/{receipt}")
     expect(page.get_by_role("heading", name="invoice.paid")).to_be_visible()
     expect(page.locator(".body")).to_contain_text('"id": "evt_one"')
@@ -75,7 +70,7 @@ def test_an_event_is_replayed_rehearsed_and_erased(service: Service, open_page: 
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status")).to_contain_text("replayed. ")
     expect(page.locator(".timeline")).to_contain_text("user:otto")
-    until_settled(service, receipt)
+    service.wait_until_settled(receipt)
     assert ask(service.database, "SELECT count(*) FROM paid WHERE id = 'in_one'") == [(2,)]
     with page.expect_download() as download:
         page.get_by_role("link", name="Download raw payload").click()
@@ -87,9 +82,9 @@ def test_an_event_is_replayed_rehearsed_and_erased(service: Service, open_page: 
     expect(page.locator("tbody")).to_contain_text("forget")
 
 
-def test_dead_letters_are_replayed_together(service: Service, open_page: Opened) -> None:
+def test_dead_letters_with_one_error_are_replayed_together(service: Service, open_page: OpenPage) -> None:
     receipts = [service.send(f"evt_dead_{n}", "charge.failed", data={"object": {"id": f"card_{n}"}}) for n in range(3)]
-    until_settled(service, *receipts)
+    service.wait_until_settled(*receipts)
     page = open_page(service, path="/dead")
     row = page.locator("tr", has_text="was declined")
     expect(row).to_contain_text("3")
@@ -100,7 +95,7 @@ def test_dead_letters_are_replayed_together(service: Service, open_page: Opened)
     expect(page.get_by_role("status")).to_contain_text("3 failed again")
 
 
-def test_sources_and_the_audit_are_there(service: Service, open_page: Opened) -> None:
+def test_source_explains_how_to_rotate_its_secret(service: Service, open_page: OpenPage) -> None:
     page = open_page(service, path="/sources")
     expect(page.get_by_role("heading", name="stripe")).to_be_visible()
     card = page.locator("#source-stripe")
@@ -110,7 +105,7 @@ def test_sources_and_the_audit_are_there(service: Service, open_page: Opened) ->
     expect(page.locator("tbody tr").first).to_be_visible()
 
 
-def test_effects_are_looked_at_and_tried_again(service: Service, open_page: Opened) -> None:
+def test_failed_effects_are_shown_and_replayed(service: Service, open_page: OpenPage) -> None:
     receipt = service.send("evt_mail", "customer.created", data={"object": {"id": "cus_1", "mail": ["jane", "joe"]}})
     wait_until(lambda: service.api(f"/api/effects?receipt={receipt}&status=failed")["effects"][1:] != [])
     page = open_page(service, path="/effects?target=mail")
@@ -131,9 +126,11 @@ def test_effects_are_looked_at_and_tried_again(service: Service, open_page: Open
     expect(page.locator("tbody tr").first).to_contain_text("replay effects")
 
 
-def test_a_message_is_looked_up_and_an_address_suppressed_and_allowed(service: Service, open_page: Opened) -> None:
+def test_message_is_looked_up_and_suppressions_are_removed_and_added(service: Service, open_page: OpenPage) -> None:
     now = int(time.time())
-    service.mailed(sendgrid("delivered", now), sendgrid("bounce", now + 1, type="bounce", reason="550 nobody here"))
+    service.send_email_events(
+        sendgrid("delivered", now), sendgrid("bounce", now + 1, type="bounce", reason="550 nobody here")
+    )
     wait_until(lambda: service.api("/api/email/suppressed")["suppressions"] != [])
     page = open_page(service, path="/email")
     expect(page.get_by_role("img", name=re.compile("1 bounced in the last 30 days"))).to_be_visible()
@@ -155,12 +152,12 @@ def test_a_message_is_looked_up_and_an_address_suppressed_and_allowed(service: S
     assert [one["address"] for one in service.api("/api/email/suppressed")["suppressions"]] == ["joe@example.com"]
 
 
-def test_a_source_is_paused_and_resumed_and_the_doctor_speaks(service: Service, open_page: Opened) -> None:
-    until_settled(service, service.send("evt_before_the_pause"))
+def test_source_explains_its_rejection_and_is_paused_and_resumed(service: Service, open_page: OpenPage) -> None:
+    service.wait_until_settled(service.send("evt_before_the_pause"))
     before = ask(service.database, "SELECT max(id) FROM webhook_rejections")
 
     def is_sampled() -> bool:
-        """Some are passed over: of what comes in a second, one is kept."""
+        """At most one rejection per second is sampled, so some are skipped."""
         body = stripe_body("evt_wrong")
         service.client.post("/webhooks/stripe", content=body, headers=stripe_headers(body, "another"))
         return ask(service.database, "SELECT max(id) FROM webhook_rejections") != before
@@ -169,12 +166,12 @@ def test_a_source_is_paused_and_resumed_and_the_doctor_speaks(service: Service, 
     page = open_page(service, path="/sources")
     card = page.locator("#source-stripe")
 
-    def is_told() -> bool:
-        """What the page had a moment ago is as good as new to it."""
+    def is_explained() -> bool:
+        """The page caches the findings for a short time."""
         page.reload()
         return "The signature is valid with a secret of source calendly." in card.inner_text()
 
-    wait_until(is_told)
+    wait_until(is_explained)
     expect(page.locator("#source-calendly")).to_contain_text("does not confirm this signature scheme")
     card.get_by_text("Pause processing").click()
     card.get_by_role("button", name="Pause stripe").click()
@@ -186,12 +183,12 @@ def test_a_source_is_paused_and_resumed_and_the_doctor_speaks(service: Service, 
     page.locator(".warn-box").get_by_role("link", name="stripe").click()
     page.get_by_role("button", name="Resume stripe").click()
     expect(page.locator("main > .notice")).to_contain_text("Source resumed")
-    until_settled(service, receipt)
+    service.wait_until_settled(receipt)
 
 
-def test_a_viewer_sees_no_button_that_changes_anything(service: Service, open_page: Opened) -> None:
+def test_viewer_sees_no_buttons_that_change_anything(service: Service, open_page: OpenPage) -> None:
     receipt = service.send("evt_viewed")
-    until_settled(service, receipt)
+    service.wait_until_settled(receipt)
     page = open_page(service, "vera", f"/events/{receipt}")
     expect(page.get_by_role("heading", name="invoice.paid")).to_be_visible()
     assert page.get_by_role("button").all_inner_texts() in (
@@ -207,8 +204,8 @@ def test_a_viewer_sees_no_button_that_changes_anything(service: Service, open_pa
         expect(page.get_by_role("link", name="Replay failed effects")).to_have_count(0)
 
 
-def test_signing_in_leads_to_where_one_wanted_to_go_and_signing_out_ends_it(
-    service: Service, open_page: Opened
+def test_sign_in_continues_to_the_requested_page_and_sign_out_ends_the_session(
+    service: Service, open_page: OpenPage
 ) -> None:
     page = open_page(service, None, "/dead")
     page.get_by_label("Name").fill("otto")
@@ -225,13 +222,13 @@ def test_signing_in_leads_to_where_one_wanted_to_go_and_signing_out_ends_it(
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
 
 
-def test_everything_works_without_javascript(service: Service, open_page: Opened) -> None:
+def test_replays_work_without_javascript(service: Service, open_page: OpenPage) -> None:
     receipt = service.send("evt_plain", "charge.failed", data={"object": {"id": "card_plain"}})
-    until_settled(service, receipt)
+    service.wait_until_settled(receipt)
     page = open_page(service, java_script_enabled=False, path=f"/events/{receipt}")
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status")).to_contain_text("replayed. ")
-    until_settled(service, receipt)
+    service.wait_until_settled(receipt)
     page.goto("/replay?object=card_plain")
     page.get_by_role("button", name="Replay 1 event").click()
     page.wait_for_url("**/replays/*")
@@ -245,10 +242,10 @@ def test_everything_works_without_javascript(service: Service, open_page: Opened
 def tab(page: Page, times: int) -> str:
     for _ in range(times):
         page.keyboard.press("Tab")
-    return page.evaluate("document.activeElement.textContent.trim()")
+    return str(page.evaluate("document.activeElement.textContent.trim()"))
 
 
-def test_the_keyboard_reaches_everything_in_order(sqlite_service: Service, open_page: Opened) -> None:
+def test_keyboard_reaches_the_controls_in_order(sqlite_service: Service, open_page: OpenPage) -> None:
     sqlite_service.send("evt_keys")
     page = open_page(sqlite_service, path="/events")
     assert tab(page, 1) == "Skip to content"

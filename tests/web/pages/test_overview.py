@@ -38,7 +38,7 @@ async def test_page_shows_totals_latency_percentiles_and_dead_letters(shop: Inbo
     for name in ("15m", "7d"):
         page = (await browser.get("/", params={"range": name})).text
         totals = dict(re.findall(r"<h2><span>(\w+)</span><strong>([\d,]+)</strong>", page))
-        assert totals == {"Received": "5", "Duplicate": "1", "Rejected": "1", "Failed": "1"}
+        assert totals == {"Received": "5", "Duplicates": "1", "Rejected": "1", "Failed": "1"}
         assert re.search(rf'href="/\?range={name}" aria-current="true"', page)
     assert "Ack latency (p95)" in page and re.search(r"p50 [\d.]+ · p95 [\d.]+ · p99 [\d.]+ ms", page)
     assert re.search(r"Dead letters</dt><dd><a href=\"/dead\">1<", page)
