@@ -17,9 +17,9 @@ from oncehook.model.errors import Rejected
 from oncehook.providers import jwt
 from oncehook.providers.expressions import headers_of, templates_of
 from oncehook.providers.sign import sign
-from tests.receiver.test_every_provider import door
 from tests.support import ROOT
 from tests.support.providers import NOW, SENDERS, Sender, changed, put, sender
+from tests.support.receiver import serving_source
 
 pytestmark = pytest.mark.anyio
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of P-256
@@ -27,7 +27,7 @@ FORM = {"Content-Type": "application/x-www-form-urlencoded"}
 
 
 async def assert_duplicates(one: Sender, captured: Delivery, variants: dict[str, Delivery], folder: Path) -> None:
-    async with door(folder, one) as here:
+    async with serving_source(folder, one) as here:
         assert (await here.send(captured)).status_code == 202
         for name, variant in {"the same bytes": captured, **variants}.items():
             assert (await here.send(variant)).status_code == 200, name
@@ -35,7 +35,7 @@ async def assert_duplicates(one: Sender, captured: Delivery, variants: dict[str,
 
 
 async def assert_refused(one: Sender, variants: dict[str, Delivery], folder: Path) -> None:
-    async with door(folder, one) as here:
+    async with serving_source(folder, one) as here:
         for name, variant in variants.items():
             assert (await here.send(variant)).status_code == 401, name
 
@@ -122,7 +122,7 @@ async def test_twilio_fields_that_are_moved_into_the_query_are_the_same_event(tm
         "a part of a name": ("?tenant=5Acc", b"ountSid=AC1CallSidCA1CallStatusringing"),
         "the query into a field": ("", b"%3Ftenant=%3D5&" + captured.body),
     }
-    async with door(tmp_path, one) as here:
+    async with serving_source(tmp_path, one) as here:
         assert (await here.send(captured, "?tenant=5")).status_code == 202
         for name, (query, body) in variants.items():
             assert (await here.send(changed(captured, body=body), query)).status_code == 200, name
@@ -137,7 +137,7 @@ async def test_twilio_the_text_of_a_message_cannot_vouch_for_another_body(tmp_pa
     captured = signed(one, urlencode({"AccountSid": "AC1", "Body": text, "To": "+18005551212"}).encode(), "tenant=5")
     query = f"?tenant=5AccountSidAC1Body{text}To+18005551212"
     other = {**captured.headers, b"content-type": b"application/json"}
-    async with door(tmp_path, one) as here:
+    async with serving_source(tmp_path, one) as here:
         assert (await here.send(captured, "?tenant=5")).status_code == 202
         assert (await here.send(changed(captured, other, body=forged), query)).status_code == 401
 
@@ -149,7 +149,7 @@ async def test_twilio_a_json_body_that_is_sent_again_as_a_form_is_rejected(tmp_p
     address = f"{one.settings().public_url}?{query}".encode()
     signature = base64.b64encode(hmac.digest(one.pair().signing.encode(), address, "sha1")).decode()
     captured = Delivery.of(body, {"X-Twilio-Signature": signature, "Content-Type": "application/json"})
-    async with door(tmp_path, one) as here:
+    async with serving_source(tmp_path, one) as here:
         assert (await here.send(captured, f"?{query}")).status_code == 202
         as_form = {**captured.headers, b"content-type": b"application/x-www-form-urlencoded"}
         assert (await here.send(changed(captured, as_form), f"?{query}")).status_code == 401
@@ -157,7 +157,7 @@ async def test_twilio_a_json_body_that_is_sent_again_as_a_form_is_rejected(tmp_p
 
 async def test_twilio_what_a_caller_enters_twice_in_one_call_are_two_events(tmp_path: Path) -> None:
     one = sender("twilio")
-    async with door(tmp_path, one) as here:
+    async with serving_source(tmp_path, one) as here:
         for digits in (b"1", b"2"):
             delivery = signed(one, b"CallSid=CA1&CallStatus=in-progress&Digits=" + digits)
             assert (await here.send(delivery)).status_code == 202
@@ -184,7 +184,7 @@ async def test_adyen_fields_that_are_cut_elsewhere_are_the_same_event(tmp_path: 
             "success": "AUTHORISATION:true",
         },
     }  # fmt: skip
-    async with door(tmp_path, one) as here:
+    async with serving_source(tmp_path, one) as here:
         assert (await here.send(captured)).status_code == 200
         for name, fields in cuts.items():
             body = content
@@ -285,7 +285,7 @@ async def test_with_the_hash_of_the_content_as_id_a_captured_delivery_is_a_dupli
     variants = {
         f"{fact} {header}": other for fact, by in renamed(one, captured).items() for header, other in by.items()
     }
-    async with door(tmp_path, one, id="content:sha256") as here:
+    async with serving_source(tmp_path, one, id="content:sha256") as here:
         assert (await here.send(captured)).is_success
         for what, variant in variants.items():
             assert (await here.send(variant)).status_code == 200, what

@@ -16,8 +16,8 @@ import pytest
 from oncehook.model.delivery import Delivery
 from oncehook.providers.sign import sign
 from oncehook.providers.source import MOST_OFFERS
-from tests.receiver.test_handshakes import door
 from tests.support.providers import NOW, OPTIONS, sender
+from tests.support.receiver import serving_handshakes
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ HUB = {"hub.mode": "subscribe", "hub.challenge": "1158201444", "hub.verify_token
 
 
 async def test_meta_gets_its_challenge_if_it_repeats_the_token(tmp_path: Path) -> None:
-    async with door(tmp_path, here=settings("meta")) as client:
+    async with serving_handshakes(tmp_path, here=settings("meta")) as client:
         answer = await client.get("/webhooks/here", params=HUB)
         assert (answer.status_code, answer.text) == (200, "1158201444")
         assert answer.headers["content-type"].startswith("text/plain")
@@ -62,13 +62,13 @@ async def test_meta_gets_its_challenge_if_it_repeats_the_token(tmp_path: Path) -
 
 async def test_the_token_of_meta_may_stand_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_A_TEST", "from the environment")
-    async with door(tmp_path, here=settings("meta", verify_token="env:OF_A_TEST")) as client:
+    async with serving_handshakes(tmp_path, here=settings("meta", verify_token="env:OF_A_TEST")) as client:
         answer = await client.get("/webhooks/here", params={**HUB, "hub.verify_token": "from the environment"})
         assert answer.text == "1158201444"
 
 
 async def test_dropbox_gets_its_challenge_as_plain_text(tmp_path: Path) -> None:
-    async with door(tmp_path, here=settings("dropbox")) as client:
+    async with serving_handshakes(tmp_path, here=settings("dropbox")) as client:
         answer = await client.get("/webhooks/here", params={"challenge": "abc123"})
         assert (answer.status_code, answer.text) == (200, "abc123")
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -77,14 +77,14 @@ async def test_dropbox_gets_its_challenge_as_plain_text(tmp_path: Path) -> None:
 
 async def test_graph_gets_its_sentence_decoded(tmp_path: Path) -> None:
     query = "validationToken=Validation%3A+Testing+client+application+reachability"
-    async with door(tmp_path, here=settings("microsoft-graph")) as client:
+    async with serving_handshakes(tmp_path, here=settings("microsoft-graph")) as client:
         answer = await client.post(f"/webhooks/here?{query}")
         assert (answer.status_code, answer.text) == (200, "Validation: Testing client application reachability")
         assert answer.headers["content-type"].startswith("text/plain")
 
 
 async def test_okta_gets_its_challenge_as_json(tmp_path: Path) -> None:
-    async with door(tmp_path, here=settings("okta")) as client:
+    async with serving_handshakes(tmp_path, here=settings("okta")) as client:
         answer = await client.get("/webhooks/here", headers={"X-Okta-Verification-Challenge": "Zm9v-bar_1"})
         assert (answer.status_code, answer.json()) == (200, {"verification": "Zm9v-bar_1"})
 
@@ -95,7 +95,7 @@ HOSTILE = ["<script>alert(1)</script>", "a\r\nSet-Cookie: x", "é", "", "a" * 60
 @pytest.mark.parametrize("challenge", HOSTILE)
 async def test_nothing_but_a_word_is_echoed(tmp_path: Path, challenge: str) -> None:
     sources = {name: settings(name) for name in ("dropbox", "meta", "microsoft-graph", "x", "braintree")}
-    async with door(tmp_path, **sources) as client:
+    async with serving_handshakes(tmp_path, **sources) as client:
         answers = [
             await client.get("/webhooks/dropbox", params={"challenge": challenge}),
             await client.get("/webhooks/meta", params={**HUB, "hub.challenge": challenge}),
@@ -115,7 +115,7 @@ async def test_twitch_gets_its_challenge_only_if_it_is_signed(tmp_path: Path) ->
         "Twitch-Eventsub-Subscription-Type": "channel.follow",
     }
     request = signed("twitch", {"challenge": "pogchamp-kappa-360noscope", "subscription": {"id": "s"}}, **headers)
-    async with door(tmp_path, here=settings("twitch")) as client:
+    async with serving_handshakes(tmp_path, here=settings("twitch")) as client:
         answer = await client.post("/webhooks/here", **request)
         assert (answer.status_code, answer.text) == (200, "pogchamp-kappa-360noscope")
         forged = {**request, "content": request["content"].replace(b"kappa", b"other")}
@@ -128,7 +128,7 @@ async def test_twitch_gets_its_challenge_only_if_it_is_signed(tmp_path: Path) ->
 async def test_zoom_gets_its_token_signed(tmp_path: Path) -> None:
     request = signed("zoom", {"event": "endpoint.url_validation", "payload": {"plainToken": "qgg8vlvZRS6UYooatFL8Aw"}})
     expected = hmac.new(key("zoom"), b"qgg8vlvZRS6UYooatFL8Aw", hashlib.sha256).hexdigest()
-    async with door(tmp_path, here=settings("zoom")) as client:
+    async with serving_handshakes(tmp_path, here=settings("zoom")) as client:
         answer = await client.post("/webhooks/here", **request)
         assert (answer.status_code, answer.json()) == (
             200,
@@ -142,12 +142,12 @@ async def test_of_several_secrets_zoom_gets_the_one_that_it_signed_with(tmp_path
     request = signed("zoom", {"event": "endpoint.url_validation", "payload": {"plainToken": "plain"}})
     expected = hmac.new(key("zoom"), b"plain", hashlib.sha256).hexdigest()
     secrets = [sender("zoom").pair(number).verifying for number in (1, 2, 0)]
-    async with door(tmp_path, here=settings("zoom", secrets=secrets)) as client:
+    async with serving_handshakes(tmp_path, here=settings("zoom", secrets=secrets)) as client:
         assert (await client.post("/webhooks/here", **request)).json()["encryptedToken"] == expected
 
 
 async def test_zoom_gets_no_token_signed_that_could_be_an_event(tmp_path: Path) -> None:
-    async with door(tmp_path, here=settings("zoom")) as client:
+    async with serving_handshakes(tmp_path, here=settings("zoom")) as client:
         for token in (f"v0:{int(NOW)}:" + "{}", "", "a" * 101, 7, None, ["a"], {"a": 1}, "ä"):
             body = {"event": "endpoint.url_validation", "payload": {"plainToken": token}}
             assert (await client.post("/webhooks/here", **signed("zoom", body))).status_code == 400
@@ -156,7 +156,7 @@ async def test_zoom_gets_no_token_signed_that_could_be_an_event(tmp_path: Path) 
 async def test_x_gets_its_token_signed(tmp_path: Path) -> None:
     token = "9b4507b3-9040-4669-9ca3-6b94edb50553"
     digest = base64.b64encode(hmac.digest(key("x"), token.encode(), "sha256")).decode()
-    async with door(tmp_path, here=settings("x")) as client:
+    async with serving_handshakes(tmp_path, here=settings("x")) as client:
         answer = await client.get("/webhooks/here", params={"crc_token": token, "nonce": "n"})
         assert (answer.status_code, answer.json()) == (200, {"response_token": f"sha256={digest}"})
 
@@ -166,7 +166,7 @@ EVENTS = ['{"for_user_id":"1"}', "[]", "1", "-1", "12345", "true", "null", "0", 
 
 @pytest.mark.parametrize("token", EVENTS)
 async def test_x_gets_no_signature_for_what_is_json(tmp_path: Path, token: str) -> None:
-    async with door(tmp_path, here=settings("x")) as client:
+    async with serving_handshakes(tmp_path, here=settings("x")) as client:
         answer = await client.get("/webhooks/here", params={"crc_token": token})
         assert answer.status_code == 400 and "sha256" not in answer.text
 
@@ -174,7 +174,7 @@ async def test_x_gets_no_signature_for_what_is_json(tmp_path: Path, token: str) 
 @pytest.mark.parametrize("token", ["foo", "true1", "nul", "1a", "_", "a" * 100, "-", "e5"])
 async def test_what_x_gets_signed_is_never_an_event(tmp_path: Path, token: str) -> None:
     """A stranger may ask for the signature of any word, and sends it back as a body."""
-    async with door(tmp_path, here=settings("x")) as client:
+    async with serving_handshakes(tmp_path, here=settings("x")) as client:
         answer = await client.get("/webhooks/here", params={"crc_token": token})
         headers = {"x-twitter-webhooks-signature": answer.json()["response_token"], "Content-Type": "application/json"}
         forged = await client.post("/webhooks/here", content=token.encode(), headers=headers)
@@ -189,7 +189,7 @@ def braintree_challenge(challenge: str) -> str:
 
 async def test_braintree_gets_its_challenge_signed_and_nothing_else(tmp_path: Path) -> None:
     challenge = "20f9f8ed05f77439fe955c977e4c8a53"
-    async with door(tmp_path, here=settings("braintree")) as client:
+    async with serving_handshakes(tmp_path, here=settings("braintree")) as client:
         answer = await client.get("/webhooks/here", params={"bt_challenge": challenge})
         assert (answer.status_code, answer.text) == (200, braintree_challenge(challenge))
         for other in (
@@ -203,7 +203,7 @@ async def test_braintree_gets_its_challenge_signed_and_nothing_else(tmp_path: Pa
 
 
 async def test_what_braintree_gets_signed_is_never_an_event(tmp_path: Path) -> None:
-    async with door(tmp_path, here=settings("braintree")) as client:
+    async with serving_handshakes(tmp_path, here=settings("braintree")) as client:
         for challenge in ("20f9f8ed05f77439fe955c977e4c8a53", "0" * 20, "ab" * 12):
             pair = (await client.get("/webhooks/here", params={"bt_challenge": challenge})).text
             for payload in (challenge, challenge + "\n"):
@@ -234,7 +234,7 @@ async def test_an_offered_secret_is_shown_and_never_adopted(
 ) -> None:
     caplog.set_level(logging.WARNING, logger="oncehook")
     one = sender(name)
-    async with door(tmp_path, here=settings(name, secrets=[])) as client:
+    async with serving_handshakes(tmp_path, here=settings(name, secrets=[])) as client:
         answer = await OFFERS[name](client)
         assert answer.status_code == 200
         assert answer.headers.get("x-hook-secret") == (OFFERED if name == "asana" else None)
@@ -250,13 +250,13 @@ async def test_a_source_that_waits_for_its_secret_says_so_at_the_start(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="oncehook")
-    async with door(tmp_path, here=settings(name, secrets=[])):
+    async with serving_handshakes(tmp_path, here=settings(name, secrets=[])):
         assert [vars(record).get("event") for record in caplog.records] == ["secret_missing"]
 
 
 @pytest.mark.parametrize("name", OFFERS)
 async def test_few_secrets_a_minute_may_be_offered(tmp_path: Path, name: str) -> None:
-    async with door(tmp_path, here=settings(name, secrets=[])) as client:
+    async with serving_handshakes(tmp_path, here=settings(name, secrets=[])) as client:
         statuses = [(await OFFERS[name](client, f"secret_{number}")).status_code for number in range(MOST_OFFERS + 2)]
         assert statuses == [200] * MOST_OFFERS + [503] * 2
 
@@ -266,7 +266,7 @@ async def test_an_offer_that_is_no_word_is_neither_shown_nor_echoed(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="oncehook")
-    async with door(tmp_path, here=settings(name, secrets=[])) as client:
+    async with serving_handshakes(tmp_path, here=settings(name, secrets=[])) as client:
         for secret in ("<script>", "a b", "a" * 101, "a;b"):
             assert (await OFFERS[name](client, secret)).status_code == 400
     assert not [record for record in caplog.records if vars(record).get("event") == "secret_offered"]
@@ -278,13 +278,13 @@ async def test_an_offer_that_is_no_word_is_neither_shown_nor_echoed(
 @pytest.mark.parametrize("name", ["trello", "mandrill"])
 async def test_a_head_request_is_200(tmp_path: Path, name: str) -> None:
     secrets = [] if name == "mandrill" else [sender(name).pair().verifying]
-    async with door(tmp_path, here=settings(name, secrets=secrets)) as client:
+    async with serving_handshakes(tmp_path, here=settings(name, secrets=secrets)) as client:
         answer = await client.head("/webhooks/here")
         assert (answer.status_code, answer.content) == (200, b"")
 
 
 async def test_cloudevents_may_deliver_once_they_have_asked(tmp_path: Path) -> None:
-    async with door(tmp_path, here=settings("cloudevents")) as client:
+    async with serving_handshakes(tmp_path, here=settings("cloudevents")) as client:
         asked = {"WebHook-Request-Origin": "eventemitter.example.com", "WebHook-Request-Rate": "120"}
         answer = await client.options("/webhooks/here", headers=asked)
         assert answer.status_code == 200 and answer.headers["allow"] == "POST"
@@ -299,7 +299,7 @@ async def test_cloudevents_may_deliver_once_they_have_asked(tmp_path: Path) -> N
 
 
 async def test_discord_gets_its_pings_answered_and_its_probes_refused(tmp_path: Path) -> None:
-    async with door(tmp_path, here=settings("discord")) as client:
+    async with serving_handshakes(tmp_path, here=settings("discord")) as client:
         ping = await client.post("/webhooks/here", **signed("discord", {"version": 1, "type": 0}))
         assert (ping.status_code, ping.content) == (204, b"")
         interaction = await client.post("/webhooks/here", **signed("discord", {"id": "1", "type": 1, "token": "t"}))
@@ -310,7 +310,7 @@ async def test_discord_gets_its_pings_answered_and_its_probes_refused(tmp_path: 
 
 
 async def test_the_ping_of_woocommerce_is_200(tmp_path: Path) -> None:
-    async with door(tmp_path, here=settings("woocommerce")) as client:
+    async with serving_handshakes(tmp_path, here=settings("woocommerce")) as client:
         assert (await client.post("/webhooks/here", data={"webhook_id": "7"})).status_code == 200
         forged = await client.post("/webhooks/here", json={"id": 1}, headers={"X-WC-Webhook-Topic": "order.created"})
         assert forged.status_code == 401
@@ -318,7 +318,7 @@ async def test_the_ping_of_woocommerce_is_200(tmp_path: Path) -> None:
 
 async def test_xero_is_told_whether_its_intent_was_signed(tmp_path: Path) -> None:
     intent = {"events": [], "firstEventSequence": 0, "lastEventSequence": 0, "entropy": "S0m3r4Nd0mt3xt"}
-    async with door(tmp_path, here=settings("xero")) as client:
+    async with serving_handshakes(tmp_path, here=settings("xero")) as client:
         right = await client.post("/webhooks/here", **signed("xero", intent))
         assert (right.status_code, right.content) == (200, b"")
         wrong = signed("xero", intent)
@@ -335,7 +335,7 @@ async def test_a_delivery_without_events_is_acknowledged_and_leaves_nothing(tmp_
     found, body = sign(
         one.provider, body, one.pair().signing, headers={"Content-Type": content_type}, now=NOW, settings=one.settings()
     )
-    async with door(tmp_path, here=settings(name)) as client:
+    async with serving_handshakes(tmp_path, here=settings(name)) as client:
         assert (await client.post("/webhooks/here", content=body, headers=found)).status_code == 200
 
 

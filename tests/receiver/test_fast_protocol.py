@@ -1,6 +1,6 @@
-"""The short way of `oncehook serve` for whole deliveries: order of answers, shutdown and the connection limit.
+"""The fast path of `oncehook serve`: order of responses, shutdown and the connection limit.
 
-A write lock that the test holds keeps every commit waiting, so that requests are certainly under way.
+The test holds a write lock, so that every commit waits and requests are certainly under way.
 """
 
 import asyncio
@@ -17,22 +17,25 @@ from oncehook import Inbox
 from oncehook.cli import serve
 from tests.cli.test_serve import post, until_refused
 from tests.support.events import Rows, stripe_body, stripe_headers
-from tests.support.serve import Wire, connected, parse_head, process, request, served, write_config
+from tests.support.serve import Wire, assert_read, connected, parse_head, process, request, served, write_config
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
-DOOR = "/webhooks/stripe"
+
+PATH = "/webhooks/stripe"
+
+
 COUNT = "SELECT count(*) FROM webhook_receipts"
 
 
 def delivery(event_id: str, *, forged: bool = False) -> bytes:
     body = stripe_body(event_id)
-    return request(DOOR, stripe_headers(body, "whsec_other") if forged else stripe_headers(body), body)
+    return request(PATH, stripe_headers(body, "whsec_other") if forged else stripe_headers(body), body)
 
 
 @contextlib.contextmanager
-def no_commits(database: str) -> Iterator[None]:
-    """For the length of the block no claim is committed: another connection holds the write lock."""
+def commits_blocked(database: str) -> Iterator[None]:
+    """Block every commit for the length of the block, with the write lock of another connection."""
     with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"), timeout=10)) as connection:
         connection.isolation_level = None
         connection.execute("BEGIN IMMEDIATE")
@@ -48,36 +51,29 @@ async def port(make_inbox: Callable[..., Inbox]) -> AsyncIterator[int]:
         yield port
 
 
-async def is_served(port: int) -> None:
-    """Return when the server has read what was sent on other connections before this."""
-    async with connected(port) as wire:
-        await wire.say(request("/healthz", {}, None, method="GET"))
-        assert (await wire.answer()).status == 200
-
-
 @pytest.mark.anyio
 @pytest.mark.parametrize("together", [True, False], ids=["in one packet", "in two packets"])
-async def test_answers_come_in_the_order_of_requests_while_a_commit_is_under_way(
+async def test_responses_keep_the_order_of_requests_while_a_commit_runs(
     port: int, database: str, together: bool
 ) -> None:
     async with connected(port) as wire:
-        with no_commits(database):
+        with commits_blocked(database):
             if together:
                 await wire.say(delivery("evt_1") + delivery("evt_2", forged=True))
             else:
                 await wire.say(delivery("evt_1"))
-                await is_served(port)
+                await assert_read(port)
                 await wire.say(delivery("evt_2", forged=True))
-            await is_served(port)
+            await assert_read(port)
         outcomes = [(await wire.answer()).status for _ in range(2)]
-    assert outcomes == [202, 401], "a rejection at once must not overtake the answer that waits for its commit"
+    assert outcomes == [202, 401], "an immediate rejection must not overtake the response that waits for its commit"
 
 
 @pytest.mark.anyio
-async def test_a_connection_beyond_the_limit_gets_503_and_nothing_is_recorded(
+async def test_a_connection_beyond_the_limit_gets_503_and_leaves_no_receipt(
     make_inbox: Callable[..., Inbox], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "most_connections", lambda: 3)
+    monkeypatch.setattr(serve, "max_connections", lambda: 3)
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])
     async with served(inbox) as port, contextlib.AsyncExitStack() as stack:
@@ -88,7 +84,7 @@ async def test_a_connection_beyond_the_limit_gets_503_and_nothing_is_recorded(
         for wire in idle:
             wire.leave()
         async with asyncio.timeout(5):
-            while True:  # until the server has noticed that they left
+            while True:  # until the server has noticed the disconnects
                 async with connected(port) as wire:
                     await wire.say(delivery("evt_2"))
                     if (await wire.answer()).status == 202:
@@ -96,14 +92,12 @@ async def test_a_connection_beyond_the_limit_gets_503_and_nothing_is_recorded(
     assert rows("SELECT event_id FROM webhook_receipts") == [("evt_2",)]
 
 
-def test_a_whole_delivery_that_waits_for_its_commit_at_sigterm_is_acked(
-    tmp_path: Path, database: str, rows: Rows
-) -> None:
+def test_a_delivery_that_waits_for_its_commit_at_sigterm_is_acked(tmp_path: Path, database: str, rows: Rows) -> None:
     config = write_config(tmp_path, database)
     with process(config, "--no-worker") as service:
         assert post(service.port, stripe_body("before")).status_code == 202
         with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
-            with no_commits(database):
+            with commits_blocked(database):
                 connection.sendall(delivery("evt_1"))
                 with socket.create_connection(("127.0.0.1", service.port), timeout=10) as other:
                     other.sendall(request("/healthz", {}, None, method="GET"))
@@ -111,7 +105,7 @@ def test_a_whole_delivery_that_waits_for_its_commit_at_sigterm_is_acked(
                 service.process.send_signal(signal.SIGTERM)
                 until_refused(service.port)
             answer = connection.recv(4096)
-        assert answer, "the connection was closed without an answer"
+        assert answer, "the connection was closed without a response"
         assert parse_head(answer.partition(b"\r\n\r\n")[0])[0] == 202
         assert service.wait() == 0
     assert ("evt_1",) in rows("SELECT event_id FROM webhook_receipts")

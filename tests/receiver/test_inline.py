@@ -1,4 +1,4 @@
-"""Inline mode: work first, then the ack; the provider's redelivery is the next attempt."""
+"""Inline mode: the handler runs before the ack, and the provider's redelivery is the next attempt."""
 
 import asyncio
 import json
@@ -12,10 +12,14 @@ from oncehook.testing import post
 from oncehook.worker.rescue import ABANDONED
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.servers import ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
+
 BODY = stripe_body("evt_1")
+
+
 STATES = "SELECT event_id, status, attempts FROM webhook_receipts ORDER BY id"
 
 
@@ -24,14 +28,14 @@ async def send(inbox: Inbox, event_id: str = "evt_1") -> tuple[int, str]:
     return (await post(inbox, "stripe", body, stripe_headers(body))).outcome
 
 
-def make(make_inbox: Callable[..., Inbox], **settings: Any) -> Inbox:
+def inline_inbox(make_inbox: Callable[..., Inbox], **settings: Any) -> Inbox:
     inbox = make_inbox(worker=True, lease="5s")
     inbox.source("stripe", secrets=["whsec_test"], mode="inline", **settings)
     return inbox
 
 
-async def test_the_work_is_done_before_the_ack(make_inbox: Callable[..., Inbox], database: str) -> None:
-    inbox = make(make_inbox)
+async def test_the_handler_runs_before_the_ack(make_inbox: Callable[..., Inbox], database: str) -> None:
+    inbox = inline_inbox(make_inbox)
     seen: list[str] = []
 
     @inbox.on("stripe", "invoice.paid")
@@ -45,15 +49,15 @@ async def test_the_work_is_done_before_the_ack(make_inbox: Callable[..., Inbox],
     assert ask(database, STATES) == [("evt_1", "processed", 1)]
 
 
-async def test_a_failure_is_5xx_and_the_redelivery_is_the_next_attempt(
+async def test_a_failed_handler_answers_500_and_the_redelivery_is_the_next_attempt(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    inbox = make(make_inbox)
-    marks = "$1" if database.startswith("postgresql") else "?"
+    inbox = inline_inbox(make_inbox)
+    placeholder = "$1" if database.startswith("postgresql") else "?"
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
-        await tx.execute(f"INSERT INTO ledger VALUES ({marks})", f"attempt {event.attempt}")
+        await tx.execute(f"INSERT INTO ledger VALUES ({placeholder})", f"attempt {event.attempt}")
         if event.attempt == 1:
             raise ConnectionError("the bank is closed")
 
@@ -68,10 +72,10 @@ async def test_a_failure_is_5xx_and_the_redelivery_is_the_next_attempt(
 
 
 @pytest.mark.parametrize(("policy", "answers"), [("retry", [500, 500, 200]), ("dead_letter", [200])])
-async def test_after_its_attempts_it_is_a_dead_letter_and_acked(
+async def test_an_event_is_an_acked_dead_letter_after_its_attempts(
     make_inbox: Callable[..., Inbox], database: str, policy: str, answers: list[int]
 ) -> None:
-    inbox = make(make_inbox, on_failure=policy, max_attempts=3)
+    inbox = inline_inbox(make_inbox, on_failure=policy, max_attempts=3)
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event) -> None:
@@ -83,10 +87,8 @@ async def test_after_its_attempts_it_is_a_dead_letter_and_acked(
     assert ask(database, STATES) == [("evt_1", "failed", len(answers))]
 
 
-async def test_a_redelivery_under_a_live_lease_is_asked_to_come_again(
-    make_inbox: Callable[..., Inbox], database: str
-) -> None:
-    inbox = make(make_inbox)
+async def test_a_redelivery_while_the_handler_runs_gets_503(make_inbox: Callable[..., Inbox], database: str) -> None:
+    inbox = inline_inbox(make_inbox)
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     @inbox.on("stripe", "invoice.paid")
@@ -106,8 +108,10 @@ async def test_a_redelivery_under_a_live_lease_is_asked_to_come_again(
     assert ask(database, STATES) == [("evt_1", "processed", 1)]
 
 
-async def test_a_client_that_leaves_does_not_stop_the_work(make_inbox: Callable[..., Inbox], database: str) -> None:
-    inbox = make(make_inbox)
+async def test_a_client_that_disconnects_does_not_stop_the_handler(
+    make_inbox: Callable[..., Inbox], database: str
+) -> None:
+    inbox = inline_inbox(make_inbox)
     inside, go_on = asyncio.Event(), asyncio.Event()
 
     @inbox.on("stripe", "invoice.paid")
@@ -121,14 +125,13 @@ async def test_a_client_that_leaves_does_not_stop_the_work(make_inbox: Callable[
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         go_on.set()
-        while ask(database, STATES) != [("evt_1", "processed", 1)]:
-            await asyncio.sleep(0.02)
+        await eventually(lambda: ask(database, STATES) == [("evt_1", "processed", 1)], "the handler finishes")
 
 
-async def test_what_the_provider_stopped_retrying_is_a_dead_letter(
+async def test_an_event_that_the_provider_stops_retrying_is_a_dead_letter(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    inbox = make(make_inbox)
+    inbox = inline_inbox(make_inbox)
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event) -> None:
@@ -142,7 +145,9 @@ async def test_what_the_provider_stopped_retrying_is_a_dead_letter(
     assert ask(database, STATES) == [("evt_1", "failed", 1)]
 
 
-async def test_one_cloudevent_is_answered_as_one_and_a_batch_as_many(make_inbox: Callable[..., Inbox]) -> None:
+async def test_a_single_cloudevent_is_answered_as_one_event_and_a_batch_with_counts(
+    make_inbox: Callable[..., Inbox],
+) -> None:
     inbox = make_inbox(worker=True)
     inbox.source("cloudevents", secrets=["a token"], mode="inline")
 
@@ -152,14 +157,14 @@ async def test_one_cloudevent_is_answered_as_one_and_a_batch_as_many(make_inbox:
     def event(number: int) -> dict[str, str]:
         return {"specversion": "1.0", "id": str(number), "source": "/shop", "type": "paid"}
 
-    async def give(body: Any, shape: str) -> Any:
+    async def send_cloudevents(body: Any, shape: str) -> Any:
         headers = {"Authorization": "Bearer a token", "Content-Type": f"application/{shape}+json"}
         return (await post(inbox, "cloudevents", json.dumps(body).encode(), headers)).json
 
     async with inbox.lifespan():
-        one = await give(event(1), "cloudevents")
+        one = await send_cloudevents(event(1), "cloudevents")
         assert (one["status"], one["event_id"]) == ("processed", "/shop|1") and one["receipt"]
-        assert (await give(event(1), "cloudevents"))["status"] == "duplicate"
-        many = await give([event(1), event(2)], "cloudevents-batch")
+        assert (await send_cloudevents(event(1), "cloudevents"))["status"] == "duplicate"
+        many = await send_cloudevents([event(1), event(2)], "cloudevents-batch")
         assert many == {"status": "processed", "processed": 1, "duplicate": 1}
-        assert await give([event(3)], "cloudevents-batch") == {"status": "processed", "processed": 1}
+        assert await send_cloudevents([event(3)], "cloudevents-batch") == {"status": "processed", "processed": 1}

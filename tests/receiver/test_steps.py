@@ -1,4 +1,4 @@
-"""The door: what each delivery is answered, and what it leaves in the database."""
+"""The steps of a delivery: its response, and the rows that it leaves in the database."""
 
 import asyncio
 import base64
@@ -24,16 +24,16 @@ from tests.support.servers import Postgres
 
 pytestmark = pytest.mark.anyio
 
+
 COUNT = "SELECT count(*) FROM webhook_receipts"
+
+
 STORED = "SELECT r.event_id, r.status, p.body FROM webhook_receipts r JOIN webhook_payloads p ON p.receipt_id = r.id"
 
 
 def only_receipt(rows: Rows) -> int:
     ((receipt,),) = rows("SELECT id FROM webhook_receipts")
     return int(receipt)
-
-
-# -- taken ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_first_delivery_is_accepted_with_its_receipt(inbox: Inbox, rows: Rows) -> None:
@@ -53,22 +53,13 @@ async def test_a_second_delivery_is_a_duplicate_of_the_same_receipt(inbox: Inbox
     assert answer.json == {"status": "duplicate", "event_id": "evt_1", "receipt": only_receipt(rows)}
 
 
-async def test_duplicates_are_noted_aside_in_the_background(inbox: Inbox, rows: Rows) -> None:
+async def test_duplicates_are_recorded_in_the_background(inbox: Inbox, rows: Rows) -> None:
     for body in (stripe_body("evt_1"), stripe_body("evt_1"), stripe_body("evt_1", more=1), stripe_body("evt_1")):
         await deliver(inbox, "stripe", body)
     await inbox._runtime.reception.duplicates.drain()
     receipt = only_receipt(rows)
-    noted = [(receipt, True), (receipt, False), (receipt, True)]
-    assert rows("SELECT receipt_id, same_body FROM webhook_deliveries ORDER BY id") == noted
-
-
-async def test_a_stop_writes_the_duplicates_that_still_wait(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
-    inbox = make_inbox()
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        for _ in range(3):
-            await deliver(inbox, "stripe", stripe_body("evt_1"))
-    assert rows("SELECT count(*) FROM webhook_deliveries") == [(2,)]
+    recorded = [(receipt, True), (receipt, False), (receipt, True)]
+    assert rows("SELECT receipt_id, same_body FROM webhook_deliveries ORDER BY id") == recorded
 
 
 async def test_an_authentic_event_of_another_type_is_recorded_as_ignored(
@@ -84,12 +75,12 @@ async def test_an_authentic_event_of_another_type_is_recorded_as_ignored(
     assert other.json == {"status": "ignored", "event_id": "evt_1", "receipt": other.json["receipt"]}
     assert [answer.outcome for answer in answers] == [(202, "accepted")] * 2
     assert again.outcome == (200, "duplicate")
-    states = dict(rows("SELECT event_id, status FROM webhook_receipts"))
+    states: dict[str, str] = dict(rows("SELECT event_id, status FROM webhook_receipts"))
     assert states == {"evt_1": "ignored", "evt_invoice.paid": "received", "evt_customer.new": "received"}
 
 
 @pytest.mark.parametrize("lacking", ["id", "type"])
-async def test_an_authentic_body_without_a_usable_id_or_type_is_kept_as_a_dead_letter(
+async def test_an_authentic_body_without_a_usable_id_or_type_is_stored_as_a_dead_letter(
     inbox: Inbox, rows: Rows, lacking: str
 ) -> None:
     event: dict[str, Any] = {"id": "evt_1", "type": "invoice.paid"}
@@ -115,7 +106,7 @@ ODD_BODIES = {
 
 
 @pytest.mark.parametrize(("body", "status"), ODD_BODIES.values(), ids=ODD_BODIES.keys())
-async def test_an_odd_but_authentic_body_is_kept_byte_for_byte(
+async def test_an_unusual_authentic_body_is_stored_byte_for_byte(
     inbox: Inbox, rows: Rows, body: bytes, status: str
 ) -> None:
     answer = await deliver(inbox, "stripe", body)
@@ -125,19 +116,18 @@ async def test_an_odd_but_authentic_body_is_kept_byte_for_byte(
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"not json", b'{"id":"a"} x', b"\xff\xfe", b'{"id":NaN}'], ids=repr)
-async def test_authentic_bytes_that_are_not_json_are_malformed(inbox: Inbox, rows: Rows, body: bytes) -> None:
+async def test_authentic_bytes_that_are_not_json_are_rejected_as_malformed(
+    inbox: Inbox, rows: Rows, body: bytes
+) -> None:
     answer = await deliver(inbox, "stripe", body)
     assert answer.outcome == (400, "malformed")
     assert set(answer.json) == {"error"} and set(answer.json["error"]) == {"code", "message"}
     assert rows(COUNT) == [(0,)]
 
 
-# -- many in one ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def sendgrid_keys() -> tuple[str, str]:
-    """A private key to sign as SendGrid does, and the public one as it is pasted."""
+    """A private key that signs as SendGrid does, and its public key as SendGrid shows it."""
     key = ec.generate_private_key(ec.SECP256R1())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -146,7 +136,7 @@ def sendgrid_keys() -> tuple[str, str]:
     return private.decode(), base64.b64encode(public).decode()
 
 
-async def test_a_body_with_many_events_is_many_receipts_with_their_exact_bytes(
+async def test_each_event_of_a_batch_has_a_receipt_with_its_exact_bytes(
     make_inbox: Callable[..., Inbox], rows: Rows, sendgrid_keys: tuple[str, str]
 ) -> None:
     private, public = sendgrid_keys
@@ -177,10 +167,7 @@ async def test_a_body_with_many_events_is_many_receipts_with_their_exact_bytes(
     assert sorted(kept for status, kept in stored.values() if status == "failed") == sorted(elements[3:])
 
 
-# -- refused --------------------------------------------------------------------------------------------------------
-
-
-async def test_two_sources_have_secrets_and_ids_of_their_own(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+async def test_secrets_and_event_ids_belong_to_one_source(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
     inbox = make_inbox()
     inbox.source("live", provider="stripe", secrets=["whsec_live"])
     inbox.source("test", provider="stripe", secrets=["whsec_test"])
@@ -193,8 +180,8 @@ async def test_two_sources_have_secrets_and_ids_of_their_own(make_inbox: Callabl
     assert rows("SELECT source, event_id FROM webhook_receipts ORDER BY 1") == [("live", "evt_1"), ("test", "evt_1")]
 
 
-REFUSALS: dict[str, tuple[str, dict[str, str], int, str]] = {
-    "an unknown source": ("nobody", {}, 404, "unknown_source"),
+REJECTIONS: dict[str, tuple[str, dict[str, str], int, str]] = {
+    "an unknown source": ("unknown", {}, 404, "unknown_source"),
     "no signature": ("stripe", {"Content-Type": "application/json"}, 401, "bad_signature"),
     "a compressed body": ("stripe", {"Content-Encoding": "gzip"}, 415, "unsupported_media_type"),
     "a multipart body": ("stripe", {"Content-Type": "Multipart/form-data; b=x"}, 415, "unsupported_media_type"),
@@ -204,8 +191,8 @@ REFUSALS: dict[str, tuple[str, dict[str, str], int, str]] = {
 }
 
 
-@pytest.mark.parametrize(("source", "headers", "status", "code"), REFUSALS.values(), ids=REFUSALS.keys())
-async def test_what_is_refused_leaves_nothing(
+@pytest.mark.parametrize(("source", "headers", "status", "code"), REJECTIONS.values(), ids=REJECTIONS.keys())
+async def test_a_rejected_delivery_leaves_no_receipt(
     inbox: Inbox, rows: Rows, source: str, headers: dict[str, str], status: int, code: str
 ) -> None:
     body = stripe_body()
@@ -216,7 +203,7 @@ async def test_what_is_refused_leaves_nothing(
     assert rows(COUNT) == [(0,)]
 
 
-async def test_a_body_as_large_as_the_cap_is_taken_and_a_byte_more_is_not(
+async def test_a_body_of_the_largest_size_is_accepted_and_one_byte_more_is_rejected(
     make_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
     inbox = make_inbox(max_body="10kB")
@@ -232,7 +219,7 @@ async def test_a_body_as_large_as_the_cap_is_taken_and_a_byte_more_is_not(
     assert rows("SELECT source FROM webhook_receipts") == [("stripe",)]
 
 
-async def test_the_answer_never_says_which_part_of_a_signature_was_wrong(inbox: Inbox) -> None:
+async def test_the_response_never_says_which_part_of_a_signature_was_wrong(inbox: Inbox) -> None:
     body = stripe_body()
     good = stripe_headers(body)["Stripe-Signature"]
     bad = ["", "x", good[:-1], good.replace("v1=", "v0="), good.replace("t=", "t=1"), f"{good[:20]},v1={'0' * 64}"]
@@ -241,12 +228,9 @@ async def test_the_answer_never_says_which_part_of_a_signature_was_wrong(inbox: 
     assert len({answer.body for answer in answers if b"bad_signature" in answer.body}) == 1
 
 
-# -- not now --------------------------------------------------------------------------------------------------------
-
-
 @contextlib.contextmanager
-def taken_away(database: str, postgres: Postgres) -> Iterator[None]:
-    """The database takes no write for the length of a block."""
+def database_unavailable(database: str, postgres: Postgres) -> Iterator[None]:
+    """The database accepts no write for the length of the block."""
     if database.startswith("sqlite"):
         lock = sqlite3.connect(database.removeprefix("sqlite:///"), isolation_level=None)
         lock.execute("BEGIN IMMEDIATE")
@@ -262,7 +246,7 @@ def taken_away(database: str, postgres: Postgres) -> Iterator[None]:
 
 @pytest.fixture
 async def impatient(make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Inbox]:
-    """An inbox that gives up on its database soon."""
+    """An inbox with short timeouts for its database."""
     monkeypatch.setattr(sqlite, "BUSY_MS", 100)
     inbox = make_inbox(claim_timeout="500ms")
     inbox.source("stripe", secrets=["whsec_test"])
@@ -271,12 +255,12 @@ async def impatient(make_inbox: Callable[..., Inbox], monkeypatch: pytest.Monkey
         yield inbox
 
 
-async def test_without_its_database_the_door_asks_to_try_again_and_then_takes_it(
+async def test_the_receiver_answers_503_without_its_database_and_accepts_afterwards(
     impatient: Inbox, database: str, postgres: Postgres, rows: Rows
 ) -> None:
     body = stripe_body("evt_1")
     assert (await deliver(impatient, "stripe", stripe_body("before"))).status == 202
-    with taken_away(database, postgres):
+    with database_unavailable(database, postgres):
         answers = await asyncio.gather(
             *(deliver(impatient, "stripe", b) for b in (body, body, stripe_body("evt_2"), stripe_body("before")))
         )
@@ -290,13 +274,15 @@ async def test_without_its_database_the_door_asks_to_try_again_and_then_takes_it
     assert rows("SELECT event_id FROM webhook_receipts ORDER BY 1") == [("before",), ("evt_1",)]
 
 
-async def test_what_can_be_refused_without_a_database_is(impatient: Inbox, database: str, postgres: Postgres) -> None:
-    with taken_away(database, postgres):
+async def test_invalid_deliveries_are_rejected_without_a_database(
+    impatient: Inbox, database: str, postgres: Postgres
+) -> None:
+    with database_unavailable(database, postgres):
         assert (await deliver(impatient, "stripe", stripe_body(), secret="whsec_wrong")).status == 401
-        assert (await post(impatient, "nobody", b"", {})).status == 404
+        assert (await post(impatient, "unknown", b"", {})).status == 404
 
 
-async def test_a_full_intake_is_answered_503_and_recorded_when_there_is_room(
+async def test_a_delivery_to_a_full_intake_gets_503_and_is_accepted_later(
     make_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
     inbox = make_inbox(intake_limit=4)
@@ -305,79 +291,14 @@ async def test_a_full_intake_is_answered_503_and_recorded_when_there_is_room(
     async with inbox.lifespan():
         answers = await asyncio.gather(*(deliver(inbox, "stripe", body) for body in bodies))
         assert {answer.status for answer in answers} == {202, 503}
-        refused = [body for body, answer in zip(bodies, answers, strict=True) if answer.status == 503]
-        assert rows(COUNT) == [(40 - len(refused),)]
-        for body in refused:
+        rejected = [body for body, answer in zip(bodies, answers, strict=True) if answer.status == 503]
+        assert rows(COUNT) == [(40 - len(rejected),)]
+        for body in rejected:
             assert (await deliver(inbox, "stripe", body)).status == 202
     assert rows(COUNT) == [(40,)]
 
 
-# -- leaving --------------------------------------------------------------------------------------------------------
-
-
-async def test_a_task_that_is_cancelled_after_the_body_still_has_its_event_recorded(inbox: Inbox, rows: Rows) -> None:
-    delivering = asyncio.create_task(deliver(inbox, "stripe", stripe_body("evt_1")))
-    for _ in range(3):  # far enough to have asked for the claim
-        await asyncio.sleep(0)
-    delivering.cancel()
-    await asyncio.wait([delivering])
-    assert delivering.cancelled()
-    await inbox._runtime.reception.claimer.drain()
-    assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
-
-
-async def test_a_client_that_leaves_before_its_body_is_complete_leaves_nothing(inbox: Inbox, rows: Rows) -> None:
-    body = stripe_body()
-    messages = iter(
-        [
-            {"type": "http.request", "body": body[:20], "more_body": True},
-            {"type": "http.request", "body": body[20:], "more_body": True},  # complete, but who knows?
-            {"type": "http.disconnect"},
-        ]
-    )
-
-    async def receive() -> dict[str, Any]:
-        return next(messages)
-
-    async def send(message: object) -> None:
-        raise AssertionError("there is nobody to answer")
-
-    headers = [(n.lower().encode(), v.encode()) for n, v in stripe_headers(body).items()]
-    await inbox({"type": "http", "method": "POST", "path": "/stripe", "headers": headers}, receive, send)
-    assert rows(COUNT) == [(0,)]
-
-
-async def never_complete(inbox: Inbox) -> int:
-    """The status of a delivery whose body does not end."""
-    statuses: list[int] = []
-
-    async def receive() -> dict[str, Any]:
-        await asyncio.Event().wait()
-        raise AssertionError("it never comes")
-
-    async def send(message: Any) -> None:
-        statuses.append(message.get("status", 0))
-
-    async with inbox.lifespan():
-        await asyncio.wait_for(
-            inbox({"type": "http", "method": "POST", "path": "/stripe", "headers": []}, receive, send), 5
-        )
-    return statuses[0]
-
-
-def test_an_inbox_that_is_started_in_another_loop_still_times_out(make_inbox: Callable[..., Inbox]) -> None:
-    """As tests of an app do with it: a loop for each client."""
-    inbox = make_inbox(receive_timeout="200ms")
-    inbox.source("stripe", secrets=["whsec_test"])
-
-    async def take_one() -> int:
-        async with inbox.lifespan():
-            return (await deliver(inbox, "stripe", stripe_body())).status
-
-    assert [asyncio.run(take_one()), asyncio.run(never_complete(inbox)), asyncio.run(take_one())] == [202, 408, 200]
-
-
-async def test_github_delivers_json_and_forms_under_the_id_in_its_header(inbox: Inbox, rows: Rows) -> None:
+async def test_github_events_are_identified_by_the_id_in_their_header(inbox: Inbox, rows: Rows) -> None:
     body = b'{"ref":"refs/heads/main","repository":{"full_name":"example/shop"}}'
     assert (await post(inbox, "github", body, github_headers(body, "guid-1"))).outcome == (202, "accepted")
     assert (await post(inbox, "github", body, github_headers(body, "guid-2"))).outcome == (202, "accepted")

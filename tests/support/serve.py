@@ -87,6 +87,13 @@ async def connected(port: int) -> AsyncIterator[Wire]:
         await asyncio.sleep(0)
 
 
+async def assert_read(port: int) -> None:
+    """Return when the server has read everything that was sent on other connections before this call."""
+    async with connected(port) as wire:
+        await wire.say(request("/healthz", {}, None, method="GET"))
+        assert (await wire.answer()).status == 200
+
+
 def parse_head(head: bytes) -> tuple[int, dict[str, str]]:
     first, *lines = head.decode("latin-1").removesuffix("\r\n\r\n").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

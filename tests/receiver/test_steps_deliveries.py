@@ -1,4 +1,4 @@
-"""The door, from the outside: duplicate, concurrent, tampered, skewed and malformed deliveries, asserting rows."""
+"""Duplicate, concurrent, tampered, delayed and malformed deliveries, and the rows that they leave."""
 
 import asyncio
 import sqlite3
@@ -19,8 +19,13 @@ from tests.support.serve import served
 
 pytestmark = pytest.mark.anyio
 
+
 COUNT = "SELECT count(*) FROM webhook_receipts"
+
+
 HOUR = 3600.0
+
+
 SECRET = "sesmetric-secret"
 
 
@@ -41,26 +46,24 @@ def signed(body: bytes, *, secret: str = SECRET, skew: float = 0.0, clock: float
 async def send(
     inbox: Inbox, body: bytes, *, sent: bytes | None = None, secret: str = SECRET, skew: float = 0
 ) -> DeliveryResponse:
-    """Deliver to the source of seed 000; `sent` is what goes over the wire in place of what was signed."""
+    """Deliver to the source `sesmetric`. `sent` replaces the signed body on the wire."""
     headers = signed(body, secret=secret, skew=skew, clock=inbox._runtime.clock.now())
     return await post(inbox, "sesmetric", body if sent is None else sent, headers)
 
 
-# -- seed 000: verify, dedupe, ack ----------------------------------------------------------------------------------
-
 BODY = b'{"id": "evt_123", "type": "delivery", "message_id": "m_1"}'
 
 
-async def test_the_same_event_twice_is_one_receipt(inbox: Inbox, rows: Rows) -> None:
+async def test_two_deliveries_of_one_event_make_one_receipt(inbox: Inbox, rows: Rows) -> None:
     assert (await send(inbox, BODY)).outcome == (202, "accepted")
     assert (await send(inbox, BODY)).outcome == (200, "duplicate")
     assert rows("SELECT source, event_id, status FROM webhook_receipts") == [("sesmetric", "evt_123", "received")]
     assert rows("SELECT body FROM webhook_payloads") == [(BODY,)]
 
 
-async def test_a_body_with_one_byte_changed_is_not_authentic(inbox: Inbox, rows: Rows) -> None:
-    for place in range(len(BODY)):
-        tampered = BODY[:place] + bytes([BODY[place] ^ 1]) + BODY[place + 1 :]
+async def test_a_body_with_one_changed_byte_is_rejected(inbox: Inbox, rows: Rows) -> None:
+    for index in range(len(BODY)):
+        tampered = BODY[:index] + bytes([BODY[index] ^ 1]) + BODY[index + 1 :]
         assert (await send(inbox, BODY, sent=tampered)).outcome == (401, "bad_signature")
     for truncated in (BODY[:-1], BODY + b" ", b""):
         assert (await send(inbox, BODY, sent=truncated)).outcome == (401, "bad_signature")
@@ -68,14 +71,16 @@ async def test_a_body_with_one_byte_changed_is_not_authentic(inbox: Inbox, rows:
 
 
 @pytest.mark.parametrize("skew", [-HOUR, HOUR, -310.0, 310.0])
-async def test_a_timestamp_that_is_off_is_stale_either_way(inbox: Inbox, rows: Rows, skew: float) -> None:
+async def test_a_timestamp_in_the_past_or_future_is_stale(inbox: Inbox, rows: Rows, skew: float) -> None:
     assert (await send(inbox, BODY, skew=skew)).outcome == (401, "stale_timestamp")
     assert rows(COUNT) == [(0,)]
     assert (await send(inbox, BODY, skew=skew / 100)).outcome == (202, "accepted")
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b'{"id": "evt_123"', b"id=evt_123", b"\x00"], ids=repr)
-async def test_a_malformed_payload_is_400_and_leaves_nothing(inbox: Inbox, rows: Rows, body: bytes) -> None:
+async def test_a_malformed_payload_is_rejected_with_400_and_leaves_no_receipt(
+    inbox: Inbox, rows: Rows, body: bytes
+) -> None:
     assert (await send(inbox, body)).outcome == (400, "malformed")
     assert rows(COUNT) == [(0,)]
 
@@ -87,7 +92,7 @@ async def test_a_forged_delivery_cannot_claim_an_id_before_the_real_one(inbox: I
     assert (await send(inbox, BODY)).outcome == (202, "accepted")
 
 
-async def test_an_attempt_that_failed_does_not_poison_the_next(inbox: Inbox, rows: Rows) -> None:
+async def test_a_delivery_that_failed_with_503_can_be_delivered_again(inbox: Inbox, rows: Rows) -> None:
     await inbox._runtime.store.close()
     assert (await send(inbox, BODY)).outcome == (503, "unavailable")
     await inbox._runtime.store.open()
@@ -95,17 +100,14 @@ async def test_an_attempt_that_failed_does_not_poison_the_next(inbox: Inbox, row
     assert (await send(inbox, BODY)).outcome == (202, "accepted")
 
 
-# -- seed 002: states that production adds --------------------------------------------------------------------------
-
-
-async def test_an_invalid_signature_on_a_valid_body_is_rejected_before_any_work(inbox: Inbox, rows: Rows) -> None:
+async def test_an_invalid_signature_is_rejected_before_anything_is_stored(inbox: Inbox, rows: Rows) -> None:
     assert (await deliver(inbox, "stripe", stripe_body(), secret="whsec_other")).outcome == (401, "bad_signature")
     tables = [rows(f"SELECT count(*) FROM {t}") for t in ("webhook_receipts", "webhook_payloads", "webhook_deliveries")]
     assert tables == [[(0,)]] * 3
 
 
 @pytest.mark.parametrize("state", State)
-async def test_a_duplicate_of_a_receipt_in_any_state_is_2xx_and_changes_nothing(
+async def test_a_duplicate_of_a_receipt_in_any_state_is_acked_and_changes_nothing(
     inbox: Inbox, rows: Rows, state: State
 ) -> None:
     await send(inbox, BODY)
@@ -118,7 +120,7 @@ async def test_a_duplicate_of_a_receipt_in_any_state_is_2xx_and_changes_nothing(
     assert rows("SELECT count(*) FROM webhook_deliveries") == [(5,)]
 
 
-async def test_the_same_id_with_another_body_is_flagged_and_the_first_stays(inbox: Inbox, rows: Rows) -> None:
+async def test_an_event_id_with_another_body_is_flagged_and_the_first_body_stays(inbox: Inbox, rows: Rows) -> None:
     await send(inbox, BODY)
     other = BODY.replace(b"m_1", b"m_2")
     assert (await send(inbox, other)).outcome == (200, "duplicate")
@@ -158,7 +160,7 @@ async def uncommitted(database: str, event_id: str) -> AsyncIterator[Callable[[s
 
 
 @pytest.mark.parametrize(("ending", "first"), [("COMMIT", 200), ("ROLLBACK", 202)])
-async def test_no_duplicate_is_acked_before_the_winners_commit(
+async def test_no_duplicate_is_acked_before_the_first_delivery_commits(
     inbox: Inbox, database: str, rows: Rows, ending: str, first: int
 ) -> None:
     async with uncommitted(database, "evt_123") as end:
@@ -171,10 +173,7 @@ async def test_no_duplicate_is_acked_before_the_winners_commit(
     assert rows(COUNT) == [(1,)]
 
 
-# -- seed 003: a batch that is replayed -----------------------------------------------------------------------------
-
-
-async def test_a_replayed_batch_changes_no_count(inbox: Inbox, rows: Rows) -> None:
+async def test_deliveries_that_are_sent_again_in_reverse_order_change_nothing(inbox: Inbox, rows: Rows) -> None:
     bodies = [f'{{"id": "evt_{n}", "type": "bounce"}}'.encode() for n in range(40)]
     for body in bodies:
         assert (await send(inbox, body)).status == 202
@@ -184,10 +183,9 @@ async def test_a_replayed_batch_changes_no_count(inbox: Inbox, rows: Rows) -> No
     assert rows("SELECT * FROM webhook_receipts ORDER BY id") == before
 
 
-# -- seed 004: the five-minute test ---------------------------------------------------------------------------------
-
-
-async def test_the_five_minute_test_over_http(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+async def test_two_deliveries_over_http_are_accepted_and_duplicate(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])
     body = stripe_body("evt_1")
@@ -200,9 +198,6 @@ async def test_the_five_minute_test_over_http(make_inbox: Callable[..., Inbox], 
     assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
 
 
-# -- all at once ----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("inboxes", "rounds"),
     [
@@ -212,20 +207,20 @@ async def test_the_five_minute_test_over_http(make_inbox: Callable[..., Inbox], 
         pytest.param(2, 1000, marks=pytest.mark.torture),
     ],
 )
-async def test_of_64_concurrent_deliveries_one_is_accepted_in_every_round(
+async def test_exactly_one_of_64_concurrent_deliveries_is_accepted(
     make_inbox: Callable[..., Inbox], rows: Rows, inboxes: int, rounds: int
 ) -> None:
-    """With two inboxes only the database can tell who was first: they share nothing else."""
+    """Two inboxes share only the database, which decides which delivery is first."""
     async with AsyncExitStack() as stack:
-        doors = [make_inbox() for _ in range(inboxes)]
-        for door in doors:
-            door.source("stripe", secrets=["whsec_test"])
-            await stack.enter_async_context(door.lifespan())
+        inboxes_under_test = [make_inbox() for _ in range(inboxes)]
+        for inbox in inboxes_under_test:
+            inbox.source("stripe", secrets=["whsec_test"])
+            await stack.enter_async_context(inbox.lifespan())
         for number in range(rounds):
             body = stripe_body(f"evt_{number}")
             headers = stripe_headers(body)
             answers = await asyncio.gather(
-                *(post(doors[place % inboxes], "stripe", body, headers) for place in range(64))
+                *(post(inboxes_under_test[index % inboxes], "stripe", body, headers) for index in range(64))
             )
             statuses = sorted(answer.status for answer in answers)
             assert statuses == [200] * 63 + [202], f"round {number}: {statuses}"

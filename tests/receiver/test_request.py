@@ -1,4 +1,4 @@
-"""The door behind its real server, over sockets on which a test says exactly the bytes that it wants to."""
+"""Requests over real sockets: bodies, lengths, timeouts, disconnects, methods and paths."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -7,14 +7,22 @@ import pytest
 
 from oncehook import Inbox
 from tests.support.events import Rows, stripe_body, stripe_headers
-from tests.support.serve import Wire, connected, request, served
+from tests.support.serve import Wire, assert_read, connected, request, served
+from tests.support.waiting import eventually, let_time_pass
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("database", ["sqlite"], indirect=True)]
 
+
 COUNT = "SELECT count(*) FROM webhook_receipts"
+
+
 BODIES = "SELECT body FROM webhook_payloads ORDER BY receipt_id"
+
+
 BODY = stripe_body("evt_1", filler="x" * 300)
-DOOR = "/webhooks/stripe"
+
+
+PATH = "/webhooks/stripe"
 
 
 def chunked(*parts: bytes) -> list[bytes]:
@@ -39,42 +47,33 @@ async def wire(port: int) -> AsyncIterator[Wire]:
         yield wire
 
 
-async def until_recorded(rows: Rows, count: int) -> None:
-    async with asyncio.timeout(5):
-        while rows(COUNT) != [(count,)]:
-            await asyncio.sleep(0.01)
-
-
-# -- bodies as they come --------------------------------------------------------------------------------------------
-
-
-async def test_a_body_with_its_length(wire: Wire, rows: Rows) -> None:
-    await wire.say(request(DOOR, signed(), BODY))
+async def test_a_body_with_a_content_length_is_accepted(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(PATH, signed(), BODY))
     assert (await wire.answer()).outcome == (202, "accepted")
     assert rows(BODIES) == [(BODY,)]
 
 
-async def test_a_chunked_body_is_put_together_byte_for_byte(wire: Wire, rows: Rows) -> None:
+async def test_a_chunked_body_is_stored_byte_for_byte(wire: Wire, rows: Rows) -> None:
     parts = [BODY[:1], BODY[1:2], BODY[2:200], BODY[200:]]
-    await wire.say(request(DOOR, signed(Transfer_Encoding="chunked"), None), *chunked(*parts))
+    await wire.say(request(PATH, signed(Transfer_Encoding="chunked"), None), *chunked(*parts))
     assert (await wire.answer()).outcome == (202, "accepted")
     assert rows(BODIES) == [(BODY,)]
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
-async def test_a_body_in_however_many_pieces_is_the_same_delivery(wire: Wire, rows: Rows, parts: int) -> None:
-    said = request(DOOR, signed(), BODY)
+async def test_a_request_in_several_pieces_is_the_same_delivery(port: int, wire: Wire, rows: Rows, parts: int) -> None:
+    sent = request(PATH, signed(), BODY)
     for number in range(2):
-        size = len(said) // parts + 1
-        for start in range(0, len(said), size):
-            await wire.say(said[start : start + size])
-            await asyncio.sleep(0.02)  # so that each is read by itself
+        size = len(sent) // parts + 1
+        for start in range(0, len(sent), size):
+            await wire.say(sent[start : start + size])
+            await assert_read(port)
         assert (await wire.answer()).outcome == ((202, "accepted") if number == 0 else (200, "duplicate"))
     assert rows(BODIES) == [(BODY,)]
 
 
-async def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire, rows: Rows) -> None:
-    head = request(DOOR, signed(Expect="100-continue", Content_Length=str(len(BODY))), None)
+async def test_a_client_that_expects_100_continue_gets_it(wire: Wire, rows: Rows) -> None:
+    head = request(PATH, signed(Expect="100-continue", Content_Length=str(len(BODY))), None)
     await wire.say(head)
     assert (await wire.answer()).status == 100
     await wire.say(BODY)
@@ -83,49 +82,46 @@ async def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire, rows: Rows)
 
 
 @pytest.mark.parametrize(
-    ("path", "length", "status"), [("/webhooks/nobody", len(BODY), 404), (DOOR, 20_001, 413)], ids=["unknown", "large"]
+    ("path", "length", "status"), [("/webhooks/unknown", len(BODY), 404), (PATH, 20_001, 413)], ids=["unknown", "large"]
 )
-async def test_a_client_that_asks_first_is_refused_before_it_sends(
+async def test_a_client_that_expects_100_continue_is_rejected_before_it_sends_its_body(
     wire: Wire, path: str, length: int, status: int
 ) -> None:
     await wire.say(request(path, signed(Expect="100-continue", Content_Length=str(length)), None))
     assert (await wire.answer()).status == status
 
 
-async def test_deliveries_share_a_connection_one_after_the_other_and_at_once(wire: Wire, rows: Rows) -> None:
+async def test_deliveries_share_a_connection_sequentially_and_pipelined(wire: Wire, rows: Rows) -> None:
     for event_id in ("evt_1", "evt_2"):
         body = stripe_body(event_id)
-        await wire.say(request(DOOR, signed(body), body))
+        await wire.say(request(PATH, signed(body), body))
         assert (await wire.answer()).json["event_id"] == event_id
     bodies = [stripe_body(f"evt_{n}") for n in range(3, 8)]
-    await wire.say(b"".join(request(DOOR, signed(body), body) for body in bodies))
+    await wire.say(b"".join(request(PATH, signed(body), body) for body in bodies))
     assert [(await wire.answer()).json["event_id"] for _ in bodies] == [f"evt_{n}" for n in range(3, 8)]
     assert rows(COUNT) == [(7,)]
 
 
-# -- bodies that are not what was said ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("missing", [1, 100, len(BODY)])
-async def test_a_body_shorter_than_its_length_leaves_nothing(port: int, rows: Rows, missing: int) -> None:
+async def test_a_body_shorter_than_its_length_leaves_no_receipt(port: int, rows: Rows, missing: int) -> None:
     async with connected(port) as wire:
-        await wire.say(request(DOOR, signed(Content_Length=str(len(BODY))), None), BODY[:-missing])
+        await wire.say(request(PATH, signed(Content_Length=str(len(BODY))), None), BODY[:-missing])
         wire.writer.write_eof()
         assert await wire.is_closed()
-    async with connected(port) as wire:  # when this is answered, the other one was handled too
-        await wire.say(request(DOOR, signed(), BODY))
+    async with connected(port) as wire:  # when this has its response, the first one was handled
+        await wire.say(request(PATH, signed(), BODY))
         assert (await wire.answer()).outcome == (202, "accepted")
     assert rows(COUNT) == [(1,)]
 
 
-async def test_a_body_longer_than_its_length_is_not_authentic_and_leaves_nothing(wire: Wire, rows: Rows) -> None:
-    await wire.say(request(DOOR, signed(Content_Length=str(len(BODY) - 10)), None), BODY)
+async def test_a_body_longer_than_its_length_leaves_no_receipt(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(PATH, signed(Content_Length=str(len(BODY) - 10)), None), BODY)
     try:
         assert (await wire.answer()).status in (
             400,
             401,
-        )  # what is left over is no request: the server may say so first
-    except asyncio.IncompleteReadError:  # or close the connection before the first request has its answer
+        )  # the rest is not a request, which the server may answer first
+    except asyncio.IncompleteReadError:  # or it closes the connection before the response
         pass
     assert rows(COUNT) == [(0,)]
 
@@ -143,31 +139,28 @@ async def test_a_body_longer_than_its_length_is_not_authentic_and_leaves_nothing
     ],
     ids=str,
 )
-async def test_a_request_with_two_minds_about_its_length_leaves_nothing(
+async def test_a_request_with_contradictory_lengths_gets_400_and_leaves_no_receipt(
     port: int, rows: Rows, headers: dict[str, str]
 ) -> None:
     async with connected(port) as wire:
-        await wire.say(request(DOOR, {**signed(), **headers}, None), *chunked(BODY))
+        await wire.say(request(PATH, {**signed(), **headers}, None), *chunked(BODY))
         assert (await wire.answer()).status == 400
         assert await wire.is_closed()
     assert rows(COUNT) == [(0,)]
 
 
-async def test_a_chunked_body_that_breaks_off_leaves_nothing(port: int, rows: Rows) -> None:
+async def test_an_incomplete_chunked_body_leaves_no_receipt(port: int, rows: Rows) -> None:
     async with connected(port) as wire:
-        await wire.say(request(DOOR, signed(Transfer_Encoding="chunked"), None), *chunked(BODY)[:-1])
+        await wire.say(request(PATH, signed(Transfer_Encoding="chunked"), None), *chunked(BODY)[:-1])
         wire.leave()
     async with connected(port) as wire:
-        await wire.say(request(DOOR, signed(), BODY))
+        await wire.say(request(PATH, signed(), BODY))
         assert (await wire.answer()).outcome == (202, "accepted")
     assert rows(COUNT) == [(1,)]
 
 
-# -- too slow, too large --------------------------------------------------------------------------------------------
-
-
-async def test_a_body_that_stops_half_way_is_timed_out_and_leaves_nothing(wire: Wire, rows: Rows) -> None:
-    await wire.say(request(DOOR, signed(Content_Length=str(len(BODY))), None), BODY[:-1])
+async def test_a_body_that_stops_half_way_times_out_and_leaves_no_receipt(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(PATH, signed(Content_Length=str(len(BODY))), None), BODY[:-1])
     answer = await wire.answer()
     assert answer.outcome == (408, "timeout")
     assert answer.headers["connection"] == "close"
@@ -175,13 +168,13 @@ async def test_a_body_that_stops_half_way_is_timed_out_and_leaves_nothing(wire: 
     assert rows(COUNT) == [(0,)]
 
 
-async def test_a_body_that_drips_is_timed_out_though_it_never_stops(wire: Wire, rows: Rows) -> None:
-    await wire.say(request(DOOR, signed(Content_Length=str(len(BODY))), None))
+async def test_a_body_that_arrives_byte_by_byte_times_out(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(PATH, signed(Content_Length=str(len(BODY))), None))
 
     async def drip() -> None:
         for byte in BODY:
             await wire.say(bytes([byte]))
-            await asyncio.sleep(0.02)
+            await let_time_pass(0.02)
 
     dripping = asyncio.create_task(drip())
     assert (await wire.answer()).outcome == (408, "timeout")
@@ -190,123 +183,117 @@ async def test_a_body_that_drips_is_timed_out_though_it_never_stops(wire: Wire, 
     assert rows(COUNT) == [(0,)]
 
 
-async def test_a_slow_sender_holds_up_nobody_else(port: int, rows: Rows) -> None:
+async def test_a_slow_sender_does_not_delay_other_senders(port: int, rows: Rows) -> None:
     async with connected(port) as slow, connected(port) as quick:
-        await slow.say(request(DOOR, signed(Content_Length=str(len(BODY))), None), BODY[:10])
-        await quick.say(request(DOOR, signed(), BODY))
+        await slow.say(request(PATH, signed(Content_Length=str(len(BODY))), None), BODY[:10])
+        await quick.say(request(PATH, signed(), BODY))
         assert (await quick.answer()).outcome == (202, "accepted")
         assert (await slow.answer()).outcome == (408, "timeout")
-        await quick.say(request(DOOR, signed(), BODY))
+        await quick.say(request(PATH, signed(), BODY))
         assert (await quick.answer()).outcome == (200, "duplicate")
     assert rows(COUNT) == [(1,)]
 
 
-async def test_a_length_too_large_is_refused_before_the_body_is_sent(wire: Wire) -> None:
-    await wire.say(request(DOOR, signed(Content_Length="20001"), None))
+async def test_a_content_length_over_the_limit_is_rejected_before_the_body(wire: Wire) -> None:
+    await wire.say(request(PATH, signed(Content_Length="20001"), None))
     assert (await wire.answer()).outcome == (413, "too_large")
     assert await wire.is_closed()
 
 
-async def test_a_chunked_body_is_cut_off_while_it_streams(wire: Wire, rows: Rows) -> None:
-    await wire.say(request(DOOR, signed(Transfer_Encoding="chunked"), None))
+async def test_a_chunked_body_is_rejected_at_the_limit_while_it_streams(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(PATH, signed(Transfer_Encoding="chunked"), None))
     piece = b"1000\r\n" + b"x" * 4096 + b"\r\n"
-    await wire.say(*[piece] * 6)  # it does not end
+    await wire.say(*[piece] * 6)  # the body does not end
     assert (await wire.answer()).outcome == (413, "too_large")
     assert await wire.is_closed()
     assert rows(COUNT) == [(0,)]
 
 
-async def test_what_follows_a_refused_request_in_its_body_is_never_read_as_a_request(port: int, rows: Rows) -> None:
-    smuggled = request(DOOR, signed(), BODY)
-    for refused in (
-        request(DOOR, signed(Content_Length=str(20_001 + len(smuggled))), None),
-        request(DOOR, signed(Content_Type="multipart/form-data", Content_Length=str(len(smuggled))), None),
-        request(DOOR, {"Content-Length": str(len(smuggled))}, None, method="PUT"),
+async def test_the_body_of_a_rejected_request_is_never_read_as_a_request(port: int, rows: Rows) -> None:
+    smuggled = request(PATH, signed(), BODY)
+    for rejected in (
+        request(PATH, signed(Content_Length=str(20_001 + len(smuggled))), None),
+        request(PATH, signed(Content_Type="multipart/form-data", Content_Length=str(len(smuggled))), None),
+        request(PATH, {"Content-Length": str(len(smuggled))}, None, method="PUT"),
     ):
         async with connected(port) as wire:
-            await wire.say(refused + smuggled)
+            await wire.say(rejected + smuggled)
             assert (await wire.answer()).status in (405, 413, 415)
             assert await wire.is_closed()
     assert rows(COUNT) == [(0,)]
 
 
-# -- leaving --------------------------------------------------------------------------------------------------------
-
-
-async def test_whoever_left_before_the_commit_is_no_trouble_to_those_who_share_it(port: int, rows: Rows) -> None:
-    async with connected(port) as stays:
+async def test_a_client_that_disconnects_before_the_commit_does_not_affect_others_in_it(port: int, rows: Rows) -> None:
+    async with connected(port) as staying:
         for number in range(20):
-            async with connected(port) as leaves:
+            async with connected(port) as leaving:
                 body = stripe_body(f"evt_leaves_{number}")
-                await leaves.say(request(DOOR, signed(body), body))
-                leaves.leave()
+                await leaving.say(request(PATH, signed(body), body))
+                leaving.leave()
             body = stripe_body(f"evt_stays_{number}")
-            await stays.say(request(DOOR, signed(body), body))
-            assert (await stays.answer()).outcome == (202, "accepted")
+            await staying.say(request(PATH, signed(body), body))
+            assert (await staying.answer()).outcome == (202, "accepted")
     assert rows("SELECT count(*) FROM webhook_receipts WHERE event_id LIKE 'evt_stays%'") == [(20,)]
 
 
-async def test_a_client_that_leaves_after_its_whole_body_has_its_event_recorded(port: int, rows: Rows) -> None:
+async def test_a_client_that_disconnects_after_its_body_has_its_event_recorded(port: int, rows: Rows) -> None:
     for number in range(10):
         body = stripe_body(f"evt_{number}")
         async with connected(port) as wire:
-            await wire.say(request(DOOR, signed(body), body))
+            await wire.say(request(PATH, signed(body), body))
             wire.leave()
-    await until_recorded(rows, 10)
-
-
-# -- methods and paths ----------------------------------------------------------------------------------------------
+    await eventually(lambda: rows(COUNT) == [(10,)], "all ten events are recorded")
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "OPTIONS", "PATCH"])
 async def test_only_post_delivers(wire: Wire, method: str) -> None:
-    await wire.say(request(DOOR, {}, b"", method=method))
+    await wire.say(request(PATH, {}, b"", method=method))
     answer = await wire.answer()
     assert answer.outcome == (405, "method_not_allowed")
     assert answer.headers["allow"] == "POST"
 
 
-async def test_a_trailing_slash_is_the_same_address_and_no_redirect(wire: Wire, rows: Rows) -> None:
-    await wire.say(request(DOOR + "/", signed(), BODY))
+async def test_a_trailing_slash_is_accepted_without_a_redirect(wire: Wire, rows: Rows) -> None:
+    await wire.say(request(PATH + "/", signed(), BODY))
     assert (await wire.answer()).status == 202
-    await wire.say(request(DOOR + "?a=b", signed(), BODY))
+    await wire.say(request(PATH + "?a=b", signed(), BODY))
     assert (await wire.answer()).status == 200
     assert rows("SELECT source FROM webhook_receipts") == [("stripe",)]
 
 
-@pytest.mark.parametrize("path", ["/webhooks/", "/webhooks/nobody", "/webhooks/stripe/more", "/stripe", "/webhooks"])
-async def test_an_unknown_address_is_not_found(wire: Wire, path: str) -> None:
+@pytest.mark.parametrize("path", ["/webhooks/", "/webhooks/unknown", "/webhooks/stripe/more", "/stripe", "/webhooks"])
+async def test_an_unknown_address_gets_404(wire: Wire, path: str) -> None:
     await wire.say(request(path, signed(), BODY))
     assert (await wire.answer()).outcome == (404, "unknown_source")
 
 
-async def test_the_probes_say_alive_and_ready(wire: Wire) -> None:
-    for path, said in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
+async def test_the_probes_answer_alive_and_ready(wire: Wire) -> None:
+    for path, text in (("/healthz", b"alive\n"), ("/readyz", b"ready\n")):
         await wire.say(request(path, {}, None, method="GET"))
         answer = await wire.answer()
-        assert (answer.status, answer.body) == (200, said)
+        assert (answer.status, answer.body) == (200, text)
     await wire.say(request("/", {}, None, method="GET"))
     page = await wire.answer()
     assert page.status == 200 and b"Oncehook" in page.body
     assert "default-src 'none'" in page.headers["content-security-policy"]
 
 
-async def test_an_answer_to_head_has_no_body_and_does_not_keep_the_next_request_waiting(wire: Wire) -> None:
-    for method, said in (("HEAD", b""), ("HEAD", b""), ("GET", b"alive\n")):
+async def test_a_response_to_head_has_no_body_and_does_not_delay_the_next_request(wire: Wire) -> None:
+    for method, text in (("HEAD", b""), ("HEAD", b""), ("GET", b"alive\n")):
         await wire.say(request("/healthz", {}, None, method=method))
         async with asyncio.timeout(5):
             head = await wire.reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200") and b"content-length: 6" in head
-            assert await wire.reader.readexactly(len(said)) == said
+            assert await wire.reader.readexactly(len(text)) == text
 
 
 @pytest.mark.parametrize("signature", ["right", "wrong"])
-async def test_an_answer_comes_in_one_piece(port: int, rows: Rows, signature: str) -> None:
+async def test_a_response_is_written_in_one_piece(port: int, rows: Rows, signature: str) -> None:
     reads = []
     async with connected(port) as wire:
         for number in range(50):
             body = stripe_body(f"evt_whole_{number}")
-            await wire.say(request(DOOR, signed(body if signature == "right" else b"another"), body))
+            await wire.say(request(PATH, signed(body if signature == "right" else b"another"), body))
             async with asyncio.timeout(5):
                 reads.append(await wire.reader.read(65536))
                 while not reads[-1].endswith(b"}"):
@@ -314,17 +301,17 @@ async def test_an_answer_comes_in_one_piece(port: int, rows: Rows, signature: st
     assert len(reads) == 50
 
 
-@pytest.mark.parametrize("way", ["HTTP/1.0", "connection: close"])
-async def test_who_keeps_no_connection_is_told_that_it_closes(wire: Wire, rows: Rows, way: str) -> None:
-    said = request(DOOR, signed(**({"Connection": "close"} if way.startswith("c") else {})), BODY)
-    await wire.say(said.replace(b"HTTP/1.1", b"HTTP/1.0") if way == "HTTP/1.0" else said)
+@pytest.mark.parametrize("reason", ["HTTP/1.0", "connection: close"])
+async def test_a_client_without_keep_alive_gets_connection_close(wire: Wire, rows: Rows, reason: str) -> None:
+    sent = request(PATH, signed(Connection="close") if reason == "connection: close" else signed(), BODY)
+    await wire.say(sent.replace(b"HTTP/1.1", b"HTTP/1.0") if reason == "HTTP/1.0" else sent)
     answer = await wire.answer()
     assert answer.outcome == (202, "accepted") and answer.headers["connection"] == "close"
     assert await wire.is_closed() and rows(BODIES) == [(BODY,)]
 
 
 @pytest.mark.parametrize("bytes_", [b"\x16\x03\x01 hello", b"POST\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"], ids=repr)
-async def test_bytes_that_are_no_request_get_400_and_nothing_more(wire: Wire, bytes_: bytes) -> None:
+async def test_bytes_that_are_not_http_get_400_and_the_connection_closes(wire: Wire, bytes_: bytes) -> None:
     await wire.say(bytes_ + b"\r\n\r\n")
     assert (await wire.answer()).status == 400
     assert await wire.is_closed()

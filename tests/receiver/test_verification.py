@@ -1,4 +1,4 @@
-"""Large deliveries: verified in a thread, taken as small ones are, and bounded while they wait."""
+"""Large deliveries are verified in a thread, and the bytes that wait for it are bounded."""
 
 import asyncio
 import threading
@@ -14,28 +14,29 @@ from oncehook.model.errors import Rejected, Unavailable
 from oncehook.model.receipt import Filter
 from oncehook.providers.families.each import MOST_ELEMENTS
 from oncehook.receiver.verification import VerificationThread
-from tests.receiver.test_every_provider import door
 from tests.support.providers import NOW, Sender, changed, sender
+from tests.support.receiver import serving_source
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
 
-def _large_github(one: Sender) -> Delivery:
-    genuine = one.compose()
+def _large_github(sender: Sender) -> Delivery:
+    genuine = sender.compose()
     event = msgspec.json.decode(genuine.body) | {"commits": ["a" * 1000] * 20_000}
-    return one.resend(genuine, now=NOW, body=msgspec.json.encode(event))
+    return sender.resend(genuine, now=NOW, body=msgspec.json.encode(event))
 
 
-def _large_mandrill(one: Sender) -> Delivery:
+def _large_mandrill(sender: Sender) -> Delivery:
     """Events in a form of 6 MB, of which most is escapes."""
     message = {"_id": "m", "html": '<p class="a">"&"</p>' * 20}
     events = [{"event": "open", "_id": f"m{i}", "ts": 1_800_000_000, "msg": message} for i in range(2500)]
     form = urlencode({"mandrill_events": msgspec.json.encode(events)}).encode()
-    return one.resend(one.compose(), now=NOW, body=form)
+    return sender.resend(sender.compose(), now=NOW, body=form)
 
 
-def _large_graph(one: Sender) -> Delivery:
-    genuine = one.compose()
+def _large_graph(sender: Sender) -> Delivery:
+    genuine = sender.compose()
     return changed(genuine, body=_repeated(genuine.body, "value", MOST_ELEMENTS))
 
 
@@ -49,22 +50,22 @@ def _repeated(body: bytes, path: str, times: int) -> bytes:
     ("name", "make", "events"),
     [("github", _large_github, 1), ("mandrill", _large_mandrill, 2500), ("microsoft-graph", _large_graph, 1000)],
 )
-async def test_a_large_delivery_is_accepted_and_then_a_duplicate(
+async def test_a_large_delivery_is_accepted_and_its_redelivery_is_a_duplicate(
     name: str, make: Callable[[Sender], Delivery], events: int, tmp_path: Path
 ) -> None:
-    one = sender(name)
-    delivery = make(one)
+    large_sender = sender(name)
+    delivery = make(large_sender)
     assert len(delivery.body) > LARGE
-    async with door(tmp_path, one) as here:
-        first, second = await here.send(delivery), await here.send(delivery)
+    async with serving_source(tmp_path, large_sender) as client:
+        first, second = await client.send(delivery), await client.send(delivery)
         assert (first.status_code, second.status_code) == (202, 200)
-        assert len(await here.inbox._runtime.store.receipts.find(Filter(), limit=3000)) == events
+        assert len(await client.inbox._runtime.store.receipts.find(Filter(), limit=3000)) == events
 
 
 @pytest.mark.parametrize(("name", "path"), [("microsoft-graph", "value"), ("adyen", "notificationItems")])
-def test_more_elements_than_a_delivery_may_have_are_rejected(name: str, path: str) -> None:
-    one = sender(name)
-    genuine, verifier = one.compose(), one.source().verifier
+def test_a_delivery_with_too_many_elements_is_rejected(name: str, path: str) -> None:
+    large_sender = sender(name)
+    genuine, verifier = large_sender.compose(), large_sender.source().verifier
     assert verifier is not None
     first = msgspec.json.decode(genuine.body)[path][0]
     most, more = (msgspec.json.encode({path: [first] * times}) for times in (MOST_ELEMENTS, MOST_ELEMENTS + 1))
@@ -73,19 +74,19 @@ def test_more_elements_than_a_delivery_may_have_are_rejected(name: str, path: st
         verifier.verify(changed(genuine, body=more), NOW)
 
 
-async def test_a_small_body_is_verified_in_the_loop_and_a_large_one_beside_it() -> None:
-    verifying = VerificationThread(limit_bytes=2**20)
+async def test_a_small_body_is_verified_in_the_event_loop_and_a_large_one_in_a_thread() -> None:
+    verification = VerificationThread(limit_bytes=2**20)
 
     def thread(delivery: Delivery) -> str:
         return threading.current_thread().name
 
-    assert await verifying.run(Delivery(b"a" * LARGE), thread) == threading.current_thread().name
-    assert (await verifying.run(Delivery(b"a" * (LARGE + 1)), thread)).startswith("oncehook-verify")
+    assert await verification.run(Delivery(b"a" * LARGE), thread) == threading.current_thread().name
+    assert (await verification.run(Delivery(b"a" * (LARGE + 1)), thread)).startswith("oncehook-verify")
 
 
-async def test_large_bodies_wait_one_behind_the_other_up_to_a_number_of_bytes() -> None:
+async def test_large_bodies_wait_for_the_thread_up_to_a_number_of_bytes() -> None:
     size = LARGE + 1
-    verifying = VerificationThread(limit_bytes=2 * size)
+    verification = VerificationThread(limit_bytes=2 * size)
     free, running = threading.Event(), []
 
     def work(delivery: Delivery) -> int:
@@ -93,13 +94,12 @@ async def test_large_bodies_wait_one_behind_the_other_up_to_a_number_of_bytes() 
         assert free.wait(30)
         return len(running)
 
-    first = asyncio.create_task(verifying.run(Delivery(b"a" * size), work))
-    second = asyncio.create_task(verifying.run(Delivery(b"a" * size), work))
-    while not running:
-        await asyncio.sleep(0.001)
+    first = asyncio.create_task(verification.run(Delivery(b"a" * size), work))
+    second = asyncio.create_task(verification.run(Delivery(b"a" * size), work))
+    await eventually(lambda: running, "the thread starts with the first body")
     with pytest.raises(Unavailable, match="wait to be verified"):
-        await verifying.run(Delivery(b"a" * size), work)
-    assert len(running) == 1, "the second waits for the first"
+        await verification.run(Delivery(b"a" * size), work)
+    assert len(running) == 1, "the second body must wait for the first"
     free.set()
     assert [await first, await second] == [1, 2]
-    assert await verifying.run(Delivery(b"a" * size * 3), work) == 3, "one alone may have any size"
+    assert await verification.run(Delivery(b"a" * size * 3), work) == 3, "a single body may have any size"

@@ -1,0 +1,87 @@
+"""The receiver as an ASGI app: disconnects, cancelled requests and deadlines."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from oncehook import Inbox
+from oncehook.testing import deliver
+from tests.support.events import Rows, stripe_body, stripe_headers
+from tests.support.waiting import next_turn
+
+pytestmark = pytest.mark.anyio
+
+
+COUNT = "SELECT count(*) FROM webhook_receipts"
+
+
+async def test_a_request_that_is_cancelled_after_its_body_still_has_its_event_recorded(
+    inbox: Inbox, rows: Rows
+) -> None:
+    delivering = asyncio.create_task(deliver(inbox, "stripe", stripe_body("evt_1")))
+    for _ in range(3):  # until the claim is submitted
+        await next_turn()
+    delivering.cancel()
+    await asyncio.wait([delivering])
+    assert delivering.cancelled()
+    await inbox._runtime.reception.claimer.drain()
+    assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
+
+
+async def test_a_client_that_disconnects_before_its_body_is_complete_leaves_no_receipt(
+    inbox: Inbox, rows: Rows
+) -> None:
+    body = stripe_body()
+    messages: Iterator[dict[str, Any]] = iter(
+        [
+            {"type": "http.request", "body": body[:20], "more_body": True},
+            {"type": "http.request", "body": body[20:], "more_body": True},  # complete, but the server cannot know
+            {"type": "http.disconnect"},
+        ]
+    )
+
+    async def receive() -> dict[str, Any]:
+        return next(messages)
+
+    async def send(message: object) -> None:
+        raise AssertionError("no response may be sent after a disconnect")
+
+    headers = [(n.lower().encode(), v.encode()) for n, v in stripe_headers(body).items()]
+    await inbox({"type": "http", "method": "POST", "path": "/stripe", "headers": headers}, receive, send)
+    assert rows(COUNT) == [(0,)]
+
+
+async def status_of_incomplete_delivery(inbox: Inbox) -> int:
+    """The status of a delivery whose body never arrives."""
+    statuses: list[int] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async def send(message: Any) -> None:
+        statuses.append(message.get("status", 0))
+
+    async with inbox.lifespan():
+        await asyncio.wait_for(
+            inbox({"type": "http", "method": "POST", "path": "/stripe", "headers": []}, receive, send), 5
+        )
+    return statuses[0]
+
+
+def test_an_inbox_that_starts_in_another_loop_still_times_out_bodies(make_inbox: Callable[..., Inbox]) -> None:
+    """Tests of an app often use a new event loop for each client."""
+    inbox = make_inbox(receive_timeout="200ms")
+    inbox.source("stripe", secrets=["whsec_test"])
+
+    async def take_one() -> int:
+        async with inbox.lifespan():
+            return (await deliver(inbox, "stripe", stripe_body())).status
+
+    assert [asyncio.run(take_one()), asyncio.run(status_of_incomplete_delivery(inbox)), asyncio.run(take_one())] == [
+        202,
+        408,
+        200,
+    ]
