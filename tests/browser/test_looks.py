@@ -51,7 +51,9 @@ def filled(sqlite_service: Service) -> Service:
         sqlite_service.send(f"evt_look_{n}")
         sqlite_service.send(f"evt_look_dead_{n}", "charge.failed", data={"object": {"id": f"card_{n}"}})
     sqlite_service.send("evt_look_mail", "customer.created", data={"object": {"id": "cus_1", "mail": ["jane", "joe"]}})
-    sqlite_service.send_email_events(sendgrid("delivered"), sendgrid("bounce", type="bounce", reason="550 nobody here"))
+    sqlite_service.send_email_events(
+        sendgrid("delivered"), sendgrid("bounce", type="bounce", reason="550 unknown user")
+    )
     wait_until(lambda: bool(sqlite_service.api("/api/email/suppressed")["suppressions"]))
     wait_until(lambda: sqlite_service.api("/api/effects")["counts"]["failed"] > 1)
     ask(sqlite_service.database, "INSERT OR IGNORE INTO webhook_pauses (source, actor) VALUES ('calendly', 'jane')")

@@ -129,7 +129,7 @@ def test_failed_effects_are_shown_and_replayed(service: Service, open_page: Open
 def test_message_is_looked_up_and_suppressions_are_removed_and_added(service: Service, open_page: OpenPage) -> None:
     now = int(time.time())
     service.send_email_events(
-        sendgrid("delivered", now), sendgrid("bounce", now + 1, type="bounce", reason="550 nobody here")
+        sendgrid("delivered", now), sendgrid("bounce", now + 1, type="bounce", reason="550 unknown user")
     )
     wait_until(lambda: service.api("/api/email/suppressed")["suppressions"] != [])
     page = open_page(service, path="/email")

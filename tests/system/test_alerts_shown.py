@@ -1,4 +1,4 @@
-"""Alerts in the shell, through the API and on the dashboard; and in processes of their own, which may be killed."""
+"""Alerts on the command line, and in processes that may be killed."""
 
 import asyncio
 import json
@@ -15,7 +15,6 @@ from oncehook.alerts import monitor
 from oncehook.testing import advance, deliver
 from tests.support.alerts import ALERTS, INCIDENTS, SECRET, configured, evaluate_after
 from tests.support.command_line import Run
-from tests.support.dashboard import dashboard_of
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.http_target import receiving, said, stall_after
 from tests.support.serve import Process, write_config
@@ -159,49 +158,6 @@ def test_alerts_test_says_what_each_target_answered_and_exits_1_if_one_failed(
     write_config(in_folder, database)
     ran = run("alerts", "test")
     assert ran.code == 1 and "add one as [alerts.targets.NAME]" in ran.error
-
-
-# -- API and dashboard ----------------------------------------------------------------------------------------------
-
-
-async def test_overview_tells_of_events_without_a_handler_once(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
-    inbox = make_inbox(config=configured())
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with dashboard_of(inbox) as site, site.signed_in("vera") as browser:
-        await deliver(inbox, "stripe", stripe_body("evt_1"))
-        rows("UPDATE webhook_receipts SET unhandled_at = '2026-02-01T00:00:00.000000Z'")
-        before = (await browser.get("/")).text
-        assert "No running process handles their type" in before
-        await evaluate_after(inbox)
-        page = (await browser.get("/")).text
-        assert "Events of stripe without a handler anywhere: 1 now" in page
-        assert "No running process handles their type" not in page
-
-
-async def test_open_incidents_stand_on_the_overview_and_in_the_api(make_inbox: Callable[..., Inbox]) -> None:
-    inbox = make_inbox(config=configured(targets={"page": {"command": ["true"]}}))
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with dashboard_of(inbox) as site, site.program("reader") as program, site.signed_in("vera") as browser:
-        await deliver(inbox, "stripe", stripe_body("evt_1"))
-        assert "Open incidents" not in (await browser.get("/")).text
-        before = await inbox._runtime.store.stats.change_token()
-        await with_a_dead_letter(inbox)
-        await evaluate_after(inbox)
-        await inbox._runtime.alerts.send_due()
-        assert await inbox._runtime.store.stats.change_token() != before
-        page = (await browser.get("/")).text
-        assert "Open incidents" in page
-        assert "Dead letters of stripe: 1 now</strong></a>, worst 1 (limit 0)" in page
-        assert '<a href="/dead"><strong>' in page and ">oncehook dead</code>" in page
-        state = (await program.get("/api/alerts")).json()
-        (incident,) = state["incidents"]
-        assert (incident["rule"], incident["source"], incident["page"]) == ("dead_letters", "stripe", "/dead")
-        assert incident["alerts"][0] | {"told_at": None} == {
-            "target": "page", "word": "opened", "status": "told", "attempts": 1, "told_at": None, "last_error": None,
-        }  # fmt: skip
-        assert {row["rule"] for row in state["rules"] if row["is_firing"]} == {"dead_letters"}
-        async with site.program(None) as stranger:
-            assert (await stranger.get("/api/alerts")).status_code == 401
 
 
 # -- processes of their own -----------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ async def test_right_password_returns_the_name_of_the_principal(access: Access) 
 
 
 async def test_one_address_cannot_fill_the_queue_of_passwords(access: Access) -> None:
-    await access._hash_lock.acquire()  # no password is checked meanwhile
+    await access._hash_lock.acquire()  # so that no password is checked yet
     waiting = [
         asyncio.create_task(access.check_password("vera", "wrong", "203.0.113.9"))
         for _ in range(MAX_HASHING_PER_ADDRESS)

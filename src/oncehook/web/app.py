@@ -53,7 +53,7 @@ class Service:
         if path == "/metrics" and method in ("GET", "HEAD"):
             response = await self._metrics(scope)
         elif path not in ("/", *PROBES):
-            response = rejected_response("unknown_source", message="There is nothing at this address.")
+            response = rejected_response("unknown_source", message="This URL does not exist.")
         elif method not in ("GET", "HEAD"):
             response = rejected_response("method_not_allowed", (b"allow", b"GET, HEAD"), message="Use GET.")
         elif path == "/":

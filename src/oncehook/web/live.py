@@ -28,7 +28,7 @@ class Live:
         )
         self.listeners = 0
         self._changed = asyncio.Event()
-        self._pulse: str | None = None
+        self._change_token: str | None = None
         self._poller: asyncio.Task[None] | None = None
         self._stopped = False
 
@@ -49,9 +49,9 @@ class Live:
         try:
             yield b": connected\n\nretry: %d\n\n" % (5000 if self.stream_seconds is None else 100)
             while not self._is_over() and now() < ends:
-                if self._pulse is not None and seen != self._pulse:
+                if self._change_token is not None and seen != self._change_token:
                     event = b"" if seen is None else b"event: changed\ndata: \n"
-                    seen = self._pulse
+                    seen = self._change_token
                     yield event + b"id: " + seen.encode() + b"\n\n"
                     continue
                 try:
@@ -75,9 +75,9 @@ class Live:
     async def _poll(self) -> None:
         while True:
             with suppress(Unavailable):
-                now = await self.stats.change_token()
-                if now != self._pulse:
-                    self._pulse = now
+                token = await self.stats.change_token()
+                if token != self._change_token:
+                    self._change_token = token
                     self._notify()
             await asyncio.sleep(POLL_SECONDS)
 

@@ -1,11 +1,14 @@
 """API endpoints for the overview, dead letters, sources, alerts and the audit log."""
 
+from collections.abc import Callable
+
 import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.testing import drain
-from tests.support.dashboard import both_databases, send
+from oncehook.testing import deliver, drain
+from tests.support.alerts import evaluate_after, make_alert_inbox
+from tests.support.dashboard import both_databases, dashboard_of, send
 
 pytestmark = pytest.mark.anyio
 
@@ -50,10 +53,22 @@ async def test_source_has_its_url_its_backlog_and_its_pause(shop: Inbox, program
     assert (await program.post("/api/sources/unknown/pause")).status_code == 404
 
 
-async def test_alerts_list_every_rule_with_its_current_value(program: httpx.AsyncClient) -> None:
-    alerts = (await program.get("/api/alerts")).json()
-    assert alerts["incidents"] == []
-    assert {"dead_letters", "lag", "paused", "silent"} <= {rule["rule"] for rule in alerts["rules"]}
+async def test_alerts_have_the_incidents_their_notifications_and_every_rule(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_alert_inbox(make_inbox, targets={"page": {"command": ["true"]}})
+    async with dashboard_of(inbox) as site, site.program("reader") as program:
+        quiet = (await program.get("/api/alerts")).json()
+        assert quiet["incidents"] == []
+        assert {"dead_letters", "lag", "paused", "silent"} <= {rule["rule"] for rule in quiet["rules"]}
+        await deliver(inbox, "stripe", b'{"type": "invoice.paid"}')  # an event without an id becomes a dead letter
+        await evaluate_after(inbox)
+        await inbox._runtime.alerts.send_due()
+        alerts = (await program.get("/api/alerts")).json()
+        (incident,) = alerts["incidents"]
+        assert (incident["rule"], incident["source"], incident["page"]) == ("dead_letters", "stripe", "/dead")
+        assert incident["alerts"][0] | {"told_at": None} == {
+            "target": "page", "word": "opened", "status": "told", "attempts": 1, "told_at": None, "last_error": None,
+        }  # fmt: skip
+        assert {rule["rule"] for rule in alerts["rules"] if rule["is_firing"]} == {"dead_letters"}
 
 
 async def test_audit_log_is_paged_by_cursor(shop: Inbox, program: httpx.AsyncClient) -> None:

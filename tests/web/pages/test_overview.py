@@ -7,8 +7,9 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.testing import deliver, drain
+from tests.support.alerts import evaluate_after, make_alert_inbox
 from tests.support.dashboard import Browser, both_databases, dashboard_of, send
-from tests.support.events import stripe_body
+from tests.support.events import Rows, stripe_body
 
 pytestmark = pytest.mark.anyio
 
@@ -55,3 +56,33 @@ async def test_paused_sources_and_the_backlog_are_shown(shop: Inbox, browser: Br
     page = (await browser.get("/")).text
     assert "<strong>Paused:</strong>" in page and "accepted but not handled" in page
     assert re.search(r"Backlog</dt><dd>1</dd><dd class=\"quiet\">events not finished<", page)
+
+
+# -- incidents ------------------------------------------------------------------------------------------------------
+
+
+@both_databases
+async def test_open_incidents_are_shown_with_their_values_and_advice(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_alert_inbox(make_inbox)
+    async with dashboard_of(inbox) as site, site.signed_in("vera") as browser:
+        await send(inbox, "evt_1")
+        assert "Open incidents" not in (await browser.get("/")).text
+        before = await inbox._runtime.store.stats.change_token()
+        await deliver(inbox, "stripe", b'{"type": "invoice.paid"}')  # an event without an id becomes a dead letter
+        await evaluate_after(inbox)
+        assert await inbox._runtime.store.stats.change_token() != before, "open pages must be notified"
+        page = (await browser.get("/")).text
+    assert "Open incidents" in page and "Dead letters of stripe: 1 now</strong></a>, worst 1 (limit 0)" in page
+    assert '<a href="/dead"><strong>' in page and ">oncehook dead</code>" in page
+
+
+async def test_events_without_a_handler_are_reported_once(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    inbox = make_alert_inbox(make_inbox)
+    async with dashboard_of(inbox) as site, site.signed_in("vera") as browser:
+        await send(inbox, "evt_1")
+        rows("UPDATE webhook_receipts SET unhandled_at = '2026-02-01T00:00:00.000000Z'")
+        assert "No running process handles their types." in (await browser.get("/")).text
+        await evaluate_after(inbox)
+        page = (await browser.get("/")).text
+    assert "Open incidents" in page and 'href="/events?status=unhandled' in page
+    assert "No running process handles their types." not in page, "the incident replaces the notice"

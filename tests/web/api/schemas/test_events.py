@@ -7,7 +7,7 @@ from oncehook.web.api.schemas.events import (
     Attempt,
     DeadGroup,
     DeadLetters,
-    Duplicate,
+    DuplicateDelivery,
     Event,
     EventDetail,
     Events,
@@ -34,7 +34,7 @@ def test_detail_has_every_key_of_the_event_and_its_history() -> None:
 
 
 def test_duplicates_and_attempts_have_the_fields_of_the_stored_rows() -> None:
-    assert set(Duplicate.__struct_fields__) == set(StoredDuplicate.__struct_fields__)
+    assert set(DuplicateDelivery.__struct_fields__) == set(StoredDuplicate.__struct_fields__)
     assert set(Attempt.__struct_fields__) == set(StoredAttempt.__struct_fields__)
 
 

@@ -56,7 +56,7 @@ class Events(Struct):
     looked_to: str | None
 
 
-class Duplicate(Struct):
+class DuplicateDelivery(Struct):
     """A repeated delivery of an event."""
 
     received_at: str
@@ -117,7 +117,7 @@ class EventDetail(Event):
 
     payload: Any
     headers: dict[str, str] | None
-    deliveries: list[Duplicate]
+    deliveries: list[DuplicateDelivery]
     attempts_history: list[Attempt]
     replays_history: list[EventReplay]
     effects: list[Effect]
