@@ -16,8 +16,7 @@ from oncehook.cli import COMMANDS, main
 from oncehook.config.configuration import load
 from oncehook.operations import selection
 from oncehook.testing import deliver, post
-from tests.store.test_receipts import EVENT_KEYS
-from tests.support.events import Rows, stripe_body, stripe_headers
+from tests.support.events import EVENT_KEYS, Rows, stripe_body, stripe_headers
 from tests.support.serve import write_config
 
 
@@ -127,7 +126,7 @@ def test_events_as_json_are_one_object_a_line_with_the_promised_keys(
     ran = run("events", "--config", config, "--json")
     shas = "stripe/sha256:"
     assert found(ran) == ["live/evt_1", shas, "stripe/evt_4", "stripe/evt_3", "stripe/evt_2", "stripe/evt_1"]
-    assert all(sorted(line) == sorted(EVENT_KEYS.split()) for line in ran.lines)
+    assert all(sorted(line) == sorted(EVENT_KEYS) for line in ran.lines)
     assert [line["duplicates"] for line in ran.lines] == [0, 0, 0, 0, 0, 1]
     assert [line["receipt"] for line in ran.lines] == [
         r for (r,) in rows("SELECT id FROM webhook_receipts ORDER BY 1 DESC")
@@ -213,7 +212,7 @@ def test_show_as_json_has_the_event_its_payload_headers_and_deliveries(
     ((receipt,),) = rows("SELECT id FROM webhook_receipts WHERE event_id = 'evt_1' AND source = 'stripe'")
     (shown,) = run("show", str(receipt), "--config", config, "--json").lines
     assert set(shown) == {
-        *EVENT_KEYS.split(),
+        *EVENT_KEYS,
         "payload",
         "headers",
         "deliveries",

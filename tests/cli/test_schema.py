@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from oncehook import Inbox
-from tests.store.test_schema import types
 from tests.support.command_line import Run
+from tests.support.schema import column_types
 
 
 def test_printed_sql_makes_the_tables(run: Run, in_folder: Path) -> None:
@@ -35,7 +35,7 @@ def test_listed_columns_are_those_of_the_database(
     (in_folder / "oncehook.toml").write_text(f'database = "{database}"\n')
     asyncio.run(make())
     lines = run("schema", table, "--json").lines
-    assert sorted(line["column"] for line in lines) == sorted(types(database, table))
+    assert sorted(line["column"] for line in lines) == sorted(column_types(database, table))
     assert all(line["type"] and line["table"] == table for line in lines)
 
 

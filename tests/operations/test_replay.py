@@ -130,7 +130,7 @@ async def test_only_finished_receipts_are_replayed_and_the_others_are_counted(in
 def test_replayable_states_follow_from_the_transitions() -> None:
     back = {state for state, following in TRANSITIONS.items() if state and State.RECEIVED in following}
     assert REPLAYABLE == back - {State.PROCESSING} == FINISHED
-    assert {state for state in State if obstacle(state, typed=True, kept=True) is None} == FINISHED
+    assert {state for state in State if obstacle(state, has_type=True, has_payload=True) is None} == FINISHED
 
 
 async def test_receipt_without_payload_or_type_cannot_be_replayed(inbox: Inbox, rows: Rows) -> None:

@@ -56,8 +56,8 @@ async def test_duplicate_with_another_body_is_flagged_and_the_first_body_is_kept
 
 
 async def test_same_event_id_in_two_sources_makes_two_receipts(store: Store, rows: Rows) -> None:
-    one, two = await store.claims.insert([make_claim("evt_1", source="live"), make_claim("evt_1", source="test")])
-    assert one.fresh and two.fresh and one.receipt != two.receipt
+    live, test = await store.claims.insert([make_claim("evt_1", source="live"), make_claim("evt_1", source="test")])
+    assert live.fresh and test.fresh and live.receipt != test.receipt
     assert rows(COUNT) == [(2,)]
 
 
@@ -109,7 +109,7 @@ async def test_insert_keeps_the_optional_fields_of_each_event_in_a_batch(store: 
             assert {name: getattr(receipt, name) for name in nothing} == {n: getattr(claim, n) for n in nothing}
 
 
-@pytest.mark.parametrize("year", [1, 13, 99, 999, 1969, 2026, 9999])  # 1 is what Go writes for "no time"
+@pytest.mark.parametrize("year", [1, 13, 99, 999, 1969, 2026, 9999])  # Go writes the year 1 for "no time"
 async def test_occurred_at_of_any_year_is_stored_exactly(store: Store, year: int) -> None:
     moment = datetime(year, 1, 1, 23, 59, 59, 999_999, tzinfo=UTC)
     (claimed,) = await store.claims.insert([make_claim(occurred_at=moment)])
@@ -121,7 +121,7 @@ async def test_occurred_at_of_any_year_is_stored_exactly(store: Store, year: int
 BODIES = {
     "empty": b"",
     "with NULs": b'{"a":"\x00"}\x00',
-    "no UTF-8": bytes(range(256)),
+    "not UTF-8": bytes(range(256)),
     "1 MiB": bytes(range(256)) * 4096,
 }
 
@@ -134,8 +134,8 @@ async def test_body_is_stored_byte_for_byte(store: Store, body: bytes) -> None:
 
 async def test_event_ids_of_255_bytes_are_stored_in_full(store: Store, rows: Rows) -> None:
     for stem in ("a" * 254, "é" * 127):
-        one, two = await store.claims.insert([make_claim(stem + "1", source="s" * 63), make_claim(stem + "2")])
-        assert one.fresh and two.fresh
+        first, second = await store.claims.insert([make_claim(stem + "1", source="s" * 63), make_claim(stem + "2")])
+        assert first.fresh and second.fresh
     assert rows("SELECT max(length(event_id)) FROM webhook_receipts") == [(255,)]
 
 
@@ -154,8 +154,8 @@ async def test_concurrent_claims_of_one_event_store_one_receipt(store: Store, ro
     assert rows(COUNT) == [(1,)]
 
 
-POISON = {
-    "a status that is none": {"status": NO_STATE},
+INVALID = {
+    "an unknown status": {"status": NO_STATE},
     "an id of 256 bytes": {"event_id": "x" * 256},
     "an empty id": {"event_id": ""},
     "a lone surrogate": {"event_id": "\ud800"},
@@ -163,13 +163,13 @@ POISON = {
 }
 
 
-@pytest.mark.parametrize("change", POISON.values(), ids=POISON.keys())
+@pytest.mark.parametrize("change", INVALID.values(), ids=INVALID.keys())
 async def test_invalid_row_is_rejected_and_nothing_of_its_batch_is_stored(
     store: Store, rows: Rows, change: dict[str, object]
 ) -> None:
-    poison = replace(make_claim("evt_2"), **change)
+    invalid = replace(make_claim("evt_2"), **change)
     with pytest.raises(RowRefused) as rejection:
-        await store.claims.insert([make_claim("evt_1"), poison, make_claim("evt_3")])
+        await store.claims.insert([make_claim("evt_1"), invalid, make_claim("evt_3")])
     assert "evt_" not in str(rejection.value)
     assert rows(COUNT) == [(0,)]
     assert (await store.claims.insert([make_claim("evt_1")]))[0].fresh

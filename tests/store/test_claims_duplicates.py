@@ -15,11 +15,11 @@ async def test_duplicates_are_recorded_in_order_and_counted_on_the_receipt(store
     receipt = await claim_one(store, make_claim())
     await store.claims.note_duplicates([Duplicate(receipt, "d_2", b"f", True), Duplicate(receipt, None, b"g", False)])
     await store.claims.note_duplicates([Duplicate(receipt, "d_4", b"f", True)])
-    noted = await store.receipts.duplicates(receipt)
-    assert [(d.delivery_id, d.same_body) for d in noted] == [("d_2", True), (None, False), ("d_4", True)]
-    assert all(d.received_at.endswith("Z") for d in noted)
-    found = await store.receipts.get(receipt)
-    assert found is not None and found.duplicates == 3
+    recorded = await store.receipts.duplicates(receipt)
+    assert [(d.delivery_id, d.same_body) for d in recorded] == [("d_2", True), (None, False), ("d_4", True)]
+    assert all(d.received_at.endswith("Z") for d in recorded)
+    stored = await store.receipts.get(receipt)
+    assert stored is not None and stored.duplicates == 3
 
 
 async def test_duplicate_of_a_pruned_receipt_is_not_recorded(store: Store, rows: Rows) -> None:
@@ -38,6 +38,6 @@ async def test_up_to_a_hundred_duplicates_of_each_kind_are_recorded_per_receipt(
     for start in range(0, len(flood), batch):
         await store.claims.note_duplicates(flood[start : start + batch])
     await store.claims.note_duplicates([Duplicate(other, None, b"f", True)])
-    kept = "SELECT receipt_id, same_body, count(*) FROM webhook_deliveries GROUP BY 1, 2 ORDER BY 1, 2"
-    assert rows(kept) == [(receipt, False, MAX_DUPLICATES), (receipt, True, MAX_DUPLICATES), (other, True, 1)]
+    counts = "SELECT receipt_id, same_body, count(*) FROM webhook_deliveries GROUP BY 1, 2 ORDER BY 1, 2"
+    assert rows(counts) == [(receipt, False, MAX_DUPLICATES), (receipt, True, MAX_DUPLICATES), (other, True, 1)]
     assert MAX_DUPLICATES == 100

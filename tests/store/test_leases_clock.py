@@ -26,7 +26,7 @@ COLUMNS = {"webhook_receipts": ("received_at", "leased_at", "next_attempt_at"), 
 
 @pytest.fixture
 def go_back(database: str) -> Clock:
-    """Every time that is recorded so far is an hour ahead of the clock from here on."""
+    """A function that moves all recorded times an hour ahead, as if the clock was set back."""
     later = IN_AN_HOUR[database.partition(":")[0]]
 
     def move() -> None:
@@ -50,7 +50,7 @@ async def test_receipt_from_the_future_is_due_after_the_clock_was_set_back(
 
 
 async def fail(store: Store, event_id: str, after: float) -> None:
-    """Lease it, and let its attempt fail."""
+    """Lease the receipt, and settle its attempt as failed."""
     (leased,) = [one for one in await store.leases.take(10, 30, "worker") if one.event_id == event_id]
     settled = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=after, error="no")
     assert await store.leases.settle([settled]) == {leased.receipt}

@@ -73,7 +73,7 @@ def test_both_dialects_have_the_same_query_names() -> None:
 
 
 def files_of_queries(dialect: str) -> dict[str, str]:
-    """The name of the file that each query of a dialect is in."""
+    """The file of each query of a dialect."""
     texts = {file.name: file.read_text("utf-8") for file in (queries.SQL / dialect).glob("*.sql")}
     return {name: file for file, text in texts.items() for name in re.findall(r"^-- name: (\w+)$", text, re.MULTILINE)}
 

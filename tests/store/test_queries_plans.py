@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def large(database: str) -> AsyncIterator[Store]:
-    """A store with enough in it that the planner cares."""
+    """A store with enough rows that the planner prefers indexes."""
     store = make_store(Settings(database=database))
     await store.open()
     is_sqlite = database.startswith("sqlite")

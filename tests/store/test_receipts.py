@@ -10,7 +10,7 @@ from oncehook.model.receipt import Filter
 from oncehook.model.states import State
 from oncehook.model.timestamps import rfc3339
 from oncehook.store.store import Store
-from tests.support.events import Rows, make_claim
+from tests.support.events import EVENT_KEYS, Rows, make_claim
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
@@ -31,14 +31,14 @@ async def test_by_event_id_finds_receipts_in_all_sources(store: Store) -> None:
     assert await store.receipts.sources() == ["other", "stripe"]
 
 
-async def found(store: Store, **wanted: object) -> list[str]:
-    """The event ids that match, newest first."""
-    return [receipt.event_id for receipt in await store.receipts.find(Filter(**wanted), limit=100)]  # type: ignore[arg-type]
+async def find_ids(store: Store, **conditions: object) -> list[str]:
+    """The event ids of matching receipts, newest first."""
+    return [receipt.event_id for receipt in await store.receipts.find(Filter(**conditions), limit=100)]  # type: ignore[arg-type]
 
 
 @pytest.fixture
 async def filled(store: Store, rows: Rows) -> Store:
-    """Six receipts of today, one a minute from noon on."""
+    """A store with six receipts of today, received a minute apart from noon on."""
     first, *_ = await store.claims.insert(
         [
             make_claim("a", type="invoice.paid", object_id="in_1", body=b'{"note":"Gr\xc3\xbc\xc3\x9fe 100%"}'),
@@ -59,12 +59,12 @@ async def filled(store: Store, rows: Rows) -> Store:
 
 
 async def test_find_returns_all_receipts_newest_first(filled: Store) -> None:
-    assert await found(filled) == ["f", "e", "d", "c", "b", "a"]
+    assert await find_ids(filled) == ["f", "e", "d", "c", "b", "a"]
 
 
 async def test_find_filters_by_source(filled: Store) -> None:
-    assert await found(filled, source="github") == ["f", "e"]
-    assert await found(filled, source="git") == []
+    assert await find_ids(filled, source="github") == ["f", "e"]
+    assert await find_ids(filled, source="git") == []
 
 
 TYPES = {
@@ -89,23 +89,23 @@ TYPES = {
 async def test_find_filters_by_type_pattern_and_by_dotted_prefix(
     filled: Store, pattern: str, expected: list[str]
 ) -> None:
-    assert await found(filled, type=pattern) == expected
+    assert await find_ids(filled, type=pattern) == expected
 
 
 @pytest.mark.parametrize("type_", ["v2.core.account[requirements].updated", "a]b", "[!x]", "100%_", "back\\slash"])
 async def test_find_treats_special_characters_of_a_type_literally(filled: Store, type_: str) -> None:
     await filled.claims.insert([make_claim("g", type=type_)])
-    assert await found(filled, type=type_) == ["g"]
-    assert await found(filled, type=type_[:-1] + "?") == ["g"]
+    assert await find_ids(filled, type=type_) == ["g"]
+    assert await find_ids(filled, type=type_[:-1] + "?") == ["g"]
 
 
 async def test_find_filters_by_object(filled: Store) -> None:
-    assert await found(filled, object="in_1") == ["f", "e", "c", "a"]
+    assert await find_ids(filled, object="in_1") == ["f", "e", "c", "a"]
 
 
 async def test_find_filters_by_status(filled: Store) -> None:
-    assert await found(filled, status="failed") == ["b"]
-    assert await found(filled, status="processed") == []
+    assert await find_ids(filled, status="failed") == ["b"]
+    assert await find_ids(filled, status="processed") == []
 
 
 async def received_at(store: Store, event_id: str) -> datetime:
@@ -115,10 +115,10 @@ async def received_at(store: Store, event_id: str) -> datetime:
 
 async def test_find_includes_since_and_excludes_until(filled: Store) -> None:
     moment = await received_at(filled, "c")
-    assert await found(filled, since=moment) == ["f", "e", "d", "c"]
-    assert await found(filled, until=moment) == ["b", "a"]
-    assert await found(filled, since=moment, until=moment + timedelta(minutes=1)) == ["c"]
-    assert await found(filled, since=moment + timedelta(microseconds=1)) == ["f", "e", "d"]
+    assert await find_ids(filled, since=moment) == ["f", "e", "d", "c"]
+    assert await find_ids(filled, until=moment) == ["b", "a"]
+    assert await find_ids(filled, since=moment, until=moment + timedelta(minutes=1)) == ["c"]
+    assert await find_ids(filled, since=moment + timedelta(microseconds=1)) == ["f", "e", "d"]
 
 
 SEARCHES = {
@@ -137,14 +137,14 @@ SEARCHES = {
 
 @pytest.mark.parametrize(("text", "expected"), SEARCHES.items())
 async def test_find_searches_ids_and_payloads(filled: Store, text: str, expected: list[str]) -> None:
-    assert await found(filled, search=text) == expected
+    assert await find_ids(filled, search=text) == expected
 
 
 async def test_find_combines_all_conditions(filled: Store) -> None:
     since = await received_at(filled, "a")
-    both = await found(filled, source="stripe", type="invoice", object="in_1", since=since, status="received")
+    both = await find_ids(filled, source="stripe", type="invoice", object="in_1", since=since, status="received")
     assert both == ["c", "a"]
-    assert await found(filled, source="github", type="invoice") == []
+    assert await find_ids(filled, source="github", type="invoice") == []
 
 
 async def test_find_returns_at_most_the_limit(filled: Store) -> None:
@@ -165,18 +165,12 @@ async def test_pages_cover_every_receipt_once_if_all_have_the_same_time(store: S
     assert len(set(met)) == len(met) == 25
 
 
-EVENT_KEYS = """
-receipt source provider event_id type object_id occurred_at received_at status attempts next_attempt_at
-processed_at failed_at last_error duplicates correlation_id delivery_id replays
-"""
-
-
 @pytest.mark.parametrize("correlation", [None, "trace_1"])
 async def test_receipt_as_json_has_exactly_the_documented_keys(store: Store, correlation: str | None) -> None:
     (claimed,) = await store.claims.insert([make_claim(correlation_id=correlation)])
     (receipt,) = await store.receipts.find(Filter(), limit=1)
     event: dict[str, Any] = receipt.as_json()
-    assert sorted(event) == sorted(EVENT_KEYS.split())
+    assert sorted(event) == sorted(EVENT_KEYS)
     assert event["correlation_id"] == (correlation or str(claimed.receipt))
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event["received_at"])
     assert (event["status"], event["processed_at"]) == ("received", None)

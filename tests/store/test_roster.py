@@ -47,8 +47,8 @@ async def test_lease_takes_only_the_types_that_the_process_handles(store: Store,
     await store.claims.insert(claims)
     leased = await store.leases.take(100, 30, "test", handled=Handled((("a_b", pattern),)))
     expected = {type_ for type_ in TYPES if compile_pattern(pattern).fullmatch(type_)}
-    assert {one.type for one in leased} == expected
-    assert {one.source for one in leased} <= {"a_b"}
+    assert {receipt.type for receipt in leased} == expected
+    assert {receipt.source for receipt in leased} <= {"a_b"}
 
 
 async def test_serial_key_is_leased_by_a_process_that_handles_its_first_event(store: Store) -> None:
@@ -58,7 +58,7 @@ async def test_serial_key_is_leased_by_a_process_that_handles_its_first_event(st
     await store.claims.insert([make_claim("evt_3", source="github", type="a", serial_key="k")])
     only_a, both = Handled((("stripe", "a"),)), Handled((("stripe", "a"), ("stripe", "b")))
     assert await store.leases.take(10, 30, "test", handled=only_a) == []
-    assert [one.event_id for one in await store.leases.take(10, 30, "test", handled=both)] == ["evt_1"]
+    assert [receipt.event_id for receipt in await store.leases.take(10, 30, "test", handled=both)] == ["evt_1"]
 
 
 async def test_next_due_ignores_types_that_the_process_does_not_handle(store: Store) -> None:
@@ -74,9 +74,9 @@ async def test_projection_leaves_a_type_to_a_live_handler_of_another_process(sto
     await store.claims.insert([make_claim("evt_1", type="bounce.hard"), make_claim("evt_2", type="delivery")])
     await store.roster.register("other", Handled((("stripe", "bounce"),), frozenset({"stripe"})))
     mine = Handled(projected=frozenset({"stripe"}))
-    assert [one.event_id for one in await store.leases.take(10, 30, "test", handled=mine)] == ["evt_2"]
+    assert [receipt.event_id for receipt in await store.leases.take(10, 30, "test", handled=mine)] == ["evt_2"]
     rows(f"UPDATE webhook_workers SET seen_at = {LONG_AGO}")
-    assert [one.event_id for one in await store.leases.take(10, 30, "test", handled=mine)] == ["evt_1"]
+    assert [receipt.event_id for receipt in await store.leases.take(10, 30, "test", handled=mine)] == ["evt_1"]
 
 
 async def test_process_is_live_for_a_minute_and_removed_after_an_hour(store: Store, rows: Rows) -> None:
@@ -93,7 +93,7 @@ async def test_process_is_live_for_a_minute_and_removed_after_an_hour(store: Sto
     assert not await store.roster.renew("one")
 
 
-async def set_apart(store: Store, type_: str, *, serial: bool = False) -> int:
+async def hold(store: Store, type_: str, *, serial: bool = False) -> int:
     _, last, _ = await store.roster.waiting_types(None, 1000, serial=serial)
     assert last is not None
     return (await store.roster.hold_unhandled([("stripe", type_)], None, last, 1000, serial=serial))["stripe", type_]
@@ -106,11 +106,11 @@ async def test_held_receipts_are_not_leased_until_they_are_released(store: Store
     )
     types, _, is_full = await store.roster.waiting_types(None, 1000, serial=key is not None)
     assert (sorted(types), is_full) == ([("stripe", "a"), ("stripe", "b")], False)
-    assert await set_apart(store, "a", serial=key is not None) == 5
-    assert {one.type for one in await store.leases.take(100, 30, "test")} == {"b"}
+    assert await hold(store, "a", serial=key is not None) == 5
+    assert {receipt.type for receipt in await store.leases.take(100, 30, "test")} == {"b"}
     assert await store.roster.unhandled_types(10) == [("stripe", "a")]
-    found = await store.roster.unhandled()
-    assert (list(found), found["stripe"].number) == (["stripe"], 5)
+    held = await store.roster.unhandled()
+    assert (list(held), held["stripe"].number) == (["stripe"], 5)
     assert await store.leases.next_due() is None
     assert await store.stats.lags() == {}
     assert [await store.roster.release_unhandled(("stripe", "a"), 3) for _ in range(3)] == [3, 2, 0]
@@ -124,18 +124,18 @@ async def test_waiting_types_are_read_window_by_window(store: Store, rows: Rows,
     )
     for n in range(10):
         rows(f"UPDATE webhook_receipts SET received_at = '2026-01-01T00:00:{n:02}.000000Z' WHERE event_id = 'evt_{n}'")
-    found, after, windows = set(), None, [True]
+    seen, after, windows = set(), None, [True]
     while windows[-1]:
         types, after, is_full = await store.roster.waiting_types(after, 4, serial=serial)
-        found |= set(types)
+        seen |= set(types)
         windows.append(is_full)
-    assert found == {("stripe", f"t{n}") for n in range(10)}
-    assert len(windows) == 4 + 1  # a window begins with the last one of the window before it
+    assert seen == {("stripe", f"t{n}") for n in range(10)}
+    assert len(windows) == 4 + 1  # a window begins with the last receipt of the window before
 
 
 async def test_no_receipt_is_ignored_within_a_minute_of_a_registration(store: Store, rows: Rows) -> None:
     await store.claims.insert([make_claim("evt_1", type="a")])
-    await set_apart(store, "a")
+    await hold(store, "a")
     await store.roster.register("new", Handled((("stripe", "b"),)))
     rows(f"UPDATE webhook_receipts SET unhandled_at = {LONG_AGO}")
     assert await store.roster.ignore_unhandled(("stripe", "a"), "why", 300, 10) == 0

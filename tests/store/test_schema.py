@@ -9,13 +9,14 @@ from oncehook.model.states import TRANSITIONS, State
 from oncehook.store import queries
 from oncehook.store.store import Store
 from tests.support.events import NotAState, Rows, make_claim
+from tests.support.schema import column_types
 from tests.support.servers import ask
 
 pytestmark = pytest.mark.anyio
 
 
 def check_of_status(database: str) -> set[str]:
-    """The words that the database itself allows as a status."""
+    """The statuses that the database allows."""
     if database.startswith("sqlite"):
         (text,) = ask(database, "SELECT sql FROM sqlite_master WHERE name = 'webhook_receipts'")[0]
         text = re.search(r"status IN \(([^)]*)\)", text)[1]  # type: ignore[index]
@@ -50,7 +51,7 @@ INTERNAL = {"webhook_migrations", "webhook_past_attempts", "webhook_workers", "w
 
 
 def tables(database: str) -> set[str]:
-    """Tables and views, without the partitions of a day."""
+    """Tables and views, without partitions."""
     if database.startswith("sqlite"):
         wanted = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name LIKE 'webhook%'"
     else:
@@ -59,22 +60,13 @@ def tables(database: str) -> set[str]:
     return {row[0] for row in ask(database, wanted)}
 
 
-def types(database: str, table: str) -> dict[str, str]:
-    """The type of every column, in the words of the docs: without a length or a precision, a domain as its base."""
-    if database.startswith("sqlite"):
-        return {row[1]: row[2].lower() for row in ask(database, f"PRAGMA table_info({table})")}
-    wanted = f"SELECT column_name, data_type FROM information_schema.columns WHERE table_name = '{table}'"
-    short = {"timestamp with time zone": "timestamptz", "double precision": "double"}
-    return {column: short.get(type_, type_) for column, type_ in ask(database, wanted)}
-
-
 async def test_database_has_exactly_the_documented_columns(store: Store, database: str) -> None:
     dialect = database.partition(":")[0].removesuffix("ql")
     listed = {
         table: {column: about[dialect] for column, about in columns.items() if about[dialect]}
         for table, columns in queries.columns().items()
     }
-    assert {table: types(database, table) for table in tables(database) - INTERNAL} == listed
+    assert {table: column_types(database, table) for table in tables(database) - INTERNAL} == listed
 
 
 def test_both_dialects_have_the_same_columns() -> None:

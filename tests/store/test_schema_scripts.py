@@ -1,42 +1,25 @@
 """Migrations as printed SQL, and the record of released migrations, which never change."""
 
-import asyncio
 import contextlib
 import re
 import sqlite3
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from docs import migrations as record
-from oncehook.config.settings import Settings
-from oncehook.store import make_store, queries
-from oncehook.store.store import Store
+from oncehook.store import queries
 from tests.support import programs
 from tests.support.command_line import Run
+from tests.support.migrations import APPLIED, BROKEN, SECOND, AddMigration, migration_names
 from tests.support.servers import ask
 
 pytestmark = pytest.mark.anyio
 
 
-SECOND = (2, "notes", "ALTER TABLE webhook_receipts ADD COLUMN note text;\nCREATE TABLE webhook_notes (id integer);\n")
-
-
-@pytest.fixture
-def add_migration(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, str, str]], None]:
-    """Adds a migration to those of this version, as the next release would."""
-
-    def add(migration: tuple[int, str, str]) -> None:
-        released = queries.migrations
-        monkeypatch.setattr(queries, "migrations", lambda dialect: (*released(dialect), migration))
-
-    return add
-
-
 def test_migrate_command_prints_and_applies_only_pending_migrations(
-    run: Run, tmp_path: Path, database: str, add_migration: Callable[[tuple[int, str, str]], None]
+    run: Run, tmp_path: Path, database: str, add_migration: AddMigration
 ) -> None:
     config = tmp_path / "oncehook.toml"
     config.write_text(f'database = "{database}"\n')
@@ -45,14 +28,6 @@ def test_migrate_command_prints_and_applies_only_pending_migrations(
     printed = run("migrate", "--config", str(config), "--sql").out
     assert f"-- 002_notes\n{SECOND[2]}" in printed and "001_initial" not in printed
     assert run("migrate", "--config", str(config)).out == "applied 002_notes\n"
-
-
-APPLIED = "SELECT number, name FROM webhook_migrations ORDER BY number"
-
-
-def names(database: str) -> list[tuple[int, str]]:
-    dialect = database.partition(":")[0].removesuffix("ql")
-    return [(number, name) for number, name, _ in queries.migrations(dialect)]
 
 
 def run_script(database: str, script: str) -> None:
@@ -72,60 +47,42 @@ def test_printed_sql_creates_a_complete_schema(run: Run, tmp_path: Path, databas
     config = tmp_path / "oncehook.toml"
     config.write_text(f'database = "{database}"\n')
     run_script(database, run(*command, "--config", str(config)).out)
-    assert ask(database, APPLIED) == names(database)
+    assert ask(database, APPLIED) == migration_names(database)
     assert run("migrate", "--config", str(config), "--sql").out == ""
     assert run("migrate", "--config", str(config)).out == "the schema is up to date\n"
 
 
 def test_printed_sql_migrates_an_older_schema(
-    run: Run, tmp_path: Path, database: str, add_migration: Callable[[tuple[int, str, str]], None]
+    run: Run, tmp_path: Path, database: str, add_migration: AddMigration
 ) -> None:
     config = tmp_path / "oncehook.toml"
     config.write_text(f'database = "{database}"\n')
     add_migration(SECOND)
     run_script(database, run("migrate", "--config", str(config), "--sql").out)
-    assert ask(database, APPLIED) == names(database) and ask(database, "SELECT note FROM webhook_receipts") == []
+    assert (
+        ask(database, APPLIED) == migration_names(database) and ask(database, "SELECT note FROM webhook_receipts") == []
+    )
     assert run("migrate", "--config", str(config)).out == "the schema is up to date\n"
 
 
-BROKEN = (2, "broken", "CREATE TABLE webhook_notes (id integer);\nINSERT INTO webhook_nowhere VALUES (1);\n")
-
-
 def test_printed_sql_that_fails_changes_nothing(
-    run: Run, tmp_path: Path, database: str, add_migration: Callable[[tuple[int, str, str]], None]
+    run: Run, tmp_path: Path, database: str, add_migration: AddMigration
 ) -> None:
     config = tmp_path / "oncehook.toml"
     config.write_text(f'database = "{database}"\n')
     add_migration(BROKEN)
     with pytest.raises((sqlite3.OperationalError, subprocess.CalledProcessError)):
         run_script(database, run("migrate", "--config", str(config), "--sql").out)
-    assert ask(database, APPLIED) == names(database)[:-1]
-    ask(database, "CREATE TABLE webhook_notes (id integer)")  # it is not there
-
-
-async def started(database: str, *, migrate: str = "auto") -> Store:
-    store = make_store(Settings(database=database, migrate=migrate))
-    await store.open()
-    return store
-
-
-async def _make_unreleased(database: str) -> None:
-    await (await started(database)).close()
-    ask(database, "DELETE FROM webhook_migrations")
-    ask(database, "INSERT INTO webhook_migrations (number, name) VALUES (1, 'door'), (2, 'work'), (22, 'unhandled')")
-
-
-@pytest.fixture
-def unreleased(database: str) -> str:
-    """A database as development versions before the first release left it: other migrations under the same numbers."""
-    asyncio.run(_make_unreleased(database))
-    return database
+    assert ask(database, APPLIED) == migration_names(database)[:-1]
+    ask(database, "CREATE TABLE webhook_notes (id integer)")  # fails if the table exists
 
 
 @pytest.mark.parametrize("command", [["migrate"], ["migrate", "--sql"], ["dead"], ["stats"]])
-def test_commands_report_an_unreleased_schema(run: Run, tmp_path: Path, unreleased: str, command: list[str]) -> None:
+def test_commands_report_an_unreleased_schema(
+    run: Run, tmp_path: Path, unreleased_database: str, command: list[str]
+) -> None:
     config = tmp_path / "oncehook.toml"
-    config.write_text(f'database = "{unreleased}"\n')
+    config.write_text(f'database = "{unreleased_database}"\n')
     ran = run(*command, "--config", str(config))
     assert ran.code == 2 and "from before the first release" in ran.error and "Traceback" not in ran.error
 
@@ -137,8 +94,8 @@ def test_both_dialects_have_the_same_migrations() -> None:
 
 
 def test_migrations_match_their_recorded_digests() -> None:
-    found = record.problems(record.recorded(), record.digests(), max(record.RELEASED.values(), default=0))
-    assert not found, "\n".join(found)
+    problems = record.problems(record.recorded(), record.digests(), max(record.RELEASED.values(), default=0))
+    assert not problems, "\n".join(problems)
 
 
 def test_every_release_in_the_changelog_records_its_last_migration() -> None:

@@ -35,7 +35,7 @@ async def test_tx_has_the_same_methods_on_both_databases(ledger_inbox: Inbox, in
 async def test_two_concurrent_first_statements_share_one_transaction(
     ledger_inbox: Inbox, rows: Rows, insert: str
 ) -> None:
-    """The second must neither wait for the first one's turn nor open a transaction of its own."""
+    """The second statement must neither wait for the first nor begin another transaction."""
     (leased,) = await ledger_inbox._runtime.store.leases.take(1, 30, "worker")
     transaction = ledger_inbox._runtime.store.transaction()
     first, second = await asyncio.wait_for(asyncio.gather(transaction.connection(), transaction.connection()), 5)

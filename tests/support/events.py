@@ -15,6 +15,14 @@ from oncehook.testing import sign
 STRIPE_SECRET = "whsec_test"
 
 
+EVENT_KEYS = (
+    "receipt", "source", "provider", "event_id", "type", "object_id", "occurred_at", "received_at", "status",
+    "attempts", "next_attempt_at", "processed_at", "failed_at", "last_error", "duplicates", "correlation_id",
+    "delivery_id", "replays",
+)  # fmt: skip
+"""The keys of an event as JSON."""
+
+
 class NotAState(StrEnum):
     """Values that no database may accept as a status, in a row that is otherwise valid."""
 

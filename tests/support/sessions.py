@@ -1,4 +1,4 @@
-"""Everything that SQL can leave in a PostgreSQL session, and a query that finds it."""
+"""Everything that SQL can leave in a session of PostgreSQL or SQLite, and queries that find it."""
 
 ENTER = "set_config('search_path', 'tenant_a, public', false)"
 
@@ -25,8 +25,8 @@ LEFT = {
     "two statements": "SELECT 1; SET search_path TO tenant_a, public",
     "DO": "DO $$ BEGIN PERFORM enter(); END $$",
     "COPY": "COPY (SELECT enter()) TO PROGRAM 'cat > /dev/null'",
-    "role": "SET ROLE somebody",
-    "session authorization": "SET SESSION AUTHORIZATION somebody",
+    "role": "SET ROLE other_role",
+    "session authorization": "SET SESSION AUTHORIZATION other_role",
     "temporary table": "CREATE TEMP TABLE customers AS SELECT 'left by A' AS name",
     "temporary view": "CREATE TEMP VIEW customers AS SELECT 'left by A' AS name",
     "prepared statement": "PREPARE mine AS SELECT 1",
@@ -72,7 +72,7 @@ OBJECTS = [
 
 FOUND = """
     SELECT (SELECT name FROM customers) AS customer, current_setting('search_path') AS path, current_user AS who,
-           session_user AS session_who, coalesce(nullif(current_setting('app.who', true), ''), 'nobody') AS app,
+           session_user AS session_who, coalesce(nullif(current_setting('app.who', true), ''), 'unset') AS app,
            (SELECT count(*) FROM pg_settings WHERE source = 'session' AND name NOT LIKE 'transaction_%') AS settings,
            (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS locks,
            (SELECT count(*) FROM pg_class WHERE relnamespace = pg_my_temp_schema()) AS tables,
@@ -83,3 +83,33 @@ FOUND = """
            current_setting('transaction_read_only') AS read_only
 """
 """A query that shows what an earlier handler has left."""
+
+CREATE_ROLE = "DO $$ BEGIN CREATE ROLE other_role; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
+"""Creates the role that these statements set. Roles are shared by all databases of the server."""
+
+SQLITE_LEFT = {
+    "temporary table": ["CREATE TEMP TABLE IF NOT EXISTS scratch (who TEXT)", "INSERT INTO scratch VALUES ('A')"],
+    "temporary view": ["CREATE TEMP VIEW customers AS SELECT 'forged by A' AS name"],
+    "temporary trigger": [
+        "CREATE TEMP TRIGGER forges AFTER INSERT ON main.ledger BEGIN UPDATE ledger SET note = 'forged by A'; END"
+    ],
+    "pragma": ["PRAGMA case_sensitive_like = ON"],
+    "pragma in capitals and comments": ["/* harmless */ pragma\nRECURSIVE_TRIGGERS = ON"],
+    "another pragma": ["PRAGMA ignore_check_constraints = ON"],
+    "attached database": ["ATTACH ':memory:' AS other"],
+    "row number": ["INSERT INTO ledger VALUES ('of A')"],
+}
+"""What a handler may leave in its SQLite connection: names and statements."""
+
+SQLITE_FOUND = {
+    "customer": "SELECT name FROM customers",
+    "temporary": "SELECT count(*) FROM temp.sqlite_master WHERE name <> 'oncehook_session'",
+    "last_number": "SELECT last_insert_rowid()",
+    "is_case_sensitive": "SELECT 'a' NOT LIKE 'A'",
+    "databases": "SELECT group_concat(name) FROM pragma_database_list WHERE name <> 'temp'",
+    "foreign_keys": "PRAGMA foreign_keys",
+    "recursive_triggers": "PRAGMA recursive_triggers",
+    "query_only": "PRAGMA query_only",
+    "ignore_check_constraints": "PRAGMA ignore_check_constraints",
+}
+"""Queries that show what an earlier handler has left in a SQLite connection."""

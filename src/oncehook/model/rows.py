@@ -134,8 +134,8 @@ class SelectedCount(QueryRow, frozen=True):
     """The number of selected receipts with the same status, with or without a type and a payload."""
 
     status: str
-    typed: bool  # whether they have a type
-    kept: bool  # whether their payloads are still stored
+    has_type: bool
+    has_payload: bool
     receipts: int
 
 

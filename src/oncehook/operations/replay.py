@@ -216,7 +216,7 @@ async def preview(store: Store, selection: Selection) -> Replayed:
     result = Replayed()
     for row in await store.operations.count(selection):
         result.matched += row.receipts
-        reason = obstacle(State(row.status), typed=row.typed, kept=row.kept)
+        reason = obstacle(State(row.status), has_type=row.has_type, has_payload=row.has_payload)
         if reason is None:
             result.replayed[row.status] += row.receipts
         else:
@@ -231,7 +231,10 @@ async def pages(
     after = selection.after
     while page := await store.operations.select(selection, after=after, limit=size):
         after = page[-1][0].receipt
-        yield [(receipt, obstacle(receipt.status, typed=receipt.type is not None, kept=kept)) for receipt, kept in page]
+        yield [
+            (receipt, obstacle(receipt.status, has_type=receipt.type is not None, has_payload=has_payload))
+            for receipt, has_payload in page
+        ]
 
 
 async def with_horizon(store: Store, selection: Selection) -> Selection:
@@ -239,13 +242,13 @@ async def with_horizon(store: Store, selection: Selection) -> Selection:
     return selection if selection.horizon is not None else replace(selection, horizon=await store.operations.now())
 
 
-def obstacle(status: State, *, typed: bool, kept: bool) -> str | None:
+def obstacle(status: State, *, has_type: bool, has_payload: bool) -> str | None:
     """Return why a receipt cannot be replayed, or None if it can."""
     if status not in REPLAYABLE:
         return status.value
-    if not typed:
+    if not has_type:
         return UNTYPED
-    return None if kept else PRUNED
+    return None if has_payload else PRUNED
 
 
 def selection_json(selection: Selection) -> dict[str, Any]:

@@ -15,7 +15,7 @@ DIALECTS = {"sqlite": SQLITE, "postgresql": POSTGRES, "postgres": POSTGRES}
 
 
 def dialect_of(address: str) -> Dialect:
-    """Returns the dialect of a database URL. Raises ConfigurationError for an unknown scheme."""
+    """Return the dialect of a database URL. Raises ConfigurationError for an unknown scheme."""
     scheme = address.partition(":")[0]
     if scheme not in DIALECTS:
         raise ConfigurationError(
@@ -25,7 +25,7 @@ def dialect_of(address: str) -> Dialect:
 
 
 def make_store(settings: Settings) -> Store:
-    """Makes the store for `settings.database`. The caller opens it."""
+    """Make the store for `settings.database`. The caller opens it."""
     dialect = dialect_of(settings.database)
     try:
         module = import_module(f"oncehook.store.{dialect.name}.database")

@@ -37,7 +37,7 @@ class Backlog:
     async def refresh(
         self, sources: Callable[[], Awaitable[list[str]]], window: FetchWindow, handled: Handled | None = None
     ) -> None:
-        """Refreshes the paused sources once a second, and the floor if needed.
+        """Refresh the paused sources once a second, and the floor if needed.
 
         `handled` has the types that this process handles; None means all types.
         """
@@ -55,7 +55,7 @@ class Backlog:
         self._next_refresh = self.clock.monotonic() + REFRESH_SECONDS
 
     def invalidate(self) -> None:
-        """Makes the next lease refresh, because this process changed a pause."""
+        """Make the next lease refresh, because this process changed a pause."""
         self._next_refresh = self._next_search = float("-inf")
 
     async def _find_floor(self, window: FetchWindow) -> str:
@@ -71,7 +71,7 @@ class Backlog:
             after = row.last
 
     def skip_source(self, after: Key) -> Key:
-        """Returns the serial key to continue after. Skips the keys of a source that this process must not lease."""
+        """Return the serial key to continue after. Skip the keys of a source that this process must not lease."""
         return (after[0], LAST_KEY) if after[0] and not self.may_lease(after[0]) else after
 
     def may_lease(self, source: str) -> bool:

@@ -85,7 +85,7 @@ class Database(Protocol):
 
 @asynccontextmanager
 async def closing_on_error(database: Database) -> AsyncIterator[None]:
-    """Closes the database if opening it fails."""
+    """Close the database if opening it fails."""
     try:
         yield
     except BaseException:

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def decode(rows: Iterable[Any], kind: type[T]) -> list[T]:
-    """Converts rows to instances of a struct or dataclass, by column name."""
+    """Convert rows to instances of a struct or dataclass, by column name."""
     datetimes = _datetime_fields(cast(type, kind))
     return [msgspec.convert(_plain(row, datetimes), kind, strict=False) for row in rows]
 
@@ -27,6 +27,6 @@ def _plain(row: Any, datetimes: frozenset[str]) -> dict[str, Any]:
 
 @cache
 def _datetime_fields(kind: type) -> frozenset[str]:
-    """Returns the fields whose type is datetime. Times for other fields are converted to text."""
+    """Return the fields whose type is datetime. Times for other fields are converted to text."""
     hints = get_type_hints(kind)
     return frozenset(name for name, hint in hints.items() if datetime in (hint, *get_args(hint)))

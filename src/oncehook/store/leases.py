@@ -113,11 +113,11 @@ class SqlLeaseStore(ABC):
 
 
 def as_dicts(rows: Sequence[Any]) -> list[dict[str, Any]]:
-    """Converts rows to arguments of a struct. Interned names are compared by identity, which is faster."""
+    """Convert rows to arguments of a struct. Interned names are compared by identity, which is faster."""
     names = [intern(name) for name in rows[0].keys()] if rows else []  # noqa: SIM118 - a row iterates over values
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def held_json(held: Sequence[Held]) -> str:
-    """Encodes leases for a statement."""
+    """Encode leases for a statement."""
     return _encode([{"receipt": receipt, "lease": lease} for receipt, lease in held]).decode()

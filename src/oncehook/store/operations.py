@@ -28,7 +28,7 @@ class SqlOperationStore:
     async def select(self, selection: Selection, *, after: int, limit: int) -> list[tuple[Receipt, bool]]:
         parameters = self._parameters(selection) | {"after": after, "limit": limit}
         rows = await self._executor.scan("replay_page", parameters)
-        return [(receipt, bool(row["kept"])) for receipt, row in zip(decode(rows, Receipt), rows, strict=True)]
+        return [(receipt, bool(row["has_payload"])) for receipt, row in zip(decode(rows, Receipt), rows, strict=True)]
 
     async def count(self, selection: Selection) -> list[SelectedCount]:
         parameters = self._parameters(selection) | {"after": selection.after, "limit": NO_LIMIT}
@@ -45,7 +45,7 @@ class SqlOperationStore:
     async def _move(
         self, statements: Sequence[str], receipts: Sequence[int], actor: str, action: str, detail: dict[str, Any]
     ) -> list[int]:
-        """Runs the statements and audits the actor. The last statement returns the receipts that were changed."""
+        """Run the statements, and audit the actor. The last statement returns the receipts that were changed."""
         parameters = {"receipts": self._dialect.array(receipts)}
 
         async def work(run: Run) -> list[int]:

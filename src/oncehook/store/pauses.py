@@ -37,7 +37,7 @@ class SqlPauseStore:
         return decode(await self._executor.read("pauses"), Pause)
 
     async def refresh(self, handled: Handled | None) -> None:
-        """Refreshes the backlog, at most once a second."""
+        """Refresh the backlog, at most once a second."""
 
         async def window(after: str, size: int) -> DueWindow:
             parameters = {"after": after, "size": size, **handled_parameters(self._executor.dialect, handled)}
@@ -64,14 +64,14 @@ class SqlPauseStore:
 
 
 async def _end_pauses(run: Run) -> None:
-    """Removes the pauses whose time is over, and audits it."""
+    """Remove the pauses whose time is over, and audit their end."""
     for row in decode(await run("end_pauses", {}), EndedPause):
         detail = json.dumps({"source": row.source, "ended_at": row.ends_at})
         await run("audit", {"actor": AUTOMATIC, "action": "resume", "detail": detail})
 
 
 def handled_parameters(dialect: Dialect, handled: Handled | None) -> dict[str, Any]:
-    """Returns the parameters of the fragment `handled_here`. None means that this process handles all types."""
+    """Return the parameters of the fragment `handled_here`. None means that this process handles all types."""
     if handled is None:
         return {"handled": dialect.texts([dialect.pattern("*")]), "projected": dialect.texts([])}
     patterns = matchers(handled, dialect.pattern)

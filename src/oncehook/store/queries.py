@@ -23,7 +23,7 @@ _PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
 
 @cache
 def load(dialect: str) -> dict[str, str]:
-    """Returns the queries of a dialect by name."""
+    """Return the queries of a dialect by name."""
     bodies: dict[str, str] = {}
     for file in (SQL / dialect).iterdir():
         if file.name.endswith(".sql"):
@@ -37,7 +37,7 @@ def load(dialect: str) -> dict[str, str]:
 
 
 def with_parameters(sql: str, parameters: Set[str]) -> str:
-    """Returns the query with the optional lines for these parameters, and without the other optional lines."""
+    """Return the query with the optional lines for these parameters, and without the other optional lines."""
     lines = []
     for line in sql.splitlines():
         optional = _OPTIONAL.search(line)
@@ -50,13 +50,13 @@ def with_parameters(sql: str, parameters: Set[str]) -> str:
 
 @cache
 def statement(dialect: str, name: str, parameters: frozenset[str]) -> str:
-    """Returns a query of a dialect with the optional lines for these parameters."""
+    """Return a query of a dialect with the optional lines for these parameters."""
     return with_parameters(load(dialect)[name], parameters)
 
 
 @cache
 def number_parameters(sql: str) -> tuple[str, tuple[str, ...]]:
-    """Returns the query with `$1, $2 …` in place of `:name`, and the names in that order."""
+    """Return the query with `$1, $2 …` in place of `:name`, and the names in that order."""
     names: list[str] = []
 
     def number(match: re.Match[str]) -> str:
@@ -69,14 +69,14 @@ def number_parameters(sql: str) -> tuple[str, tuple[str, ...]]:
 
 @cache
 def columns() -> dict[str, dict[str, dict[str, str]]]:
-    """Returns the columns of every table and view, each with its type in both dialects and its meaning."""
+    """Return the columns of every table and view, each with its type in both dialects and its meaning."""
     tables: dict[str, dict[str, dict[str, str]]] = json.loads((SQL / "columns.json").read_text("utf-8"))
     return tables
 
 
 @cache
 def migrations(dialect: str) -> tuple[tuple[int, str, str], ...]:
-    """Returns (number, name, SQL) of every migration of a dialect, in order."""
+    """Return (number, name, SQL) of every migration of a dialect, in order."""
     folder = SQL / dialect / "migrations"
     parsed = []
     for file in folder.iterdir():
@@ -86,7 +86,7 @@ def migrations(dialect: str) -> tuple[tuple[int, str, str], ...]:
 
 
 def pending_migrations(dialect: str, applied: Mapping[int, str]) -> list[tuple[int, str, str]]:
-    """Returns the migrations that are not in `applied`, a mapping of numbers to names.
+    """Return the migrations that are not in `applied`, a mapping of numbers to names.
 
     A database may have later migrations: a newer release may use it at the same time.
     """

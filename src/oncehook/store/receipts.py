@@ -72,7 +72,7 @@ class SqlReceiptStore:
 
 
 def filter_parameters(dialect: Dialect, filter: Filter) -> dict[str, Any]:
-    """Returns the conditions of a filter that are set, as parameters."""
+    """Return the conditions of a filter that are set, as parameters."""
     parameters = {
         "source": filter.source,
         "type": None if filter.type is None else dialect.pattern(filter.type),

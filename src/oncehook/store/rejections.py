@@ -17,7 +17,7 @@ class SqlRejectionStore:
         self._executor = executor
 
     async def keep(self, rejection: Rejection) -> None:
-        parameters = asdict(rejection) | {"kept": MAX_REJECTIONS}
+        parameters = asdict(rejection) | {"limit": MAX_REJECTIONS}
 
         async def work(run: Run) -> None:
             await run("keep_rejection", parameters)

@@ -48,7 +48,7 @@ class SqlRetentionStore(ABC):
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int: ...
 
     def _erasing(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> Work[list[Any]]:
-        """Returns the work of an erasing transaction. The work returns a row for each erased payload."""
+        """Return the work of an erasing transaction. The work returns a row for each erased payload."""
         parameters = {"receipts": self._executor.dialect.array(receipts), "text": text}
 
         async def work(run: Run) -> list[Any]:
@@ -101,7 +101,7 @@ class SqlPruning(ABC):
     async def _old_receipts(
         self, before: Cutoffs, after: PruneCursor | None, limit: int
     ) -> tuple[list[Any], PruneCursor | None]:
-        """Returns the next page of old finished receipts, and the cursor behind it."""
+        """Return the next page of old finished receipts, and the cursor behind it."""
         if not before:
             return [], None
         time, receipt = after or (EPOCH, 0)
@@ -119,7 +119,7 @@ class SqlPruning(ABC):
         return rows, (last.received_at, last.id)
 
     async def _delete(self, rows: Sequence[Any], statements: Sequence[str]) -> dict[str, int]:
-        """Deletes rows of the receipts that are still finished. A replay may have changed some of them."""
+        """Delete rows of the receipts that are still finished. A replay may have changed some of them."""
         if not rows:
             return {}
         array = self._dialect.array
@@ -136,5 +136,5 @@ class SqlPruning(ABC):
 
 
 def before_json(cutoffs: Cutoffs) -> str:
-    """Encodes cutoffs for a statement."""
+    """Encode cutoffs for a statement."""
     return json.dumps([{"source": source, "before": rfc3339(time)} for source, time in cutoffs.items()])

@@ -68,14 +68,14 @@ class SqlRosterStore:
         return {row.source: row for row in decode(await self._executor.read("unhandled"), Unhandled)}
 
     def _window_start(self, after: WindowPosition | None, serial: bool) -> dict[str, Any]:
-        """Returns the parameters for the start of a window."""
+        """Return the parameters for the start of a window."""
         if serial:
             return dict(zip(("source", "key"), after or ("", ""), strict=True))
         return {"after": after[0] if after else self._dialect.earliest}
 
 
 def handler_rows(handled: Handled, notation: Callable[[str], str]) -> list[dict[str, Any]]:
-    """Returns the rows of a process's patterns. Where a handler handles all types, the projection needs no row."""
+    """Return the rows of a process's patterns. Where a handler handles all types, the projection needs no row."""
     rows = dict.fromkeys(handled.patterns, False)
     for source in handled.projected:
         rows.setdefault((source, "*"), True)
@@ -86,5 +86,5 @@ def handler_rows(handled: Handled, notation: Callable[[str], str]) -> list[dict[
 
 
 def types_json(types: Sequence[EventType]) -> str:
-    """Encodes types for a statement."""
+    """Encode types for a statement."""
     return json.dumps([{"source": source, "type": type_} for source, type_ in types])

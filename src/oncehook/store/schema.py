@@ -7,7 +7,7 @@ from oncehook.store import queries
 
 
 def migration_script(dialect: str, migrations: Sequence[tuple[int, str, str]]) -> str:
-    """Returns the SQL that applies and records these migrations in one transaction, as `migrate` does."""
+    """Return the SQL that applies and records these migrations in one transaction, as `migrate` does."""
     if not migrations:
         return ""
     sql = queries.load(dialect)
@@ -19,7 +19,7 @@ def migration_script(dialect: str, migrations: Sequence[tuple[int, str, str]]) -
 
 
 def move_statements(sql: Mapping[str, str], columns: Iterable[Any]) -> list[str]:
-    """Returns one statement per table that moves the times in these (table, column) pairs back."""
+    """Return one statement per table that moves the times in these (table, column) pairs back."""
     tables: dict[str, list[str]] = {}
     for table, column in columns:
         tables.setdefault(table, []).append(sql["move_column_back"].format(column=column))

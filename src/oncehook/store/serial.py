@@ -33,7 +33,7 @@ class KeyRotation:
         self._odd = 0
 
     def share(self, limit: int) -> int:
-        """Returns how many of `limit` receipts to lease by serial key first: half, or 0 if there are no serial keys."""
+        """Return how many of `limit` receipts to lease by serial key first: half, or 0 if there are no serial keys."""
         if not self._has_keys and self.clock.monotonic() - self._scanned_at < REFRESH_SECONDS:
             return 0
         self._odd ^= 1  # a limit of 1 alternates between 0 and 1
@@ -60,7 +60,7 @@ class KeyScan:
         return 2 * (limit - len(self.leased)) + 16
 
     def advance(self, keys: Sequence[Key], size: int, leased: Sequence[Leased], limit: int) -> None:
-        """Records the keys of a batch of `size` and the receipts that were leased."""
+        """Record the keys of a batch of `size` and the receipts that were leased."""
         self.leased += leased
         self._left -= len(keys)
         self.rotation._has_keys |= bool(keys)
@@ -74,5 +74,5 @@ class KeyScan:
 
 
 def keys_json(keys: Sequence[Key], may_lease: Callable[[str], bool]) -> str:
-    """Encodes keys for a statement, without those of sources that must not be leased."""
+    """Encode keys for a statement, without those of sources that must not be leased."""
     return json.dumps([{"source": source, "key": key} for source, key in keys if may_lease(source)])

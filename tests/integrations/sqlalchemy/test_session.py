@@ -11,11 +11,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool, SingletonThreadPool, StaticPool
 
 from oncehook import Fail, Inbox, Retry, SyncEvent
-from tests.store.postgres import test_session as on_postgres
-from tests.store.postgres.test_handler import states
-from tests.store.sqlite import test_session as on_sqlite
+from tests.support import sessions
 from tests.support.events import make_claim
 from tests.support.servers import Postgres, ask, sqlite_file
+from tests.support.stores import statuses
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -61,7 +60,7 @@ def register(inbox: Inbox, type: str, work: Work, **options: Any) -> None:
 
 async def handle(inbox: Inbox, database: str, *types: str) -> None:
     """One event after the other: each has been settled before the next one comes."""
-    number = len(states(database))
+    number = len(statuses(database))
     for type in types:
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}", type=type)])
         number += 1
@@ -69,15 +68,15 @@ async def handle(inbox: Inbox, database: str, *types: str) -> None:
             inbox._runtime.start_worker()
         assert inbox._runtime.worker is not None
         inbox._runtime.worker.wake()
-        await eventually(lambda: set(states(database)) <= {"processed", "failed"})
+        await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
 
 
 def postgres_state(connection: Connection) -> dict[str, Any]:
-    return dict(connection.execute(text(on_postgres.FOUND)).mappings().one())
+    return dict(connection.execute(text(sessions.FOUND)).mappings().one())
 
 
 def sqlite_state(connection: Connection) -> dict[str, Any]:
-    return {name: connection.exec_driver_sql(sql).scalar() for name, sql in on_sqlite.FOUND.items()}
+    return {name: connection.exec_driver_sql(sql).scalar() for name, sql in sessions.SQLITE_FOUND.items()}
 
 
 async def start(inbox: Inbox, database: str) -> None:
@@ -86,9 +85,9 @@ async def start(inbox: Inbox, database: str) -> None:
         ask(database, "CREATE TABLE customers (name TEXT)")
         ask(database, "INSERT INTO customers VALUES ('of everybody')")
         return
-    for statement in on_postgres.OBJECTS:
+    for statement in sessions.OBJECTS:
         ask(database, statement)
-    ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    ask(database, sessions.CREATE_ROLE)
 
 
 @pytest.fixture
@@ -156,14 +155,14 @@ async def check_isolation(
         await handle(inbox, database, type)
         if with_app:
             app.append(await as_app(engine, state))
-    assert states(database) == ["processed"] * 3 + ["failed"] + ["processed"] * 2 + ["failed"]
+    assert statuses(database) == ["processed"] * 3 + ["failed"] + ["processed"] * 2 + ["failed"]
     assert found == [found[0]] * 3
     assert app == [app[0]] * (8 if with_app else 1)
     return found
 
 
 @only_postgres
-@pytest.mark.parametrize("left", on_postgres.LEFT)
+@pytest.mark.parametrize("left", sessions.LEFT)
 async def test_nothing_in_a_postgres_session_reaches_another_handler_or_the_app(
     inbox: Inbox, engine: AnyEngine, database: str, driver: str, left: str
 ) -> None:
@@ -172,7 +171,7 @@ async def test_nothing_in_a_postgres_session_reaches_another_handler_or_the_app(
     backends: set[int] = set()
 
     def leave(event: SyncEvent, session: Session) -> None:
-        session.connection().connection.cursor().execute(on_postgres.LEFT[left])
+        session.connection().connection.cursor().execute(sessions.LEFT[left])
         backends.add(session.connection().exec_driver_sql("SELECT pg_backend_pid()").scalar_one())
 
     [first, *_] = await check_isolation(inbox, engine, database, leave, postgres_state)
@@ -183,12 +182,12 @@ async def test_nothing_in_a_postgres_session_reaches_another_handler_or_the_app(
 
 
 @only_sqlite
-@pytest.mark.parametrize("left", on_sqlite.LEFT)
+@pytest.mark.parametrize("left", sessions.SQLITE_LEFT)
 async def test_nothing_in_a_sqlite_connection_reaches_another_handler_or_the_app(
     inbox: Inbox, engine: AnyEngine, database: str, left: str
 ) -> None:
     def leave(event: SyncEvent, session: Session) -> None:
-        for statement in on_sqlite.LEFT[left]:
+        for statement in sessions.SQLITE_LEFT[left]:
             session.connection().exec_driver_sql(statement)
 
     [first, *_] = await check_isolation(inbox, engine, database, leave, sqlite_state)
@@ -209,7 +208,7 @@ async def test_a_statement_that_the_app_sent_before_is_watched_too(
     register(inbox, "charge.paid", lambda event, session: session.connection().exec_driver_sql(pragma))
     await as_app(engine, use)
     await handle(inbox, database, "charge.paid")
-    assert states(database) == ["processed"]
+    assert statuses(database) == ["processed"]
     found = await as_app(engine, lambda connection: connection.exec_driver_sql("PRAGMA recursive_triggers").scalar())
     assert found == 0
 
@@ -234,7 +233,7 @@ async def test_nothing_of_a_batch_reaches_another_handler_or_the_app(
     register(inbox, "charge.paid", leave, batch=3)
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}", type="charge.paid") for number in range(3)])
     inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed"] * 3)
+    await eventually(lambda: statuses(database) == ["processed"] * 3)
     assert sizes == [3]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
     assert await as_app(engine, state) == before
@@ -242,7 +241,7 @@ async def test_nothing_of_a_batch_reaches_another_handler_or_the_app(
 
 @only_postgres
 @pytest.mark.parametrize(
-    "left", ["SET search_path = tenant_a", "SET LOCAL ROLE somebody", "SET LOCAL statement_timeout = '50ms'"]
+    "left", ["SET search_path = tenant_a", "SET LOCAL ROLE other_role", "SET LOCAL statement_timeout = '50ms'"]
 )
 async def test_the_event_is_processed_in_whatever_session_the_handler_leaves(
     inbox: Inbox, database: str, left: str
@@ -275,13 +274,13 @@ def listen(engine: AnyEngine, *statements: str) -> list[int]:
 async def test_settings_of_a_connect_listener_survive(
     make_inbox: Callable[..., Inbox], engine: AnyEngine, database: str
 ) -> None:
-    ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+    ask(database, sessions.CREATE_ROLE)
     ask(database, "CREATE SCHEMA app")
     calls = listen(
         engine,
         'SET search_path TO app, "It\'s", public',
-        "SET log_min_duration_statement = 12345",  # which only a superuser may, and somebody is none
-        "SET ROLE somebody",
+        "SET log_min_duration_statement = 12345",  # which only a superuser may set
+        "SET ROLE other_role",
     )
 
     @event.listens_for(sync_part(engine), "begin")
@@ -302,9 +301,9 @@ async def test_settings_of_a_connect_listener_survive(
 
     async with inbox.lifespan():
         await start(inbox, database)
-        ask(database, "GRANT ALL ON ALL TABLES IN SCHEMA public TO somebody")
+        ask(database, "GRANT ALL ON ALL TABLES IN SCHEMA public TO other_role")
         [first, *_] = await check_isolation(inbox, engine, database, leave, state)
-    assert first["settings"] == ('app, "It\'s", public', "somebody", "12345ms", "0", "7MB")
+    assert first["settings"] == ('app, "It\'s", public', "other_role", "12345ms", "0", "7MB")
     if inbox._runtime.settings.fast_paths:
         assert len(calls) == 1, "the connection is cleaned, and not closed"
 
@@ -388,7 +387,7 @@ async def test_a_handler_that_commits_its_connection_fails(inbox: Inbox, engine:
 
     register(inbox, "charge.paid", commit)
     await handle(inbox, database, "charge.paid")
-    assert states(database) == ["failed"]
+    assert statuses(database) == ["failed"]
     error = ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
     assert "the handler ended its transaction itself" in error
     assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
@@ -412,7 +411,7 @@ async def test_nothing_is_left_by_a_handler_that_rolls_its_connection_back(
 
     register(inbox, "charge.paid", roll_back)
     await handle(inbox, database, "charge.paid")
-    assert states(database) == ["failed"]
+    assert statuses(database) == ["failed"]
     assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
     assert await as_app(engine, state) == before
 
@@ -441,7 +440,7 @@ async def test_deallocating_the_drivers_statements_reaches_nobody_else(
         await handle(inbox, database, type)
         await as_app(engine, query)
         await handle(inbox, database, "invoice.paid")
-    assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
+    assert statuses(database) == ["processed", "processed", "processed", "failed", "processed"]
 
 
 @only_postgres
@@ -500,6 +499,6 @@ async def test_a_session_can_be_left_as_it_is(
     register(inbox, "charge.paid", lambda event, session: session.connection().exec_driver_sql("SET app.who = 'A'"))
     async with inbox.lifespan():
         await handle(inbox, database, "charge.paid")
-        assert states(database) == ["processed"]
+        assert statuses(database) == ["processed"]
         query = "SELECT current_setting('app.who', true)"
         assert await as_app(engine, lambda connection: connection.exec_driver_sql(query).scalar()) == "A"

@@ -22,7 +22,7 @@ def restart_after_kill(server: Postgres) -> None:
 
 
 async def test_claim_survives_a_kill_of_the_server() -> None:
-    """Every process of PostgreSQL is killed at once, and its WAL writer would not have written for ten seconds."""
+    """All processes of PostgreSQL are killed at once. Its WAL writer writes only every ten seconds."""
     with private_postgres(wal_writer_delay="10s", autovacuum="off") as server:
         database = server.database()
         store = make_store(Settings(database=database))
@@ -37,7 +37,7 @@ async def test_claim_survives_a_kill_of_the_server() -> None:
 
 
 async def test_claim_is_durable_if_commits_become_asynchronous_after_the_start() -> None:
-    """The WAL writer sleeps, so what is committed asynchronously is only in memory when the server is killed."""
+    """The WAL writer waits for ten seconds, so an asynchronous commit is only in memory when the server is killed."""
     with private_postgres(wal_writer_delay="10s") as cluster:
         database = cluster.database()
         store = make_store(Settings(database=database))
@@ -58,7 +58,7 @@ async def test_claim_is_durable_if_commits_become_asynchronous_after_the_start()
 
 
 async def test_claim_draws_new_ids_if_another_process_has_used_them(store: Store, database: str) -> None:
-    """After a failover or a restored backup the sequence is behind the blocks that running processes hold."""
+    """After a failover or a restored backup, the sequence is behind the ids that running processes have drawn."""
     other = make_store(Settings(database=database, claim_timeout=2.0))
     await other.open()
     await store.claims.insert([make_claim("warm")])
@@ -71,7 +71,7 @@ async def test_claim_draws_new_ids_if_another_process_has_used_them(store: Store
 
 
 async def test_locked_receipt_does_not_delay_other_claims(store: Store, database: str) -> None:
-    """A person's open transaction, a session that hangs: its redelivery is a duplicate, and the others are claimed."""
+    """Another session has locked a receipt. Its redelivery is a duplicate, and the other events are claimed."""
     held, _ = await store.claims.insert([make_claim("held"), make_claim("free")])
     holder = await asyncpg.connect(database)
     async with holder.transaction():

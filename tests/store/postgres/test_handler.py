@@ -1,7 +1,7 @@
 """Handlers' transactions on PostgreSQL: connections, slots, and transactions that are begun ahead."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,31 +13,17 @@ from oncehook.store.postgres.session import HandlerConnection
 from tests.support.events import Rows, make_claim
 from tests.support.proxy import proxied
 from tests.support.servers import ask
-from tests.support.stores import handler_connections, open_store
+from tests.support.stores import handler_connections, open_store, statuses
 from tests.support.waiting import eventually
 from tests.support.work import receipts_are
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[Inbox]:
-    """A started inbox that has one handler at a time, and no worker yet."""
-    inbox = make_inbox(worker=False, concurrency=1)
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
-        yield inbox
-
-
-def states(database: str) -> list[str]:
-    return [row[0] for row in ask(database, "SELECT status FROM webhook_receipts ORDER BY event_id")]
-
-
 async def test_batch_with_one_lost_lease_commits_nothing_and_runs_again_one_by_one(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    """It runs again one by one, and the event that is another worker's by now is left alone."""
+    """The events run again one by one, except the event that another worker has leased."""
     inbox = make_inbox(worker=False)
     inbox.source("stripe", secrets=["whsec_test"])
     ran: list[int] = []
@@ -55,10 +41,10 @@ async def test_batch_with_one_lost_lease_commits_nothing_and_runs_again_one_by_o
         ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 4)])
         inbox._runtime.start_worker()
-        await eventually(lambda: len(ran) == 4 and states(database).count("processed") == 2)
+        await eventually(lambda: len(ran) == 4 and statuses(database).count("processed") == 2)
         assert inbox._runtime.worker is not None
         await inbox._runtime.worker.stop()
-    assert states(database) == ["processed", "processing", "processed"]
+    assert statuses(database) == ["processed", "processing", "processed"]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_3",)]
 
 
@@ -103,7 +89,7 @@ async def test_no_transaction_stays_open_after_the_last_handler(
         connections.release = watch_release  # type: ignore[method-assign]
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(100)])
         inbox._runtime.start_worker()
-        await eventually(lambda: set(states(database)) == {"processed"})
+        await eventually(lambda: set(statuses(database)) == {"processed"})
         idle = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
         )
@@ -144,7 +130,7 @@ async def test_error_of_a_deferred_trigger_fails_the_attempt(inbox: Inbox, datab
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["retrying"])
+    await eventually(lambda: statuses(database) == ["retrying"])
     assert ask(database, "SELECT last_error FROM webhook_receipts") == [("DivisionByZeroError: division by zero",)]
     assert ask(database, "SELECT * FROM ledger") == []
 
@@ -164,12 +150,12 @@ async def test_event_is_processed_under_any_string_setting_of_the_session(
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
-        await eventually(lambda: states(database) == ["processed"])
+        await eventually(lambda: statuses(database) == ["processed"])
     assert ask(database, "SELECT version FROM webhook_attempts") == [(version,)]
 
 
 async def test_busy_handlers_do_not_block_claims(make_inbox: Callable[..., Inbox], database: str) -> None:
-    """However many handlers hold a transaction, a claim does not wait for one of them."""
+    """A claim does not wait for a handler, even if all handlers hold a transaction."""
     inbox = make_inbox(worker=False, concurrency=30, claim_timeout="2s")
     inbox.source("stripe", secrets=["whsec_test"])
     inside, go_on = asyncio.Semaphore(0), asyncio.Event()
@@ -188,7 +174,7 @@ async def test_busy_handlers_do_not_block_claims(make_inbox: Callable[..., Inbox
                 await inside.acquire()
         await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_999")]), 2)
         go_on.set()
-        await eventually(lambda: set(states(database)) == {"processed"})
+        await eventually(lambda: set(statuses(database)) == {"processed"})
 
 
 async def test_error_at_the_commit_fails_the_attempt(ledger_inbox: Inbox, rows: Rows) -> None:

@@ -22,19 +22,19 @@ FINDS = f"SELECT current_setting('application_name') || ({PREPARED})"
 
 
 async def handle_two(inbox: Inbox) -> list[str]:
-    """What the handler of the second event finds of the first one's session."""
-    found: list[str] = []
+    """Handle two events, and return the session state that each handler observes."""
+    observed: list[str] = []
 
     @inbox.on("stripe", "*")
     async def note(event: Event, tx: Any) -> None:
-        found.append(await tx.fetchval(FINDS))
+        observed.append(await tx.fetchval(FINDS))
         await tx.execute(LEAVES)
 
     async with inbox.lifespan():
         for _ in range(2):
             assert (await deliver(inbox, "stripe", type="invoice.paid")).status == 202
             await drain(inbox)
-    return found
+    return observed
 
 
 @pytest.mark.parametrize("fast", [True, False])

@@ -1,6 +1,6 @@
 """The state that a handler leaves in its PostgreSQL session does not reach another handler."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from oncehook import Event, Fail, Inbox
 from tests.support.events import make_claim
 from tests.support.servers import ask
+from tests.support.stores import statuses
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -22,39 +23,25 @@ LEFT_BEHIND = """
 """
 
 FOUND = """
-    SELECT coalesce(nullif(current_setting('app.who', true), ''), 'nobody') AS who,
+    SELECT coalesce(nullif(current_setting('app.who', true), ''), 'unset') AS who,
            (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()) AS locks,
            to_regclass('leftover') AS tables, (SELECT count(*) FROM pg_cursors WHERE is_holdable) AS cursors,
            (SELECT count(*) FROM pg_listening_channels()) AS channels
 """
 
-CLEAN = {"who": "nobody", "locks": 0, "tables": None, "cursors": 0, "channels": 0}
-
-
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[Inbox]:
-    """A started inbox that has one handler at a time, and no worker yet."""
-    inbox = make_inbox(worker=False, concurrency=1)
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
-        yield inbox
-
-
-def states(database: str) -> list[str]:
-    return [row[0] for row in ask(database, "SELECT status FROM webhook_receipts ORDER BY event_id")]
+CLEAN = {"who": "unset", "locks": 0, "tables": None, "cursors": 0, "channels": 0}
 
 
 @pytest.mark.parametrize("ends", ["well", "badly"])
 async def test_session_state_of_a_handler_does_not_reach_the_next(inbox: Inbox, database: str, ends: str) -> None:
-    found: list[dict[str, Any]] = []
+    observed: list[dict[str, Any]] = []
     backends: list[int] = []
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
         backends.append(await tx.fetchval("SELECT pg_backend_pid()"))
         if event.id == "evt_2":
-            found.append(dict(await tx.fetchrow(FOUND)))
+            observed.append(dict(await tx.fetchrow(FOUND)))
             return
         await tx.execute(LEFT_BEHIND)
         if ends == "badly":
@@ -62,23 +49,23 @@ async def test_session_state_of_a_handler_does_not_reach_the_next(inbox: Inbox, 
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed" if ends == "well" else "failed", "processed"])
-    assert found == [CLEAN]
+    await eventually(lambda: statuses(database) == ["processed" if ends == "well" else "failed", "processed"])
+    assert observed == [CLEAN]
     assert len(set(backends)) == 1
 
 
 async def test_session_is_clean_if_handlers_follow_each_other_and_some_fail(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    """Their transactions are begun ahead, with the end of the one before: a rollback must not undo the cleaning."""
-    found: list[str] = []
+    """Each transaction is begun with the end of the last one. A rollback must not undo the cleaning."""
+    observed: list[str] = []
     inbox = make_inbox(worker=False, concurrency=4)
     inbox.source("stripe", secrets=["whsec_test"])
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
         await tx.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")  # possible only as a transaction's first
-        found.append(await tx.fetchval("SELECT coalesce(current_setting('app.who', true), '')"))
+        observed.append(await tx.fetchval("SELECT coalesce(current_setting('app.who', true), '')"))
         await tx.execute("SET app.who = 'me'")
         if int(event.id[-3:]) % 3 == 0:
             raise Fail("every third")
@@ -86,10 +73,10 @@ async def test_session_is_clean_if_handlers_follow_each_other_and_some_fail(
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number:03d}") for number in range(120)])
         inbox._runtime.start_worker()
-        await eventually(lambda: sorted(set(states(database))) == ["failed", "processed"])
-    assert states(database).count("failed") == 40
-    assert set(found) <= {""}
-    assert len(found) == 120
+        await eventually(lambda: sorted(set(statuses(database))) == ["failed", "processed"])
+    assert statuses(database).count("failed") == 40
+    assert set(observed) <= {""}
+    assert len(observed) == 120
 
 
 @pytest.mark.parametrize(
@@ -102,19 +89,19 @@ async def test_session_is_clean_if_handlers_follow_each_other_and_some_fail(
 async def test_default_transaction_settings_of_a_handler_do_not_reach_the_next(
     inbox: Inbox, database: str, makes: str
 ) -> None:
-    found: list[tuple[int, str, str]] = []
+    observed: list[tuple[int, str, str]] = []
 
     @inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
         kind = "current_setting('transaction_isolation'), current_setting('transaction_read_only')"
-        found.append(tuple(await tx.fetchrow(f"SELECT pg_backend_pid(), {kind}")))
+        observed.append(tuple(await tx.fetchrow(f"SELECT pg_backend_pid(), {kind}")))
         if event.id == "evt_2":
             await tx.execute(makes)
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 6)])
     inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed"] * 5)
-    assert set(found) == {(found[0][0], "read committed", "off")}
+    await eventually(lambda: statuses(database) == ["processed"] * 5)
+    assert set(observed) == {(observed[0][0], "read committed", "off")}
 
 
 async def test_prepared_statement_of_a_handler_is_closed_with_its_connection(inbox: Inbox, database: str) -> None:
@@ -129,7 +116,7 @@ async def test_prepared_statement_of_a_handler_is_closed_with_its_connection(inb
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3")])
     inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed"] * 3)
+    await eventually(lambda: statuses(database) == ["processed"] * 3)
     first, second, third = backends
     assert first != second == third  # its connection is cut, and no other
     with pytest.raises(Exception, match=r"closed|released"):
@@ -148,7 +135,7 @@ async def test_connection_is_not_reused_after_a_handler_set_a_codec(inbox: Inbox
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed", "processed"])
+    await eventually(lambda: statuses(database) == ["processed", "processed"])
     (first, loud), (second, quiet) = seen
     assert (loud, quiet) == ("QUIET", "quiet")
     assert first != second

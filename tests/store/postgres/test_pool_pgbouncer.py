@@ -29,7 +29,7 @@ from tests.support.ages import PARTITIONS, set_age
 from tests.support.events import make_claim, stripe_body
 from tests.support.serial_order import Note, check_order
 from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
-from tests.support.sessions import FOUND, LEFT, OBJECTS
+from tests.support.sessions import CREATE_ROLE, FOUND, LEFT, OBJECTS
 from tests.support.waiting import eventually
 from tests.support.work import receipts_are
 
@@ -44,7 +44,7 @@ def bouncer(postgres: Postgres) -> Iterator[PgBouncer]:
 
 @pytest.fixture
 def database(postgres: Postgres) -> str:
-    """The address that does not go through the pooler, for a look beside it."""
+    """The address of the server itself, without the pooler."""
     return postgres.database(migrated=True)
 
 
@@ -84,8 +84,8 @@ async def test_duplicate_events_are_handled_once_over_few_connections(inbox: Inb
     async def write(event: Event, tx: Any) -> None:
         nonlocal most
         await tx.execute(INSERT, event.id, f"attempt {event.attempt}")
-        found = await tx.fetch("SELECT note FROM ledger WHERE event_id = ANY($1)", [event.id])
-        assert len(found) == 1
+        observed = await tx.fetch("SELECT note FROM ledger WHERE event_id = ANY($1)", [event.id])
+        assert len(observed) == 1
         async with tx.transaction():
             await tx.execute("UPDATE ledger SET note = $2 WHERE event_id = $1", event.id, "written")
         if event.attempt == 1 and int(event.id[4:]) % 7 == 0:
@@ -124,17 +124,17 @@ async def test_batches_and_plain_functions_commit_with_the_processed_status(inbo
 
 
 async def test_session_state_does_not_reach_another_handler(inbox: Inbox, database: str) -> None:
-    """Each server of the pooler is used by many handlers: none may find what another one left there."""
+    """Many handlers use each server connection: none may observe the state of another."""
     for statement in OBJECTS:
         ask(database, statement)
-    ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
-    found: list[dict[str, Any]] = []
+    ask(database, CREATE_ROLE)
+    observed: list[dict[str, Any]] = []
 
     @inbox.on("stripe", "invoice.paid")
     async def probe(event: Event, tx: Any) -> None:
         row = dict(await tx.fetchrow(FOUND))
         del row["last_number"], row["settings"]  # on the same servers receipts get numbers, and the pooler has settings
-        found.append(row)
+        observed.append(row)
 
     @inbox.on("stripe", "charge.paid", retry=Retry(attempts=2, first=0.01, most=0.02))
     async def leave(event: Event, tx: Any) -> None:
@@ -148,15 +148,15 @@ async def test_session_state_does_not_reach_another_handler(inbox: Inbox, databa
     for start, claim in enumerate(left):
         await inbox._runtime.store.claims.insert([claim, *probes[3 * start : 3 * start + 3]])
     await eventually(receipts_are(database, "processed", len(left) + len(probes)), within=60)
-    assert found == [found[0]] * len(probes)
-    assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
+    assert observed == [observed[0]] * len(probes)
+    assert (observed[0]["customer"], observed[0]["app"], observed[0]["statements"]) == ("of everybody", "unset", 0)
 
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg"])
 async def test_session_state_does_not_reach_another_handler_with_sqlalchemy(
     bouncer: PgBouncer, database: str, driver: str
 ) -> None:
-    """The session is cleaned on the server that the handler had, before the pooler gives it to somebody else."""
+    """The session is cleaned on the handler's server connection, before the pooler reuses it."""
     address = bouncer.url(database).replace("postgresql:", f"postgresql+{driver}:")
     engine: Any
     if driver == "psycopg":
@@ -166,7 +166,7 @@ async def test_session_state_does_not_reach_another_handler_with_sqlalchemy(
         engine = create_async_engine(address, poolclass=NullPool, connect_args=named)
     inbox = Inbox(bouncer.url(database), worker=False, poll="100ms", lease="5s", engine=engine)
     inbox.source("stripe", secrets=["whsec_test"])
-    found: list[Any] = []
+    observed: list[Any] = []
     left = [
         "SET",
         "role",
@@ -186,7 +186,7 @@ async def test_session_state_does_not_reach_another_handler_with_sqlalchemy(
         else:
             row = dict(session.execute(text(FOUND)).mappings().one())
             del row["last_number"], row["settings"]  # on the same servers receipts get numbers
-            found.append(row)
+            observed.append(row)
 
     async def work_async(event: Event, tx: AsyncSession) -> None:
         await tx.run_sync(lambda session: work(event, session))
@@ -203,7 +203,7 @@ async def test_session_state_does_not_reach_another_handler_with_sqlalchemy(
     async with inbox.lifespan():
         for statement in OBJECTS:
             ask(database, statement)
-        ask(database, "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$")
+        ask(database, CREATE_ROLE)
         inbox._runtime.start_worker()
         for name in left:
             await inbox._runtime.store.claims.insert(
@@ -211,8 +211,8 @@ async def test_session_state_does_not_reach_another_handler_with_sqlalchemy(
             )
         await eventually(receipts_are(database, "processed", 3 * len(left)), within=60)
     await engine.dispose() if driver == "asyncpg" else engine.dispose()
-    assert found == [found[0]] * (2 * len(left))
-    assert (found[0]["customer"], found[0]["app"], found[0]["statements"]) == ("of everybody", "nobody", 0)
+    assert observed == [observed[0]] * (2 * len(left))
+    assert (observed[0]["customer"], observed[0]["app"], observed[0]["statements"]) == ("of everybody", "unset", 0)
 
 
 async def test_events_of_a_serial_key_run_in_order(inbox: Inbox, database: str) -> None:

@@ -1,60 +1,47 @@
 """A handler's session on PostgreSQL: cleaning, and settling in any state that a handler leaves."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
-from tests.store.postgres.test_handler import states
 from tests.support.events import make_claim
 from tests.support.servers import ask
-from tests.support.sessions import FOUND, LEFT, OBJECTS
+from tests.support.sessions import FOUND, LEFT
+from tests.support.stores import statuses
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[Inbox]:
-    """A started inbox that has one handler at a time, and no worker yet."""
-    inbox = make_inbox(worker=False, concurrency=1)
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        for statement in OBJECTS:
-            ask(database, statement)
-        make_role = "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
-        ask(database, make_role)
-        yield inbox
-
-
 @pytest.mark.parametrize("left", LEFT)
-async def test_session_state_does_not_reach_the_next_handler(inbox: Inbox, database: str, left: str) -> None:
-    """Handlers follow each other at once, so that their transactions are begun ahead; every second one of A fails."""
-    found: list[dict[str, Any]] = []
+async def test_session_state_does_not_reach_the_next_handler(tenant_inbox: Inbox, database: str, left: str) -> None:
+    """Handlers follow each other, so their transactions are begun ahead. Every second that leaves state fails."""
+    observed: list[dict[str, Any]] = []
     backends: set[int] = set()
 
-    @inbox.on("stripe", "invoice.paid")
+    @tenant_inbox.on("stripe", "invoice.paid")
     async def probe(event: Event, tx: Any) -> None:
-        found.append(dict(await tx.fetchrow(FOUND)))
+        observed.append(dict(await tx.fetchrow(FOUND)))
         backends.add(await tx.fetchval("SELECT pg_backend_pid()"))
 
-    @inbox.on("stripe", "charge.paid")
+    @tenant_inbox.on("stripe", "charge.paid")
     async def leave(event: Event, tx: Any) -> None:
         await tx.execute(LEFT[left])
         if int(event.id[-1]) % 4 == 3:
             raise Fail("after all that")
 
     types = ["invoice.paid", "charge.paid"] * 4 + ["invoice.paid"]
-    await inbox._runtime.store.claims.insert(
+    await tenant_inbox._runtime.store.claims.insert(
         [make_claim(f"evt_{number}", type=type) for number, type in enumerate(types)]
     )
-    inbox._runtime.start_worker()
-    await eventually(lambda: states(database).count("processed") == 7 and states(database).count("failed") == 2)
-    assert found == [found[0]] * 5
+    tenant_inbox._runtime.start_worker()
+    await eventually(lambda: statuses(database).count("processed") == 7 and statuses(database).count("failed") == 2)
+    assert observed == [observed[0]] * 5
     assert (
-        found[0] | {"customer": "of everybody", "settings": 0, "locks": 0, "tables": 0, "last_number": "none"}
-        == found[0]
+        observed[0] | {"customer": "of everybody", "settings": 0, "locks": 0, "tables": 0, "last_number": "none"}
+        == observed[0]
     )
     assert len(backends) == 1
 
@@ -68,8 +55,8 @@ ONCE = Retry(attempts=1)
         "SET search_path = tenant_a",
         "SET LOCAL search_path = tenant_a",
         "SET LOCAL search_path = shadow, public",
-        "SET LOCAL ROLE somebody",
-        "SET SESSION AUTHORIZATION somebody",
+        "SET LOCAL ROLE other_role",
+        "SET SESSION AUTHORIZATION other_role",
         "SET LOCAL statement_timeout = '50ms'",
         "SET lock_timeout = '1ms'",
         "SET LOCAL row_security = off",
@@ -82,7 +69,7 @@ ONCE = Retry(attempts=1)
 )
 @pytest.mark.parametrize("batch", [None, 3])
 async def test_event_is_processed_in_any_session_state_that_the_handler_leaves(
-    inbox: Inbox, database: str, left: str, batch: int | None
+    tenant_inbox: Inbox, database: str, left: str, batch: int | None
 ) -> None:
     ask(database, "CREATE SCHEMA shadow")
     ask(database, "CREATE TABLE shadow.webhook_receipts (LIKE public.webhook_receipts)")
@@ -94,10 +81,10 @@ async def test_event_is_processed_in_any_session_state_that_the_handler_leaves(
         attempts.append(len(events) if batch else 1)
         await tx.execute(left)
 
-    inbox.on("stripe", "invoice.paid", retry=ONCE, batch=batch)(leave)
-    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
-    inbox._runtime.start_worker()
-    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
+    tenant_inbox.on("stripe", "invoice.paid", retry=ONCE, batch=batch)(leave)
+    await tenant_inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
+    tenant_inbox._runtime.start_worker()
+    await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
     assert ask(database, "SELECT status, last_error FROM webhook_receipts") == [("processed", None)] * 3
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
     assert attempts == ([3] if batch else [1, 1, 1])
@@ -122,7 +109,7 @@ async def test_event_is_processed_in_any_session_state_that_the_handler_leaves(
 async def test_handler_that_ends_or_replaces_its_transaction_fails(
     make_inbox: Callable[..., Inbox], database: str, ending: list[str], is_kept: bool, batch: int | None, cleans: bool
 ) -> None:
-    """The event is never processed without its work. What the handler committed itself cannot be taken back."""
+    """The event is never processed without its writes. Writes that the handler committed itself stay."""
     inbox = make_inbox(worker=False, clean_sessions=cleans)
     inbox.source("stripe", secrets=["whsec_test"])
 
@@ -136,27 +123,29 @@ async def test_handler_that_ends_or_replaces_its_transaction_fails(
         ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
         await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
         inbox._runtime.start_worker()
-        await eventually(lambda: set(states(database)) <= {"processed", "failed"})
-    assert states(database) == ["failed", "failed"]
+        await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
+    assert statuses(database) == ["failed", "failed"]
     [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
     assert "the handler ended its transaction itself" in error
     assert ask(database, "SELECT count(*) FROM ledger") == [(int(is_kept),)]
 
 
-async def test_handler_fails_if_it_makes_its_transaction_read_only(inbox: Inbox, database: str) -> None:
-    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+async def test_handler_fails_if_it_makes_its_transaction_read_only(tenant_inbox: Inbox, database: str) -> None:
+    @tenant_inbox.on("stripe", "invoice.paid", retry=ONCE)
     async def read(event: Event, tx: Any) -> None:
         await tx.execute("SET TRANSACTION READ ONLY")
 
-    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
-    inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["failed"])
+    await tenant_inbox._runtime.store.claims.insert([make_claim("evt_1")])
+    tenant_inbox._runtime.start_worker()
+    await eventually(lambda: statuses(database) == ["failed"])
     assert "read-only transaction" in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
 
 
-async def test_deferred_trigger_runs_with_the_settings_and_role_of_its_handler(inbox: Inbox, database: str) -> None:
+async def test_deferred_trigger_runs_with_the_settings_and_role_of_its_handler(
+    tenant_inbox: Inbox, database: str
+) -> None:
     ask(database, "CREATE TABLE audit (who text, role text)")
-    ask(database, "GRANT INSERT ON audit, ledger TO somebody")
+    ask(database, "GRANT INSERT ON audit, ledger TO other_role")
     ask(
         database,
         "CREATE FUNCTION audits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -168,12 +157,12 @@ async def test_deferred_trigger_runs_with_the_settings_and_role_of_its_handler(i
         "FOR EACH ROW EXECUTE FUNCTION audits()",
     )
 
-    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    @tenant_inbox.on("stripe", "invoice.paid", retry=ONCE)
     async def write(event: Event, tx: Any) -> None:
-        await tx.execute("SET LOCAL app.who = 'the handler'; SET LOCAL ROLE somebody")
+        await tx.execute("SET LOCAL app.who = 'the handler'; SET LOCAL ROLE other_role")
         await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
 
-    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
-    inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed"])
-    assert ask(database, "SELECT * FROM audit") == [("the handler", "somebody")]
+    await tenant_inbox._runtime.store.claims.insert([make_claim("evt_1")])
+    tenant_inbox._runtime.start_worker()
+    await eventually(lambda: statuses(database) == ["processed"])
+    assert ask(database, "SELECT * FROM audit") == [("the handler", "other_role")]

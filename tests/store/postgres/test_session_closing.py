@@ -1,7 +1,7 @@
 """When a handler's PostgreSQL connection is closed instead of reused."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,11 +10,9 @@ from oncehook import Event, Fail, Inbox, Retry
 from oncehook.model.lease import Settled
 from oncehook.model.states import State
 from oncehook.store.store import Store
-from tests.store.postgres.test_handler import states
 from tests.support.events import make_claim
 from tests.support.servers import ask
-from tests.support.sessions import OBJECTS
-from tests.support.stores import handler_connections
+from tests.support.stores import handler_connections, statuses
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -23,24 +21,11 @@ pytestmark = pytest.mark.anyio
 ONCE = Retry(attempts=1)
 
 
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterator[Inbox]:
-    """A started inbox that has one handler at a time, and no worker yet."""
-    inbox = make_inbox(worker=False, concurrency=1)
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        for statement in OBJECTS:
-            ask(database, statement)
-        make_role = "DO $$ BEGIN CREATE ROLE somebody; EXCEPTION WHEN duplicate_object THEN NULL; END $$"
-        ask(database, make_role)
-        yield inbox
-
-
-async def test_session_is_closed_after_deallocate_all(inbox: Inbox, database: str) -> None:
-    """The handler's work is committed by then: the event is processed, and no other handler gets the session."""
+async def test_session_is_closed_after_deallocate_all(tenant_inbox: Inbox, database: str) -> None:
+    """The handler's writes are committed: the event is processed, and no other handler gets the session."""
     backends: list[int] = []
 
-    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    @tenant_inbox.on("stripe", "invoice.paid", retry=ONCE)
     async def write(event: Event, tx: Any) -> None:
         backends.append(await tx.fetchval("SELECT pg_backend_pid()"))
         await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
@@ -51,12 +36,12 @@ async def test_session_is_closed_after_deallocate_all(inbox: Inbox, database: st
         if event.id == "evt_3":
             raise Fail("after that")
 
-    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
-    inbox._runtime.start_worker()
-    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
-    assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
+    await tenant_inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
+    tenant_inbox._runtime.start_worker()
+    await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
+    assert statuses(database) == ["processed", "processed", "processed", "failed", "processed"]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",), ("evt_4",)]
-    if inbox._runtime.settings.fast_paths:  # else the driver keeps no statement, and misses none
+    if tenant_inbox._runtime.settings.fast_paths:  # else the driver keeps no statement, and misses none
         assert [backends.index(backend) for backend in backends] == [0, 0, 2, 3, 4]
 
 
@@ -67,58 +52,60 @@ async def test_commit_is_reported_if_the_message_fails_after_it(store: Store, da
     connection = await transaction.connection()
     await connection.execute("DEALLOCATE ALL")
     assert await transaction.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")]) is True
-    assert states(database) == ["processed"]
+    assert statuses(database) == ["processed"]
 
 
-async def test_missing_prepared_statement_before_the_commit_fails_the_attempt(inbox: Inbox, database: str) -> None:
-    """The same error as after DEALLOCATE ALL, but of the handler's own deferred trigger: nothing is committed."""
+async def test_missing_prepared_statement_before_the_commit_fails_the_attempt(
+    tenant_inbox: Inbox, database: str
+) -> None:
+    """The same error as after DEALLOCATE ALL, but raised by a deferred trigger: nothing is committed."""
     ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
                   "$$ BEGIN EXECUTE 'EXECUTE missing'; RETURN NULL; END $$")  # fmt: skip
 
-    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    @tenant_inbox.on("stripe", "invoice.paid", retry=ONCE)
     async def write(event: Event, tx: Any) -> None:
         await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
         await tx.execute("INSERT INTO watched_late VALUES (1)")
 
-    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
-    inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["failed"])
+    await tenant_inbox._runtime.store.claims.insert([make_claim("evt_1")])
+    tenant_inbox._runtime.start_worker()
+    await eventually(lambda: statuses(database) == ["failed"])
     assert '"missing" does not exist' in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
     assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
 
 
-async def test_session_is_closed_if_a_deferred_trigger_changed_its_user(inbox: Inbox, database: str) -> None:
-    """The trigger runs in the message that ends the transaction: the client learns of it only afterwards."""
-    ask(database, "GRANT SELECT, UPDATE ON webhook_receipts TO somebody")
+async def test_session_is_closed_if_a_deferred_trigger_changed_its_user(tenant_inbox: Inbox, database: str) -> None:
+    """The trigger runs in the message that ends the transaction, so the client learns of it afterwards."""
+    ask(database, "GRANT SELECT, UPDATE ON webhook_receipts TO other_role")
     ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
-                  "$$ BEGIN SET SESSION AUTHORIZATION somebody; RETURN NULL; END $$")  # fmt: skip
-    found: list[tuple[str, int]] = []
+                  "$$ BEGIN SET SESSION AUTHORIZATION other_role; RETURN NULL; END $$")  # fmt: skip
+    observed: list[tuple[str, int]] = []
 
-    @inbox.on("stripe", "invoice.paid", retry=ONCE)
+    @tenant_inbox.on("stripe", "invoice.paid", retry=ONCE)
     async def write(event: Event, tx: Any) -> None:
-        found.append(tuple(await tx.fetchrow("SELECT session_user, pg_backend_pid()")))
+        observed.append(tuple(await tx.fetchrow("SELECT session_user, pg_backend_pid()")))
         if event.id == "evt_0":
             await tx.execute("INSERT INTO watched_late VALUES (1)")
 
-    await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
-    inbox._runtime.start_worker()
-    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
-    assert states(database) == ["processed"] * 3
-    users, backends = zip(*found, strict=True)
+    await tenant_inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
+    tenant_inbox._runtime.start_worker()
+    await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
+    assert statuses(database) == ["processed"] * 3
+    users, backends = zip(*observed, strict=True)
     assert len(set(users)) == 1
-    if inbox._runtime.settings.fast_paths:  # else the user is always reset
+    if tenant_inbox._runtime.settings.fast_paths:  # else the user is always reset
         assert backends[0] != backends[1] == backends[2]
 
 
 async def test_session_is_not_cleaned_if_clean_sessions_is_off(make_inbox: Callable[..., Inbox], database: str) -> None:
-    """The opt-out: what a handler leaves is found by the next one, but not after a handler that failed."""
-    found: list[str] = []
+    """Session state reaches the next handler, but not after a handler that failed."""
+    observed: list[str] = []
     inbox = make_inbox(worker=False, concurrency=1, clean_sessions=False)
     inbox.source("stripe", secrets=["whsec_test"])
 
     @inbox.on("stripe", "invoice.paid", retry=ONCE)
     async def paid(event: Event, tx: Any) -> None:
-        found.append(await tx.fetchval("SELECT coalesce(current_setting('app.who', true), '')"))
+        observed.append(await tx.fetchval("SELECT coalesce(current_setting('app.who', true), '')"))
         await tx.execute(f"SET app.who = '{event.id}'")
         if event.id == "evt_1":
             raise Fail("after that")
@@ -126,12 +113,12 @@ async def test_session_is_not_cleaned_if_clean_sessions_is_off(make_inbox: Calla
     async with inbox.lifespan():
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(4)])
         inbox._runtime.start_worker()
-        await eventually(lambda: set(states(database)) <= {"processed", "failed"})
-    assert found == ["", "evt_0", "", "evt_2"]
+        await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
+    assert observed == ["", "evt_0", "", "evt_2"]
 
 
-async def test_connection_is_not_reused_after_a_cancelled_commit(inbox: Inbox, database: str) -> None:
-    connections = handler_connections(inbox._runtime.store)
+async def test_connection_is_not_reused_after_a_cancelled_commit(tenant_inbox: Inbox, database: str) -> None:
+    connections = handler_connections(tenant_inbox._runtime.store)
     connection = await connections.take()
     await connection.execute("INSERT INTO watched_late VALUES (1)")
     ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "

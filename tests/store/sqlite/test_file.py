@@ -38,7 +38,7 @@ async def store(address: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 async def pragma(store: Store, name: str) -> object:
-    """A pragma as the writer's own connection has it."""
+    """The value of a pragma on the writer's connection."""
     return await sqlite_of(store).file.write(lambda connection: connection.execute(f"PRAGMA {name}").fetchone()[0])
 
 
@@ -61,7 +61,7 @@ async def test_file_can_be_shrunk_after_payloads_were_deleted(store: Store, addr
 
 @contextmanager
 def write_lock_held_elsewhere(path: Path) -> Iterator[None]:
-    """Another process holds the write lock for the length of a block."""
+    """Another process holds the write lock inside the block."""
     script = (
         "import sqlite3, sys\n"
         "connection = sqlite3.connect(sys.argv[1], isolation_level=None)\n"

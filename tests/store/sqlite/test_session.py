@@ -6,39 +6,13 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
-from tests.store.postgres.test_handler import states
 from tests.support.events import make_claim
 from tests.support.servers import ask
-from tests.support.stores import sqlite_of
+from tests.support.sessions import SQLITE_FOUND, SQLITE_LEFT
+from tests.support.stores import sqlite_of, statuses
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
-
-
-FOUND = {
-    "customer": "SELECT name FROM customers",
-    "temporary": "SELECT count(*) FROM temp.sqlite_master WHERE name <> 'oncehook_session'",
-    "last_number": "SELECT last_insert_rowid()",
-    "is_case_sensitive": "SELECT 'a' NOT LIKE 'A'",
-    "databases": "SELECT group_concat(name) FROM pragma_database_list WHERE name <> 'temp'",
-    "foreign_keys": "PRAGMA foreign_keys",
-    "recursive_triggers": "PRAGMA recursive_triggers",
-    "query_only": "PRAGMA query_only",
-    "ignore_check_constraints": "PRAGMA ignore_check_constraints",
-}
-
-LEFT = {
-    "temporary table": ["CREATE TEMP TABLE IF NOT EXISTS scratch (who TEXT)", "INSERT INTO scratch VALUES ('A')"],
-    "temporary view": ["CREATE TEMP VIEW customers AS SELECT 'forged by A' AS name"],
-    "temporary trigger": [
-        "CREATE TEMP TRIGGER forges AFTER INSERT ON main.ledger BEGIN UPDATE ledger SET note = 'forged by A'; END"
-    ],
-    "pragma": ["PRAGMA case_sensitive_like = ON"],
-    "pragma in capitals and comments": ["/* harmless */ pragma\nRECURSIVE_TRIGGERS = ON"],
-    "another pragma": ["PRAGMA ignore_check_constraints = ON"],
-    "attached database": ["ATTACH ':memory:' AS other"],
-    "row number": ["INSERT INTO ledger VALUES ('of A')"],
-}
 
 
 @pytest.fixture
@@ -52,18 +26,18 @@ async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterato
         yield inbox
 
 
-@pytest.mark.parametrize("left", LEFT)
+@pytest.mark.parametrize("left", SQLITE_LEFT)
 async def test_connection_state_does_not_reach_the_next_handler(inbox: Inbox, database: str, left: str) -> None:
-    found: list[dict[str, Any]] = []
+    observed: list[dict[str, Any]] = []
 
     @inbox.on("stripe", "invoice.paid")
     async def probe(event: Event, tx: Any) -> None:
-        found.append({name: await tx.fetchval(sql) for name, sql in FOUND.items()})
+        observed.append({name: await tx.fetchval(sql) for name, sql in SQLITE_FOUND.items()})
         await tx.execute("INSERT INTO ledger VALUES (?)", event.id)
 
     @inbox.on("stripe", "charge.paid")
     async def leave(event: Event, tx: Any) -> None:
-        for statement in LEFT[left]:
+        for statement in SQLITE_LEFT[left]:
             await tx.execute(statement)
         if event.id == "evt_3":
             raise Fail("after all that")
@@ -75,10 +49,10 @@ async def test_connection_state_does_not_reach_the_next_handler(inbox: Inbox, da
             inbox._runtime.start_worker()
         assert inbox._runtime.worker is not None
         inbox._runtime.worker.wake()
-        await eventually(lambda: set(states(database)) <= {"processed", "failed"})
-    assert states(database) == ["processed", "processed", "processed", "failed", "processed"]
-    assert found == [found[0]] * 3
-    assert found[0]["customer"] == "of everybody" and found[0]["temporary"] == found[0]["last_number"] == 0
+        await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
+    assert statuses(database) == ["processed", "processed", "processed", "failed", "processed"]
+    assert observed == [observed[0]] * 3
+    assert observed[0]["customer"] == "of everybody" and observed[0]["temporary"] == observed[0]["last_number"] == 0
     notes = [row[0] for row in ask(database, "SELECT note FROM ledger")]
     assert [note for note in notes if note != "of A"] == ["evt_0", "evt_2", "evt_4"]
 
@@ -97,8 +71,8 @@ async def test_handler_that_makes_its_connection_read_only_is_the_only_one_that_
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
     inbox._runtime.start_worker()
-    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
-    assert states(database) == ["failed", "processed", "processed"]
+    await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
+    assert statuses(database) == ["failed", "processed", "processed"]
     assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_2",)]
 
 
@@ -112,7 +86,7 @@ async def test_event_is_processed_if_the_handler_has_a_temporary_table_of_the_sa
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed"])
+    await eventually(lambda: statuses(database) == ["processed"])
     assert ask(database, "SELECT note FROM ledger") == [("evt_1",)]
 
 
@@ -140,15 +114,15 @@ async def test_handler_that_ends_or_replaces_its_transaction_fails(
     inbox.on("stripe", "invoice.paid", retry=ONCE, batch=batch)(end)
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
     inbox._runtime.start_worker()
-    await eventually(lambda: set(states(database)) <= {"processed", "failed"})
-    assert states(database) == ["failed", "failed"]
+    await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
+    assert statuses(database) == ["failed", "failed"]
     [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
     assert "the handler ended its transaction itself" in error
     assert set(ask(database, "SELECT note FROM ledger")) == ({("before",)} if is_kept else set())
 
 
 async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str) -> None:
-    """Rows, savepoints, JSON and recursive queries: a new connection for each would cost more than the handler."""
+    """Rows, savepoints, JSON and recursive queries leave the connection unchanged, so it is reused."""
     connections: set[int] = set()
 
     @inbox.on("stripe", "invoice.paid", retry=ONCE)
@@ -164,5 +138,5 @@ async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str)
 
     await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(5)])
     inbox._runtime.start_worker()
-    await eventually(lambda: states(database) == ["processed"] * 5)
+    await eventually(lambda: statuses(database) == ["processed"] * 5)
     assert len(connections) == 1

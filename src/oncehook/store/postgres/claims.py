@@ -169,7 +169,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def _encode_claims(claims: Sequence[tuple[int, Claim]]) -> tuple[str, bytes]:
-    """Returns the rows of a claim as JSON, and their bodies concatenated.
+    """Return the rows of a claim as JSON, and their bodies concatenated.
 
     asyncpg encodes an array element by element. Fourteen arrays cost the receiver 10 µs per event, this encoding costs
     1.5 µs, and PostgreSQL does the same work for both.

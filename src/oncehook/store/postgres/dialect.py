@@ -12,7 +12,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def array(values: Iterable[Any]) -> str:
-    """Returns numbers or dates as the text of a PostgreSQL array.
+    """Return numbers or dates as the text of a PostgreSQL array.
 
     For a real array parameter, asyncpg looks up the type on each new connection. That query can take seconds on a busy
     server, and longer behind a pooler.
@@ -21,7 +21,7 @@ def array(values: Iterable[Any]) -> str:
 
 
 def storable_json(value: Any) -> str:
-    """Returns a value as JSON. Replaces NUL, which PostgreSQL's text type cannot store."""
+    """Return a value as JSON. Replace NUL, which PostgreSQL's text type cannot store."""
     return _encode(value).decode().replace("\\u0000", "\\ufffd")
 
 

@@ -7,7 +7,7 @@ LOCAL_ONLY = ("local", "remote_write")
 
 
 def unsafe_setting(row: Any) -> str | None:
-    """Returns a setting with which an acked event could be lost, such as "fsync = off", or None.
+    """Return a setting with which an acked event could be lost, such as "fsync = off", or None.
 
     `row` is the result of the query `durability`.
     """
@@ -20,7 +20,7 @@ def unsafe_setting(row: Any) -> str | None:
 
 
 def risks(row: Any) -> list[str]:
-    """Returns a sentence for each risk that an acked event is lost. Some of them may be intended."""
+    """Return a sentence for each risk that an acked event is lost. Some of them may be intended."""
     sentences = []
     unsafe = unsafe_setting(row)
     if unsafe is not None:

@@ -45,7 +45,7 @@ class PostgresExecutor:
 
 
 def run_on(connection: Any) -> Run:
-    """Returns a function that runs statements on a connection that is in a transaction."""
+    """Return a function that runs statements on a connection that is in a transaction."""
 
     async def run(name: str, parameters: Mapping[str, Any]) -> list[Any]:
         return await fetch(connection, name, parameters)
@@ -54,7 +54,7 @@ def run_on(connection: Any) -> Run:
 
 
 async def fetch(connection: Any, name: str, parameters: Mapping[str, Any] = NO_PARAMETERS, **options: Any) -> list[Any]:
-    """Runs a named statement and returns its rows."""
+    """Run a named statement, and return its rows."""
     text, names = queries.number_parameters(queries.statement(POSTGRES.name, name, frozenset(parameters)))
     rows: list[Any] = await connection.fetch(text, *[parameters[key] for key in names], **options)
     return rows

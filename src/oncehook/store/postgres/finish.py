@@ -17,7 +17,7 @@ TRANSACTION_REPLACED = "OH002"
 
 
 def finish_statement(sql: Mapping[str, str], settled: Sequence[Settled], *, resets: bool, guarded: bool | None) -> str:
-    """Returns the statement that settles events as processed. All were handled by one call of one handler."""
+    """Return the statement that settles events as processed. All were handled by one call of one handler."""
     first, *others = settled if len(settled) == 1 else sorted(settled, key=_held)
     values = {
         "handler": literal(first.handler),
@@ -38,13 +38,13 @@ def finish_statement(sql: Mapping[str, str], settled: Sequence[Settled], *, rese
 
 
 def in_one_line(sql: str) -> str:
-    """Removes comments and line breaks from a message that is sent with every event."""
+    """Remove comments and line breaks from a message that is sent with every event."""
     return " ".join(line for line in sql.splitlines() if not line.startswith("--"))
 
 
 @lru_cache(1000)  # an inbox has few handlers and versions
 def literal(text: str | None) -> str:
-    """Returns a text as an SQL literal that is valid under all session settings. Replaces NUL."""
+    """Return a text as an SQL literal that is valid under all session settings. Replace NUL."""
     if text is None:
         return "NULL"
     return "E'" + text.replace("\\", "\\\\").replace("'", "''").replace("\0", "\ufffd") + "'"

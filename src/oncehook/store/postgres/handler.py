@@ -108,7 +108,7 @@ class HandlerConnections:
     # -- taking and releasing -------------------------------------------------------------------------------------
 
     async def take(self) -> HandlerConnection:
-        """Returns a connection in a new transaction."""
+        """Return a connection in a new transaction."""
         if self._slots.locked():
             async with asyncio.timeout(self.timeout):
                 await self._slots.acquire()
@@ -146,7 +146,7 @@ class HandlerConnections:
         return None
 
     def _cache_options(self) -> dict[str, Any]:
-        """Returns the connection options for prepared statements. They are empty on the fast path."""
+        """Return the connection options for prepared statements. They are empty on the fast path."""
         return self._pooler_options() or ({} if self.fast else PLAIN)
 
     async def _connect(self) -> HandlerConnection:
@@ -171,7 +171,7 @@ class HandlerConnections:
         return await self._connect()
 
     async def _is_fast(self, connection: HandlerConnection) -> bool:
-        """Prepares a connection for the fast path. If that fails, returns False and turns the fast path off."""
+        """Prepare a connection for the fast path. If that fails, turn the fast path off and return False."""
         try:
             if not self._is_checked:
                 await check_driver(connection, self._sql["session_user"])
@@ -199,7 +199,7 @@ class HandlerConnections:
             await self._send(connection, f"ROLLBACK; {self._begin_message()}")
 
     def _begin_message(self) -> str:
-        """Returns the message that begins a transaction.
+        """Return the message that begins a transaction.
 
         A pooler rejects session settings, so behind one the idle timeout is set for the transaction.
         """
@@ -207,7 +207,7 @@ class HandlerConnections:
         return self._sql["begin_handling"] + (f"; SET LOCAL {IDLE} = {limits[IDLE]}" if IDLE in limits else "")
 
     def release(self, connection: HandlerConnection) -> None:
-        """Keeps a connection for the next handler, or closes it."""
+        """Keep a connection for the next handler, or close it."""
         if self._closed or connection.must_close:
             connection.terminate()
         elif not connection.is_closed():
@@ -219,7 +219,7 @@ class HandlerConnections:
     # -- ending ---------------------------------------------------------------------------------------------------
 
     async def commit(self, connection: HandlerConnection, settled: Sequence[Settled], *, and_begin: bool) -> None:
-        """Settles the events, commits and cleans the session, in one message.
+        """Settle the events, commit and clean the session, in one message.
 
         If the process stops here, PostgreSQL still executes the whole message and keeps no lock. `and_begin` begins the
         next handler's transaction in the same message. That transaction is not chained to the last one, because it
@@ -259,7 +259,7 @@ class HandlerConnections:
         return f"{reset}; {finish}; COMMIT AND CHAIN; {self._unlock[guarded]}; COMMIT{begin}"
 
     def _clean_message(self) -> str:
-        """Returns the statements that clean a session outside a transaction."""
+        """Return the statements that clean a session outside a transaction."""
         guarded = self._is_guarded
         deallocate = self._sql["deallocate_statements"].format(guarded=guarded)
         return f"{self._sql['clean_session']}; {deallocate}; {self._unlock[guarded]}"
@@ -268,14 +268,14 @@ class HandlerConnections:
         await connection.execute(message, timeout=self.timeout)
 
     async def roll_back(self, connection: HandlerConnection) -> None:
-        """Rolls back and cleans the session. Closes the connection if that fails."""
+        """Roll back and clean the session. Close the connection if that fails."""
         try:
             await self._send(connection, f"ROLLBACK; {self._clean_message()}")
         except (*CONNECTION_LOST, asyncpg.PostgresError):
             connection.terminate()
 
     async def _sweep(self) -> None:
-        """Rolls back transactions that were begun ahead and that no handler uses."""
+        """Roll back transactions that were begun ahead and that no handler uses."""
         try:
             while stale := [connection for connection in self._idle if connection.begun_at is not None]:
                 await asyncio.sleep(2 * MAX_AHEAD_SECONDS)
@@ -300,7 +300,7 @@ class HandlerConnections:
             self.release(connection)
 
     async def close(self) -> None:
-        """Disconnects. A connection that a handler still uses is closed when it is released."""
+        """Disconnect. A connection that a handler still uses is closed when it is released."""
         self._closed = True
         if self._sweeper is not None:
             self._sweeper.cancel()
@@ -314,7 +314,7 @@ class HandlerConnections:
 
 
 async def check_driver(connection: HandlerConnection, session_user: str) -> None:
-    """Raises an exception unless the driver supports the fast path. `session_user` is the query of that name."""
+    """Raise an exception unless the driver supports the fast path. `session_user` is the query of that name."""
     await connection.execute(f"BEGIN; {session_user}; COMMIT; BEGIN")
     if not connection.is_in_transaction():
         raise RuntimeError("a message that ends with BEGIN leaves no transaction open")
@@ -345,7 +345,7 @@ class PostgresTransaction(DriverTransaction):
         self._finished = False
 
     async def connection(self) -> HandlerConnection:
-        """Returns the connection, in its transaction."""
+        """Return the connection, in its transaction."""
         async with self._beginning:  # a handler may send its first two statements at once
             if self._finished:  # the handler was abandoned while this waited
                 raise TransactionClosed(AFTER_HANDLER_ENDED)
@@ -360,7 +360,7 @@ class PostgresTransaction(DriverTransaction):
         return [tuple(row) for row in await connection.fetch(statement, parameters)]
 
     async def settle(self, settled: Sequence[Settled]) -> bool:
-        """Settles the events as processed and commits. If a lease was lost, rolls back and returns False."""
+        """Settle the events as processed, and commit. If a lease was lost, roll back and return False."""
         connection = self._connection
         assert connection is not None
         try:

@@ -141,11 +141,11 @@ class PostgresPool:
             connection.terminate()
 
     def cache_options(self) -> dict[str, Any]:
-        """Returns connection options. Behind a pooler in transaction mode, no statement is kept prepared."""
+        """Return connection options. Behind a pooler in transaction mode, no statement is kept prepared."""
         return {"statement_cache_size": 0} if self.is_pooled else {}
 
     async def connect(self, name: str, command_timeout: float) -> Any:
-        """Opens a connection outside the pool."""
+        """Open a connection outside the pool."""
         return await asyncpg.connect(
             self.settings.database,
             timeout=min(self.settings.claim_timeout, command_timeout),
@@ -176,7 +176,7 @@ class PostgresPool:
 
     @asynccontextmanager
     async def _acquired(self, seconds: float) -> AsyncIterator[Connection]:
-        """Yields a connection of the pool. Closes it if its reply was lost or came too late."""
+        """Yield a connection of the pool. Close it if its reply was lost or came too late."""
         pool = self.check_open()
         connection = await pool.acquire(timeout=seconds)
         try:
@@ -189,7 +189,7 @@ class PostgresPool:
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
-        """Yields a connection. Converts errors of the driver to StoreUnavailable."""
+        """Yield a connection. Convert errors of the driver to StoreUnavailable."""
         try:
             async with self._acquired(self.settings.claim_timeout) as connection:
                 yield connection
@@ -197,7 +197,7 @@ class PostgresPool:
             raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
 
     async def run_until_certain(self, work: Callable[[Connection], Awaitable[T]]) -> T:
-        """Runs `work`, and retries it for `claim_timeout` seconds while its outcome is unknown or it was rolled back.
+        """Run `work`, and retry it for `claim_timeout` seconds while its outcome is unknown or it was rolled back.
 
         `work` must be idempotent.
         """
@@ -252,7 +252,7 @@ class PostgresPool:
         return done
 
     async def create_partitions(self) -> None:
-        """Creates the missing partitions of payloads for the days from yesterday to a week ahead.
+        """Create the missing partitions of payloads for the days from yesterday to a week ahead.
 
         LIKE and ATTACH take no lock that blocks a claim; CREATE … PARTITION OF would.
         """
@@ -278,7 +278,7 @@ class PostgresPool:
 
 
 async def _skip_reset(connection: Any) -> None:
-    """Replaces asyncpg's reset, which costs a round trip. No handler uses these sessions, so they never change."""
+    """Replace asyncpg's reset, which costs a round trip. No handler uses these sessions, so they never change."""
 
 
 def partition_name(day: date) -> str:
@@ -286,14 +286,14 @@ def partition_name(day: date) -> str:
 
 
 def _location(address: str) -> str:
-    """Returns host, port and name of a database URL, without user and password."""
+    """Return host, port and name of a database URL, without user and password."""
     parts = urlsplit(address)
     host = parts.netloc.rpartition("@")[2] or "the local socket"
     return f"{host}{parts.path}"
 
 
 def as_unavailable(error: BaseException) -> StoreUnavailable | None:
-    """Converts an error of the driver to StoreUnavailable. Returns None for any other error."""
+    """Convert an error of the driver to StoreUnavailable. Returns None for any other error."""
     return (
         StoreUnavailable(f"PostgreSQL: {error_summary(error)}")
         if isinstance(error, (*CONNECTION_LOST, asyncpg.PostgresError))
@@ -302,7 +302,7 @@ def as_unavailable(error: BaseException) -> StoreUnavailable | None:
 
 
 def error_summary(error: BaseException) -> str:
-    """Returns the server's message, or else the class of the error. Never contains a value or an address."""
+    """Return the server's message, or else the class of the error. Never contains a value or an address."""
     if isinstance(error, asyncpg.PostgresError) and error.args:
         return str(error.args[0]).splitlines()[0]
     return type(error).__name__

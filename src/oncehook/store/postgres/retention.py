@@ -34,7 +34,7 @@ class PostgresRetentionStore(SqlRetentionStore):
 
     @asynccontextmanager
     async def start_pruning(self) -> AsyncIterator[SqlPruning | None]:
-        """Uses two connections outside the pool: one holds the lock in an open transaction, the other prunes."""
+        """Use two connections outside the pool: one holds the lock in an open transaction, the other prunes."""
         lock = worker = None
         try:
             lock = await self._pool.connect("oncehook prune", STEP_SECONDS)
@@ -61,7 +61,7 @@ class PostgresRetentionStore(SqlRetentionStore):
         return len(erased)
 
     async def _vacuum(self, days: Sequence[str]) -> None:
-        """Removes deleted rows from their pages. If that takes too long, autovacuum does it later."""
+        """Remove deleted rows from their pages. If that takes too long, autovacuum does it later."""
         try:
             connection = await self._pool.connect("oncehook prune", STEP_SECONDS)
             try:
@@ -105,7 +105,7 @@ class PostgresPruning(SqlPruning):
         return not rows[0][0]
 
     async def _drop(self, row: Any) -> bool:
-        """Detaches and drops a day. Returns False if readers did not end in time; a later run tries again."""
+        """Detach and drop a day. Returns False if readers did not end in time; a later run tries again."""
         steps = [self._pool.sql["drop_day"]]
         if row["is_pending"]:
             steps = [self._pool.sql["finish_detach"], *steps]

@@ -45,7 +45,7 @@ IDLE = "idle_in_transaction_session_timeout"
 
 
 def session_name(worker: str) -> str:
-    """Returns the application_name of a worker's sessions. It is unique within the 63 bytes that PostgreSQL keeps."""
+    """Return the application_name of a worker's sessions. It is unique within the 63 bytes that PostgreSQL keeps."""
     name = f"oncehook {worker}".rstrip()
     if name.isascii() and len(name) < 64:
         return name
@@ -53,7 +53,7 @@ def session_name(worker: str) -> str:
 
 
 def session_limits(address: str, lease: float, longest: float) -> dict[str, str]:
-    """Returns the timeouts of a session whose client is gone, without those that the URL sets."""
+    """Return the timeouts of a session whose client is gone, without those that the URL sets."""
     seconds = ceil(lease)
     limits = {
         IDLE: str(ceil((longest + MARGIN) * 1000)),

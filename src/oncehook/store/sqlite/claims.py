@@ -31,13 +31,13 @@ class SqliteClaimStore:
         return await self._file.write(lambda connection: self._claim_in_time(connection, claims, latest))
 
     def _claim_in_time(self, connection: sqlite3.Connection, claims: Sequence[Claim], latest: float) -> list[Claimed]:
-        """Claims, unless the claim waited too long for the writer: its sender may have left."""
+        """Claim, unless the claim waited too long for the writer: its sender may have left."""
         if SYSTEM.monotonic() > latest:
             raise StoreUnavailable("SQLite: the writer was busy for too long")
         return self._claim(connection, claims)
 
     def _claim(self, connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claimed]:
-        """Claims with few, large statements. `sqlite3` releases the GIL at each, and getting it back is slow."""
+        """Claim with few, large statements. `sqlite3` releases the GIL at each, and getting it back is slow."""
         connection.execute("BEGIN IMMEDIATE")
         (last,) = connection.execute(self._sql["last_receipt"]).fetchone()
         numbered = list(enumerate(claims, last + 1))  # no other writer can use these ids before our COMMIT
@@ -106,7 +106,7 @@ def _receipt_row(id: int, claim: Claim) -> tuple[Any, ...]:
 
 
 def _insert_rows(connection: sqlite3.Connection, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
-    """Inserts all rows in few statements, and returns how many were new."""
+    """Insert all rows in few statements, and return how many were new."""
     inserted, start = 0, 0
     for size in ROWS_AT_ONCE:
         while len(rows) - start >= size:

@@ -14,7 +14,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def database_path(address: str) -> Path:
-    """Returns the file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    """Return the file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
     rest = address.removeprefix("sqlite:///")
     if rest == address or not rest or rest == ":memory:":
         raise ConfigurationError(

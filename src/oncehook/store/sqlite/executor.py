@@ -40,7 +40,7 @@ class SqliteExecutor:
 
 
 def transact(connection: sqlite3.Connection, work: Work[T]) -> T:
-    """Runs `work` in a transaction in the writer's thread. If this raises, the writer rolls back."""
+    """Run `work` in a transaction in the writer's thread. If this raises, the writer rolls back."""
 
     async def run(name: str, parameters: Mapping[str, Any]) -> list[Any]:
         return fetch(connection, name, parameters)
@@ -52,7 +52,7 @@ def transact(connection: sqlite3.Connection, work: Work[T]) -> T:
 
 
 def fetch(connection: sqlite3.Connection, name: str, parameters: Mapping[str, Any] = NO_PARAMETERS) -> list[Any]:
-    """Runs a named statement and returns its rows."""
+    """Run a named statement, and return its rows."""
     cursor = connection.cursor()
     cursor.row_factory = sqlite3.Row
     return cursor.execute(_statement(name, parameters), parameters).fetchall()

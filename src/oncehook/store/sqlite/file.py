@@ -59,7 +59,7 @@ class SqliteFile:
             await asyncio.to_thread(writer.stop)
 
     async def ping(self) -> None:
-        """Acquires and releases the write lock of the file. Does not wait for the writer's queue."""
+        """Acquire and release the write lock of the file. Does not wait for the writer's queue."""
         if self._writer is None:
             raise StoreUnavailable("the store is not open")
 
@@ -126,7 +126,7 @@ class Writer:
         self.thread.start()
 
     async def run(self, work: Work) -> Any:
-        """Runs `work` in the writer's thread. Cancelling the caller does not cancel the work."""
+        """Run `work` in the writer's thread. Cancelling the caller does not cancel the work."""
         if self.pid != os.getpid():
             raise StoreUnavailable("the store was opened before a fork: open it in the process that uses it")
         future = asyncio.get_running_loop().create_future()
@@ -134,7 +134,7 @@ class Writer:
         return await asyncio.shield(future)
 
     def stop(self) -> None:
-        """Finishes the queued work, checkpoints and closes."""
+        """Finish the queued work, checkpoint and close."""
         self.queue.put(None)
         self.thread.join()
 
@@ -162,7 +162,7 @@ class Writer:
 
 
 def _without_transaction(connection: sqlite3.Connection | None) -> sqlite3.Connection | None:
-    """Rolls back. Returns the connection, or None if that failed; the writer then opens another one."""
+    """Roll back, and return the connection. Return None if that failed: the writer then opens another one."""
     if connection is None:
         return None
     try:
@@ -190,7 +190,7 @@ def _deliver(future: "asyncio.Future[Any]", result: Any, failure: BaseException 
 
 
 def _use_wal(connection: sqlite3.Connection) -> str:
-    """Switches to WAL, with retries: if several processes do so at once on a new file, SQLite fails in all but one."""
+    """Switch to WAL, with retries: if several processes do so at once on a new file, SQLite fails in all but one."""
     deadline = SYSTEM.monotonic() + BUSY_MS / 1000
     while True:
         try:
@@ -204,7 +204,7 @@ def _use_wal(connection: sqlite3.Connection) -> str:
 
 
 def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
-    """Opens the writer's connection, with durable commits."""
+    """Open the writer's connection, with durable commits."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):  # closing an existing file would drop the locks of SQLite
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))  # SQLite creates -wal and -shm with the same mode
@@ -226,7 +226,7 @@ def _connect(path: Path, busy_seconds: float) -> sqlite3.Connection:
 
 
 def _permission_risks(path: Path) -> list[str]:
-    """Returns a sentence if all users of this machine can read the payloads."""
+    """Return a sentence if all users of this machine can read the payloads."""
     files = [path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")]
     if os.name == "nt" or not any(file.exists() and file.stat().st_mode & stat.S_IROTH for file in files):
         return []

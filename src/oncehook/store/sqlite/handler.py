@@ -33,7 +33,7 @@ MAX_HANDLER_SECONDS = 2.0
 
 
 def lock_timeout_message(seconds: float) -> str:
-    """Returns the error message of a handler whose transaction was rolled back because it took too long."""
+    """Return the error message of a handler whose transaction was rolled back because it took too long."""
     return (
         f"the handler held SQLite's write lock for more than {seconds:g} s and was rolled back. Do slow work before "
         "the first statement. If the handler waited for the database, another session of your code blocked it: use "
@@ -45,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 def settle_receipts(connection: sqlite3.Connection, sql: dict[str, str], settled: Sequence[Settled]) -> set[int]:
-    """Settles receipts inside a transaction. Returns the receipts whose lease was still held."""
+    """Settle receipts inside a transaction. Returns the receipts whose lease was still held."""
     parameters = _encode(settled).decode()
     landed = {row[0] for row in connection.execute(sql["settle"], {"input": parameters}).fetchall()}
     if any(attempt.status is not State.PROCESSED for attempt in settled):
@@ -66,7 +66,7 @@ class HandlerThread:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="oncehook-sqlite-handler")
 
     async def run(self, work: Any) -> Any:
-        """Runs `work` with the connection, in the thread."""
+        """Run `work` with the connection, in the thread."""
         loop = asyncio.get_running_loop()
         return await asyncio.shield(loop.run_in_executor(self._pool, self._work, work))
 
@@ -85,7 +85,7 @@ class HandlerThread:
         connection.execute("BEGIN IMMEDIATE")
 
     async def end(self, statement: str) -> None:
-        """Ends the handler's transaction with COMMIT or ROLLBACK, and cleans the connection."""
+        """End the handler's transaction with COMMIT or ROLLBACK, and clean the connection."""
         await self.run(lambda connection: self._end(connection, statement))
 
     def _end(self, connection: HandlerConnection, statement: str) -> None:
@@ -177,7 +177,7 @@ class SqliteTransaction(DriverTransaction):
         return result
 
     def _watched(self, connection: sqlite3.Connection, work: Any) -> Any:
-        """Runs `work`, which is one statement, and records whether it ended the transaction."""
+        """Run `work`, which is one statement, and record whether it ended the transaction."""
         try:
             return work(connection)
         finally:

@@ -42,7 +42,7 @@ class SqliteLeaseStore(SqlLeaseStore):
         return await run("lease_serial", parameters)
 
     def _to_leased(self, rows: Sequence[Any]) -> list[Leased]:
-        """Converts the rows of a lease, oldest first."""
+        """Convert the rows of a lease, oldest first."""
         return sorted(map(_to_leased, as_dicts(rows)), key=lambda leased: leased.receipt)
 
 

@@ -62,7 +62,7 @@ MAX_FREE_SHARE = 10
 
 
 def _shrink(connection: sqlite3.Connection) -> bool:
-    """Frees some pages. Returns whether there are more. A file without auto_vacuum never shrinks."""
+    """Free some pages. Returns whether there are more. A file without auto_vacuum never shrinks."""
     [(free, pages)] = fetch(connection, "free_pages")
     if free < PAGES_AT_ONCE or free < pages / MAX_FREE_SHARE:
         return False

@@ -51,7 +51,7 @@ class SqliteSchemaStore:
 
 
 def _statements(sql: str) -> list[str]:
-    """Splits a migration into statements, because `executescript` would commit before the first."""
+    """Split a migration into statements, because `executescript` would commit before the first."""
     statements, current = [], ""
     for line in sql.splitlines(keepends=True):
         current += line

@@ -44,7 +44,7 @@ class HandlerConnection(sqlite3.Connection):
     is_clean = True
 
     def watch_statements(self) -> None:
-        """Starts recording what statements do."""
+        """Start recording what statements do."""
         self.execute(CREATE_SESSION_TABLE)
         self.set_authorizer(self._record)
 
@@ -56,7 +56,7 @@ class HandlerConnection(sqlite3.Connection):
         return sqlite3.SQLITE_OK
 
     def reset_rowid(self) -> None:
-        """Resets `last_insert_rowid()`."""
+        """Reset `last_insert_rowid()`."""
         was_clean = self.is_clean
         self.execute(RESET_ROWID)
         self.is_clean = was_clean

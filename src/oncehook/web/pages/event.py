@@ -45,7 +45,7 @@ async def _render(
     payload = await context.store.receipts.payload(receipt.receipt)
     base = context.receiver_url(request)
     body, is_cut = pretty(payload.body) if payload else ("", False)
-    replay_obstacle = obstacle(receipt.status, typed=receipt.type is not None, kept=payload is not None)
+    replay_obstacle = obstacle(receipt.status, has_type=receipt.type is not None, has_payload=payload is not None)
     return context.render(
         request,
         "event.html",

@@ -9,7 +9,7 @@ SELECT r.id AS receipt, r.source, r.provider, r.event_id, r.type, r.object_id, r
        r.attempts, r.next_attempt_at, r.processed_at, r.failed_at, r.last_error, r.correlation_id, r.delivery_id, r.replays,
        CASE WHEN r.status IN ('received', 'retrying') THEN r.unhandled_at END AS unhandled_at,
        (SELECT count(*) FROM webhook_deliveries d WHERE d.receipt_id = r.id) AS duplicates,
-       EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date) AS kept
+       EXISTS (SELECT 1 FROM webhook_payloads p WHERE p.receipt_id = r.id AND p.day = (r.received_at AT TIME ZONE 'UTC')::date) AS has_payload
 FROM webhook_receipts r
 WHERE r.id > :after::bigint
   AND r.id = ANY(CAST(:receipts AS text)::bigint[])                          --? receipts
@@ -27,10 +27,10 @@ ORDER BY r.id
 LIMIT :limit::bigint
 
 -- name: replay_counts
-SELECT status, type IS NOT NULL AS typed, kept, count(*) AS receipts FROM (
+SELECT status, type IS NOT NULL AS has_type, has_payload, count(*) AS receipts FROM (
 {> selected_receipts}
 ) AS matching
-GROUP BY status, type IS NOT NULL, kept
+GROUP BY status, type IS NOT NULL, has_payload
 
 -- name: replay
 -- A replayed event is due now, after the events that are already waiting. Its age counts from the replay.

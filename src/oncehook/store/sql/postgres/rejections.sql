@@ -4,7 +4,7 @@ VALUES (:source, :reason, :detail, :method, :query, :headers, :body, :size)
 
 -- name: trim_rejections
 DELETE FROM webhook_rejections WHERE source = :source AND id <= (
-    SELECT id FROM webhook_rejections WHERE source = :source ORDER BY id DESC OFFSET :kept LIMIT 1
+    SELECT id FROM webhook_rejections WHERE source = :source ORDER BY id DESC OFFSET :limit LIMIT 1
 )
 
 -- name: rejections

@@ -4,7 +4,7 @@ VALUES (:source, :reason, :detail, :method, :query, :headers, :body, :size)
 
 -- name: trim_rejections
 DELETE FROM webhook_rejections WHERE source = :source AND id <= (
-    SELECT id FROM webhook_rejections WHERE source = :source ORDER BY id DESC LIMIT 1 OFFSET :kept
+    SELECT id FROM webhook_rejections WHERE source = :source ORDER BY id DESC LIMIT 1 OFFSET :limit
 )
 
 -- name: rejections
