@@ -1,4 +1,4 @@
-"""Which inbox a command is for: `--app`, the word APP, or `app` in oncehook.toml."""
+"""The inbox of a command: the argument APP, `--app`, or `app` in oncehook.toml."""
 
 from pathlib import Path
 
@@ -6,9 +6,9 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.model.states import State
-from tests.cli.test_work import on_store
 from tests.support.command_line import Run
 from tests.support.events import make_claim
+from tests.support.work import claim_and_settle
 
 HOOKS = """
 from oncehook import Inbox
@@ -23,10 +23,10 @@ def shop(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONCEHOOK_CONFIG", raising=False)
     (in_folder / "hooks.py").write_text(HOOKS)
     facts = {"status": State.FAILED, "outcome": "failed", "error": "KeyError: 'in_1'"}
-    on_store(lambda **given: Inbox("sqlite:///shop.db", **given), make_claim("evt_1"), **facts)
+    claim_and_settle(lambda **given: Inbox("sqlite:///shop.db", **given), make_claim("evt_1"), **facts)
 
 
-def test_every_look_takes_the_app(run: Run, shop: None) -> None:
+def test_every_command_accepts_the_app_option(run: Run, shop: None) -> None:
     (event,) = run("events", "--app", "hooks:inbox", "--json").lines
     assert event["event_id"] == "evt_1"
     assert run("show", "evt_1", "--app", "hooks:inbox").code == 0
@@ -35,9 +35,9 @@ def test_every_look_takes_the_app(run: Run, shop: None) -> None:
     assert run("effects", "--app", "hooks:inbox").code == 1  # there are none
 
 
-def test_without_it_the_sentence_says_how(run: Run, shop: None) -> None:
-    told = run("events")
-    assert told.code == 2 and "--app module:inbox" in told.error
+def test_without_the_app_the_message_names_the_option(run: Run, shop: None) -> None:
+    ran = run("events")
+    assert ran.code == 2 and "--app module:inbox" in ran.error
     wrong = run("events", "--app", "nowhere:inbox")
     assert wrong.code == 2 and "there is no module nowhere" in wrong.error
 
@@ -56,7 +56,7 @@ def test_every_command_uses_the_app_of_the_file(run: Run, shop: None, in_folder:
     assert "KeyError" in run("dead").out
     assert run("stats", "--json").lines[0]["failed"] == 1
     assert "up to date" in run("migrate").out
-    assert run("email", "suppressed").code == 1  # nobody is, and the database was found
+    assert run("email", "suppressed").code == 1  # no address is suppressed, and the database was found
     assert run("secrets", "--json").lines[0]["source"] == "stripe"
     assert run("pause", "stripe").code == 0
     assert run("doctor", "signature").code == 1
@@ -67,7 +67,7 @@ def test_every_command_uses_the_app_of_the_file(run: Run, shop: None, in_folder:
     assert not (in_folder / "oncehook.db").exists()  # no command has looked in the default database
 
 
-def test_option_and_word_override_the_app_of_the_file(run: Run, shop: None, in_folder: Path) -> None:
+def test_the_option_and_the_argument_override_the_app_of_the_file(run: Run, shop: None, in_folder: Path) -> None:
     name_app(in_folder, "second:inbox")
     (in_folder / "second.py").write_text(SECOND)
     assert "there is no database at second.db" in run("events").error
@@ -79,7 +79,7 @@ def test_option_and_word_override_the_app_of_the_file(run: Run, shop: None, in_f
     assert "there is no database at oncehook.db" in run("events", "--app", "").error
 
 
-def test_environment_overrides_the_app_of_the_file(
+def test_the_environment_overrides_the_app_of_the_file(
     run: Run, shop: None, in_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name_app(in_folder, "nowhere:inbox")
@@ -103,11 +103,11 @@ def test_environment_overrides_the_app_of_the_file(
     ],
 )
 @pytest.mark.parametrize("command", [["events"], ["serve", "--port", "0"], ["worker"]])
-def test_bad_app_is_one_sentence(
+def test_an_invalid_app_is_reported_in_one_line(
     run: Run, in_folder: Path, app: str, code: str, sentence: str, command: list[str]
 ) -> None:
     name_app(in_folder, app)
     (in_folder / "hooks.py").write_text(code)
-    told = run(*command)
-    assert told.code == 2 and sentence in told.error and "Traceback" not in told.error
-    assert len(told.error.splitlines()) == 1
+    ran = run(*command)
+    assert ran.code == 2 and sentence in ran.error and "Traceback" not in ran.error
+    assert len(ran.error.splitlines()) == 1

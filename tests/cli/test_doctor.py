@@ -8,11 +8,11 @@ from pathlib import Path
 
 from oncehook import Inbox
 from oncehook.testing import post
-from tests.cli.test_work import on_store
 from tests.support.command_line import Run
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.rejections import BODY
 from tests.support.serve import write_config
+from tests.support.work import claim_and_settle
 
 
 async def reject_one_delivery(make_inbox: Callable[..., Inbox]) -> None:
@@ -29,7 +29,7 @@ def test_doctor_signature_explains_a_rejected_delivery(
     make_inbox: Callable[..., Inbox],
 ) -> None:
     write_config(in_folder, database)
-    on_store(make_inbox)
+    claim_and_settle(make_inbox)
     assert run("doctor", "signature").code == 1
     asyncio.run(reject_one_delivery(make_inbox))
     output = run("doctor", "signature", "stripe")

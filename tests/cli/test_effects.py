@@ -1,6 +1,7 @@
-"""`effects`, its replay, and effects in `show`, `stats` and a rehearsal."""
+"""`oncehook effects`: the list, the replay, and effects in `show`, `stats` and a rehearsal."""
 
 import asyncio
+import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from oncehook import Effect, Event, Fail, Inbox
 from tests.support.command_line import Run
 from tests.support.events import Rows, make_claim
 from tests.support.serve import ONCEHOOK, write_config
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, wait_until
 
 HOOKS = """
 from oncehook import Event, Inbox
@@ -72,7 +73,7 @@ def filled(in_folder: Path, database: str, make_inbox: Callable[..., Inbox], row
     return config
 
 
-def test_effects_are_listed_for_people_and_programs(run: Run, filled: Path) -> None:
+def test_effects_are_listed_in_a_table_and_as_json(run: Run, filled: Path) -> None:
     shown = run("effects")
     assert shown.code == 0
     for word in ("mail:in_1", "mail:done", "failed", "done", "no such mailbox", "send"):
@@ -84,11 +85,11 @@ def test_effects_are_listed_for_people_and_programs(run: Run, filled: Path) -> N
     assert len(failed["idempotency_key"]) == 40
     assert [row["key"] for row in run("effects", "--key", "mail:done", "--json").lines] == ["mail:done"]
     assert [row["key"] for row in run("effects", "--limit", "1", "--json").lines] == ["mail:done"]
-    nothing = run("effects", "--target", "nobody")
+    nothing = run("effects", "--target", "unknown")
     assert (nothing.code, nothing.error) == (1, "no effect matches\n")
 
 
-def test_failed_effects_are_replayed_by_number_or_all(run: Run, filled: Path, rows: Rows) -> None:
+def test_failed_effects_are_replayed_by_number_or_all_at_once(run: Run, filled: Path, rows: Rows) -> None:
     [failed] = run("effects", "--status", "failed", "--json").lines
     [done] = run("effects", "--status", "done", "--json").lines
     refused = run("effects", "replay", str(done["id"]))
@@ -107,7 +108,7 @@ def test_failed_effects_are_replayed_by_number_or_all(run: Run, filled: Path, ro
         assert run("effects", *usage).code == 2
 
 
-def test_show_has_what_an_event_asked_for_and_what_it_did_not_get(run: Run, filled: Path) -> None:
+def test_show_lists_requested_repeated_and_stale_effects(run: Run, filled: Path) -> None:
     [first] = run("show", "evt_1", "--json").lines
     assert sorted(row["key"] for row in first["effects"]) == ["mail:done", "mail:in_1"] and first["noops"] == []
     [second] = run("show", "evt_2", "--json").lines
@@ -124,7 +125,7 @@ def test_show_has_what_an_event_asked_for_and_what_it_did_not_get(run: Run, fill
     assert f"set by event {first['receipt']}" in shown and "set by this event" in run("show", "evt_1").out
 
 
-def test_stats_count_effects_conflicts_and_what_came_too_late(run: Run, filled: Path, rows: Rows) -> None:
+def test_stats_count_effects_repeated_effects_and_stale_events(run: Run, filled: Path, rows: Rows) -> None:
     source, effects = run("stats", "--json").lines
     assert (source["effect_conflicts"], source["stale"]) == (1, 1)
     assert effects["effects"] == {"waiting": 0, "performing": 0, "retrying": 0, "done": 1, "failed": 1}
@@ -136,7 +137,7 @@ def test_stats_count_effects_conflicts_and_what_came_too_late(run: Run, filled: 
     assert "function typo: 2 due" in run("stats").out
 
 
-def test_a_rehearsal_says_which_effects_are_new_and_leaves_nothing(run: Run, filled: Path, rows: Rows) -> None:
+def test_a_rehearsal_says_which_effects_are_new_and_records_none(run: Run, filled: Path, rows: Rows) -> None:
     before = rows("SELECT id, status FROM webhook_effects ORDER BY id"), rows("SELECT id FROM webhook_noops")
     [told] = run("replay", "evt_1", "--rehearse", "--app", "hooks:inbox", "--json").lines
     assert [(one["key"], one["new"], one["status"]) for one in told["effects"]] == [
@@ -153,7 +154,6 @@ def test_a_rehearsal_says_which_effects_are_new_and_leaves_nothing(run: Run, fil
 # -- as a process ---------------------------------------------------------------------------------------------------
 
 SERVED = """
-import time
 from pathlib import Path
 
 from oncehook import Effect, Event, Inbox
@@ -164,7 +164,7 @@ inbox = Inbox()
 @inbox.effect
 def send(effect: Effect, to: str) -> None:
     Path("started").touch()
-    time.sleep(0.5)
+    Path("go").read_bytes()  # a named pipe: blocks until the test writes to it
     Path("sent").write_text(f"{effect.key} {to}")
 
 
@@ -174,12 +174,8 @@ def paid(event: Event) -> None:
 """
 
 
-async def until_file(path: Path) -> None:
-    await eventually(path.exists, within=60)
-
-
 @pytest.mark.parametrize("command", ["serve", "worker"])
-def test_serve_and_worker_perform_effects_and_let_a_call_finish_at_sigterm(
+def test_serve_and_worker_let_a_running_effect_finish_at_sigterm(
     command: str, in_folder: Path, database: str, make_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
     async def fill() -> None:
@@ -189,15 +185,18 @@ def test_serve_and_worker_perform_effects_and_let_a_call_finish_at_sigterm(
 
     asyncio.run(fill())
     (in_folder / "hooks.py").write_text(SERVED)
+    os.mkfifo(in_folder / "go")
     config = write_config(in_folder, database)
     options = ["--port", "0"] if command == "serve" else []
     arguments = [str(ONCEHOOK), command, "hooks:inbox", "--config", str(config), *options]
     running = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        asyncio.run(until_file(in_folder / "started"))
-    finally:
+        wait_until((in_folder / "started").exists, "the effect is called")
         running.send_signal(signal.SIGTERM)
-        code = running.wait(40)
-    assert code == 0
+        (in_folder / "go").write_bytes(b"")
+        assert running.wait(40) == 0
+    finally:
+        running.kill()
+        running.wait()
     assert (in_folder / "sent").read_text() == "mail:in_1 jane"
     assert rows("SELECT status, attempts FROM webhook_effects") == [("done", 1)]

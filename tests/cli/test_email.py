@@ -1,4 +1,4 @@
-"""`oncehook email` and `oncehook forget`: what they print, what they leave, their exit codes."""
+"""`oncehook email` and `oncehook forget --address`: their output, their effects and their exit codes."""
 
 import asyncio
 import json
@@ -64,13 +64,13 @@ def test_status_shows_a_message_for_each_recipient(run: Run, filled: None) -> No
     assert (unknown.code, unknown.error) == (1, "there is no email event of the message nope\n")
 
 
-def test_suppressed_lists_and_answers(run: Run, filled: None) -> None:
+def test_suppressed_lists_addresses_and_checks_one(run: Run, filled: None) -> None:
     assert "hard_bounce" in run("email", "suppressed").out
     (row,) = run("email", "suppressed", "jane@EXAMPLE.com", "--json").lines
     assert (row["address"], row["reason"], row["event"]) == (JANE, "hard_bounce", f"bounce-{START + 2}")
     free = run("email", "suppressed", "joe@example.com")
     assert (free.code, free.error) == (1, "joe@example.com is not suppressed\n")
-    for odd in ("nobody", "joe@example.com, jane@example.com"):  # of several it would be an answer about none
+    for odd in ("unknown", "joe@example.com, jane@example.com"):  # several addresses are not one address
         wrong = run("email", "suppressed", odd)
         assert wrong.code == 2 and "is not an email address" in wrong.error
     run("forget", "--address", JANE, "--yes")
@@ -78,18 +78,18 @@ def test_suppressed_lists_and_answers(run: Run, filled: None) -> None:
     assert run("email", "suppressed", kept["address"], "--json").lines == [kept]
 
 
-def test_a_person_suppresses_and_allows_with_a_note(run: Run, filled: None, rows: Rows) -> None:
+def test_an_address_is_suppressed_and_allowed_manually_with_a_note(run: Run, filled: None, rows: Rows) -> None:
     assert run("email", "allow", JANE, "--note", "fixed").out == "jane@example.com is allowed\n"
     assert run("email", "suppressed").code == 1
     assert run("email", "suppress", "Joe@Example.org", "--note", "by phone").out == "joe@example.org is suppressed\n"
     (row,) = run("email", "suppressed", "--json").lines
     assert (row["address"], row["reason"], row["note"]) == ("joe@example.org", "manual", "by phone")
     assert [action for (action,) in rows("SELECT action FROM webhook_audit ORDER BY id")] == ["allow", "suppress"]
-    wrong = run("email", "suppress", "nobody")
-    assert wrong.code == 2 and "'nobody' is not an email address" in wrong.error
+    wrong = run("email", "suppress", "unknown")
+    assert wrong.code == 2 and "'unknown' is not an email address" in wrong.error
 
 
-def test_suppressions_go_out_and_come_in_as_csv(run: Run, filled: None, in_folder: Path, rows: Rows) -> None:
+def test_suppressions_are_exported_and_imported_as_csv(run: Run, filled: None, in_folder: Path, rows: Rows) -> None:
     exported = run("email", "export")
     assert exported.out.splitlines()[0] == "address,reason,since,source,event,note"
     assert exported.out.splitlines()[1].startswith("jane@example.com,hard_bounce,2025-11-15T09:46:42.000000Z,sendgrid,")
@@ -109,7 +109,7 @@ def test_suppressions_go_out_and_come_in_as_csv(run: Run, filled: None, in_folde
     before = rows("SELECT count(*) FROM webhook_suppressions")
     for content, sentence in (
         ("name\nx\n", "the first line must name the columns"),
-        ("address\nok@example.com\nnobody\n", "line 3: 'nobody' is not an email address"),
+        ("address\nok@example.com\nunknown\n", "line 3: 'unknown' is not an email address"),
         ("address,since\nok@example.com,soon\n", "line 2: 'soon' is not a time"),
     ):
         file.write_text(content)
@@ -122,7 +122,7 @@ def test_suppressions_go_out_and_come_in_as_csv(run: Run, filled: None, in_folde
     assert rows("SELECT count(*) FROM webhook_suppressions") == before
 
 
-def test_what_was_exported_comes_back_as_it_was_and_is_no_formula(run: Run, filled: None, in_folder: Path) -> None:
+def test_an_export_is_imported_unchanged_and_holds_no_formula(run: Run, filled: None, in_folder: Path) -> None:
     run("email", "suppress", "ann@example.com", "--note", "=HYPERLINK(A1)")
     run("email", "suppress", "bob@example.com", "--note", "'-1")
     exported = run("email", "export").out
@@ -137,7 +137,7 @@ def test_what_was_exported_comes_back_as_it_was_and_is_no_formula(run: Run, fill
     assert after[-1]["event"] is not None  # it is still an event that says so
 
 
-def test_counts_by_any_side(run: Run, filled: None) -> None:
+def test_events_are_counted_by_any_dimension(run: Run, filled: None) -> None:
     assert run("email", "counts", "--by", "type", "--json").lines == [
         {"type": "bounced", "bounce": "hard", "events": 1},
         {"type": "bounced", "bounce": "soft", "events": 1},
@@ -150,7 +150,7 @@ def test_counts_by_any_side(run: Run, filled: None) -> None:
     assert wrong.code == 2 and "'colour' is not one of day, source, type, tag, domain" in wrong.error
 
 
-def test_verify_finds_what_rebuild_mends(run: Run, filled: None, database: str) -> None:
+def test_verify_finds_a_difference_that_rebuild_fixes(run: Run, filled: None, database: str) -> None:
     assert run("email", "verify").out == "compared 2 messages and 1 address: 0 differ\n"
     back = " RETURNING 1" if database.startswith("postgresql") else ""
     ask(
@@ -164,7 +164,9 @@ def test_verify_finds_what_rebuild_mends(run: Run, filled: None, database: str) 
     assert run("email", "verify").code == 0
 
 
-def test_forgetting_an_address_forgets_its_email_and_keeps_it_suppressed(run: Run, filled: None, database: str) -> None:
+def test_forgetting_an_address_erases_its_email_rows_and_keeps_it_suppressed(
+    run: Run, filled: None, database: str
+) -> None:
     done = run("forget", "--address", "JANE@example.com", "--yes")
     assert done.code == 0 and "a suppression stays in force, stored as a hash" in done.out
     tables = [
@@ -182,7 +184,7 @@ def test_forgetting_an_address_forgets_its_email_and_keeps_it_suppressed(run: Ru
     assert (again.code, again.error) == (1, "no payload matches\n")
 
 
-def test_a_rehearsal_folds_and_leaves_nothing(
+def test_a_rehearsal_runs_the_projection_and_changes_nothing(
     run: Run, filled: None, database: str, in_folder: Path, rows: Rows
 ) -> None:
     (in_folder / "hooks.py").write_text("from oncehook import Inbox\n\ninbox = Inbox()\n")
@@ -193,7 +195,9 @@ def test_a_rehearsal_folds_and_leaves_nothing(
     assert rows("SELECT count(*) FROM webhook_email_events") == [(0,)]
 
 
-def test_a_worker_without_an_app_folds_where_every_source_has_it(database: str, in_folder: Path, rows: Rows) -> None:
+def test_a_worker_without_an_app_runs_the_projection_if_every_source_has_email(
+    database: str, in_folder: Path, rows: Rows
+) -> None:
     source = '[sources.postmark]\nverify = "none"\nemail = true\n'
     (in_folder / "oncehook.toml").write_text(f'database = "{database}"\npoll = "50ms"\n{source}')
 

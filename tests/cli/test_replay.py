@@ -1,120 +1,132 @@
-"""`oncehook replay`: its rate, interruption, waiting and dry run."""
+"""`oncehook replay`: which events it replays, its confirmation, its dry run and its exit codes."""
 
-import os
-import re
-import signal
-import subprocess
-import time
-from collections.abc import Callable
+import json
+import sys
 from pathlib import Path
+from typing import Any
 
+import click
 import pytest
 
-from oncehook import Inbox
-from oncehook.model.states import State
-from tests.cli.test_work import on_store, states, worker
+from oncehook.cli import replay as replay_command
 from tests.support.command_line import Run
-from tests.support.events import Rows, make_claim
-from tests.support.serve import ONCEHOOK, write_config
-from tests.support.waiting import wait_until
-
-HOOKS = """
-from oncehook import Event, Fail, Inbox, RetryLater
-
-inbox = Inbox()
+from tests.support.events import EVENT_KEYS, Rows
+from tests.support.work import receipt_states
 
 
-@inbox.on("stripe", "invoice.paid")
-async def paid(event: Event) -> None:
-    pass
+def test_receipts_are_replayed_by_number_and_by_event_id(run: Run, filled: list[int], rows: Rows) -> None:
+    ran = run("replay", str(filled[0]), "evt_4", "evt_4", "--actor", "ann")
+    assert (ran.code, ran.error) == (0, "")
+    assert ran.out == "replayed 2 events (1 failed, 1 processed)\n"
+    statuses = receipt_states(rows)
+    assert statuses["evt_1"] == statuses["evt_4"] == ("received", 1) and statuses["evt_2"] == ("failed", 0)
+    ((actor, action, detail),) = rows("SELECT actor, action, detail FROM webhook_audit")
+    assert (actor, action) == ("ann", "replay")
+    assert json.loads(detail)["receipts"] == sorted([filled[0], filled[3]])
 
 
-@inbox.on("stripe", "invoice.voided")
-async def voided(event: Event) -> None:
-    raise Fail("it stays broken")
+def test_waiting_and_pruned_events_are_skipped_with_exit_code_1(run: Run, filled: list[int], rows: Rows) -> None:
+    ran = run("replay", "evt_5")
+    assert (ran.code, ran.out, ran.error) == (1, "", "skipped: 1 (received)\n")
+    rows("DELETE FROM webhook_payloads")
+    ran = run("replay", "evt_4", "--json")
+    assert ran.code == 1
+    assert ran.lines == [{"matched": 1, "replayed": 0, "from": {}, "left": {"payload pruned": 1}}]
+    assert receipt_states(rows)["evt_4"] == ("processed", 0)
 
 
-@inbox.on("stripe", "invoice.sent")
-async def sent(event: Event) -> None:
-    raise RetryLater(after=3600)
-"""
+def test_an_unknown_receipt_stops_the_whole_replay(run: Run, filled: list[int], rows: Rows) -> None:
+    before = receipt_states(rows)
+    ran = run("replay", "evt_1", "evt_99")
+    assert (ran.code, ran.out) == (1, "") and "there is no event evt_99" in ran.error
+    assert receipt_states(rows) == before
 
 
-FAILED = {"status": State.FAILED, "outcome": "failed", "error": "KeyError: 'in_1'"}
+def test_a_replay_of_several_events_needs_yes_without_a_terminal(run: Run, filled: list[int], rows: Rows) -> None:
+    before = receipt_states(rows)
+    ran = run("replay", "--failed")
+    assert ran.code == 2 and "3 events (3 failed)" in ran.error and "--yes" in ran.error
+    assert receipt_states(rows) == before
+    ran = run("replay", "--failed", "--yes")
+    assert (ran.code, ran.out) == (0, "replayed 3 events (3 failed)\n")
+    assert [status for status, _ in receipt_states(rows).values()] == ["received"] * 3 + ["processed", "received"]
+    assert run("replay", "--failed", "--yes").code == 1
 
 
-@pytest.fixture
-def folder(in_folder: Path, database: str, make_inbox: Callable[..., Inbox]) -> Path:
-    (in_folder / "hooks.py").write_text(HOOKS)
-    write_config(in_folder, database)
-    on_store(make_inbox)
-    return in_folder
-
-
-def dead_letters(make_inbox: Callable[..., Inbox], number: int, **changes: str) -> list[int]:
-    return on_store(make_inbox, *(make_claim(f"evt_{n:05d}", **changes) for n in range(number)), **FAILED)
-
-
-def test_replay_command_keeps_to_its_rate(run: Run, folder: Path, make_inbox: Callable[..., Inbox], rows: Rows) -> None:
-    dead_letters(make_inbox, 20)
-    started = time.monotonic()
-    ran = run("replay", "--failed", "--rate", "20/s", "--yes")
-    assert (ran.code, ran.out) == (0, "replayed 20 events (20 failed)\n")
-    assert time.monotonic() - started >= 0.75  # batches of 5: the last one waits for the 15 before it
-    assert set(states(rows).values()) == {("received", 1)}
-    assert run("replay", "--failed", "--rate", "20", "--yes").code == 2
-    assert "expected a rate such as 50/s" in run("replay", "--failed", "--rate", "0/s", "--yes").error
-
-
-def test_interrupted_replay_command_says_how_to_continue(
-    run: Run, folder: Path, make_inbox: Callable[..., Inbox], rows: Rows
+def test_a_replay_of_several_events_asks_for_confirmation_on_a_terminal(
+    run: Run, filled: list[int], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dead_letters(make_inbox, 40)
-    command = [str(ONCEHOOK), "replay", "--failed", "--rate", "8/s", "--yes"]
-    running = subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
-    )
-    try:
-        wait_until(lambda: list(states(rows).values()).count(("received", 1)) >= 4)
-        running.send_signal(signal.SIGINT)
-        _, error = running.communicate(timeout=20)
-    finally:
-        running.kill()
-    assert running.returncode == 130 and "Traceback" not in error
-    after = re.search(r"--after (\d+)", error)
-    assert after and "of 40 events, which stay replayed" in error
-    rest = run("replay", "--status", "failed", "--after", after[1], "--yes")
-    assert rest.code == 0
-    assert set(states(rows).values()) == {("received", 1)}  # each once: none twice, none left
+    questions: list[str] = []
+
+    def confirm(question: str, **options: Any) -> bool:
+        questions.append(question)
+        if len(questions) == 1:
+            raise click.exceptions.Abort
+        return True
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(click, "confirm", confirm)
+    assert run("replay", "--source", "stripe").code == 130
+    assert receipt_states(rows)["evt_1"] == ("failed", 0)
+    assert run("replay", "--source", "stripe").code == 0
+    assert questions == ["Replay 4 events (3 failed, 1 processed)?"] * 2
+    assert receipt_states(rows)["evt_1"] == ("received", 1)
 
 
-def test_replay_wait_counts_handled_failed_and_waiting_events(
-    run: Run, folder: Path, make_inbox: Callable[..., Inbox]
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--failed --type invoice.paid", {"evt_1", "evt_2"}),
+        ("--handled-by v2", {"evt_4"}),
+        ("--status processed --since 1h", {"evt_4"}),
+        ("--source stripe --until 2099-01-01 --type *.voided", {"evt_3"}),
+        ("--search evt_2", {"evt_2"}),
+        ("--object in_1 --failed", {"evt_1", "evt_2", "evt_3"}),
+    ],
+)
+def test_options_select_events_and_a_dry_run_only_lists_them(
+    run: Run, filled: list[int], rows: Rows, options: str, expected: set[str]
 ) -> None:
-    dead_letters(make_inbox, 3)
-    on_store(make_inbox, make_claim("evt_void", type="invoice.voided"), **FAILED)
-    on_store(make_inbox, make_claim("evt_sent", type="invoice.sent"), **FAILED)
-    with worker(folder):
-        good = run("replay", "--type", "invoice.paid", "--status", "failed", "--wait", "--yes")
-        assert good.code == 0
-        assert good.out == "replayed 3 events (3 failed): 3 handled, 0 failed again, 0 still waiting\n"
-        bad = run("replay", "evt_void", "--wait", "--json")
-        assert bad.code == 1 and bad.lines[0]["failed"] == 1 and bad.lines[0]["handled"] == 0
-        waits = run("replay", "evt_sent", "--wait", "--timeout", "1s")
-        assert waits.code == 1 and "1 still waiting" in waits.out
-    assert run("replay", "evt_sent", "--timeout", "1s").code == 2
+    before = rows("SELECT * FROM webhook_receipts ORDER BY id")
+    listed = run("replay", *options.split(), "--dry-run", "--json")
+    assert listed.code == 0 and {line["event_id"] for line in listed.lines} == expected
+    assert all(sorted(line) == sorted(EVENT_KEYS) for line in listed.lines)
+    table = run("replay", *options.split(), "--dry-run")
+    assert table.code == 0 and all(event_id in table.out for event_id in expected)
+    assert "nothing was changed" in table.out
+    assert rows("SELECT * FROM webhook_receipts ORDER BY id") == before
+    assert rows("SELECT * FROM webhook_audit") == []
+    assert run("replay", *options.split(), "--yes").code == 0
+    assert {event_id for event_id, (_, replays) in receipt_states(rows).items() if replays} == expected
 
 
-def test_replay_dry_run_of_many_events_is_a_summary(run: Run, folder: Path, make_inbox: Callable[..., Inbox]) -> None:
-    claims = [make_claim(f"evt_{n:05d}") for n in range(30)]
-    on_store(make_inbox, *claims, **FAILED)
-    for name in ("in_7", "in_8"):
-        voided = make_claim(f"evt_{name}", type="invoice.voided")
-        on_store(make_inbox, voided, **{**FAILED, "error": f"LookupError: {name}"})
-    ran = run("replay", "--failed", "--dry-run")
-    lines = ran.out.splitlines()
-    assert ran.code == 0 and re.match(r" +30  stripe  invoice.paid    failed  KeyError: 'in_1'", lines[1])
-    assert re.match(r" +2  stripe  invoice.voided  failed  LookupError: …", lines[2])
-    assert len([line for line in lines if "evt_" in line]) == 10
-    assert lines[-1] == "would replay 32 events (32 failed); nothing was changed"
-    assert len(run("replay", "--failed", "--dry-run", "--json").lines) == 32
+def test_exit_code_is_1_if_no_event_matches(run: Run, filled: list[int]) -> None:
+    for options in (["--source", "unknown"], ["--handled-by", "v0"], ["--failed", "--until", "2020-01-01"]):
+        ran = run("replay", *options)
+        assert (ran.code, ran.out, ran.error) == (1, "", "no event matches\n")
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["1", "--failed"], ["--failed", "--status", "ignored"], ["--status", "processing"], ["1", "--rehearse"]],
+    ids=lambda arguments: " ".join(arguments) or "nothing",
+)
+def test_contradictory_options_are_rejected_with_exit_code_2(run: Run, hooks: Path, arguments: list[str]) -> None:
+    ran = run("replay", *arguments)
+    assert ran.code == 2 and ran.out == ""
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_dry_run_of_many_events_prints_the_kinds_and_the_first_events(
+    run: Run, filled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay_command, "MAX_EXAMPLES", 2)
+    printed = run("replay", "--source", "stripe", "--dry-run").out
+    kinds, examples = printed.split("\nThe first 2 of 4 (--json lists all):\n")
+    assert [line.split()[:3] for line in kinds.splitlines()[1:]] == [
+        ["2", "stripe", "invoice.paid"],
+        ["1", "stripe", "invoice.voided"],
+        ["1", "stripe", "invoice.paid"],
+    ]
+    assert "evt_2" in examples and "evt_3" not in examples

@@ -1,4 +1,4 @@
-"""`oncehook retry`, the button and the API: a waiting retry is due now, on both databases."""
+"""`oncehook retry`, and the same action on the dashboard and in the API."""
 
 import json
 from collections.abc import Callable
@@ -9,12 +9,12 @@ import pytest
 
 from oncehook import Inbox, RetryLater
 from oncehook.model.states import State
-from tests.cli.test_work import on_store
 from tests.support.command_line import Run
 from tests.support.dashboard import dashboard_of
 from tests.support.events import Rows, make_claim
 from tests.support.serve import write_config
 from tests.support.waiting import eventually
+from tests.support.work import claim_and_settle
 
 WAITING: dict[str, Any] = {"status": State.RETRYING, "outcome": "retrying", "after": 3600.0, "error": "KeyError: 'x'"}
 DUE = "SELECT event_id FROM webhook_receipts WHERE status = 'retrying' AND next_attempt_at <= {now} ORDER BY id"
@@ -32,11 +32,11 @@ def waiting(in_folder: Path, database: str, make_inbox: Callable[..., Inbox]) ->
     """Three retries that wait for an hour, of two sources, and a dead letter."""
     write_config(in_folder, database)
     claims = [make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3", source="live")]
-    receipts = on_store(make_inbox, *claims, **WAITING)
-    return receipts + on_store(make_inbox, make_claim("evt_4"), status=State.FAILED, outcome="failed")
+    receipts = claim_and_settle(make_inbox, *claims, **WAITING)
+    return receipts + claim_and_settle(make_inbox, make_claim("evt_4"), status=State.FAILED, outcome="failed")
 
 
-def test_named_retry_is_due_now_and_audited(
+def test_a_named_retry_is_due_now_and_recorded(
     run: Run, waiting: list[int], rows: Rows, due: Callable[[], list[str]]
 ) -> None:
     ran = run("retry", "evt_1", "--actor", "ann")
@@ -46,15 +46,17 @@ def test_named_retry_is_due_now_and_audited(
     assert (actor, action, json.loads(detail)["receipts"]) == ("ann", "retry", waiting[:1])
 
 
-def test_filter_picks_many_and_asks_first(run: Run, waiting: list[int], due: Callable[[], list[str]]) -> None:
-    asked = run("retry", "--source", "stripe")
-    assert asked.code == 2 and "would run 2 retries now: confirm with --yes" in asked.error and due() == []
+def test_a_filter_selects_retries_and_needs_a_confirmation(
+    run: Run, waiting: list[int], due: Callable[[], list[str]]
+) -> None:
+    ran = run("retry", "--source", "stripe")
+    assert ran.code == 2 and "would run 2 retries now: confirm with --yes" in ran.error and due() == []
     assert run("retry", "--source", "stripe", "--yes", "--json").lines == [{"matched": 2, "retried": 2, "left": {}}]
     assert due() == ["evt_1", "evt_2"]
     assert run("retry", "--all", "--yes").code == 0 and due() == ["evt_1", "evt_2", "evt_3"]
 
 
-def test_finished_event_is_left_alone_with_a_hint(run: Run, waiting: list[int]) -> None:
+def test_a_finished_event_is_skipped_with_a_hint(run: Run, waiting: list[int]) -> None:
     ran = run("retry", str(waiting[3]))
     assert ran.code == 1 and "skipped: 1 (failed): to run a finished event again, use `oncehook replay`" in ran.error
     replayed = run("replay", str(waiting[0]))
@@ -64,15 +66,15 @@ def test_finished_event_is_left_alone_with_a_hint(run: Run, waiting: list[int]) 
     )
 
 
-def test_bad_use_is_a_sentence(run: Run, waiting: list[int]) -> None:
+def test_bad_usage_is_reported_with_exit_code_2(run: Run, waiting: list[int]) -> None:
     assert run("retry").code == 2
     assert run("retry", "--all", "--source", "stripe").code == 2
     assert run("retry", "evt_1", "--all").code == 2
     assert run("retry", "evt_9").code == 1
-    assert run("retry", "--source", "nobody", "--yes").code == 1
+    assert run("retry", "--source", "unknown", "--yes").code == 1
 
 
-def test_inline_retry_is_left_to_its_provider(
+def test_an_inline_event_is_skipped_because_its_provider_retries(
     run: Run, waiting: list[int], rows: Rows, due: Callable[[], list[str]]
 ) -> None:
     rows("UPDATE webhook_receipts SET is_inline = true WHERE event_id = 'evt_1'")
@@ -81,7 +83,7 @@ def test_inline_retry_is_left_to_its_provider(
 
 
 @pytest.mark.anyio
-async def test_page_and_api_run_a_waiting_retry_now(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+async def test_the_dashboard_and_the_api_run_a_waiting_retry_now(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
     inbox = make_inbox(worker=True, poll=3600.0)
     attempts: list[str] = []
     inbox.source("stripe", secrets=["whsec_test"])
@@ -90,7 +92,7 @@ async def test_page_and_api_run_a_waiting_retry_now(make_inbox: Callable[..., In
     async def fails_twice(event: Any) -> None:
         attempts.append(event.id)
         if len(attempts) < 3:
-            raise RetryLater(3600)
+            raise RetryLater("the service is down", after=3600)
 
     def is_retrying() -> bool:
         return rows("SELECT status FROM webhook_receipts") == [("retrying",)]

@@ -1,4 +1,4 @@
-"""`oncehook schema`: SQL that makes the tables, and the columns that a database then has."""
+"""`oncehook schema`: SQL that creates the tables, and the columns of a database."""
 
 import asyncio
 import sqlite3
@@ -12,7 +12,7 @@ from tests.support.command_line import Run
 from tests.support.schema import column_types
 
 
-def test_printed_sql_makes_the_tables(run: Run, in_folder: Path) -> None:
+def test_the_printed_sql_creates_the_tables(run: Run, in_folder: Path) -> None:
     (in_folder / "oncehook.toml").write_text("")
     printed = run("schema")
     assert printed.code == 0 and not (in_folder / "oncehook.db").exists()
@@ -25,7 +25,7 @@ def test_printed_sql_makes_the_tables(run: Run, in_folder: Path) -> None:
 
 
 @pytest.mark.parametrize("table", ["webhook_receipts", "webhook_pauses", "webhook_dlq", "webhook_attempts"])
-def test_listed_columns_are_those_of_the_database(
+def test_the_listed_columns_exist_in_the_database(
     run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox], table: str
 ) -> None:
     async def make() -> None:
@@ -39,7 +39,7 @@ def test_listed_columns_are_those_of_the_database(
     assert all(line["type"] and line["table"] == table for line in lines)
 
 
-def test_bad_use_is_a_sentence(run: Run, in_folder: Path) -> None:
+def test_bad_usage_is_reported_with_exit_code_2(run: Run, in_folder: Path) -> None:
     (in_folder / "oncehook.toml").write_text("")
     assert "there is no table webhook_nothing" in run("schema", "webhook_nothing", "--json").error
     assert run("schema", "webhook_receipts").code == 2

@@ -11,11 +11,10 @@ from oncehook import Event, Inbox
 from oncehook.model.errors import ConfigurationError
 from oncehook.model.states import State
 from oncehook.testing import deliver, drain, isolated
-from tests.cli.test_serve import run as run_process
-from tests.cli.test_work import on_store
-from tests.support.command_line import Run
+from tests.support.command_line import Run, run_process
 from tests.support.events import make_claim, stripe_body, stripe_headers
 from tests.support.http_target import receiving
+from tests.support.work import claim_and_settle
 
 UNSET = "sources.stripe.secrets[0] is empty: set SHOP_SECRET in the environment or in .env, or remove the source"
 HOOKS = """
@@ -40,7 +39,7 @@ def shop(in_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ONCEHOOK_CONFIG", raising=False)
     (in_folder / "hooks.py").write_text(HOOKS)
     facts = {"status": State.FAILED, "outcome": "failed", "error": "x"}
-    on_store(lambda **given: Inbox("sqlite:///shop.db", **given), make_claim("evt_1"), **facts)
+    claim_and_settle(lambda **given: Inbox("sqlite:///shop.db", **given), make_claim("evt_1"), **facts)
 
 
 @pytest.mark.anyio
@@ -97,7 +96,7 @@ def test_commands_that_need_no_secret_run_without_it(run: Run, shop: None) -> No
 
 def test_commands_that_need_it_say_which_is_missing(run: Run, in_folder: Path) -> None:
     (in_folder / "oncehook.toml").write_text('[sources.stripe]\nsecrets = ["env:SHOP_SECRET"]\n')
-    on_store(lambda **given: Inbox("sqlite:///oncehook.db", **given), make_claim("evt_1"))
+    claim_and_settle(lambda **given: Inbox("sqlite:///oncehook.db", **given), make_claim("evt_1"))
     for command in (("secrets",), ("send", "stripe", "invoice.paid")):
         ran = run(*command)
         assert ran.code == 2 and "set SHOP_SECRET in the environment" in ran.error, command

@@ -15,9 +15,19 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.cli import serve
-from tests.cli.test_serve import post, until_refused
 from tests.support.events import Rows, stripe_body, stripe_headers
-from tests.support.serve import Wire, assert_read, connected, parse_head, process, request, served, write_config
+from tests.support.serve import (
+    Wire,
+    assert_read,
+    connected,
+    parse_head,
+    post_stripe,
+    process,
+    request,
+    served,
+    wait_until_refused,
+    write_config,
+)
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
@@ -95,7 +105,7 @@ async def test_a_connection_beyond_the_limit_gets_503_and_leaves_no_receipt(
 def test_a_delivery_that_waits_for_its_commit_at_sigterm_is_acked(tmp_path: Path, database: str, rows: Rows) -> None:
     config = write_config(tmp_path, database)
     with process(config, "--no-worker") as service:
-        assert post(service.port, stripe_body("before")).status_code == 202
+        assert post_stripe(service.port, stripe_body("before")).status_code == 202
         with socket.create_connection(("127.0.0.1", service.port), timeout=10) as connection:
             with commits_blocked(database):
                 connection.sendall(delivery("evt_1"))
@@ -103,7 +113,7 @@ def test_a_delivery_that_waits_for_its_commit_at_sigterm_is_acked(tmp_path: Path
                     other.sendall(request("/healthz", {}, None, method="GET"))
                     assert parse_head(other.recv(4096).partition(b"\r\n\r\n")[0])[0] == 200
                 service.process.send_signal(signal.SIGTERM)
-                until_refused(service.port)
+                wait_until_refused(service.port)
             answer = connection.recv(4096)
         assert answer, "the connection was closed without a response"
         assert parse_head(answer.partition(b"\r\n\r\n")[0])[0] == 202

@@ -12,9 +12,8 @@ from oncehook.receiver import protocol_check
 from oncehook.receiver.fast_protocol import FastProtocol
 from oncehook.receiver.limited_protocol import LimitedProtocol
 from oncehook.receiver.protocol_check import PLAIN, check, choose_protocol
-from tests.cli.test_serve import post
 from tests.support.events import Rows, stripe_body
-from tests.support.serve import process, write_config
+from tests.support.serve import post_stripe, process, write_config
 
 pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
@@ -50,7 +49,7 @@ def test_serve_without_fast_paths_accepts_deliveries_and_limits_heads(
     tmp_path: Path, database: str, rows: Rows
 ) -> None:
     with process(write_config(tmp_path, database), "--no-worker", "--no-fast-paths") as service:
-        assert post(service.port, stripe_body("evt_1")).status_code == 202
+        assert post_stripe(service.port, stripe_body("evt_1")).status_code == 202
         large = httpx.post(f"http://127.0.0.1:{service.port}/webhooks/stripe", headers={"x": "x" * 70_000})
         assert large.status_code == 431
     assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]

@@ -1,8 +1,12 @@
-"""The command line as its entry point runs it, inside the test's process."""
+"""The command line: the result of a command in the test's process, and commands as processes."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 
@@ -20,3 +24,11 @@ class Ran:
 
 
 Run = Callable[..., Ran]
+
+
+def run_process(*arguments: str, cwd: Path | None = None, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command as a process, and wait for its end."""
+    command = [sys.executable, "-m", "oncehook", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=30, cwd=cwd, env={**os.environ, **environment}
+    )

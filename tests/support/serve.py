@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -11,10 +12,13 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from oncehook import Inbox
 from oncehook.cli.serve import listen, make_server
 from oncehook.testing import DeliveryResponse
-from tests.support.events import STRIPE_SECRET
+from tests.support.events import STRIPE_SECRET, stripe_headers
+from tests.support.waiting import wait_until
 
 ONCEHOOK = Path(sys.executable).parent / "oncehook"
 
@@ -168,3 +172,39 @@ def process(config: Path, *options: str, **more: Any) -> Iterator[Process]:
         yield running
     finally:
         running.kill()
+
+
+@contextmanager
+def worker_process(folder: Path, *options: str) -> Iterator["subprocess.Popen[str]"]:
+    """A running `oncehook worker hooks:inbox` with the configuration in this folder."""
+    command = [str(ONCEHOOK), "worker", "hooks:inbox", "--config", "oncehook.toml", *options]
+    running = subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=os.environ
+    )
+    assert running.stdout is not None
+    try:
+        assert "Oncehook worker" in running.stdout.readline(), "the worker did not start"
+        yield running
+    finally:
+        running.kill()
+        running.wait()
+        running.stdout.close()
+
+
+def post_stripe(port: int, body: bytes) -> httpx.Response:
+    """Deliver a signed Stripe event to a service on this port."""
+    url = f"http://127.0.0.1:{port}/webhooks/stripe"
+    return httpx.post(url, content=body, headers=stripe_headers(body), timeout=10, verify=False)
+
+
+def wait_until_refused(port: int) -> None:
+    """Wait until no process listens on this port any more."""
+
+    def is_refused() -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        except ConnectionRefusedError:
+            return True
+        return False
+
+    wait_until(is_refused, "the process stops listening", within=10)

@@ -1,10 +1,12 @@
-"""Shared by tests of the worker and the relay: claims, quick retries, and conditions on rows."""
+"""Claims, settled receipts, quick retries, and conditions on rows."""
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from oncehook import Inbox, Retry
+from oncehook.model.lease import Settled
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
 from tests.support.servers import ask
@@ -57,3 +59,25 @@ def all_rows(rows: Rows) -> list[Any]:
     """Return every row that a replay or a handler could change."""
     tables = ("webhook_receipts", "webhook_attempts", "webhook_audit", "webhook_payloads", "ledger")
     return [rows(f"SELECT * FROM {table} ORDER BY 1") for table in tables]
+
+
+def claim_and_settle(make_inbox: Callable[..., Inbox], *claims: Any, **settled: Any) -> list[int]:
+    """Claim events in a stopped inbox. With keywords, also lease and settle them with these facts."""
+
+    async def fill() -> list[int]:
+        inbox = make_inbox(worker=False)
+        async with inbox.lifespan():
+            store = inbox._runtime.store
+            claimed = await store.claims.insert(claims) if claims else []
+            if settled:
+                leased = await store.leases.take(1000, 30, "worker-1")
+                await store.leases.settle([Settled(row.receipt, row.lease, **settled) for row in leased])
+            return [row.receipt for row in claimed]
+
+    return asyncio.run(fill())
+
+
+def receipt_states(rows: Rows) -> dict[str, tuple[str, int]]:
+    """The status and the number of replays of each receipt, by event id."""
+    receipts = rows("SELECT event_id, status, replays FROM webhook_receipts ORDER BY id")
+    return {event_id: (status, replays) for event_id, status, replays in receipts}

@@ -3,7 +3,7 @@
 import itertools
 import sys
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -11,6 +11,7 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import TimeOption, config_option, json_option, opened, print_json, printable, run
+from oncehook.cli.progress import status_line
 from oncehook.cli.tables import Column, print_table
 from oncehook.email import DIMENSIONS, CheckResult, Email, suppression_csv
 from oncehook.operations.replay import whoami
@@ -212,7 +213,7 @@ def import_command(file: TextIO, config: str | None) -> None:
     async def change() -> tuple[int, int]:
         actor = whoami()
         async with opened_email(config) as email:
-            with _progress("importing") as show:
+            with status_line("importing") as show:
                 done = lifted = 0
                 for part in _batched(changes):
                     rows = await email.change(part, actor=actor)
@@ -342,7 +343,7 @@ def verify_command(config: str | None, as_json: bool) -> None:
 
 async def _check(config: str | None, *, fix: bool) -> CheckResult:
     async with opened_email(config) as email:
-        with _progress("comparing") as show:
+        with status_line("comparing") as show:
 
             def progress(done: CheckResult) -> None:
                 show(f"{done.messages:,} messages, {done.addresses:,} addresses, {len(done.differences):,} differences")
@@ -397,15 +398,3 @@ def _exit_empty(sentence: str, as_json: bool) -> None:
     if not as_json:
         click.echo(sentence, err=True)
     sys.exit(1)
-
-
-@contextmanager
-def _progress(activity: str) -> Iterator[Any]:
-    """A progress line on standard error, if it is a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda text: None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(activity) as status:
-        yield lambda text: status.update(f"{activity}: {text}")

@@ -1,4 +1,4 @@
-"""The progress of a replay: a bar on standard error, and the outcomes with `--wait`."""
+"""Progress on standard error: a bar and the outcomes of a replay, and a status line for other commands."""
 
 import asyncio
 import sys
@@ -64,3 +64,15 @@ def _bar(title: str, total: int, is_shown: bool) -> Iterator[Callable[[int, str]
     with Bar(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(title, total=total, detail="")
         yield lambda completed, text: bar.update(task, completed=completed, detail=text)
+
+
+@contextmanager
+def status_line(activity: str) -> Iterator[Callable[[str], None]]:
+    """A progress line on standard error, if it is a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda text: None
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(activity) as status:
+        yield lambda text: status.update(f"{activity}: {text}")

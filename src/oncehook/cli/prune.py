@@ -1,8 +1,6 @@
 """`oncehook prune`: delete receipts and payloads that are past their retention."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +8,13 @@ import click
 
 from oncehook.cli.app import app_option, configured
 from oncehook.cli.options import config_option, console, json_option, opened, print_json, run
+from oncehook.cli.progress import status_line
 from oncehook.config.configuration import Configuration
 from oncehook.config.settings import Horizon, Settings
 from oncehook.model.values import as_duration
 from oncehook.operations.prune import (
     MARGIN,
-    Progress,
+    Pruned,
     horizon,
 )
 from oncehook.providers import definition as providers
@@ -81,8 +80,14 @@ async def _prune(
         if removed_sources:
             horizons = horizons + [_removed_horizon(source, configuration.settings) for source in sorted(unconfigured)]
             unconfigured = set()
-        with _progress() as progress:
-            done = await prune_all(store, configuration.settings, horizons, dry_run=dry_run, progress=progress)
+        with status_line("pruning") as show:
+            done = await prune_all(
+                store,
+                configuration.settings,
+                horizons,
+                dry_run=dry_run,
+                progress=lambda done: show(_progress_text(done)),
+            )
     if done is None:
         click.echo("oncehook: another process is pruning", err=True)
         return 1
@@ -133,15 +138,5 @@ def _print(rows: list[PrunedSource], dry_run: bool, as_json: bool) -> None:
         click.echo("nothing to delete")
 
 
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A progress line on standard error, if it is a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status("pruning") as status:
-        yield lambda done: status.update(
-            f"{len(done.days)} whole days, {done.payloads.total():,} payloads, {done.receipts.total():,} receipts"
-        )
+def _progress_text(done: Pruned) -> str:
+    return f"{len(done.days)} whole days, {done.payloads.total():,} payloads, {done.receipts.total():,} receipts"

@@ -48,7 +48,29 @@ class ReplayOptions:
     timeout: float | None
 
 
-@click.command("replay")
+HELP = """Run the handlers of finished events again: of dead letters, processed events and ignored events. Exits 1 if no
+event was replayed.
+
+RECEIPT is the number of a receipt, or the event id of the sender. Alternatively, options select events; the command
+asks for confirmation if they select more than one. It skips events that are waiting or in progress, and events
+whose payload was pruned. Every replay is recorded in the audit log.
+
+--rehearse prints the statements that the handlers would run through tx, and rolls them back. Other calls that a
+handler makes, such as HTTP requests, are really made.
+
+With --wait, the command exits 1 if an event failed again or is still waiting. An interrupted replay prints the
+--after option that continues it.
+
+\b
+oncehook replay 1042
+oncehook replay --failed --since 2h --dry-run
+oncehook replay --failed --rate 50/s --wait
+oncehook replay --source stripe --type 'invoice.*' --handled-by 9f3c2e1 --yes
+oncehook replay evt_1PqX7r --rehearse --app hooks:inbox
+"""
+
+
+@click.command("replay", help=HELP)
 @click.argument("names", metavar="[RECEIPT]...", nargs=-1)
 @config_option
 @click.option("--failed", is_flag=True, help="Only dead letters; the same as --status failed.")
@@ -104,26 +126,6 @@ def command(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Run the handlers of finished events again: of dead letters, processed events and ignored events. Exits 1 if no
-    event was replayed.
-
-    RECEIPT is the number of a receipt, or the event id of the sender. Alternatively, options select events; the command
-    asks for confirmation if they select more than one. It skips events that are waiting or in progress, and events
-    whose payload was pruned. Every replay is recorded in the audit log.
-
-    --rehearse prints the statements that the handlers would run through tx, and rolls them back. Other calls that a
-    handler makes, such as HTTP requests, are really made.
-
-    With --wait, the command exits 1 if an event failed again or is still waiting. An interrupted replay prints the
-    --after option that continues it.
-
-    \b
-    oncehook replay 1042
-    oncehook replay --failed --since 2h --dry-run
-    oncehook replay --failed --rate 50/s --wait
-    oncehook replay --source stripe --type 'invoice.*' --handled-by 9f3c2e1 --yes
-    oncehook replay evt_1PqX7r --rehearse --app hooks:inbox
-    """
     _check_options(failed=failed, status=status, wait=wait, timeout=timeout)
     state = State.FAILED.value if failed else status
     event_filter = Filter(

@@ -1,0 +1,73 @@
+"""`oncehook doctor`: one finding per line, with a level, and its exit code."""
+
+from pathlib import Path
+
+import pytest
+
+from oncehook.cli import doctor
+from tests.support.command_line import Run
+from tests.support.events import Rows
+
+sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+
+def levels(run: Run, *arguments: str) -> dict[str, str]:
+    """The level of each finding, by its message."""
+    return {line["message"]: line["level"] for line in run("doctor", "--json", *arguments).lines}
+
+
+@sqlite
+def test_a_sound_inbox_has_no_wrong_finding(run: Run, hooks: Path) -> None:
+    findings = levels(run, "--app", "hooks:inbox")
+    assert "wrong" not in findings.values() and findings["sources: stripe"] == "ok"
+    assert findings["database: sqlite responds, and its schema is up to date"] == "ok"
+    assert run("doctor", "--app", "hooks:inbox").code == 0
+
+
+def test_an_invalid_configuration_is_the_only_finding(run: Run, in_folder: Path) -> None:
+    (in_folder / "oncehook.toml").write_text('databse = "sqlite:///x.db"')
+    ran = run("doctor")
+    assert ran.code == 1 and ran.out.startswith("wrong  ") and ran.out.count("\n") == 1
+
+
+@sqlite
+def test_clocks_that_differ_are_wrong(run: Run, hooks: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "MAX_CLOCK_DIFFERENCE", -1.0)
+    (message,) = [message for message, level in levels(run).items() if level == "wrong"]
+    assert message.startswith("the clocks of the database and of this machine differ by") and "NTP" in message
+
+
+@sqlite
+def test_a_source_that_accepts_unsigned_deliveries_is_a_note(run: Run, hooks: Path) -> None:
+    with hooks.open("a") as file:
+        file.write('[sources.open]\nprovider = "stripe"\nverify = "none"\n')
+    assert levels(run)["source open accepts unsigned deliveries from anyone who knows its address"] == "note"
+
+
+@sqlite
+def test_an_app_without_a_handler_for_a_source_is_a_note(run: Run, config: Path, filled: list[int]) -> None:
+    (message,) = [message for message in levels(run) if message.startswith("source stripe: this app has no handler")]
+    assert message.endswith("no running process has one, so its events wait")
+
+
+@sqlite
+def test_a_rejected_delivery_points_to_the_explanation(run: Run, hooks: Path, rows: Rows) -> None:
+    rows(
+        "INSERT INTO webhook_rejections (source, rejected_at, reason, detail, method, query, headers, body, size) "
+        "VALUES ('stripe', '2026-11-16T12:00:00.000000Z', 'bad_signature', 'x', 'POST', '', '{}', x'7b7d', 2)"
+    )
+    (message,) = [message for message in levels(run) if "was rejected at" in message]
+    assert message.startswith("a delivery to stripe was rejected at 2026-11-16T12:00:00 (bad_signature)")
+    assert message.endswith("`oncehook doctor signature` explains why")
+
+
+@sqlite
+def test_signature_without_samples_exits_1(run: Run, hooks: Path) -> None:
+    ran = run("doctor", "signature")
+    assert (ran.code, ran.error) == (1, "there are no rejection samples\n")
+
+
+@sqlite
+def test_signature_of_an_unknown_source_lists_the_sources(run: Run, hooks: Path) -> None:
+    ran = run("doctor", "signature", "strip")
+    assert ran.code == 2 and "there is no source strip; the sources are: stripe" in ran.error

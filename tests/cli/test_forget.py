@@ -1,0 +1,45 @@
+"""`oncehook forget`: payloads are erased after a confirmation, and receipts are kept."""
+
+import pytest
+
+from tests.support.command_line import Run
+from tests.support.events import Rows
+
+pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+PAYLOADS = "SELECT count(*) FROM webhook_payloads"
+RECEIPTS = "SELECT count(*) FROM webhook_receipts"
+
+
+def test_payloads_about_an_object_are_erased_and_receipts_are_kept(run: Run, accepted: None, rows: Rows) -> None:
+    before = rows(PAYLOADS)[0][0], rows(RECEIPTS)
+    ran = run("forget", "--object", "in_2", "--yes")
+    assert (ran.code, ran.out) == (0, "erased 1 payload; the receipts are kept\n")
+    assert (rows(PAYLOADS)[0][0] + 1, rows(RECEIPTS)) == before
+    assert "pruned" in run("show", "evt_2").out
+
+
+def test_payloads_that_contain_an_address_are_erased(run: Run, accepted: None, rows: Rows) -> None:
+    rows('UPDATE webhook_payloads SET body = CAST(\'{"to": "jane@example.com"}\' AS BLOB) WHERE receipt_id = 1')
+    ran = run("forget", "--address", "Jane@Example.com", "--yes")
+    assert ran.code == 0 and ran.out.startswith("erased 1 payload;")
+    ((detail,),) = rows("SELECT detail FROM webhook_audit")
+    assert "jane" not in detail.lower(), "the audit log must contain only a hash of the address"
+
+
+def test_without_a_terminal_yes_is_needed(run: Run, accepted: None, rows: Rows) -> None:
+    before = rows(PAYLOADS)
+    ran = run("forget", "--object", "in_2")
+    assert ran.code == 2 and "this would permanently erase 1 payload: confirm with --yes" in ran.error
+    assert rows(PAYLOADS) == before
+
+
+def test_exit_code_is_1_if_no_payload_matches(run: Run, accepted: None) -> None:
+    ran = run("forget", "--object", "nothing", "--yes")
+    assert (ran.code, ran.error) == (1, "no payload matches\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--object", "in_1", "--address", "jane@example.com"]], ids=["none", "both"])
+def test_exactly_one_of_object_and_address_is_needed(run: Run, accepted: None, options: list[str]) -> None:
+    ran = run("forget", *options, "--yes")
+    assert ran.code == 2 and "name either --object ID or --address EMAIL" in ran.error
