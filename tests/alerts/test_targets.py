@@ -82,11 +82,11 @@ async def test_error_of_a_command_hides_its_arguments_and_kills_what_it_started(
         await failure_of(make_target(command=["/no/such/program"]))
     ) == "program cannot be run: No such file or directory"
     script = """
-import subprocess, sys, time
+import signal, subprocess, sys
 child = subprocess.Popen(["sleep", "600"])
 with open(sys.argv[1], "w") as file:
     print(child.pid, file=file)
-time.sleep(600)
+signal.pause()
 """
     hangs = make_target(command=[sys.executable, "-c", script, str(tmp_path / "child")], timeout="1s")
     assert await failure_of(hangs) == f"{python} did not finish within 1 s"

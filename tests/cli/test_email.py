@@ -9,8 +9,8 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.testing import post
-from tests.email.test_email import START, settled
 from tests.support.command_line import Run
+from tests.support.email_inbox import START, wait_until_settled
 from tests.support.email_payloads import JANE, postmark_bounce, sendgrid
 from tests.support.events import Rows
 from tests.support.serve import ONCEHOOK, write_config
@@ -38,7 +38,7 @@ def filled(database: str, in_folder: Path) -> None:
             await post(inbox, "sendgrid", json.dumps(events).encode(), {"Content-Type": "application/json"})
             body = json.dumps(postmark_bounce("SoftBounce")).encode()
             await post(inbox, "postmark", body, {"Content-Type": "application/json"})
-            await settled(inbox, database)
+            await wait_until_settled(database)
 
     asyncio.run(fill())
 

@@ -7,6 +7,7 @@ import pytest
 
 from oncehook import Inbox
 from oncehook.observability import signals
+from tests.support.spans import Spans, trace_with
 
 
 @pytest.fixture
@@ -28,4 +29,18 @@ def stripe_inbox(make_inbox: Callable[..., Inbox]) -> Inbox:
     """An inbox with the source stripe, which accepts invoices."""
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"], types=["invoice.*"])
+    return inbox
+
+
+@pytest.fixture
+def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spans]:
+    """The spans of this test."""
+    yield trace_with(monkeypatch)
+
+
+@pytest.fixture
+def stripe(make_inbox: Callable[..., Inbox], spans: Spans) -> Inbox:
+    """An inbox that is traced."""
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"])
     return inbox

@@ -1,4 +1,4 @@
-"""The version that attempts are recorded with when none is set: what git has checked out here."""
+"""The version of the code is the commit that Git has checked out, unless a version is set."""
 
 import subprocess
 from pathlib import Path
@@ -23,7 +23,7 @@ def git(folder: Path, *arguments: str) -> str:
     return done.stdout.strip()
 
 
-def test_it_is_the_commit_that_is_checked_out_here_or_above(repository: Path) -> None:
+def test_commit_is_found_in_the_folder_or_a_parent(repository: Path) -> None:
     (repository / "src").mkdir()
     assert (
         checked_out_commit(repository / "src")
@@ -32,7 +32,7 @@ def test_it_is_the_commit_that_is_checked_out_here_or_above(repository: Path) ->
     )
 
 
-def test_a_detached_head_packed_refs_and_a_worktree_are_read(repository: Path, tmp_path: Path) -> None:
+def test_commit_of_a_detached_head_packed_refs_and_a_worktree_is_found(repository: Path, tmp_path: Path) -> None:
     first = git(repository, "rev-parse", "HEAD")[:SHORT]
     git(repository, "worktree", "add", "-q", "-b", "other", str(tmp_path / "other"))
     git(repository, "pack-refs", "--all")
@@ -41,7 +41,7 @@ def test_a_detached_head_packed_refs_and_a_worktree_are_read(repository: Path, t
     assert checked_out_commit(repository) == first
 
 
-def test_where_there_is_none_or_it_is_broken_it_is_none(tmp_path: Path) -> None:
+def test_commit_is_none_without_or_with_a_broken_repository(tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     (broken / ".git").mkdir(parents=True)
     assert checked_out_commit(broken) is None

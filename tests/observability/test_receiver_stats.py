@@ -1,4 +1,4 @@
-"""What a process knows of its door: bounded, and only by names of our own."""
+"""The receiver's counts: percentiles, bounded memory, and configured names only."""
 
 import pytest
 
@@ -14,10 +14,10 @@ def test_percentiles_are_exact_to_one_bucket() -> None:
     for n in range(1, 101):
         stats.record_ack("stripe", n / 1000)
     counts = {bucket: number for (_, bucket), number in stats.unwritten_acks.items()}
-    found = percentiles(counts)
-    assert found is not None
+    measured = percentiles(counts)
+    assert measured is not None
     for name, exact in (("p50", 0.050), ("p95", 0.095), ("p99", 0.099)):
-        assert exact / 1.2 <= found[name] <= exact * 1.2
+        assert exact / 1.2 <= measured[name] <= exact * 1.2
     assert percentiles({len(BOUNDS): 3}) == dict.fromkeys(("p50", "p95", "p99"), BOUNDS[-1])
 
 
@@ -37,7 +37,7 @@ async def test_receiver_counts_rejections_under_configured_names_only(inbox: Inb
     await deliver(inbox, "stripe", stripe_body("evt_1"))
     await deliver(inbox, "stripe", stripe_body("evt_2"), secret="whsec_wrong")
     for n in range(20):
-        await post(inbox, f"strange-{n}", b"{}", {})
+        await post(inbox, f"unknown-{n}", b"{}", {})
     assert set(inbox._runtime.reception.stats.last_rejections) == {"stripe", "unknown"}
     assert inbox._runtime.reception.stats.unwritten_rejections == {
         ("stripe", "bad_signature"): 1,

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from oncehook import ConfigurationError, Inbox
+from oncehook.observability import metrics, signals
 from oncehook.testing import DeliveryResponse, deliver, post
 from tests.support.events import github_headers, stripe_body, stripe_headers
 from tests.support.log_lines import EVERY_EVENT, EXPECTED, deliver_one_of_each, parse_lines
@@ -145,8 +146,8 @@ async def test_no_secret_payload_or_credential_is_logged_returned_or_stored_as_t
 def text_columns(database: str) -> str:
     """Return everything that the inbox stores, except for the bodies."""
     tables = ("webhook_receipts", "webhook_payloads", "webhook_deliveries")
-    found = [value for table in tables for row in ask(database, f"SELECT * FROM {table}") for value in row]
-    return "\n".join(str(value) for value in found if not isinstance(value, bytes))
+    values = [value for table in tables for row in ask(database, f"SELECT * FROM {table}") for value in row]
+    return "\n".join(str(value) for value in values if not isinstance(value, bytes))
 
 
 @pytest.mark.parametrize("provider", ["sendgrid", "standard-webhooks", "postmark"])
@@ -154,3 +155,45 @@ def test_error_about_an_unusable_secret_does_not_show_it(make_inbox: Callable[..
     with pytest.raises(ConfigurationError) as failure:
         make_inbox().source(provider, secrets=["CANARY secret"])
     assert "CANARY" not in str(failure.value) and f"sources.{provider}" in str(failure.value)
+
+
+# -- counting and logging, without an inbox -------------------------------------------------------------------------
+
+
+def test_rejection_is_counted_and_logged(log_to_stream: Callable[..., io.StringIO]) -> None:
+    stream, key = log_to_stream(), ("oncehook_rejected_total", "unknown", "test_reason")
+    before = metrics.TALLY.counters[key]
+    signals.record_rejection("unknown", "test_reason", "no such source")
+    (line,) = parse_lines(stream)
+    assert (line["event"], line["reason"], line["detail"]) == ("rejected", "test_reason", "no such source")
+    assert metrics.TALLY.counters[key] == before + 1
+
+
+def test_background_failure_shows_the_class_and_place_of_an_error_and_not_its_text(
+    log_to_stream: Callable[..., io.StringIO],
+) -> None:
+    stream = log_to_stream()
+    try:
+        raise ValueError("CANARY")
+    except ValueError as error:
+        signals.log_background_failure("test loop", error)
+    (line,) = parse_lines(stream)
+    assert (line["event"], line["loop"], line["error"]) == ("background_failed", "test loop", "ValueError")
+    assert line["where"].startswith("test_signals.py:") and "CANARY" not in stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("kind", "target", "expected"),
+    [
+        ("http", "https://user:key@a.example:8443/path?token=1", "https://a.example:8443"),
+        ("http", "http://a.example", "http://a.example"),
+        ("function", "send_mail", "send_mail"),
+    ],
+)
+def test_redacted_target_of_a_url_is_its_origin(kind: str, target: str, expected: str) -> None:
+    assert signals.redacted_target(kind, target) == expected
+
+
+def test_event_below_the_level_is_not_enabled(log_to_stream: Callable[..., io.StringIO]) -> None:
+    log_to_stream(level="warning")
+    assert signals.is_enabled("rejected") and not signals.is_enabled("accepted")

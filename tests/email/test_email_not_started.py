@@ -10,6 +10,7 @@ from oncehook import ConfigurationError, Event, Inbox
 from oncehook.runtime import checks
 from oncehook.testing import post
 from tests.support.servers import ask
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -68,21 +69,21 @@ async def test_running_inbox_opens_no_second_store_until_its_handlers_have_ended
 ) -> None:
     inbox = make_inbox(worker=True)
     inbox.source("app", provider="standard-webhooks", verify="none")
-    begun, stopping, asked = asyncio.Event(), asyncio.Event(), []
+    begun, stopping = asyncio.Event(), asyncio.Event()
+    results: list[tuple[bool, bool]] = []
 
     @inbox.on("app", "*")
     async def handle(event: Event) -> None:
         begun.set()
         await stopping.wait()
-        asked.append((bool(await inbox.email.can_send(JANE)), await inbox.pause("app")))
+        results.append((bool(await inbox.email.can_send(JANE)), await inbox.pause("app")))
 
     monkeypatch.setattr(checks, "make_store", None)
     await inbox.start()
     await post(inbox, "app", b'{"type": "a"}', {"webhook-id": "1"})
     await asyncio.wait_for(begun.wait(), 30)
     stop = asyncio.create_task(inbox.stop())
-    while inbox._runtime.is_running:
-        await asyncio.sleep(0)
+    await eventually(lambda: not inbox._runtime.is_running, "the inbox is stopping")
     stopping.set()
     await stop
-    assert asked == [(True, True)]
+    assert results == [(True, True)]

@@ -1,4 +1,4 @@
-"""Email events that nobody would send: clocks that are wrong, texts that are none, and a fold that fails."""
+"""Odd email events: wrong clocks, invalid texts, and a projection that fails."""
 
 import json
 import time
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncehook import Event, Inbox
-from tests.email.test_email import START, make, send, settled
+from tests.support.email_inbox import START, make_email_inbox, send_payload, wait_until_settled
 from tests.support.email_payloads import JANE, sendgrid, sns
 from tests.support.events import Rows
 from tests.support.servers import ask
@@ -18,32 +18,36 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_clock_far_ahead_is_no_clock(make_inbox: Callable[..., Inbox], database: str, rows: Rows) -> None:
-    inbox = make(make_inbox)
+async def test_time_far_in_the_future_is_replaced_by_the_time_of_arrival(
+    make_inbox: Callable[..., Inbox], database: str, rows: Rows
+) -> None:
+    inbox = make_email_inbox(make_inbox)
     async with inbox.lifespan():
-        far = [9_999_999_999, "9999-12-31T23:59:59Z", int(time.time()) + 3 * 86400]
+        far: list[Any] = [9_999_999_999, "9999-12-31T23:59:59Z", int(time.time()) + 3 * 86400]
         mails = [{"email": f"r{n}@example.com", "sg_message_id": f"m{n}"} for n in range(3)]
         bounces = [
-            sendgrid("bounce", when, type="bounce", sg_event_id=f"b{n}", **mail)
-            for n, (when, mail) in enumerate(zip(far, mails, strict=True))
+            sendgrid("bounce", at, type="bounce", sg_event_id=f"b{n}", **mail)
+            for n, (at, mail) in enumerate(zip(far, mails, strict=True))
         ]
         queued = sendgrid("processed", far[0], sg_event_id="q", sg_message_id="m9")
-        await send(inbox, "sendgrid", [*bounces, queued])
-        await settled(inbox, database)
+        await send_payload(inbox, "sendgrid", [*bounces, queued])
+        await wait_until_settled(database)
         latest = datetime.now(UTC) + timedelta(minutes=1)
         for mail in mails:
             blocked = await inbox.email.suppression(mail["email"])
             assert blocked is not None and datetime.fromisoformat(blocked["since"]) < latest
             await inbox.email.allow(mail["email"], actor="ops")
             assert await inbox.email.can_send(mail["email"])
-        await send(inbox, "sendgrid", [sendgrid("delivered", int(time.time()) + 60, sg_message_id="m9")])
-        await settled(inbox, database)
+        await send_payload(inbox, "sendgrid", [sendgrid("delivered", int(time.time()) + 60, sg_message_id="m9")])
+        await wait_until_settled(database)
         assert rows("SELECT status FROM webhook_email_status WHERE message_id = 'm9'") == [("delivered",)]
         assert (await inbox.email.verify()).differences == []
 
 
-async def test_texts_that_are_none_cost_no_attempt(make_inbox: Callable[..., Inbox], database: str, rows: Rows) -> None:
-    inbox = make(make_inbox, max_body=4 * 2**20)
+async def test_invalid_texts_are_projected_at_the_first_attempt(
+    make_inbox: Callable[..., Inbox], database: str, rows: Rows
+) -> None:
+    inbox = make_email_inbox(make_inbox, max_body=4 * 2**20)
     odd: dict[str, Any] = {"k\x00\ud800": "\x00", "email": "ja\x00ne@example.com", "category": ["\x00", "\ud800"]}
     bodies = [
         json.dumps(sendgrid("bounce", sg_event_id="long", reason="x" * 1_000_000)),
@@ -58,10 +62,10 @@ async def test_texts_that_are_none_cost_no_attempt(make_inbox: Callable[..., Inb
     mail = {"messageId": "m-many", "timestamp": "2025-11-15T09:46:39.5Z", "destination": to}
     delivery = {"timestamp": "2025-11-15T09:46:40Z", "recipients": to}
     async with inbox.lifespan():
-        answer = await send(inbox, "sendgrid", f"[{','.join(bodies)}]".encode())
+        answer = await send_payload(inbox, "sendgrid", f"[{','.join(bodies)}]".encode())
         assert answer.json["accepted"] == len(bodies)
-        await send(inbox, "ses", sns("Delivery", "eventType", 1, mail, delivery=delivery))
-        await settled(inbox, database)
+        await send_payload(inbox, "ses", sns("Delivery", "eventType", 1, mail, delivery=delivery))
+        await wait_until_settled(database)
     assert rows("SELECT status, attempts, count(*) FROM webhook_receipts GROUP BY status, attempts") == [
         ("processed", 1, len(bodies) + 1)
     ]
@@ -71,41 +75,41 @@ async def test_texts_that_are_none_cost_no_attempt(make_inbox: Callable[..., Inb
     ]
 
 
-REFUSE = {
+REJECT_ONE = {
     "postgresql": [
-        "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this'; END $$",
-        "CREATE TRIGGER refuse BEFORE INSERT ON webhook_email_status FOR EACH ROW WHEN (NEW.message_id = 'm7') "
-        "EXECUTE FUNCTION refuse()",
-        "DROP TRIGGER refuse ON webhook_email_status",
+        "CREATE FUNCTION reject_one() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'not this'; END $$",
+        "CREATE TRIGGER reject_one BEFORE INSERT ON webhook_email_status FOR EACH ROW WHEN (NEW.message_id = 'm7') "
+        "EXECUTE FUNCTION reject_one()",
+        "DROP TRIGGER reject_one ON webhook_email_status",
     ],
     "sqlite": [
-        "CREATE TRIGGER refuse BEFORE INSERT ON webhook_email_status WHEN NEW.message_id = 'm7' "
+        "CREATE TRIGGER reject_one BEFORE INSERT ON webhook_email_status WHEN NEW.message_id = 'm7' "
         "BEGIN SELECT RAISE(ABORT, 'not this'); END",
-        "DROP TRIGGER refuse",
+        "DROP TRIGGER reject_one",
     ],
 }
 
 
-async def test_where_the_fold_of_one_fails_the_others_of_its_batch_are_folded_one_by_one(
+async def test_batch_with_one_failing_projection_is_projected_one_by_one(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows
 ) -> None:
-    inbox = make(make_inbox)
-    *begin, end = REFUSE[database.partition(":")[0]]
+    inbox = make_email_inbox(make_inbox)
+    *begin, end = REJECT_ONE[database.partition(":")[0]]
     waiting = "SELECT count(*) FROM webhook_receipts WHERE status IN ('received', 'processing')"
     async with inbox.lifespan():
         for statement in begin:
             ask(database, statement)
         events = [sendgrid("delivered", START + n, sg_event_id=f"e{n}", sg_message_id=f"m{n}") for n in range(20)]
-        await send(inbox, "sendgrid", events)
+        await send_payload(inbox, "sendgrid", events)
         await eventually(lambda: ask(database, waiting) == [(0,)])
         assert rows("SELECT event_id, status, attempts FROM webhook_receipts WHERE status <> 'processed'") == [
             ("e7", "retrying", 1)
         ]
-        assert rows("SELECT count(*) FROM webhook_email_events") == [(19,)]  # nothing of it is half there
+        assert rows("SELECT count(*) FROM webhook_email_events") == [(19,)]  # the failed event left nothing
         ask(database, end)
         back = " RETURNING 1" if database.startswith("p") else ""
         ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at WHERE status = 'retrying'" + back)
-        await settled(inbox, database)
+        await wait_until_settled(database)
         assert (await inbox.email.verify()).differences == []
     assert rows("SELECT count(*) FROM webhook_email_status WHERE status = 'delivered'") == [(20,)]
     assert rows("SELECT outcome, count(*) FROM webhook_attempts GROUP BY outcome ORDER BY outcome") == [
@@ -115,7 +119,7 @@ async def test_where_the_fold_of_one_fails_the_others_of_its_batch_are_folded_on
 
 
 @pytest.mark.parametrize("handled", [False, True])
-async def test_with_serial_keys_every_event_is_folded(
+async def test_events_with_serial_keys_are_all_projected(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows, handled: bool
 ) -> None:
     inbox = make_inbox(worker=True)
@@ -124,13 +128,13 @@ async def test_with_serial_keys_every_event_is_folded(
     if handled:
 
         @inbox.on("sendgrid", "*")
-        async def told(event: Event, tx: Any) -> None:
+        async def note(event: Event, tx: Any) -> None:
             seen.append(event.id)
 
     async with inbox.lifespan():
         events = [sendgrid("open", START + n, sg_event_id=f"e{n}", sg_message_id=f"m{n % 3}") for n in range(30)]
-        await send(inbox, "sendgrid", [*events, sendgrid("bounce", type="bounce", sg_message_id="m1")])
-        await settled(inbox, database)
+        await send_payload(inbox, "sendgrid", [*events, sendgrid("bounce", type="bounce", sg_message_id="m1")])
+        await wait_until_settled(database)
         assert not await inbox.email.can_send(JANE)
     assert rows("SELECT status, count(*) FROM webhook_receipts GROUP BY status") == [("processed", 31)]
     assert rows("SELECT count(*) FROM webhook_email_events") == [(31,)]
