@@ -1,49 +1,138 @@
-"""The circuit breaker of an origin: it opens after failures, and one probe at a time closes it."""
+"""The circuit breaker of a target: when it opens, probes and closes, and its slots."""
 
 import asyncio
+import random
 
 import pytest
 
 from oncehook.concurrency.clock import Clock
 from oncehook.http_client import circuit_breaker
+from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MOST_PAUSE, CircuitBreaker
 from oncehook.model.retry import Postpone
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_circuit_breaker_allows_one_probe_and_waits_longer_after_each_failed_probe() -> None:
-    class ManualClock(Clock):
-        at = 1000.0
+class MovableClock(Clock):
+    """A clock that the test moves."""
 
-        def monotonic(self) -> float:
-            return self.at
+    at = 1000.0
 
-    clock = ManualClock()
-    breaker = circuit_breaker.CircuitBreaker("http://x", 2, clock)
-    for _ in range(circuit_breaker.FAILURES):
+    def monotonic(self) -> float:
+        return self.at
+
+
+async def fail(breaker: CircuitBreaker, times: int = 1, wait: float | None = None) -> None:
+    for _ in range(times):
         async with breaker.call() as call:
-            call.failed()
-    with pytest.raises(Postpone) as postponed:
+            call.failed(wait=wait)
+
+
+async def postponed_for(breaker: CircuitBreaker) -> float:
+    """The seconds after which a caller may try again. Fails the test if the breaker lets the call through."""
+    with pytest.raises(Postpone) as caught:
         async with breaker.call():
             pass
-    assert breaker.state == "open" and postponed.value.after >= circuit_breaker.FIRST_PAUSE
-    for pause in (circuit_breaker.FIRST_PAUSE, 2 * circuit_breaker.FIRST_PAUSE, 4 * circuit_breaker.FIRST_PAUSE):
+    return caught.value.after
+
+
+async def test_breaker_opens_after_consecutive_failures() -> None:
+    breaker = CircuitBreaker("http://x", 2, MovableClock())
+    await fail(breaker, FAILURES - 1)
+    assert breaker.state == "closed"
+    await fail(breaker)
+    assert breaker.state == "open" and await postponed_for(breaker) >= FIRST_PAUSE
+
+
+async def test_success_resets_the_count_of_failures() -> None:
+    breaker = CircuitBreaker("http://x", 2, MovableClock())
+    await fail(breaker, FAILURES - 1)
+    async with breaker.call() as call:
+        call.succeeded()
+    await fail(breaker, FAILURES - 1)
+    assert breaker.state == "closed"
+
+
+async def test_one_probe_runs_at_a_time_and_a_failed_probe_doubles_the_pause() -> None:
+    clock = MovableClock()
+    breaker = CircuitBreaker("http://x", 2, clock)
+    await fail(breaker, FAILURES)
+    for pause in (FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE):
         clock.at += pause - 0.01
         assert breaker.state == "open"
         clock.at += 0.02
         async with breaker.call() as probe:
-            with pytest.raises(Postpone):
-                async with breaker.call():
-                    pass
-            assert breaker.state == "half-open"
+            assert breaker.state == "half-open" and await postponed_for(breaker) <= 5
             probe.failed()
-    clock.at += circuit_breaker.MOST_PAUSE
+
+
+async def test_pause_is_never_longer_than_its_limit() -> None:
+    clock = MovableClock()
+    breaker = CircuitBreaker("http://x", 1, clock)
+    await fail(breaker, FAILURES)
+    for _ in range(20):
+        clock.at += MOST_PAUSE
+        await fail(breaker)
+    assert MOST_PAUSE <= await postponed_for(breaker) <= 1 + 1.5 * MOST_PAUSE
+
+
+async def test_probe_that_is_cancelled_leaves_the_probe_to_another_call() -> None:
+    clock = MovableClock()
+    breaker = CircuitBreaker("http://x", 2, clock)
+    await fail(breaker, FAILURES)
+    clock.at += FIRST_PAUSE
     with pytest.raises(asyncio.CancelledError):
         async with breaker.call():
-            raise asyncio.CancelledError  # a cancelled probe frees its slot for the next one
+            raise asyncio.CancelledError
     async with breaker.call() as probe:
         probe.succeeded()
     assert (breaker.state, breaker.failures) == ("closed", 0)
+
+
+async def test_call_that_began_before_the_breaker_opened_does_not_close_it() -> None:
+    breaker = CircuitBreaker("http://x", FAILURES + 1, MovableClock())
+    async with breaker.call() as early:
+        await fail(breaker, FAILURES)
+        early.succeeded()
+        assert breaker.state == "open"
+
+
+async def test_target_that_asks_for_a_pause_opens_the_breaker_at_once() -> None:
+    clock = MovableClock()
+    breaker = CircuitBreaker("http://x", 2, clock)
+    await fail(breaker, wait=7.0)
+    assert breaker.state == "open"
+    clock.at += 7.0
+    assert breaker.state == "half-open"
+    await fail(breaker, wait=10 * MOST_PAUSE)
+    clock.at += MOST_PAUSE
+    assert breaker.state == "half-open", "a requested pause is limited too"
+
+
+async def test_caller_without_a_slot_is_postponed_after_a_short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(circuit_breaker, "PATIENCE", 0.01)
+    breaker = CircuitBreaker("http://x", 1)
+    async with breaker.call():
+        assert 1 <= await postponed_for(breaker) <= 3
     async with breaker.call() as call:
+        call.succeeded()
+
+
+async def test_breaker_with_a_caller_or_a_failure_is_not_idle() -> None:
+    breaker = CircuitBreaker("http://x", 1, MovableClock())
+    states = [breaker.is_idle]
+    async with breaker.call() as call:
+        states.append(breaker.is_idle)
         call.failed()
-    assert breaker.state == "closed"
+    states.append(breaker.is_idle)
+    async with breaker.call() as call:
+        call.succeeded()
+    states.append(breaker.is_idle)
+    assert states == [True, False, False, True]
+
+
+async def test_callers_of_an_open_breaker_are_spread_over_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(circuit_breaker, "_jitter", random.Random(7).uniform)
+    breaker = CircuitBreaker("http://x", 1, MovableClock())
+    await fail(breaker, FAILURES)
+    assert len({await postponed_for(breaker) for _ in range(10)}) == 10

@@ -1,10 +1,10 @@
-"""Which addresses may be dialled for a target that nobody wrote into the configuration file."""
+"""Which addresses are public. The client calls others only for targets in the configuration file."""
 
 import pytest
 
 from oncehook.http_client.public_networks import blocked_reason
 
-REFUSED = [
+BLOCKED = [
     *("127.0.0.1", "127.1.2.3", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1"),
     *("169.254.169.254", "169.254.170.2", "169.254.0.1", "100.64.0.1", "100.127.255.255", "100.100.100.200"),
     *("192.0.0.1", "192.0.0.9", "192.0.0.192", "168.63.129.16", "192.88.99.1", "198.18.0.1", "198.19.255.255"),
@@ -24,11 +24,11 @@ PUBLIC = [
 ]
 
 
-@pytest.mark.parametrize("address", REFUSED)
-def test_an_address_that_is_not_public_is_refused_with_a_reason(address: str) -> None:
+@pytest.mark.parametrize("address", BLOCKED)
+def test_private_address_is_blocked_with_a_reason(address: str) -> None:
     assert blocked_reason(address)
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_is_not(address: str) -> None:
+def test_public_address_is_not_blocked(address: str) -> None:
     assert blocked_reason(address) is None

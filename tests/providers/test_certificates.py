@@ -1,4 +1,4 @@
-"""The one way in which the door fetches anything, against a real TLS server of this test's own authority."""
+"""Fetching and caching certificates, against a real TLS server with its own certificate authority."""
 
 import asyncio
 import ssl
@@ -60,17 +60,17 @@ def serve(authority: Issued, tmp_path: Path) -> Iterator[Callable[..., TlsServer
         server.stop()
 
 
-# -- what is fetched ------------------------------------------------------------------------------------------------
+# -- fetching -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.anyio
-async def test_a_certificate_is_fetched_with_one_plain_request(
+async def test_certificate_is_fetched_with_one_request(
     serve: Callable[..., TlsServer], trusting: ssl.SSLContext
 ) -> None:
     server = serve(ok(pem_of()))
     assert await fetch(CERTIFICATE_URL, context=trusting, dial=server.address) == pem_of()
-    (asked,) = server.asked
-    line, *headers = asked.decode().split("\r\n")
+    (request,) = server.requests
+    line, *headers = request.decode().split("\r\n")
     assert line == f"GET {CERTIFICATE_URL.removeprefix(f'https://{HOST}')} HTTP/1.1"
     assert {header.lower() for header in headers if header} == {f"host: {HOST}", "accept: */*", "connection: close"}
 
@@ -84,14 +84,14 @@ async def test_a_certificate_is_fetched_with_one_plain_request(
         ok(b"abcde", b"Set-Cookie: x"),
     ],
 )
-async def test_an_answer_may_come_in_any_way_that_http_has(
+async def test_certificate_is_read_in_every_framing_of_http(
     serve: Callable[..., TlsServer], trusting: ssl.SSLContext, answer: bytes
 ) -> None:
     assert await fetch(f"https://{HOST}/?Action=x&y=z", context=trusting, dial=serve(answer).address) == b"abcde"
 
 
 @pytest.mark.anyio
-async def test_proxies_of_the_environment_are_not_asked(
+async def test_fetch_ignores_proxies_of_the_environment(
     serve: Callable[..., TlsServer], trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("https_proxy", "HTTPS_PROXY", "all_proxy"):
@@ -100,7 +100,7 @@ async def test_proxies_of_the_environment_are_not_asked(
 
 
 @pytest.mark.anyio
-async def test_a_redirect_is_not_followed(serve: Callable[..., TlsServer], trusting: ssl.SSLContext) -> None:
+async def test_fetch_does_not_follow_a_redirect(serve: Callable[..., TlsServer], trusting: ssl.SSLContext) -> None:
     canary = serve(ok(pem_of()))
     location = b"Location: https://127.0.0.1:%d/" % canary.address[1]
     for status in (301, 302, 303, 307, 308):
@@ -128,7 +128,7 @@ FAULTS: dict[str, Behaviour | bytes] = {
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_server_that_does_not_answer_as_it_should_is_unavailable_and_soon(
+async def test_certificate_of_a_failing_server_is_unavailable_within_the_time_limit(
     fault: str, serve: Callable[..., TlsServer], trusting: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(certificates, "TIME_LIMIT", 0.5)
@@ -139,7 +139,7 @@ async def test_a_server_that_does_not_answer_as_it_should_is_unavailable_and_soo
 
 
 @pytest.mark.anyio
-async def test_a_server_that_does_not_answer_does_not_delay_other_fetches(
+async def test_silent_server_does_not_delay_other_fetches(
     serve: Callable[..., TlsServer], trusting: ssl.SSLContext
 ) -> None:
     hanging = asyncio.create_task(fetch(CERTIFICATE_URL, context=trusting, dial=serve(silent).address))
@@ -151,30 +151,30 @@ async def test_a_server_that_does_not_answer_does_not_delay_other_fetches(
 
 
 @pytest.mark.anyio
-async def test_a_server_that_is_not_there_is_unavailable(trusting: ssl.SSLContext) -> None:
+async def test_certificate_of_a_missing_server_is_unavailable(trusting: ssl.SSLContext) -> None:
     await assert_unavailable(partial(fetch, context=trusting, dial=("127.0.0.1", free_port())))
 
 
 @pytest.mark.anyio
-async def test_a_server_of_another_name_or_authority_is_unavailable(
+async def test_server_with_another_name_or_authority_is_not_trusted(
     serve: Callable[..., TlsServer], trusting: ssl.SSLContext
 ) -> None:
     other = serve(ok(pem_of()), name="sns.us-east-1.amazonaws.com")
     await assert_unavailable(partial(fetch, context=trusting, dial=other.address))
     await assert_unavailable(partial(fetch, dial=serve(ok(pem_of())).address))
-    assert other.asked == []
+    assert other.requests == []
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize(
     "content", [b"", b"not PEM", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", None]
 )
-async def test_what_is_not_the_certificate_of_an_rsa_key_is_unavailable(content: bytes | None) -> None:
+async def test_response_that_is_not_a_certificate_with_an_rsa_key_is_unavailable(content: bytes | None) -> None:
     await assert_unavailable(serving(pem(issue(HOST)[0]) if content is None else content))
 
 
 def serving(content: bytes) -> Fetch:
-    """A fetch that finds the same content everywhere."""
+    """A fetch that returns the same content for every address."""
 
     async def fetching(url: str) -> bytes:
         return content
@@ -183,7 +183,7 @@ def serving(content: bytes) -> Fetch:
 
 
 async def assert_unavailable(fetching: Fetch) -> None:
-    """A failed fetch is no verdict: the sender is asked to try again, and the next one is fetched anew."""
+    """A failed fetch does not decide about the signature: the sender retries, and the certificate is fetched again."""
     clock = Moving()
     known = Certificates(fetch=fetching, clock=clock)
     with pytest.raises(Unavailable) as caught:
@@ -191,7 +191,7 @@ async def assert_unavailable(fetching: Fetch) -> None:
     assert caught.value.retry_after > 0
     assert known.get(CERTIFICATE_URL) is None
     known.fetch = serving(pem_of())
-    clock.at += 61  # one that was not found is not asked for again at once
+    clock.at += 61  # one that was not found is not requested again at once
     await known.ensure(CERTIFICATE_URL)
     assert known.get(CERTIFICATE_URL) is not None
 
@@ -209,7 +209,7 @@ async def test_only_https_is_fetched(url: str) -> None:
 
 
 class Gate:
-    """A fetch that waits until the test lets it through."""
+    """A fetch that waits until the test releases it."""
 
     def __init__(self, content: bytes = b"") -> None:
         self.content = content or pem_of()
@@ -225,7 +225,7 @@ class Gate:
 
 
 @pytest.mark.anyio
-async def test_fifty_waiters_share_one_fetch() -> None:
+async def test_fifty_deliveries_share_one_fetch() -> None:
     gate = Gate()
     known = Certificates(fetch=gate)
     waiters = [asyncio.create_task(known.ensure(CERTIFICATE_URL)) for _ in range(50)]
@@ -237,7 +237,7 @@ async def test_fifty_waiters_share_one_fetch() -> None:
 
 
 @pytest.mark.anyio
-async def test_fifty_waiters_share_one_failure() -> None:
+async def test_fifty_deliveries_share_one_failed_fetch() -> None:
     gate = Gate(b"not PEM")
     waiters = [
         asyncio.create_task(Certificates.ensure(known, CERTIFICATE_URL))
@@ -251,7 +251,7 @@ async def test_fifty_waiters_share_one_failure() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_waiter_that_leaves_takes_the_fetch_from_nobody() -> None:
+async def test_cancelled_delivery_does_not_cancel_the_fetch_of_another() -> None:
     gate = Gate()
     known = Certificates(fetch=gate)
     first, second = (asyncio.create_task(known.ensure(CERTIFICATE_URL)) for _ in range(2))
@@ -269,7 +269,7 @@ def url(number: int) -> str:
 
 
 @pytest.mark.anyio
-async def test_only_a_few_certificates_are_fetched_at_once() -> None:
+async def test_concurrent_fetches_are_limited() -> None:
     gate = Gate()
     known = Certificates(fetch=gate)
     waiters = [asyncio.create_task(known.ensure(url(number))) for number in range(MOST_FETCHING)]
@@ -282,7 +282,7 @@ async def test_only_a_few_certificates_are_fetched_at_once() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_bounded_number_of_certificates_is_kept() -> None:
+async def test_number_of_cached_certificates_is_bounded() -> None:
     clock = Moving()
     known = Certificates(fetch=serving(pem_of()), clock=clock)
     for number in range(MOST_CACHED + 3):

@@ -1,4 +1,4 @@
-"""What a hostile delivery costs: steps and bytes grow with its size and no faster, for every provider.
+"""The cost of hostile deliveries: for every provider, steps and memory grow no faster than the size.
 
 Steps are lines that the interpreter ran, counted, not seconds: sixteen times the input may take sixteen times the
 steps, and a little more. What is built while a delivery is verified may be some times its size.
@@ -22,7 +22,7 @@ from tests.support.providers import NOW, SENDERS, Sender, changed
 
 
 def _by_kind() -> Iterator[Any]:
-    """Every sender; the second and further ones of a kind of check only under torture."""
+    """Every sender. Further senders with the same kind of check run only as torture tests."""
     seen = set()
     for sender in SENDERS:
         verifier = sender.source().verifier
@@ -35,7 +35,7 @@ def _by_kind() -> Iterator[Any]:
 
 @pytest.fixture(scope="module", autouse=True)
 def decoder() -> None:
-    """What is built once in a process is not of the cost of a delivery."""
+    """Builds the decoder that is made once per process, so that no delivery pays for it."""
     each._bounded_decoder()
 
 
@@ -81,7 +81,7 @@ QUERIES = {"parameters": repeated(b"a=b&"), "escapes": repeated(b"%3A"), "hashes
 
 
 def hostile(sender: Sender, size: int) -> Iterator[tuple[str, Delivery]]:
-    """Every kind of large delivery, each with all else as it would genuinely be."""
+    """Every kind of large delivery. Its other parts are those of an authentic one."""
     genuine = sender.compose()
     for name, make in BODIES.items():
         for content_type in (genuine.headers[b"content-type"], FORM):
@@ -96,7 +96,7 @@ def hostile(sender: Sender, size: int) -> Iterator[tuple[str, Delivery]]:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """How many steps the interpreter takes."""
+    """Counts the steps of the interpreter."""
     steps = [0]
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -127,7 +127,7 @@ def refuse(source: Source, delivery: Delivery) -> None:
 
 
 @every
-def test_the_steps_of_verifying_grow_no_faster_than_the_input(sender: Sender) -> None:
+def test_steps_of_verify_grow_no_faster_than_the_input(sender: Sender) -> None:
     source = sender.source()
     large = dict(hostile(sender, LARGE))
     for name, delivery in hostile(sender, SMALL):
@@ -139,7 +139,7 @@ READING_MOST = ("stripe", "mailgun", "adyen", "braintree")
 
 
 @pytest.mark.parametrize("sender", [one for one in SENDERS if str(one) in READING_MOST], ids=str)
-def test_what_is_built_while_verifying_is_a_few_times_the_input(sender: Sender) -> None:
+def test_memory_of_verify_is_a_few_times_the_input(sender: Sender) -> None:
     source = sender.source()
     for name, delivery in hostile(sender, LARGE):
         tracemalloc.start()
@@ -151,7 +151,7 @@ def test_what_is_built_while_verifying_is_a_few_times_the_input(sender: Sender) 
         assert peak <= 64 * LARGE, f"{name}: {peak / LARGE:.0f} times"
 
 
-def test_the_xml_of_a_form_is_read_in_steps_that_grow_no_faster_than_it() -> None:
+def test_steps_of_reading_xml_grow_no_faster_than_the_input() -> None:
     from oncehook.providers.expressions import NotReadable, TooDeep
     from oncehook.providers.xml import read_xml
 

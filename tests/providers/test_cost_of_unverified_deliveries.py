@@ -1,4 +1,4 @@
-"""What a stranger's largest delivery costs: at most 50 ms of the event loop, for every definition and every shape.
+"""The cost of the largest unverified deliveries: at most 50 ms of the event loop, for every definition and shape.
 
 CPU time of one thread is measured, not time on a clock, and the best of a few runs counts. Hashing is left out where
 it is done in the thread for large bodies: it releases the GIL, and how fast it is depends on the processor alone.
@@ -24,7 +24,7 @@ from tests.support.servers import sqlite_file
 
 MOST_SECONDS = 0.05
 MOST_STEPS = 40_000
-"""Lines of Python for one delivery, however large: a form of 1000 fields takes some 20,000."""
+"""Lines of Python for one delivery of any size. A form with 1000 fields takes about 20,000."""
 
 LONGEST_VALUE = 32 * 1024  # all headers together have 64 kB
 RUNS = 5
@@ -32,7 +32,7 @@ every = pytest.mark.parametrize("sender", SENDERS, ids=str)
 
 
 def fields(piece: bytes, before: bytes, after: bytes) -> Callable[[int], bytes]:
-    """A form with as many fields as are read, each as long as the size allows."""
+    """A form with the maximum number of fields, each as long as the size allows."""
     return lambda size: b"&".join(
         before % i + piece * ((size // 1000 - len(before % i + after) - 1) // len(piece)) + after for i in range(1000)
     )
@@ -63,7 +63,7 @@ SHAPES: dict[str, Callable[[int], bytes]] = BODIES | {
 
 
 def shapes(one: Sender, size: int) -> Iterator[tuple[str, Delivery]]:
-    """Every kind of delivery of the largest size, each with all else as it would be, under a secret of their own."""
+    """Every kind of delivery of the largest size, signed with an attacker's secret."""
     forged = one.compose(number=1)
     kinds = {forged.headers[b"content-type"], FORM} if "form" in one.provider.content else {None}
     for kind in kinds:
@@ -81,7 +81,7 @@ def shapes(one: Sender, size: int) -> Iterator[tuple[str, Delivery]]:
 
 
 def examine(source: Source, delivery: Delivery) -> None:
-    """All that is done with a delivery before it is verified."""
+    """Everything that the receiver does with a delivery before it is verified."""
     assert source.verifier is not None
     source.handshake_of(delivery, source.unsigned_handshakes)
     try:
@@ -93,7 +93,7 @@ def examine(source: Source, delivery: Delivery) -> None:
 
 
 async def on_the_loop(inbox: Inbox, delivery: Delivery) -> float:
-    """CPU seconds of the event loop's thread until the delivery is answered, with a refusal."""
+    """CPU seconds of the event loop's thread until the receiver has rejected the delivery."""
     answered: list[int] = []
 
     async def receive() -> dict[str, Any]:
@@ -112,7 +112,7 @@ async def on_the_loop(inbox: Inbox, delivery: Delivery) -> float:
 
 
 def in_this_thread(work: Callable[..., Any], *arguments: Any) -> float:
-    """CPU seconds of this thread."""
+    """CPU seconds of this thread for a call."""
     began = time.thread_time()
     work(*arguments)
     return time.thread_time() - began
@@ -120,8 +120,8 @@ def in_this_thread(work: Callable[..., Any], *arguments: Any) -> float:
 
 @every
 @pytest.mark.anyio
-async def test_no_delivery_of_a_stranger_costs_more_than_50_ms(sender: Sender, tmp_path: Path) -> None:
-    """Neither of the event loop, through the receiver, nor of the thread in which large bodies are verified."""
+async def test_unverified_delivery_costs_at_most_50_ms(sender: Sender, tmp_path: Path) -> None:
+    """Neither the event loop nor the thread that verifies large bodies may be busy for longer."""
     inbox = Inbox(sqlite_file(tmp_path / "inbox.db"), worker=False)
     options = {name: OPTIONS[name] for name in sender.provider.options}
     source = inbox.source("here", provider=sender.provider.name, secrets=[sender.pair().verifying], **options)

@@ -1,4 +1,4 @@
-"""Definitions: the built-in ones are whole, and one that could never work as meant is an error that says so."""
+"""Definitions of providers: the built-in ones are complete, and one that cannot work is an error."""
 
 import subprocess
 import sys
@@ -35,31 +35,31 @@ def signature(**changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", built_in_names())
-def test_a_built_in_provider_tells_a_person_what_to_paste_and_has_an_example(name: str) -> None:
+def test_built_in_provider_describes_its_secret_and_has_an_example(name: str) -> None:
     provider = built_in(name)
     assert provider.name == name and provider.title and provider.secret and provider.checked and provider.examples
     assert provider.docs.startswith("https://") or provider.support == "unconfirmed"
     assert provider.horizon and provider.retries.schedule
 
 
-def test_every_provider_that_is_promised_is_there() -> None:
+def test_every_promised_provider_is_built_in() -> None:
     promised, further = PROMISED.split(), FURTHER.split()
     assert len(promised) == 52 and set(built_in_names()) >= {*promised, *further}
 
 
-def test_of_those_beyond_the_promised_ones_ten_schemes_are_confirmed() -> None:
+def test_ten_schemes_beyond_the_promised_ones_are_confirmed() -> None:
     assert len([name for name in FURTHER.split() if built_in(name).support == "confirmed"]) >= 10
 
 
 @pytest.mark.parametrize("name", built_in_names())
-def test_a_scheme_that_is_not_confirmed_says_in_its_notes_what_is_not(name: str) -> None:
+def test_unconfirmed_definition_says_in_its_notes_what_is_not_confirmed(name: str) -> None:
     provider = built_in(name)
     if provider.support == "unconfirmed":
         assert any("not read in" in note or "not from" in note for note in provider.notes)
 
 
-def test_only_the_definitions_in_use_are_read_at_the_start() -> None:
-    """In a process of its own: what others of these tests have read is not counted."""
+def test_only_the_definitions_in_use_are_read_at_start() -> None:
+    """Runs in a separate process, because other tests read definitions in this one."""
     script = (
         "from oncehook import Inbox; from oncehook.providers import definition as providers\n"
         "Inbox('sqlite:///never-opened.db').source('stripe', secrets=['whsec_x'])\n"
@@ -69,19 +69,19 @@ def test_only_the_definitions_in_use_are_read_at_the_start() -> None:
     assert ran.stdout.split() == ["1", "False"]
 
 
-def test_a_definition_of_ones_own_comes_before_the_built_in_one() -> None:
+def test_definition_in_the_configuration_takes_precedence_over_a_built_in_one() -> None:
     assert find("stripe", {"stripe": definition(title="Mine")}).title == "Mine"
     assert find("stripe", {"acme": definition()}).title == "Stripe"
 
 
-def test_a_name_that_is_not_known_is_told_with_the_nearest_that_is() -> None:
+def test_error_about_an_unknown_provider_suggests_the_nearest_name() -> None:
     with pytest.raises(ConfigurationError, match="did you mean stripe"):
         find("strip", {})
     with pytest.raises(ConfigurationError, match=r"\[providers\.no-such-provider\] defines one"):
         find("no-such-provider", {})
 
 
-def test_a_table_cannot_give_itself_another_name() -> None:
+def test_definition_cannot_give_itself_another_name() -> None:
     assert read_provider("acme", definition(name="stripe"), "providers.acme").name == "acme"
 
 
@@ -127,19 +127,19 @@ def test_a_table_cannot_give_itself_another_name() -> None:
         (signature(template=STAMPED) | {"timestamp": {"field": "t"}}, "set the signature's `fields` too"),
     ],
 )  # fmt: skip
-def test_a_definition_that_could_never_work_is_an_error_that_says_why(table: dict[str, Any], problem: str) -> None:
+def test_definition_that_cannot_work_is_an_error_that_says_why(table: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_provider("acme", table, "providers.acme")
     assert str(caught.value).startswith("providers.acme: ") and problem in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["Acme", "a b", "", "-a", "a" * 64])
-def test_a_name_that_cannot_be_part_of_an_address_is_an_error(name: str) -> None:
+def test_provider_name_that_cannot_be_part_of_an_address_is_an_error(name: str) -> None:
     with pytest.raises(ConfigurationError):
         read_provider(name, definition(), f"providers.{name}")
 
 
-def test_every_definition_survives_the_words_of_the_format() -> None:
+def test_every_definition_can_be_encoded_and_read_again() -> None:
     """What `oncehook providers NAME --json` prints can be put under [providers.NAME] again."""
     for name in built_in_names():
         table = msgspec.to_builtins(built_in(name), builtin_types=[type(built_in(name).checked)])

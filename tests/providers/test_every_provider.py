@@ -1,4 +1,4 @@
-"""What every built-in provider promises, whatever its scheme. A new definition inherits all of it by being there."""
+"""Rules that hold for every built-in provider. They run for a new definition without any change."""
 
 import traceback
 
@@ -22,16 +22,16 @@ listing = pytest.mark.parametrize(
 )
 
 BODY_IS_NOT_SIGNED = {"mailgun": "timestamp and token are signed; the token is the id, so that it counts once"}
-"""Beside those that send a token or a password: whoever has that may post anything."""
+"""Providers that send a token or a password are not listed: they sign nothing."""
 
 NO_ID_ACROSS_ATTEMPTS = {
-    "dropbox": "nothing tells two of its notifications apart, so each delivery counts",
-    "plaid": "the token is the id, and a retry may be signed anew",
+    "dropbox": "its notifications cannot be distinguished, so each delivery is an event",
+    "plaid": "the token is the id, and a retry may have another token",
 }
 
 
 def reason(sender: Sender, delivery: Delivery, *secrets: str, now: float = NOW) -> str:
-    """Why a delivery is refused, from its bytes to its claims."""
+    """Why a source rejects a delivery when it verifies, parses and reads it."""
     source = sender.source(*secrets)
     assert source.verifier is not None
     with pytest.raises(Rejected) as caught:
@@ -51,11 +51,11 @@ def signature_header(sender: Sender) -> bytes:
     return sender.header.lower().encode()
 
 
-# -- what is taken --------------------------------------------------------------------------------------------------
+# -- valid deliveries -----------------------------------------------------------------------------------------------
 
 
 @every
-def test_each_example_verifies_and_its_id_type_object_and_time_are_found(sender: Sender) -> None:
+def test_each_example_verifies_and_has_id_type_object_and_time(sender: Sender) -> None:
     source = sender.source()
     for type_ in sender.types:
         delivery = sender.compose(type_)
@@ -76,7 +76,7 @@ def has_time(sender: Sender) -> bool:
 
 
 @every
-def test_neither_the_signature_nor_a_password_is_kept(sender: Sender) -> None:
+def test_signature_and_password_are_not_stored(sender: Sender) -> None:
     source, delivery = sender.source(), sender.compose()
     for claim in source.read(delivery, source.parse(delivery)):
         kept = msgspec.json.decode(claim.headers)
@@ -85,14 +85,14 @@ def test_neither_the_signature_nor_a_password_is_kept(sender: Sender) -> None:
 
 
 @every
-def test_two_events_have_two_ids(sender: Sender) -> None:
+def test_two_events_have_different_ids(sender: Sender) -> None:
     source = sender.source()
     first, second = (source.read(one, source.parse(one)) for one in (sender.compose(), sender.compose()))
     assert {claim.event_id for claim in first}.isdisjoint(claim.event_id for claim in second)
 
 
 @every
-def test_a_later_attempt_of_an_event_has_the_same_id_and_fingerprint(sender: Sender) -> None:
+def test_retry_of_an_event_has_the_same_id_and_fingerprint(sender: Sender) -> None:
     source = sender.source()
     first = sender.compose()
     again = sender.resend(first, now=NOW + 60)
@@ -107,16 +107,16 @@ def test_a_later_attempt_of_an_event_has_the_same_id_and_fingerprint(sender: Sen
 
 
 @every
-def test_while_secrets_rotate_the_valid_one_may_be_the_last_of_several(sender: Sender) -> None:
+def test_any_of_several_secrets_verifies_during_a_rotation(sender: Sender) -> None:
     secrets = [sender.pair(number).verifying for number in (1, 2, 0)]
     assert secret_index(sender, sender.compose(), *secrets) == 2
 
 
-# -- what is refused ------------------------------------------------------------------------------------------------
+# -- rejected deliveries --------------------------------------------------------------------------------------------
 
 
 @every
-def test_a_changed_body_is_refused_unless_the_provider_signs_none(sender: Sender) -> None:
+def test_changed_body_is_rejected_if_the_signature_covers_the_body(sender: Sender) -> None:
     delivery = sender.compose()
     unsigned = sender.signature.family.sends_secret(sender.signature) or sender.provider.name in BODY_IS_NOT_SIGNED
     if unsigned and delivery.body.startswith(b"{"):
@@ -148,7 +148,7 @@ def tampered(sender: Sender, body: bytes) -> list[bytes]:
 
 
 @every
-def test_a_signature_cut_short_at_any_length_is_refused(sender: Sender) -> None:
+def test_signature_truncated_at_any_length_is_rejected(sender: Sender) -> None:
     delivery = sender.compose()
     source = sender.source()
     assert source.verifier is not None
@@ -180,12 +180,12 @@ def cut_short(sender: Sender, delivery: Delivery) -> list[Delivery]:
 
 
 @every
-def test_the_secret_of_another_source_is_refused(sender: Sender) -> None:
+def test_delivery_signed_with_another_secret_is_rejected(sender: Sender) -> None:
     assert reason(sender, sender.compose(number=1), sender.pair(0).verifying) == "bad_signature"
 
 
 @every
-def test_a_security_header_that_came_twice_is_malformed_even_if_both_are_right(sender: Sender) -> None:
+def test_repeated_signature_header_is_malformed_even_if_both_values_are_valid(sender: Sender) -> None:
     delivery = sender.compose()
     source = sender.source()
     assert source.verifier is not None
@@ -202,7 +202,7 @@ def test_a_security_header_that_came_twice_is_malformed_even_if_both_are_right(s
 
 
 @listing
-def test_thirty_two_signatures_are_tried_and_one_more_is_an_attack(sender: Sender) -> None:
+def test_thirty_two_signatures_are_tried_and_one_more_is_malformed(sender: Sender) -> None:
     delivery = sender.compose()
     name = signature_header(sender)
     value = delivery.headers[name]
@@ -224,7 +224,7 @@ JUNK = (b"", b"not JSON", b'{"id":', b"\xff\xfe\x00", b'{"id": NaN}', b"[1", b'{
 
 
 @every
-def test_a_body_that_is_not_what_it_claims_to_be_is_malformed(sender: Sender) -> None:
+def test_authentic_body_in_another_format_is_malformed(sender: Sender) -> None:
     delivery = sender.compose()
     for junk in JUNK:
         if sender.in_body or sender.sends_form or (sender.stamps and sender.provider.timestamp.body):  # type: ignore[union-attr]
@@ -241,7 +241,7 @@ def test_a_body_that_is_not_what_it_claims_to_be_is_malformed(sender: Sender) ->
 
 
 @stamped
-def test_the_window_has_two_sides_and_its_edges_are_inside(sender: Sender) -> None:
+def test_timestamp_at_either_end_of_the_tolerance_is_accepted(sender: Sender) -> None:
     source = sender.source()
     assert source.verifier is not None and source.verifier.window is not None
     _, past, future = source.verifier.window
@@ -258,7 +258,7 @@ def test_the_window_has_two_sides_and_its_edges_are_inside(sender: Sender) -> No
 
 
 @stamped_by_template
-def test_a_timestamp_that_is_no_plain_number_is_refused_although_it_is_signed(sender: Sender) -> None:
+def test_malformed_timestamp_is_rejected_even_if_it_is_signed(sender: Sender) -> None:
     whole = str(int(NOW))
     odd = ["-1", "", "1_0", f"{whole[:-1]}_{whole[-1]}", f"+{whole}", f" {whole}", f"{whole} ", f"{whole}.0", "1e9999"]
     odd += ["nan", "inf", "0x6b49d200", "١٨٠٠٠٠٠٠٠٠", "１８０００００００", "9" * 20, "9" * 5000, "0" * 15 + whole]
@@ -267,7 +267,7 @@ def test_a_timestamp_that_is_no_plain_number_is_refused_although_it_is_signed(se
 
 
 @stamped_by_template
-def test_a_signed_timestamp_far_from_now_is_stale(sender: Sender) -> None:
+def test_signed_timestamp_far_from_now_is_stale(sender: Sender) -> None:
     assert sender.provider.timestamp is not None
     iso = sender.provider.timestamp.unit == "iso"
     far = ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999Z"] if iso else ["0", "10", str(int(NOW) + 315_360_000)]
@@ -280,13 +280,13 @@ def test_a_signed_timestamp_far_from_now_is_stale(sender: Sender) -> None:
 
 @every
 @pytest.mark.parametrize("blank", ["", " ", "\t\r\n", "\u00a0", "whsec_", " whsec_ ", "whsec_\n", "\x00\x00", "whpk_"])
-def test_a_blank_secret_stops_the_start(sender: Sender, blank: str) -> None:
+def test_blank_secret_is_a_configuration_error(sender: Sender, blank: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^sources\.here\.secrets"):
         sender.source(sender.pair().verifying, blank)
 
 
 @every
-def test_no_secret_at_all_stops_the_start_unless_its_key_is_fetched_or_comes_later(sender: Sender) -> None:
+def test_source_without_a_secret_is_an_error_unless_its_key_is_fetched_or_offered_later(sender: Sender) -> None:
     if sender.signature.family.fetches_key:
         assert sender.source(secrets=[]).fetches_certificates
         return
@@ -301,7 +301,7 @@ def test_no_secret_at_all_stops_the_start_unless_its_key_is_fetched_or_comes_lat
 
 
 @every
-def test_a_secret_that_cannot_be_used_is_named_by_its_place_and_never_shown(sender: Sender) -> None:
+def test_error_about_an_unusable_secret_names_the_setting_and_never_the_value(sender: Sender) -> None:
     canary = "canary-7f3a9c\udcff"
     with pytest.raises(ConfigurationError, match=r"^sources\.here\.secrets\[1\] cannot be used") as caught:
         sender.source(sender.pair().verifying, canary)
@@ -310,13 +310,13 @@ def test_a_secret_that_cannot_be_used_is_named_by_its_place_and_never_shown(send
 
 
 @every
-def test_a_rejection_tells_nothing_of_secret_signature_or_body(sender: Sender) -> None:
+def test_rejection_never_quotes_secret_signature_or_body(sender: Sender) -> None:
     delivery = sender.compose(number=1)
     source = sender.source()
     assert source.verifier is not None
     with pytest.raises(Rejected) as caught:
         source.verifier.verify(delivery, NOW)
-    told = str(caught.value).encode()
+    message = str(caught.value).encode()
     parts = [value for value in delivery.headers.values() if len(value) > 8]
     parts += [sender.pair().verifying.encode()[:16], delivery.body[:16]]
-    assert not any(part in told for part in parts)
+    assert not any(part in message for part in parts)

@@ -1,4 +1,4 @@
-"""Facts out of bodies: what is read, what is not, and that nothing but the two errors of the module leaves it."""
+"""Parsing bodies and finding facts in them. For any input, only the two errors of the module are raised."""
 
 import hashlib
 import json
@@ -43,7 +43,7 @@ def find(expression: str | list[str], body: object, headers: dict[bytes, bytes] 
         (b'{"a":1,"a":2}', {"a": 2}),
     ],
 )  # fmt: skip
-def test_json_is_read_as_plain_data_however_odd(body: bytes, value: object) -> None:
+def test_unusual_but_valid_json_is_parsed(body: bytes, value: object) -> None:
     assert parse(body) == value
 
 
@@ -52,24 +52,24 @@ def test_json_is_read_as_plain_data_however_odd(body: bytes, value: object) -> N
     [b"", b" ", b"{", b'{"a":1,}', b"[1", b"NaN", b"[Infinity]", b"{'a':1}", b'"\xff"', b'"\xed\xa0\x80"',
      b"\xef\xbb\xbf{}", b'{"a":1}{', b'"\x00"', b"\xff\xfe{\x00}\x00", b'["\\ud800", nan]'],
 )  # fmt: skip
-def test_what_is_not_json_is_not_readable(body: bytes) -> None:
+def test_body_that_is_not_json_raises_not_readable(body: bytes) -> None:
     with pytest.raises(NotReadable, match="not JSON"):
         parse(body)
 
 
 @pytest.mark.parametrize("body", [DEEP, b'{"a":' * 100_000, b'["\\ud800",' + DEEP + b"]"])
-def test_a_nest_too_deep_to_follow_is_told_apart(body: bytes) -> None:
+def test_body_that_is_nested_too_deep_raises_too_deep(body: bytes) -> None:
     with pytest.raises(TooDeep):
         parse(body)
 
 
-def test_a_form_is_read_and_of_a_repeated_field_the_last_counts() -> None:
+def test_last_value_of_a_repeated_form_field_wins() -> None:
     assert parse(b"a=1&b=%7B%7D&a=2&c=", form=True) == {"a": "2", "b": "{}", "c": ""}
     assert look_up(parse(b"payload=%7B%22id%22%3A7%7D", form=True), ["payload", "id"]) == 7
 
 
 @pytest.mark.parametrize("body", [b"&", b"a", b"a=1&b", b"\xff=1", b"&".join([b"a=1"] * 1001)])
-def test_what_is_not_a_form_is_not_readable(body: bytes) -> None:
+def test_body_that_is_not_a_form_raises_not_readable(body: bytes) -> None:
     with pytest.raises(NotReadable, match="not a form"):
         parse(body, form=True)
 
@@ -91,13 +91,13 @@ def test_what_is_not_a_form_is_not_readable(body: bytes) -> None:
         (b'[{"a":1},{"a":1}]', [b'{"a":1}', b'{"a":1}']),
     ],
 )  # fmt: skip
-def test_each_element_of_an_array_has_its_exact_bytes_and_a_broken_one_takes_no_neighbour_along(
+def test_split_returns_the_exact_bytes_of_each_element_even_beside_a_broken_one(
     body: bytes, elements: list[bytes]
 ) -> None:
     assert split(body, "*") == elements
 
 
-def test_an_array_inside_the_body_is_split_by_its_path() -> None:
+def test_array_inside_the_body_is_split_by_its_path() -> None:
     assert split(b'{"x":0,"data":{"events":[{"a": 1}, 2]}}', "data.events") == [b'{"a": 1}', b"2"]
 
 
@@ -112,19 +112,19 @@ def test_an_array_inside_the_body_is_split_by_its_path() -> None:
         (b"{", "a"),
     ],
 )  # fmt: skip
-def test_where_there_is_no_array_it_is_not_readable(body: bytes, path: str) -> None:
+def test_split_without_an_array_raises_not_readable(body: bytes, path: str) -> None:
     with pytest.raises(NotReadable):
         split(body, path)
 
 
 @given(st.lists(st.recursive(st.text() | st.integers(), st.lists, max_leaves=5), max_size=6))
-def test_the_elements_joined_again_are_the_array(values: list[object]) -> None:
+def test_joined_elements_are_the_array_again(values: list[object]) -> None:
     elements = split(json.dumps(values, indent=1).encode(), "*")
     assert [json.loads(element) for element in elements] == values
 
 
-def test_a_text_without_an_end_is_given_up_in_one_pass() -> None:
-    """Each escaped quote must not become a new beginning: that would be minutes for a megabyte."""
+def test_unterminated_string_is_read_in_one_pass() -> None:
+    """If the search started again at each escaped quote, a megabyte would take minutes."""
     began = time.perf_counter()
     with pytest.raises(NotReadable):
         split(b'[nonsense,"' + b'\\"' * 500_000 + b"]", "*")
@@ -146,7 +146,7 @@ def test_a_text_without_an_end_is_given_up_in_one_pass() -> None:
         ("id.deeper", None), ("data.list.x", None), ("infinite", None), ("{id}|{infinite}", None),
     ],
 )  # fmt: skip
-def test_an_expression_finds_the_first_that_is_there(expression: str | list[str], found: str | None) -> None:
+def test_expression_finds_the_first_value_that_is_present(expression: str | list[str], found: str | None) -> None:
     body = {
         "id": "a", "blank": " ", "flag": True, "fraction": 1.5, "infinite": float("inf"),
         "data": {"object": {"id": 7}, "list": [{}, {"id": "second"}]},
@@ -155,13 +155,13 @@ def test_an_expression_finds_the_first_that_is_there(expression: str | list[str]
     assert find(expression, body, {b"x-id": b" h ", b"x-blank": b"  "}) == found
 
 
-def test_a_time_may_be_a_fraction_of_a_second_although_an_id_may_not() -> None:
+def test_time_may_be_a_fraction_but_an_id_may_not() -> None:
     body = {"timestamp": 1534108637.153125}
     assert compile_expression("timestamp", names=False)(body, {}) == "1534108637.153125"
     assert compile_expression("timestamp")(body, {}) is None
 
 
-def test_two_facts_never_compose_to_one_key() -> None:
+def test_different_values_never_compose_to_the_same_id() -> None:
     find_id = compile_key("{a}|{b}")
     parts = ["x", "y", "x|y", "|", "%7C", "%", "x%7Cy", "y|", "|x", "%25"]
     keys = {find_id({"a": a, "b": b}, {}) for a in parts for b in parts}
@@ -169,23 +169,23 @@ def test_two_facts_never_compose_to_one_key() -> None:
 
 
 @pytest.mark.parametrize("template", ["{a}{b}", "{a}-{b}", "{a}.{b}|{c}"])
-def test_a_composed_id_without_a_bar_between_its_parts_is_an_error(template: str) -> None:
+def test_composed_id_without_a_bar_between_its_parts_is_an_error(template: str) -> None:
     with pytest.raises(ValueError, match=r"put \| between its parts"):
         compile_key(["id", template])
 
 
 @pytest.mark.parametrize("expression", ["", " ", "a..b", ".", "{", "a}", "{}", "{a", "{a|}", "{a}{{b}}", [], [""]])
-def test_an_expression_that_is_not_well_formed_is_an_error(expression: str | list[str]) -> None:
+def test_malformed_expression_is_an_error(expression: str | list[str]) -> None:
     with pytest.raises(ValueError, match=r"."):
         compile_expression(expression)
 
 
-def test_the_headers_of_an_expression_are_known() -> None:
+def test_headers_of_an_expression_are_listed() -> None:
     assert headers_of(["{header:X-A|header: X-B }.{action}", "header:X-C", "id"]) == {b"x-a", b"x-b", b"x-c"}
 
 
 @pytest.mark.parametrize("body", [None, True, 1, 1.5, "text", '"', [], [[]], {}])
-def test_a_body_that_is_no_object_has_no_facts(body: object) -> None:
+def test_body_that_is_not_an_object_has_no_facts(body: object) -> None:
     assert find("id", body) is None
 
 
@@ -193,16 +193,16 @@ def test_a_body_that_is_no_object_has_no_facts(body: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["a", "a" * 255, "ü" * 127, "a b ", "\n", "é", "e\u0301", "A"])
-def test_a_short_text_is_indexed_as_it_is(text: str) -> None:
+def test_short_text_is_indexed_unchanged(text: str) -> None:
     assert index_text(text) == text
 
 
 @pytest.mark.parametrize("text", ["a" * 256, "ü" * 128, "\x00", "a\x00b", "\ud800", "a" * 300 + "\udfff", "🎉" * 64])
-def test_a_text_that_an_index_cannot_hold_is_kept_by_its_hash(text: str) -> None:
+def test_text_that_an_index_cannot_hold_is_indexed_by_its_hash(text: str) -> None:
     assert index_text(text) == "sha256:" + hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def test_nothing_is_indexed_as_nothing() -> None:
+def test_missing_text_is_indexed_as_none() -> None:
     assert index_text(None) is None
 
 
@@ -221,7 +221,7 @@ def test_nothing_is_indexed_as_nothing() -> None:
         ("0001-01-01T00:00:00Z", "0001-01-01T00:00:00"), ("9999-12-31T23:59:59Z", "9999-12-31T23:59:59"),
     ],
 )  # fmt: skip
-def test_a_moment_is_read_out_of_what_senders_write(text: str, expected: str) -> None:
+def test_time_is_parsed_in_the_formats_that_senders_use(text: str, expected: str) -> None:
     assert parse_time(text) == datetime.fromisoformat(expected).replace(tzinfo=UTC)
 
 
@@ -234,7 +234,7 @@ def test_a_moment_is_read_out_of_what_senders_write(text: str, expected: str) ->
      "9999-12-31T23:59:59-01:00",
      "0001-01-01T00:00:00+01:00", "2022-07-28T21:23:58.Z", "٢٠٢٢-07-28T21:23:58Z", "1" * 100_000],
 )  # fmt: skip
-def test_what_is_no_moment_is_none(text: str | None) -> None:
+def test_text_that_is_not_a_time_is_none(text: str | None) -> None:
     assert parse_time(text) is None
 
 
@@ -243,12 +243,12 @@ def test_what_is_no_moment_is_none(text: str | None) -> None:
 VOLATILE = [("attempt",), ("meta", "sent_at")]
 
 
-def test_a_fingerprint_is_the_hash_of_the_bytes() -> None:
+def test_fingerprint_is_the_hash_of_the_body() -> None:
     assert fingerprint(b"x", None, []) == hashlib.sha256(b"x").digest()
     assert fingerprint(b'["a"]', ["a"], VOLATILE) == hashlib.sha256(b'["a"]').digest()
 
 
-def test_fields_that_change_from_attempt_to_attempt_do_not_change_it_and_all_others_do() -> None:
+def test_fingerprint_ignores_volatile_fields_only() -> None:
     def of(**changes: object) -> bytes:
         parsed = {"id": 1, "attempt": 1, "meta": {"sent_at": 1, "kept": 1}, **changes}
         return fingerprint(msgspec.json.encode(parsed), parsed, VOLATILE)
@@ -260,5 +260,5 @@ def test_fields_that_change_from_attempt_to_attempt_do_not_change_it_and_all_oth
 @pytest.mark.parametrize(
     "body", [b'{"a":"\\ud800","attempt":1}', b'{"a":%s,"attempt":1}' % (b"9" * 400), b'{"a":1e999}']
 )
-def test_what_json_can_hold_and_we_cannot_write_has_a_fingerprint_too(body: bytes) -> None:
+def test_body_that_msgspec_cannot_encode_has_a_fingerprint(body: bytes) -> None:
     assert len(fingerprint(body, parse(body), VOLATILE)) == 32

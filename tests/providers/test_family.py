@@ -1,4 +1,4 @@
-"""A new signature family is one Python module: the example in ADDING_PROVIDERS.md is added, and is complete."""
+"""A new signature family is one Python module: the example in ADDING_PROVIDERS.md is complete."""
 
 import json
 import os
@@ -17,6 +17,7 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.operations.doctor import examine
 from oncehook.providers import families
 from oncehook.providers.definition import read_provider
+from oncehook.providers.family import Family
 from oncehook.testing import DeliveryResponse, deliver, post, sign
 from tests.providers.test_definition import ALLOWED
 from tests.support import ROOT
@@ -37,7 +38,7 @@ def block(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the package and its tests, with the module and the definition of the guide, and nothing else."""
+    """A copy of the package and its tests, with the module and the definition of the guide."""
     folder = tmp_path_factory.mktemp("tree")
     for name in ("src", "tests"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -57,41 +58,41 @@ def run_python(tree: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_family_of_the_guide_passes_the_contract_of_every_provider(tree: Path) -> None:
+def test_family_of_the_guide_passes_the_tests_of_every_provider(tree: Path) -> None:
     assert "wrote globex.json" in run_python(tree, "-m", "tests.vectors.make", "globex")
     contract = ("test_every_provider.py", "test_vectors.py", "test_signatures.py", "test_definition.py")
     files = [f"tests/providers/{name}" for name in contract]
-    said = run_python(tree, "-m", "pytest", "--noconftest", "-v", "-k", "globex or test_definition", *files)
-    passed = set(re.findall(r"::(test_\w+).* PASSED", said))
+    output = run_python(tree, "-m", "pytest", "--noconftest", "-v", "-k", "globex or test_definition", *files)
+    passed = set(re.findall(r"::(test_\w+).* PASSED", output))
     assert {
-        "test_each_example_verifies_and_its_id_type_object_and_time_are_found",
-        "test_a_later_attempt_of_an_event_has_the_same_id_and_fingerprint",
-        "test_while_secrets_rotate_the_valid_one_may_be_the_last_of_several",
-        "test_a_changed_body_is_refused_unless_the_provider_signs_none",
-        "test_a_signature_cut_short_at_any_length_is_refused",
-        "test_a_security_header_that_came_twice_is_malformed_even_if_both_are_right",
-        "test_a_body_that_is_not_what_it_claims_to_be_is_malformed",
-        "test_the_window_has_two_sides_and_its_edges_are_inside",
-        "test_a_blank_secret_stops_the_start",
-        "test_a_secret_that_cannot_be_used_is_named_by_its_place_and_never_shown",
-        "test_a_vector_is_verified_and_read_as_it_was",
-        "test_nothing_secret_is_compared_but_in_constant_time",
-        "test_a_built_in_provider_tells_a_person_what_to_paste_and_has_an_example",
+        "test_each_example_verifies_and_has_id_type_object_and_time",
+        "test_retry_of_an_event_has_the_same_id_and_fingerprint",
+        "test_any_of_several_secrets_verifies_during_a_rotation",
+        "test_changed_body_is_rejected_if_the_signature_covers_the_body",
+        "test_signature_truncated_at_any_length_is_rejected",
+        "test_repeated_signature_header_is_malformed_even_if_both_values_are_valid",
+        "test_authentic_body_in_another_format_is_malformed",
+        "test_timestamp_at_either_end_of_the_tolerance_is_accepted",
+        "test_blank_secret_is_a_configuration_error",
+        "test_error_about_an_unusable_secret_names_the_setting_and_never_the_value",
+        "test_stored_vector_verifies_and_has_the_same_facts",
+        "test_secrets_are_compared_in_constant_time_only",
+        "test_built_in_provider_describes_its_secret_and_has_an_example",
     } <= passed
-    assert "failed" not in said
+    assert "failed" not in output
 
 
-def test_family_of_the_guide_is_known_to_the_commands(tree: Path) -> None:
-    told = json.loads(run_python(tree, "-m", "oncehook", "providers", "globex", "--json"))
-    assert (told["title"], told["signature"]) == ("Globex", "globex")
+def test_commands_know_the_family_of_the_guide(tree: Path) -> None:
+    printed = json.loads(run_python(tree, "-m", "oncehook", "providers", "globex", "--json"))
+    assert (printed["title"], printed["signature"]) == ("Globex", "globex")
 
 
-# -- in a module of a user's own ------------------------------------------------------------------------------------
+# -- in the user's code ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def definition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The definition of the guide as a table of oncehook.toml, with its family in a module outside of the package."""
+    """The definition of the guide as a table of oncehook.toml, with its family in a module outside the package."""
     (tmp_path / "globex_family.py").write_text(block("globex.py"), "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     table = block("globex.toml").replace('algorithm = "globex"', 'algorithm = "globex_family:FAMILY"')
@@ -109,7 +110,7 @@ def inbox(tmp_path: Path, definition: str) -> Inbox:
 
 
 @pytest.mark.anyio
-async def test_own_family_verifies_rejects_and_recognizes_duplicates(inbox: Inbox) -> None:
+async def test_custom_family_verifies_rejects_and_recognizes_duplicates(inbox: Inbox) -> None:
     async with inbox.lifespan():
         first = await deliver(inbox, "globex", type="order.paid")
         assert first.outcome == (202, "accepted")
@@ -120,7 +121,7 @@ async def test_own_family_verifies_rejects_and_recognizes_duplicates(inbox: Inbo
 
 
 @pytest.mark.anyio
-async def test_own_family_signs_for_tests(inbox: Inbox) -> None:
+async def test_custom_family_signs_for_tests(inbox: Inbox) -> None:
     body = b'{"id":"evt_1","type":"order.paid","order":{"id":"ord_1"}}'
     source = inbox._runtime.sources["globex"]
     async with inbox.lifespan():
@@ -137,7 +138,7 @@ async def causes_of(inbox: Inbox, answer: DeliveryResponse) -> list[str]:
 
 
 @pytest.mark.anyio
-async def test_doctor_explains_rejections_of_an_own_family(inbox: Inbox) -> None:
+async def test_doctor_explains_rejections_of_a_custom_family(inbox: Inbox) -> None:
     async with inbox.lifespan():
         assert await causes_of(inbox, await post(inbox, "globex", b"{}", {})) == ["no signature"]
         good = await deliver(inbox, "globex")
@@ -148,7 +149,7 @@ async def test_doctor_explains_rejections_of_an_own_family(inbox: Inbox) -> None
 
 
 @pytest.mark.anyio
-async def test_signature_of_an_own_family_is_not_stored(inbox: Inbox) -> None:
+async def test_signature_of_a_custom_family_is_not_stored(inbox: Inbox) -> None:
     async with inbox.lifespan():
         answer = await deliver(inbox, "globex")
         assert answer.receipt is not None
@@ -173,7 +174,7 @@ async def test_signature_of_an_own_family_is_not_stored(inbox: Inbox) -> None:
         ("paipal", "did you mean paypal?"),
     ],
 )
-def test_unknown_family_is_told(algorithm: str, problem: str) -> None:
+def test_unknown_family_is_a_configuration_error(algorithm: str, problem: str) -> None:
     table = {"signatures": [{"algorithm": algorithm}], "event": {"id": "id", "type": "type"}}
     with pytest.raises(ConfigurationError) as caught:
         read_provider("acme", table, "providers.acme")
@@ -188,15 +189,15 @@ def test_definition_lists_the_options_that_its_family_needs(algorithm: str, opti
     assert read_provider("acme", {**table, "options": [option]}, "providers.acme").options == [option]
 
 
-# -- nothing else knows them ----------------------------------------------------------------------------------------
+# -- independence of families ---------------------------------------------------------------------------------------
 
 
-def test_every_module_of_the_folder_is_a_family() -> None:
+def test_every_module_in_families_is_a_family() -> None:
     for name in families.built_in_names():
-        assert isinstance(families.find(name), families.Family)
+        assert isinstance(families.find(name), Family)
 
 
-def test_families_are_named_in_their_own_module_alone() -> None:
+def test_no_other_module_names_a_family() -> None:
     named = {name for name in families.built_in_names() if families.find(name).named_by} - {"basic"}
     assert named >= {"braintree", "microsoft", "paypal", "plaid", "sns"}
     pattern = re.compile(rf"""(?:["'](?:{"|".join(named)})["']|families\.(?:{"|".join(named)})\b)""")
@@ -206,7 +207,7 @@ def test_families_are_named_in_their_own_module_alone() -> None:
     assert [name for name, text in texts.items() if pattern.search(text)] == []
 
 
-def test_import_of_the_definitions_imports_no_family() -> None:
+def test_importing_the_definitions_imports_no_family() -> None:
     code = "import oncehook.providers.source, sys; print(*(name for name in sys.modules if '.families.' in name))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -1,4 +1,4 @@
-"""Forms: the same fields as Python's own reader finds, at a price that does not depend on what is in them."""
+"""Forms: the same fields as Python's own parser finds, at a cost that does not depend on their content."""
 
 import time
 from urllib.parse import parse_qsl, urlencode
@@ -15,7 +15,7 @@ pieces = st.sampled_from(
 
 
 @given(st.lists(pieces, max_size=12).map("".join))
-def test_a_form_has_the_fields_that_urllib_reads(text: str) -> None:
+def test_fields_agree_with_those_that_urllib_reads(text: str) -> None:
     try:
         expected = parse_qsl(text, keep_blank_values=True, strict_parsing=True, errors="surrogateescape")
     except ValueError:
@@ -29,30 +29,30 @@ def test_a_form_has_the_fields_that_urllib_reads(text: str) -> None:
 
 
 @given(st.lists(st.tuples(st.binary(max_size=20), st.binary(max_size=40)), min_size=1, max_size=5))
-def test_what_is_encoded_is_decoded_again(fields: list[tuple[bytes, bytes]]) -> None:
+def test_unescape_is_the_inverse_of_escaping(fields: list[tuple[bytes, bytes]]) -> None:
     assert read_fields(urlencode(fields).encode()) == fields
 
 
 @pytest.mark.parametrize("text", [b"%", b"%4", b"%zz", b"%%41", b"a%=3D", b"%\n", b"%\r\n41", b"%41%"])
-def test_a_percent_sign_that_begins_no_escape_is_an_error(text: bytes) -> None:
+def test_percent_sign_without_two_digits_is_an_error(text: bytes) -> None:
     with pytest.raises(ValueError, match="hexadecimal"):
         unescape(text)
 
 
-def test_a_form_with_too_many_fields_is_an_error() -> None:
+def test_form_with_too_many_fields_is_an_error() -> None:
     assert len(read_fields(b"&".join([b"a=b"] * MOST_FIELDS))) == MOST_FIELDS
     with pytest.raises(ValueError, match="fields"):
         read_fields(b"&".join([b"a=b"] * (MOST_FIELDS + 1)))
 
 
-def test_signs_that_a_form_escapes_may_stand_there_unescaped_but_not_in_thousands() -> None:
+def test_unescaped_characters_are_accepted_up_to_a_limit() -> None:
     assert unescape(b"%41" + b"=\r\n" * 1000) == b"A" + b"=\r\n" * 1000
     for sign in (b"=", b"\r", b"\n"):
         with pytest.raises(ValueError, match="unescaped"):
             unescape(b"%41" + sign * 1001)
 
 
-def test_escapes_are_decoded_without_a_step_of_the_interpreter_for_each() -> None:
+def test_steps_of_unescape_do_not_grow_with_the_number_of_escapes() -> None:
     text, plain = b"%41" * 2_000_000, b"A" * 2_000_000
     took = []
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""The handshakes of single providers: answered exactly, without a row, and never a way to a signature or a secret."""
+"""The handshakes of each provider: exact responses, no receipt, and no way to obtain a signature or a secret."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ def settings(name: str, **changes: Any) -> dict[str, Any]:
 
 
 def signed(name: str, body: Any, **headers: str) -> dict[str, Any]:
-    """A request of this provider with a body of the test's own, signed."""
+    """A signed request of this provider with this body."""
     one = sender(name)
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     given = {"Content-Type": "application/json", **headers}
@@ -41,12 +41,12 @@ def key(name: str) -> bytes:
     return sender(name).pair().signing.encode()
 
 
-# -- echoed ---------------------------------------------------------------------------------------------------------
+# -- challenges that are sent back ----------------------------------------------------------------------------------
 
 HUB = {"hub.mode": "subscribe", "hub.challenge": "1158201444", "hub.verify_token": "a token of the test"}
 
 
-async def test_meta_gets_its_challenge_if_it_repeats_the_token(tmp_path: Path) -> None:
+async def test_meta_challenge_is_sent_back_if_it_repeats_the_verify_token(tmp_path: Path) -> None:
     async with serving_handshakes(tmp_path, here=settings("meta")) as client:
         answer = await client.get("/webhooks/here", params=HUB)
         assert (answer.status_code, answer.text) == (200, "1158201444")
@@ -60,14 +60,14 @@ async def test_meta_gets_its_challenge_if_it_repeats_the_token(tmp_path: Path) -
             assert (await client.get("/webhooks/here", params={**HUB, "hub.mode": mode})).status_code == 405
 
 
-async def test_the_token_of_meta_may_stand_in_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_meta_verify_token_is_read_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OF_A_TEST", "from the environment")
     async with serving_handshakes(tmp_path, here=settings("meta", verify_token="env:OF_A_TEST")) as client:
         answer = await client.get("/webhooks/here", params={**HUB, "hub.verify_token": "from the environment"})
         assert answer.text == "1158201444"
 
 
-async def test_dropbox_gets_its_challenge_as_plain_text(tmp_path: Path) -> None:
+async def test_dropbox_challenge_is_sent_back_as_plain_text(tmp_path: Path) -> None:
     async with serving_handshakes(tmp_path, here=settings("dropbox")) as client:
         answer = await client.get("/webhooks/here", params={"challenge": "abc123"})
         assert (answer.status_code, answer.text) == (200, "abc123")
@@ -75,7 +75,7 @@ async def test_dropbox_gets_its_challenge_as_plain_text(tmp_path: Path) -> None:
         assert answer.headers["content-type"].startswith("text/plain")
 
 
-async def test_graph_gets_its_sentence_decoded(tmp_path: Path) -> None:
+async def test_graph_validation_token_is_sent_back_decoded(tmp_path: Path) -> None:
     query = "validationToken=Validation%3A+Testing+client+application+reachability"
     async with serving_handshakes(tmp_path, here=settings("microsoft-graph")) as client:
         answer = await client.post(f"/webhooks/here?{query}")
@@ -83,7 +83,7 @@ async def test_graph_gets_its_sentence_decoded(tmp_path: Path) -> None:
         assert answer.headers["content-type"].startswith("text/plain")
 
 
-async def test_okta_gets_its_challenge_as_json(tmp_path: Path) -> None:
+async def test_okta_challenge_is_sent_back_as_json(tmp_path: Path) -> None:
     async with serving_handshakes(tmp_path, here=settings("okta")) as client:
         answer = await client.get("/webhooks/here", headers={"X-Okta-Verification-Challenge": "Zm9v-bar_1"})
         assert (answer.status_code, answer.json()) == (200, {"verification": "Zm9v-bar_1"})
@@ -93,8 +93,10 @@ HOSTILE = ["<script>alert(1)</script>", "a\r\nSet-Cookie: x", "é", "", "a" * 60
 
 
 @pytest.mark.parametrize("challenge", HOSTILE)
-async def test_nothing_but_a_word_is_echoed(tmp_path: Path, challenge: str) -> None:
-    sources = {name: settings(name) for name in ("dropbox", "meta", "microsoft-graph", "x", "braintree")}
+async def test_challenge_with_other_characters_is_not_sent_back(tmp_path: Path, challenge: str) -> None:
+    sources: dict[str, Any] = {
+        name: settings(name) for name in ("dropbox", "meta", "microsoft-graph", "x", "braintree")
+    }
     async with serving_handshakes(tmp_path, **sources) as client:
         answers = [
             await client.get("/webhooks/dropbox", params={"challenge": challenge}),
@@ -108,7 +110,7 @@ async def test_nothing_but_a_word_is_echoed(tmp_path: Path, challenge: str) -> N
         assert "script" not in answer.text and "set-cookie" not in answer.headers
 
 
-async def test_twitch_gets_its_challenge_only_if_it_is_signed(tmp_path: Path) -> None:
+async def test_twitch_challenge_is_sent_back_only_if_it_is_signed(tmp_path: Path) -> None:
     headers = {
         "Twitch-Eventsub-Message-Id": "m1",
         "Twitch-Eventsub-Message-Type": "webhook_callback_verification",
@@ -122,10 +124,10 @@ async def test_twitch_gets_its_challenge_only_if_it_is_signed(tmp_path: Path) ->
         assert (await client.post("/webhooks/here", **forged)).status_code == 401
 
 
-# -- answered with a key --------------------------------------------------------------------------------------------
+# -- signed responses -----------------------------------------------------------------------------------------------
 
 
-async def test_zoom_gets_its_token_signed(tmp_path: Path) -> None:
+async def test_zoom_token_is_sent_back_signed(tmp_path: Path) -> None:
     request = signed("zoom", {"event": "endpoint.url_validation", "payload": {"plainToken": "qgg8vlvZRS6UYooatFL8Aw"}})
     expected = hmac.new(key("zoom"), b"qgg8vlvZRS6UYooatFL8Aw", hashlib.sha256).hexdigest()
     async with serving_handshakes(tmp_path, here=settings("zoom")) as client:
@@ -138,7 +140,7 @@ async def test_zoom_gets_its_token_signed(tmp_path: Path) -> None:
         assert unsigned.status_code == 401 and expected not in unsigned.text
 
 
-async def test_of_several_secrets_zoom_gets_the_one_that_it_signed_with(tmp_path: Path) -> None:
+async def test_zoom_token_is_signed_with_the_secret_that_verified_the_request(tmp_path: Path) -> None:
     request = signed("zoom", {"event": "endpoint.url_validation", "payload": {"plainToken": "plain"}})
     expected = hmac.new(key("zoom"), b"plain", hashlib.sha256).hexdigest()
     secrets = [sender("zoom").pair(number).verifying for number in (1, 2, 0)]
@@ -146,14 +148,14 @@ async def test_of_several_secrets_zoom_gets_the_one_that_it_signed_with(tmp_path
         assert (await client.post("/webhooks/here", **request)).json()["encryptedToken"] == expected
 
 
-async def test_zoom_gets_no_token_signed_that_could_be_an_event(tmp_path: Path) -> None:
+async def test_zoom_token_that_could_be_an_event_is_not_signed(tmp_path: Path) -> None:
     async with serving_handshakes(tmp_path, here=settings("zoom")) as client:
         for token in (f"v0:{int(NOW)}:" + "{}", "", "a" * 101, 7, None, ["a"], {"a": 1}, "ä"):
             body = {"event": "endpoint.url_validation", "payload": {"plainToken": token}}
             assert (await client.post("/webhooks/here", **signed("zoom", body))).status_code == 400
 
 
-async def test_x_gets_its_token_signed(tmp_path: Path) -> None:
+async def test_x_token_is_sent_back_signed(tmp_path: Path) -> None:
     token = "9b4507b3-9040-4669-9ca3-6b94edb50553"
     digest = base64.b64encode(hmac.digest(key("x"), token.encode(), "sha256")).decode()
     async with serving_handshakes(tmp_path, here=settings("x")) as client:
@@ -165,15 +167,15 @@ EVENTS = ['{"for_user_id":"1"}', "[]", "1", "-1", "12345", "true", "null", "0", 
 
 
 @pytest.mark.parametrize("token", EVENTS)
-async def test_x_gets_no_signature_for_what_is_json(tmp_path: Path, token: str) -> None:
+async def test_x_token_that_is_json_is_not_signed(tmp_path: Path, token: str) -> None:
     async with serving_handshakes(tmp_path, here=settings("x")) as client:
         answer = await client.get("/webhooks/here", params={"crc_token": token})
         assert answer.status_code == 400 and "sha256" not in answer.text
 
 
 @pytest.mark.parametrize("token", ["foo", "true1", "nul", "1a", "_", "a" * 100, "-", "e5"])
-async def test_what_x_gets_signed_is_never_an_event(tmp_path: Path, token: str) -> None:
-    """A stranger may ask for the signature of any word, and sends it back as a body."""
+async def test_signed_x_token_is_never_accepted_as_an_event(tmp_path: Path, token: str) -> None:
+    """An attacker requests the signature of a word, and sends the word as a body."""
     async with serving_handshakes(tmp_path, here=settings("x")) as client:
         answer = await client.get("/webhooks/here", params={"crc_token": token})
         headers = {"x-twitter-webhooks-signature": answer.json()["response_token"], "Content-Type": "application/json"}
@@ -187,7 +189,7 @@ def braintree_challenge(challenge: str) -> str:
     return f"{public}|{digest}"
 
 
-async def test_braintree_gets_its_challenge_signed_and_nothing_else(tmp_path: Path) -> None:
+async def test_braintree_challenge_is_sent_back_signed_if_it_is_hexadecimal(tmp_path: Path) -> None:
     challenge = "20f9f8ed05f77439fe955c977e4c8a53"
     async with serving_handshakes(tmp_path, here=settings("braintree")) as client:
         answer = await client.get("/webhooks/here", params={"bt_challenge": challenge})
@@ -202,7 +204,7 @@ async def test_braintree_gets_its_challenge_signed_and_nothing_else(tmp_path: Pa
             assert (await client.get("/webhooks/here", params={"bt_challenge": other})).status_code == 400
 
 
-async def test_what_braintree_gets_signed_is_never_an_event(tmp_path: Path) -> None:
+async def test_signed_braintree_challenge_is_never_accepted_as_an_event(tmp_path: Path) -> None:
     async with serving_handshakes(tmp_path, here=settings("braintree")) as client:
         for challenge in ("20f9f8ed05f77439fe955c977e4c8a53", "0" * 20, "ab" * 12):
             pair = (await client.get("/webhooks/here", params={"bt_challenge": challenge})).text
@@ -211,7 +213,7 @@ async def test_what_braintree_gets_signed_is_never_an_event(tmp_path: Path) -> N
                 assert (await client.post("/webhooks/here", data=form)).status_code in (400, 401)
 
 
-# -- secrets that are offered ---------------------------------------------------------------------------------------
+# -- offered secrets ------------------------------------------------------------------------------------------------
 
 OFFERED = "b537207f20cbfa02357cf448134da559e8bd39d61597dcd5631b8012eae53e81"
 Offer = Callable[[httpx.AsyncClient], Any]
@@ -229,7 +231,7 @@ OFFERS = {"asana": offer_by_asana, "notion": offer_by_notion}
 
 
 @pytest.mark.parametrize("name", OFFERS)
-async def test_an_offered_secret_is_shown_and_never_adopted(
+async def test_offered_secret_is_logged_and_never_adopted(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="oncehook")
@@ -246,7 +248,7 @@ async def test_an_offered_secret_is_shown_and_never_adopted(
 
 
 @pytest.mark.parametrize("name", OFFERS)
-async def test_a_source_that_waits_for_its_secret_says_so_at_the_start(
+async def test_source_without_its_secret_logs_a_warning_at_start(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="oncehook")
@@ -255,14 +257,14 @@ async def test_a_source_that_waits_for_its_secret_says_so_at_the_start(
 
 
 @pytest.mark.parametrize("name", OFFERS)
-async def test_few_secrets_a_minute_may_be_offered(tmp_path: Path, name: str) -> None:
+async def test_offered_secrets_per_minute_are_limited(tmp_path: Path, name: str) -> None:
     async with serving_handshakes(tmp_path, here=settings(name, secrets=[])) as client:
         statuses = [(await OFFERS[name](client, f"secret_{number}")).status_code for number in range(MOST_OFFERS + 2)]
         assert statuses == [200] * MOST_OFFERS + [503] * 2
 
 
 @pytest.mark.parametrize("name", OFFERS)
-async def test_an_offer_that_is_no_word_is_neither_shown_nor_echoed(
+async def test_offered_secret_with_other_characters_is_neither_logged_nor_sent_back(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="oncehook")
@@ -272,21 +274,21 @@ async def test_an_offer_that_is_no_word_is_neither_shown_nor_echoed(
     assert not [record for record in caplog.records if vars(record).get("event") == "secret_offered"]
 
 
-# -- acknowledged ---------------------------------------------------------------------------------------------------
+# -- acknowledged requests ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["trello", "mandrill"])
-async def test_a_head_request_is_200(tmp_path: Path, name: str) -> None:
+async def test_head_request_is_answered_with_200(tmp_path: Path, name: str) -> None:
     secrets = [] if name == "mandrill" else [sender(name).pair().verifying]
     async with serving_handshakes(tmp_path, here=settings(name, secrets=secrets)) as client:
         answer = await client.head("/webhooks/here")
         assert (answer.status_code, answer.content) == (200, b"")
 
 
-async def test_cloudevents_may_deliver_once_they_have_asked(tmp_path: Path) -> None:
+async def test_cloudevents_sender_is_allowed_to_deliver(tmp_path: Path) -> None:
     async with serving_handshakes(tmp_path, here=settings("cloudevents")) as client:
-        asked = {"WebHook-Request-Origin": "eventemitter.example.com", "WebHook-Request-Rate": "120"}
-        answer = await client.options("/webhooks/here", headers=asked)
+        request = {"WebHook-Request-Origin": "eventemitter.example.com", "WebHook-Request-Rate": "120"}
+        answer = await client.options("/webhooks/here", headers=request)
         assert answer.status_code == 200 and answer.headers["allow"] == "POST"
         assert answer.headers["webhook-allowed-origin"] == "eventemitter.example.com"
         assert answer.headers["webhook-allowed-rate"] == "120"
@@ -298,7 +300,7 @@ async def test_cloudevents_may_deliver_once_they_have_asked(tmp_path: Path) -> N
             ).status_code == 400
 
 
-async def test_discord_gets_its_pings_answered_and_its_probes_refused(tmp_path: Path) -> None:
+async def test_discord_ping_is_answered_and_its_unsigned_probe_is_rejected(tmp_path: Path) -> None:
     async with serving_handshakes(tmp_path, here=settings("discord")) as client:
         ping = await client.post("/webhooks/here", **signed("discord", {"version": 1, "type": 0}))
         assert (ping.status_code, ping.content) == (204, b"")
@@ -309,14 +311,14 @@ async def test_discord_gets_its_pings_answered_and_its_probes_refused(tmp_path: 
         assert (await client.post("/webhooks/here", **probe)).status_code == 401
 
 
-async def test_the_ping_of_woocommerce_is_200(tmp_path: Path) -> None:
+async def test_woocommerce_ping_is_answered_with_200(tmp_path: Path) -> None:
     async with serving_handshakes(tmp_path, here=settings("woocommerce")) as client:
         assert (await client.post("/webhooks/here", data={"webhook_id": "7"})).status_code == 200
         forged = await client.post("/webhooks/here", json={"id": 1}, headers={"X-WC-Webhook-Topic": "order.created"})
         assert forged.status_code == 401
 
 
-async def test_xero_is_told_whether_its_intent_was_signed(tmp_path: Path) -> None:
+async def test_xero_intent_to_receive_is_answered_with_200_or_401(tmp_path: Path) -> None:
     intent = {"events": [], "firstEventSequence": 0, "lastEventSequence": 0, "entropy": "S0m3r4Nd0mt3xt"}
     async with serving_handshakes(tmp_path, here=settings("xero")) as client:
         right = await client.post("/webhooks/here", **signed("xero", intent))
@@ -327,7 +329,7 @@ async def test_xero_is_told_whether_its_intent_was_signed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["asana", "line", "sparkpost", "mandrill"])
-async def test_a_delivery_without_events_is_acknowledged_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+async def test_delivery_without_events_is_acked_and_leaves_no_receipt(tmp_path: Path, name: str) -> None:
     one = sender(name)
     bodies = {"sparkpost": b'[{"msys":{}}]', "mandrill": b"mandrill_events=%5B%5D"}
     content_type = "application/x-www-form-urlencoded" if name == "mandrill" else "application/json"
@@ -339,7 +341,7 @@ async def test_a_delivery_without_events_is_acknowledged_and_leaves_nothing(tmp_
         assert (await client.post("/webhooks/here", content=body, headers=found)).status_code == 200
 
 
-def test_no_delivery_of_an_example_is_taken_for_a_handshake() -> None:
+def test_no_example_is_taken_for_a_handshake() -> None:
     from tests.support.providers import SENDERS
 
     for one in SENDERS:

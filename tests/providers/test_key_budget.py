@@ -1,9 +1,10 @@
-"""Fetched keys, under attack and over time: a budget for each source, renewal in the background, old keys in need."""
+"""Fetched keys under attack and over time: a budget per source, renewal in the background, expired keys."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -25,11 +26,12 @@ from tests.providers.families.test_sns import message
 from tests.providers.test_certificates import Moving
 from tests.providers.test_fetched_keys import ANSWERS, CREDENTIALS, Served, both, jwk, source_of, verify
 from tests.support.providers import NOW, OPTIONS, changed, pem_of, sender
+from tests.support.waiting import eventually
 
 
 @pytest.mark.anyio
 @both
-async def test_an_old_key_counts_while_its_host_does_not_answer_for_a_week(name: str) -> None:
+async def test_expired_key_stays_valid_for_a_week_while_its_host_is_down(name: str) -> None:
     clock, served = Moving(), Served(ANSWERS[name]())
     source = source_of(name, Certificates(fetch=served, clock=clock))
     await verify(source, sender(name).compose())
@@ -44,9 +46,7 @@ async def test_an_old_key_counts_while_its_host_does_not_answer_for_a_week(name:
 @pytest.mark.anyio
 @both
 @pytest.mark.parametrize("answer", [KeyNotFound("the host answered 404"), b"no key"], ids=str)
-async def test_an_old_key_that_its_host_does_not_have_any_more_counts_no_longer(
-    name: str, answer: bytes | OSError
-) -> None:
+async def test_expired_key_is_dropped_when_its_host_no_longer_has_it(name: str, answer: bytes | OSError) -> None:
     clock, served = Moving(), Served(ANSWERS[name]())
     source = source_of(name, Certificates(fetch=served, clock=clock))
     await verify(source, sender(name).compose())
@@ -59,40 +59,38 @@ async def test_an_old_key_that_its_host_does_not_have_any_more_counts_no_longer(
 
 @pytest.mark.anyio
 @both
-async def test_a_key_that_is_not_there_is_asked_for_once_a_minute(name: str) -> None:
+async def test_missing_key_is_requested_once_a_minute(name: str) -> None:
     clock, served = Moving(), Served(KeyNotFound("the host answered 404"))
     source = source_of(name, Certificates(fetch=served, clock=clock))
-    for seconds, asked in ((0, 1), (1, 1), (58, 1), (2, 2)):
+    for seconds, requests in ((0, 1), (1, 1), (58, 1), (2, 2)):
         clock.at += seconds
         with pytest.raises(Unavailable):
             await verify(source, sender(name).compose())
-        assert len(served.asked) == asked
+        assert len(served.requests) == requests
 
 
 class Hosts:
-    """A key for whoever asks, and a count; the test waits for it."""
+    """The hosts of the providers: they return a key and record the requests."""
 
     def __init__(self) -> None:
         self.fail: OSError | None = None
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def __call__(self, url: str, content: bytes = b"") -> bytes:
-        self.asked.append(url)
+        self.requests.append(url)
         if self.fail is not None:
             raise self.fail
         return jwk() if content else pem_of()
 
-    async def was_asked(self, times: int, known: Certificates) -> None:
-        async with asyncio.timeout(10):
-            while len(self.asked) < times or known._fetching:
-                await asyncio.sleep(0.001)
+    async def wait_for_requests(self, count: int, cache: Certificates) -> None:
+        await eventually(lambda: len(self.requests) >= count and not cache._fetching, "the key is fetched")
 
 
 @asynccontextmanager
 async def receiving(
     folder: Path, hosts: Hosts, clock: Moving, *names: str
-) -> AsyncIterator[tuple[Certificates, Callable[[str, Delivery], Awaitable[int]]]]:
-    """A running inbox with a source of each provider, and how to send it a delivery."""
+) -> AsyncIterator[tuple[Certificates, Callable[[str, Delivery], Coroutine[Any, Any, int]]]]:
+    """A running inbox with a source of each provider, and a function that sends it a delivery."""
     certificates = Certificates(fetch=hosts, clock=clock)
     inbox = Inbox(f"sqlite:///{folder / 'inbox.db'}", worker=False, clock=clock, certificates=certificates)
     for name in names:
@@ -111,7 +109,7 @@ async def receiving(
 
 
 def forged(number: int) -> Delivery:
-    """A request that names a certificate of PayPal that does not exist."""
+    """A delivery that names a PayPal certificate that does not exist."""
     delivery = sender("paypal").compose(number=1)
     address = f"https://api.paypal.com/v1/notifications/certs/CERT-{number}".encode()
     return changed(delivery, {**delivery.headers, paypal.CERTIFICATE: address})
@@ -123,13 +121,13 @@ async def test_forged_requests_to_one_source_do_not_use_up_the_fetches_of_anothe
     async with receiving(tmp_path, hosts, Moving(), "paypal", "ses") as (_, send):
         hosts.fail = KeyNotFound("the host answered 404")
         assert {await send("paypal", forged(number)) for number in range(150)} == {503}
-        assert len(hosts.asked) == MOST_A_MINUTE
+        assert len(hosts.requests) == MOST_A_MINUTE
         hosts.fail = None
         assert await send("ses", message()) == 202
 
 
 @pytest.mark.anyio
-async def test_fetches_that_hang_for_one_source_leave_room_for_another(tmp_path: Path) -> None:
+async def test_hanging_fetches_of_one_source_do_not_block_another(tmp_path: Path) -> None:
     hosts, release = Hosts(), asyncio.Event()
 
     async def fetch(url: str, content: bytes = b"") -> bytes:
@@ -143,51 +141,53 @@ async def test_fetches_that_hang_for_one_source_leave_room_for_another(tmp_path:
             assert await send("ses", message()) == 202
         finally:
             release.set()
-        assert {await one for one in waiting} <= {401, 503}
+        assert {await task for task in waiting} <= {401, 503}
 
 
 @pytest.mark.anyio
 @both
-async def test_nothing_is_fetched_for_a_time_outside_the_window(name: str, tmp_path: Path) -> None:
+async def test_nothing_is_fetched_for_a_timestamp_outside_the_tolerance(name: str, tmp_path: Path) -> None:
     hosts = Hosts()
     async with receiving(tmp_path, hosts, Moving(), name) as (_, send):
         for now in (NOW - 30 * 86400, NOW + 3600):
             assert await send(name, sender(name).compose(now=now)) == 401
-        assert hosts.asked == []
+        assert hosts.requests == []
         assert await send(name, sender(name).compose()) == 202
 
 
 @pytest.mark.anyio
 @both
-async def test_a_key_in_use_is_renewed_in_the_background_before_it_is_too_old(name: str, tmp_path: Path) -> None:
+async def test_key_in_use_is_renewed_in_the_background_before_it_expires(name: str, tmp_path: Path) -> None:
     hosts, clock = Hosts(), Moving()
     async with receiving(tmp_path, hosts, clock, name) as (known, send):
         assert await send(name, sender(name).compose()) == 202
         clock.at += RENEW_AFTER + 1
         hosts.fail = OSError("it did not answer")
-        assert await send(name, sender(name).compose()) == 202, "nobody waits for it, and its failure is nobody's"
-        await hosts.was_asked(2, known)
+        assert await send(name, sender(name).compose()) == 202, (
+            "a delivery neither waits for the renewal nor fails with it"
+        )
+        await hosts.wait_for_requests(2, known)
         assert await send(name, sender(name).compose()) == 202
-        assert len(hosts.asked) == 2, "a failure is not repeated at once"
+        assert len(hosts.requests) == 2, "a failure is not repeated at once"
         clock.at += 61
         hosts.fail = None
         assert await send(name, sender(name).compose()) == 202
-        await hosts.was_asked(3, known)
+        await hosts.wait_for_requests(3, known)
         clock.at += RENEW_AFTER - 1
         assert await send(name, sender(name).compose()) == 202
-        assert len(hosts.asked) == 3
+        assert len(hosts.requests) == 3
 
 
 @pytest.mark.anyio
-async def test_a_key_that_is_not_used_is_not_renewed(tmp_path: Path) -> None:
+async def test_unused_key_is_not_renewed(tmp_path: Path) -> None:
     hosts, clock = Hosts(), Moving()
     async with receiving(tmp_path, hosts, clock, "paypal", "ses") as (known, send):
         assert await send("paypal", sender("paypal").compose()) == 202
         assert await send("ses", message()) == 202
         clock.at += RENEW_AFTER + 1
         assert await send("ses", message()) == 202
-        await hosts.was_asked(4, known)  # both were used since they were fetched
+        await hosts.wait_for_requests(4, known)  # both were used since they were fetched
         clock.at += RENEW_AFTER + 1
         assert await send("ses", message()) == 202
-        await hosts.was_asked(5, known)
-        assert len(hosts.asked) == 5 and "amazonaws" in hosts.asked[-1]
+        await hosts.wait_for_requests(5, known)
+        assert len(hosts.requests) == 5 and "amazonaws" in hosts.requests[-1]

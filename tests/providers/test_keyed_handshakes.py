@@ -1,4 +1,4 @@
-"""Handshakes that are answered with the source's key: what they sign is never read as an event, by any definition."""
+"""Handshakes with a signed response: no definition reads a signed challenge as an event."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ def keyed_of(provider: Provider) -> Handshake:
 
 
 def challenge(handshake: Handshake, word: str) -> Delivery:
-    """The request of a handshake with this word as its challenge."""
+    """The request of a handshake with this challenge."""
     kind, _, name = handshake.echo.partition(":")
     if kind == "query":
         return Delivery(b"", method=handshake.method, query=urlencode({name: word}).encode())
@@ -63,7 +63,7 @@ def is_answered(source: Source, word: str) -> bool:
 
 
 def events_that_are(source: Source, word: str) -> list[Delivery]:
-    """Each delivery whose signed text is this word."""
+    """Every delivery whose signed message is this text."""
     json = {b"content-type": b"application/json"}
     plain = [Delivery(word.encode(), headers.items()) for headers in ({}, json)]
     if source.provider.form_field is None:
@@ -76,7 +76,7 @@ def events_that_are(source: Source, word: str) -> list[Delivery]:
 @settings(max_examples=300, deadline=None, database=None)
 @example(word="1e999")
 @given(word=words)
-def test_signed_word_is_never_readable_as_an_event(name: str, word: str) -> None:
+def test_signed_challenge_is_never_readable_as_an_event(name: str, word: str) -> None:
     source = sender(name).source()
     if is_answered(source, word):
         for delivery in events_that_are(source, word):
@@ -95,7 +95,7 @@ def test_json_scalar_is_neither_signed_nor_read(name: str, word: str) -> None:
                 source.parse(delivery)
 
 
-def test_every_provider_with_a_keyed_handshake_is_here() -> None:
+def test_every_provider_with_a_keyed_handshake_is_tested() -> None:
     assert KEYED == ["braintree", "x", "zoom"]
 
 
@@ -103,7 +103,7 @@ TEMPLATES = ["{body:id}", "{timestamp}{body}", "{header:x-id}{body}", "v0{body}"
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
-def test_definition_whose_signed_text_could_be_a_challenge_is_refused(template: str) -> None:
+def test_definition_whose_signed_message_could_be_a_challenge_is_an_error(template: str) -> None:
     signature = {"algorithm": "hmac-sha256", "header": "x-signature", "template": template}
     handshake = {"kind": "crc", "method": "GET", "when": {"query:crc": "*"}, "echo": "query:crc"}
     table = {
@@ -147,9 +147,9 @@ async def test_challenge_that_is_a_huge_number_makes_no_event(
     inbox.source("x", secrets=[sender("x").pair().verifying])
     async with start(inbox) as client:
         for word in ("1e999", "7e400", "1e5", "null", "word"):
-            said = await client.get("/webhooks/x", params={"crc_token": word})
-            token = said.json().get("response_token", "sha256=")
-            assert said.status_code == (200 if word == "word" else 400)
+            response = await client.get("/webhooks/x", params={"crc_token": word})
+            token = response.json().get("response_token", "sha256=")
+            assert response.status_code == (200 if word == "word" else 400)
             headers = {"Content-Type": "application/json", "x-twitter-webhooks-signature": token}
             forged = await client.post("/webhooks/x", content=word, headers=headers)
             assert forged.status_code == (400 if word == "word" else 401)

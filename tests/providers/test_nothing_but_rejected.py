@@ -1,4 +1,4 @@
-"""Whatever arrives, for every provider: nothing but Rejected leaves `verify`, and what is read is safe to keep."""
+"""For every provider and any input, `verify` raises nothing but Rejected, and claims are safe to store."""
 
 import json
 import random
@@ -27,7 +27,7 @@ quick = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 
-# -- what may arrive ------------------------------------------------------------------------------------------------
+# -- mutated deliveries ---------------------------------------------------------------------------------------------
 
 pytestmark = pytest.mark.system  # it takes long
 
@@ -70,7 +70,7 @@ documents = values.map(lambda value: json.dumps(value).encode())
 
 @st.composite
 def mutations(draw: st.DrawFn, original: bytes) -> bytes:
-    """The bytes with a piece cut out, another put in, or one bit turned."""
+    """The bytes with a piece removed, a piece inserted, or one bit flipped."""
     start = draw(st.integers(0, len(original)))
     end = draw(st.integers(start, min(len(original), start + 40)))
     piece = draw(
@@ -81,7 +81,7 @@ def mutations(draw: st.DrawFn, original: bytes) -> bytes:
 
 @st.composite
 def deliveries(draw: st.DrawFn, sender: Sender) -> Delivery:
-    """Anything from a genuine delivery with one wrong bit to plain noise in the headers that matter."""
+    """Anything from an authentic delivery with one flipped bit to noise in the signature headers."""
     genuine = composed(sender)
     body = draw(
         st.just(genuine.body)
@@ -122,7 +122,7 @@ def source_of(sender: Sender) -> Source:
 @one_of_each_family
 @quick
 @given(data=st.data())
-def test_nothing_but_rejected_leaves_verify_and_read(sender: Sender, data: st.DataObject) -> None:
+def test_verify_and_read_raise_nothing_but_rejected(sender: Sender, data: st.DataObject) -> None:
     assert_nothing_but_rejected(sender, data.draw(deliveries(sender)))
 
 
@@ -147,19 +147,19 @@ def assert_nothing_but_rejected(sender: Sender, delivery: Delivery) -> None:
             assert_safe_to_keep(claim)
 
 
-# -- the same, quicker ----------------------------------------------------------------------------------------------
+# -- the same with a faster generator -------------------------------------------------------------------------------
 
 SAMPLE, WHOLE = 100, 200_000
 
 
 @every
-def test_a_sample_of_mutated_deliveries_for_every_provider(sender: Sender) -> None:
+def test_mutated_deliveries_of_every_provider_raise_nothing_but_rejected(sender: Sender) -> None:
     fuzz(sender, SAMPLE, seed=20261115)
 
 
 @pytest.mark.torture
 @every
-def test_two_hundred_thousand_mutated_deliveries_over_all_providers(sender: Sender) -> None:
+def test_two_hundred_thousand_mutated_deliveries_raise_nothing_but_rejected(sender: Sender) -> None:
     fuzz(sender, WHOLE // len(SENDERS) + 1, seed=None)
 
 
@@ -176,7 +176,7 @@ def fuzz(sender: Sender, count: int, seed: int | None) -> None:
 
 
 def mutated(sender: Sender, rng: random.Random) -> Delivery:
-    """A genuine delivery with a few of its bytes, headers or its query changed; sometimes all of its body."""
+    """An authentic delivery with changes to some bytes, headers or the query, or with another body."""
     genuine = composed(sender)
     body = genuine.body
     if rng.random() < 0.2:
@@ -209,7 +209,7 @@ def disturbed(original: bytes, rng: random.Random) -> bytes:
 
 
 @every
-def test_an_odd_body_is_refused_or_kept_but_never_an_accident(sender: Sender) -> None:
+def test_unusual_body_is_rejected_or_stored_but_never_an_internal_error(sender: Sender) -> None:
     source = source_of(sender)
     for body, content_type in product(ODD_JSON, (b"application/json", b"application/x-www-form-urlencoded")):
         delivery = Delivery(body, {**composed(sender).headers, b"content-type": content_type}.items())

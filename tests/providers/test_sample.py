@@ -1,4 +1,4 @@
-"""A realistic delivery of any provider that is defined: for `oncehook send`, the demo and tests."""
+"""Samples: realistic, signed deliveries of every provider."""
 
 import json
 from typing import Any
@@ -18,7 +18,7 @@ SECRET = "a secret of the test"
 
 
 @pytest.mark.parametrize("one", SENDERS, ids=str)
-def test_no_word_is_left_to_be_filled_in(one: Sender) -> None:
+def test_sample_has_no_placeholder_left(one: Sender) -> None:
     for type_ in one.types:
         delivery = one.compose(type_)
         assert b"$" not in delivery.body
@@ -28,7 +28,7 @@ def test_no_word_is_left_to_be_filled_in(one: Sender) -> None:
             json.loads(delivery.body)
 
 
-def test_the_example_of_a_type_comes_before_the_one_for_all() -> None:
+def test_example_of_the_type_takes_precedence_over_the_general_one() -> None:
     assert b'"invoice"' in compose(built_in("stripe"), "invoice.paid", SECRET, now=NOW).body
     assert b'"example"' in compose(built_in("stripe"), "customer.created", SECRET, now=NOW).body
     assert json.loads(compose(built_in("postmark"), "Bounce", "u:p", now=NOW).body)["ID"]
@@ -42,7 +42,7 @@ def test_the_example_of_a_type_comes_before_the_one_for_all() -> None:
         ("pull_request.closed", "pull_request", "pull_request"),
     ],
 )
-def test_a_github_type_is_split_into_event_and_action(type_: str, event: str, thing: str) -> None:
+def test_github_type_is_split_into_event_and_action(type_: str, event: str, thing: str) -> None:
     sample = compose(built_in("github"), type_, SECRET, now=NOW)
     assert sample.headers["X-GitHub-Event"] == event
     assert thing in json.loads(sample.body)
@@ -52,19 +52,19 @@ def test_a_github_type_is_split_into_event_and_action(type_: str, event: str, th
     assert claim.type == type_ and claim.occurred_at is not None
 
 
-def test_a_topic_of_ones_own_is_in_the_sample() -> None:
+def test_sample_has_the_topic_of_the_source() -> None:
     topic = "arn:aws:sns:us-east-1:1:mine"
     settings = SourceSettings(topics=(topic,))
     body = compose(built_in("ses"), "Bounce", sender("ses").pair().signing, now=NOW, settings=settings).body
     assert json.loads(body)["TopicArn"] == topic != TOPIC
 
 
-def test_a_type_that_breaks_a_body_which_must_be_signed_inside_is_an_error() -> None:
+def test_type_that_breaks_a_body_with_its_signature_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"."):
         compose(built_in("mailgun"), '"}', SECRET, now=NOW)
 
 
-OWN = {
+OWN: dict[str, dict[str, Any]] = {
     "everything in the body": {"event": {"id": "a.id", "type": "a.type", "object": "a.b.id", "occurred_at": "at"}},
     "headers": {"event": {"id": "header:X-Id", "type": "header: X-Type", "object": "{x|y}"}},
     "composed": {"event": {"id": ["{a}|{b.c}", "x"], "type": "literal:thing"}},
@@ -97,7 +97,7 @@ OWN = {
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_a_definition_without_an_example_gets_one_that_it_accepts(kind: str) -> None:
+def test_definition_without_an_example_accepts_its_generated_sample(kind: str) -> None:
     table: dict[str, Any] = {"signatures": [{"algorithm": "hmac-sha256", "header": "X-Sig"}], **OWN[kind]}
     sample = compose(read_provider("acme", table, "x"), "thing", SECRET, now=NOW)
     source = Source("acme", read_source("acme", {"secrets": [SECRET]}), own_providers={"acme": table}, max_body=10_000)
@@ -107,7 +107,7 @@ def test_a_definition_without_an_example_gets_one_that_it_accepts(kind: str) -> 
     assert claim.status is State.RECEIVED and claim.type == "thing" and len(claim.event_id) >= 24
 
 
-def test_a_composed_type_gets_its_parts() -> None:
+def test_sample_of_a_composed_type_has_its_parts() -> None:
     table = {
         "signatures": [{"algorithm": "hmac-sha256", "header": "X-Sig"}],
         "event": {"id": "id", "type": ["{header:X-Event}.{action}", "header:X-Event"]},
@@ -116,5 +116,5 @@ def test_a_composed_type_gets_its_parts() -> None:
     assert sample.headers["X-Event"] == "issue" and json.loads(sample.body)["action"] == "opened"
 
 
-def test_the_address_of_a_source_is_below_webhooks() -> None:
+def test_address_of_a_source_is_below_webhooks() -> None:
     assert url_for("stripe") == "http://127.0.0.1:8000/webhooks/stripe"

@@ -1,4 +1,4 @@
-"""The shared provider vectors, run where they are: ONCEHOOK_VECTORS names their folder, and none is copied here.
+"""The shared provider vectors, run from the folder in ONCEHOOK_VECTORS. None is copied here.
 
 Without the variable this file has no tests. Where our verdict, id or type is another than a vector's, that is in one
 table with its reason: a difference that is not there fails, and so does an entry whose difference went away.
@@ -32,7 +32,7 @@ GENERIC = {
 
 @dataclass(frozen=True)
 class Ours:
-    """What we say in place of a vector, and why."""
+    """Oncehook's result where it differs from a vector, and the reason."""
 
     reason: str
     valid: bool = True
@@ -112,13 +112,13 @@ class Case:
 
     @property
     def is_batch(self) -> bool:
-        """Whether the vector has lists of ids and types, or we split what it has one of."""
-        told = (self.vector["expected_event_id"], self.vector["expected_type"])
-        return self.file not in ("cloudevents", "adyen") or any(isinstance(one, list) for one in told[1:])
+        """Whether the vector lists several ids and types, or Oncehook splits the body."""
+        expected = (self.vector["expected_event_id"], self.vector["expected_type"])
+        return self.file not in ("cloudevents", "adyen") or any(isinstance(one, list) for one in expected[1:])
 
     @property
     def expected_id(self) -> Any:
-        """The vector's id, or ids, as we write them."""
+        """The ids of the vector in Oncehook's spelling."""
         expected = self.vector["expected_event_id"]
         if self.file != "cloudevents" or expected is None:
             return expected
@@ -135,7 +135,7 @@ class Case:
         return Delivery(self.vector["body"].encode(), pairs, method=self.vector["method"], query=query)
 
     def source(self, *, pinned: bool = False) -> Source:
-        """A source with the vector's key; for SNS the key is what the certificate's address would serve."""
+        """A source with the vector's key. For SNS, the key is the certificate at the address in the message."""
         key = self.vector["secret_or_key"]
         secrets = [json.dumps(key) if isinstance(key, dict) else key]
         settings: dict[str, Any] = {"provider": self.provider, "secrets": key if isinstance(key, list) else secrets}
@@ -149,7 +149,7 @@ class Case:
         return Source("here", read_source("here", settings), own_providers=own, max_body=2**20, certificates=served)
 
     def now(self, source: Source) -> float:
-        """The moment of the vector, or of the delivery itself where it has none."""
+        """The time of the vector, or of the delivery if the vector has none."""
         where = source.provider.timestamp
         if self.vector["now"] is not None or where is None:
             return float(self.vector["now"] or 0)
@@ -191,7 +191,7 @@ def verdict(case: Case, source: Source) -> bool:
 
 
 def facts(case: Case, source: Source) -> tuple[Any, Any]:
-    """Id and type as they are found; lists of them for a batch."""
+    """Id and type of the event; lists of them for a batch."""
     parsed, headers = source.parse(case.delivery), case.delivery.headers
     if source.split is None:
         return source.reader.find_id(parsed, headers), source.reader.find_type(parsed, headers)
@@ -202,7 +202,7 @@ def facts(case: Case, source: Source) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_our_verdict_id_and_type_are_the_vectors(case: Case) -> None:
+def test_result_id_and_type_agree_with_the_shared_vector(case: Case) -> None:
     source, vector, ours = case.source(), case.vector, case.ours
     assert verdict(case, source) == (vector["valid"] if ours is None else ours.valid)
     if not vector["valid"] or (ours is not None and not ours.valid):
@@ -215,7 +215,7 @@ def test_our_verdict_id_and_type_are_the_vectors(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", SIGNED_BY_SNS, ids=str)
-def test_under_a_pinned_key_every_authentic_message_verifies(case: Case) -> None:
+def test_every_authentic_message_verifies_with_a_pinned_key(case: Case) -> None:
     source = case.source(pinned=True)
     assert verdict(case, source)
     assert_facts(case, source)
@@ -230,7 +230,7 @@ def assert_facts(case: Case, source: Source) -> None:
         assert type_ == (case.vector["expected_type"] if ours.type is None else ours.type)
 
 
-def test_every_difference_in_the_table_is_one() -> None:
+def test_every_listed_difference_is_a_real_difference() -> None:
     by_name = {(case.file, case.vector["name"]): case.vector for case in CASES}
     for key, ours in DIFFERENCES.items():
         vector = by_name[key]

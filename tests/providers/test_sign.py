@@ -1,4 +1,4 @@
-"""The other direction of verify: what each provider would send, bit by bit."""
+"""Signing deliveries as each provider does."""
 
 import base64
 import hashlib
@@ -35,7 +35,7 @@ def hexed(message: bytes) -> str:
         ("sesmetric", {"X-SESMetric-Timestamp": STAMP, "X-SESMetric-Signature": hexed(STAMP.encode() + b"." + BODY)}),
     ],
 )
-def test_the_headers_are_the_providers_and_the_body_is_not_touched(name: str, headers: dict[str, str]) -> None:
+def test_sign_returns_the_providers_headers_and_the_unchanged_body(name: str, headers: dict[str, str]) -> None:
     signed, body = sign(built_in(name), BODY, SECRET, headers={"X-Other": "kept"}, now=NOW)
     assert signed == {"X-Other": "kept", **headers}
     assert body is BODY
@@ -62,7 +62,7 @@ def test_sns_is_signed_in_the_version_that_the_body_asks_for(version: str) -> No
     assert source.verifier is not None and source.verifier.verify(Delivery.of(body), NOW) == 0
 
 
-def test_a_private_key_signs_the_asymmetric_version() -> None:
+def test_private_key_signs_the_asymmetric_version() -> None:
     v1a = sender("standard-webhooks-v1a")
     signed, _ = sign(v1a.provider, BODY, v1a.pair().signing, headers={"webhook-id": "msg_1"}, now=NOW)
     assert signed["webhook-signature"].startswith("v1a,")
@@ -72,7 +72,7 @@ def test_a_private_key_signs_the_asymmetric_version() -> None:
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "iso"])
-def test_a_timestamp_is_written_in_the_unit_of_its_provider(unit: str) -> None:
+def test_timestamp_is_written_in_the_unit_of_its_provider(unit: str) -> None:
     provider = read_provider(
         "acme",
         {
@@ -89,19 +89,19 @@ def test_a_timestamp_is_written_in_the_unit_of_its_provider(unit: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"[]", b"1", b"null", b"not JSON", b'{"signature":"text"}', b"{}"])
-def test_a_body_that_has_no_place_for_its_signature_is_an_error(body: bytes) -> None:
+def test_body_that_cannot_hold_its_signature_is_an_error(body: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         sign(built_in("mailgun"), body, SECRET, now=NOW)
     with pytest.raises(ValueError, match=r"."):
         sign(built_in("ses"), body, sender("ses").pair().signing, now=NOW)
 
 
-def test_a_header_that_the_signature_covers_must_be_given() -> None:
+def test_missing_header_that_the_signature_covers_is_an_error() -> None:
     with pytest.raises(ValueError, match="lacks a part"):
         sign(built_in("standard-webhooks"), BODY, sender("standard-webhooks").pair().signing, now=NOW)
 
 
-def test_a_secret_that_cannot_sign_is_an_error_without_its_value() -> None:
+def test_error_about_a_secret_that_cannot_sign_never_quotes_it() -> None:
     for name, secret in (("sendgrid", "canary"), ("standard-webhooks", "whsec_canary!"), ("stripe", "")):
         with pytest.raises(ValueError, match="it is ") as caught:
             sign(built_in(name), BODY, secret, headers={"webhook-id": "1"}, now=NOW)

@@ -1,4 +1,4 @@
-"""Algorithms in pairs: what one direction signs the other verifies, and nothing of another kind gets through."""
+"""Signature algorithms: `verify` accepts what `sign` signs, and no other kind of key or signature."""
 
 import ast
 import base64
@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed448, padding, rsa, x25519
 
 from oncehook.providers import signatures
+from oncehook.providers.key_pairs import Pair
 from oncehook.providers.signatures import algorithm, decode, encode, load_secret
-from tests.support.providers import Pair, pair
+from tests.support.providers import pair
 
 MESSAGE = b"1800000000.{}"
 NAMES = ["hmac-sha1", "hmac-sha256", "hmac-sha512", "ed25519", "ecdsa-p256-sha256", "rsa-sha1", "rsa-sha256"]
@@ -35,7 +36,7 @@ def verifies(name: str, given: list[bytes], *, encoding: str = "base64", message
 
 @pytest.mark.parametrize("encoding", ["hex", "base64"])
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_signed_verifies_and_nothing_else_does(name: str, encoding: str) -> None:
+def test_signature_verifies_for_its_message_and_key_only(name: str, encoding: str) -> None:
     good = encode(signed(name), encoding)
     assert verifies(name, [good], encoding=encoding)
     assert not verifies(name, [good], encoding=encoding, message=MESSAGE + b" ")
@@ -44,7 +45,7 @@ def test_what_is_signed_verifies_and_nothing_else_does(name: str, encoding: str)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_of_several_signatures_any_may_match(name: str) -> None:
+def test_one_of_several_signatures_may_match(name: str) -> None:
     good = encode(signed(name), "base64")
     assert verifies(name, [b"", b"AAAA", good])
     assert not verifies(name, [])
@@ -55,7 +56,7 @@ def test_of_several_signatures_any_may_match(name: str) -> None:
     "given", [b"", b"=", b"\xff", b"A", b"AAA", b"AA=A", b" ", b"zz", "ü".encode(), b"\x00" * 64, b"A" * 9999]
 )
 @pytest.mark.parametrize("name", [*NAMES, "token"])
-def test_what_is_no_signature_is_false_and_never_raises(name: str, given: bytes) -> None:
+def test_malformed_signature_does_not_verify_and_never_raises(name: str, given: bytes) -> None:
     if name == "token":
         assert algorithm(name).verify(b"secret", MESSAGE, [given], "hex") is False
         return
@@ -63,13 +64,13 @@ def test_what_is_no_signature_is_false_and_never_raises(name: str, given: bytes)
     assert verifies(name, [given], encoding="base64") is False
 
 
-def test_hmac_is_the_one_of_the_standard_library() -> None:
+def test_hmac_agrees_with_the_standard_library() -> None:
     expected = hmac.new(b"key", MESSAGE, hashlib.sha256).hexdigest().encode()
     assert algorithm("hmac-sha256").verify(b"key", MESSAGE, [expected], "hex")
     assert not algorithm("hmac-sha256").verify(b"key", MESSAGE, [expected.upper()], "hex")
 
 
-def test_a_token_is_compared_whole() -> None:
+def test_token_must_match_completely() -> None:
     check = algorithm("token")
     key = check.load("a long token", "text")
     assert check.verify(key, b"", [check.sign(key, b"")], "hex")
@@ -96,7 +97,7 @@ COMPARING += [FOLDER.parent / "web" / name for name in ("app.py", "auth.py", "gu
 
 
 def names_in(node: ast.expr) -> set[str]:
-    """The names that a side of a comparison is made of; what a call returns, or an attribute says, is not the name."""
+    """The variable or attribute names on one side of a comparison. Calls have none."""
     if isinstance(node, ast.Name):
         return {node.id}
     if isinstance(node, ast.Attribute):
@@ -107,7 +108,7 @@ def names_in(node: ast.expr) -> set[str]:
 
 
 def compared_openly(source: str) -> Iterator[str]:
-    """Comparisons of something secret with `==`, which tells how many bytes were right."""
+    """Comparisons of secrets with `==`, whose time reveals how many bytes match."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Compare) and any(isinstance(op, (ast.Eq, ast.NotEq)) for op in node.ops):
             sides = (node.left, *node.comparators)
@@ -118,7 +119,7 @@ def compared_openly(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("file", COMPARING, ids=lambda file: f"{file.parent.name}/{file.stem}")
-def test_nothing_secret_is_compared_but_in_constant_time(file: Path) -> None:
+def test_secrets_are_compared_in_constant_time_only(file: Path) -> None:
     assert list(compared_openly(file.read_text("utf-8"))) == []
 
 
@@ -126,12 +127,12 @@ def test_nothing_secret_is_compared_but_in_constant_time(file: Path) -> None:
     "planted",
     ["given == expected", "x if self.token != value else y", "pairs[0] == sent", "found == host.verify_token"],
 )
-def test_the_check_of_comparisons_finds_one(planted: str) -> None:
+def test_check_of_comparisons_finds_an_open_comparison(planted: str) -> None:
     assert list(compared_openly(f"def f():\n    return {planted}"))
     assert not list(compared_openly("def f():\n    return compare_digest(given, expected) and kind == 'token'"))
 
 
-def test_every_family_compares_in_constant_time_or_leaves_it_to_an_algorithm() -> None:
+def test_every_family_compares_in_constant_time_or_uses_an_algorithm() -> None:
     for file in FAMILIES:
         text = file.read_text("utf-8")
         compares = any(call in text for call in ("compare_digest(", ".verify", "TOKENS.is_signed_by("))
@@ -141,7 +142,7 @@ def test_every_family_compares_in_constant_time_or_leaves_it_to_an_algorithm() -
 # -- shared secrets -------------------------------------------------------------------------------------------------
 
 
-def test_a_shared_secret_has_the_bytes_of_its_form() -> None:
+def test_shared_secret_is_decoded_from_its_format() -> None:
     assert load_secret("whsec_c2VjcmV0", "text") == b"whsec_c2VjcmV0"
     key = b"a key of 16 byte"
     encoded = "YSBrZXkgb2YgMTYgYnl0ZQ"
@@ -161,13 +162,13 @@ def test_a_shared_secret_has_the_bytes_of_its_form() -> None:
         ("c2VjcmV0", "base64"), ("61" * 15, "hex"),
     ],
 )  # fmt: skip
-def test_a_secret_that_is_empty_in_any_guise_is_an_error(secret: str, form: str) -> None:
+def test_secret_that_is_empty_after_decoding_is_an_error(secret: str, form: str) -> None:
     with pytest.raises(ValueError, match="it is "):
         load_secret(secret, form)
 
 
-def test_a_key_of_zeros_is_the_empty_key_of_hmac() -> None:
-    """Why zeros are refused above: anyone could sign."""
+def test_key_of_zeros_is_the_empty_key_of_hmac() -> None:
+    """The reason for the rule above: anyone could sign with a key of zeros."""
     assert hmac.digest(b"", MESSAGE, "sha256") == hmac.digest(bytes(64), MESSAGE, "sha256")
 
 
@@ -179,7 +180,7 @@ def spki(key: object, encoding: serialization.Encoding = serialization.Encoding.
     return public
 
 
-def test_a_public_key_may_be_pem_base64_or_hex() -> None:
+def test_public_key_is_loaded_from_pem_base64_or_hex() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     signature = encode(key.sign(MESSAGE, ec.ECDSA(hashes.SHA256())), "base64")
     kind = algorithm("ecdsa-p256-sha256")
@@ -188,7 +189,7 @@ def test_a_public_key_may_be_pem_base64_or_hex() -> None:
         assert kind.verify(kind.load(given, "public"), MESSAGE, [signature], "base64")
 
 
-def test_an_ed25519_key_may_be_raw() -> None:
+def test_raw_ed25519_key_is_loaded() -> None:
     keys = pair("ed25519", "whpk", 0)
     raw = base64.b64decode(keys.verifying.removeprefix("whpk_"))
     kind = algorithm("ed25519")
@@ -197,7 +198,7 @@ def test_an_ed25519_key_may_be_raw() -> None:
         assert kind.verify(kind.load(given, "public"), MESSAGE, [signature], "hex")
 
 
-def test_a_signing_key_may_carry_its_public_half() -> None:
+def test_signing_key_with_its_public_half_is_loaded() -> None:
     keys = pair("ed25519", "whpk", 0)
     seed, public = (base64.b64decode(text[5:]) for text in (keys.signing, keys.verifying))
     kind = algorithm("ed25519")
@@ -215,14 +216,14 @@ OTHER_KINDS = {
 
 @pytest.mark.parametrize("other", OTHER_KINDS)
 @pytest.mark.parametrize("name", ["ed25519", "ecdsa-p256-sha256", "rsa-sha256"])
-def test_a_key_of_another_kind_is_refused_at_start_up(name: str, other: str) -> None:
+def test_another_kind_of_key_is_an_error(name: str, other: str) -> None:
     text = base64.b64encode(spki(OTHER_KINDS[other]())).decode()
     with pytest.raises(ValueError, match="is needed") as caught:
         algorithm(name).load(text, "public")
     assert text not in str(caught.value)
 
 
-def test_each_kind_of_key_is_refused_by_the_others() -> None:
+def test_each_algorithm_rejects_the_keys_of_the_others() -> None:
     kinds = ["ed25519", "ecdsa-p256-sha256", "rsa-sha256"]
     for name in kinds:
         for other in kinds:
@@ -231,13 +232,13 @@ def test_each_kind_of_key_is_refused_by_the_others() -> None:
                     algorithm(name).load(keys_of(other).verifying, "public")
 
 
-def test_an_rsa_key_that_is_too_short_is_refused() -> None:
+def test_short_rsa_key_is_an_error() -> None:
     short = rsa.generate_private_key(65537, 1024)
     with pytest.raises(ValueError, match="2048 bits"):
         algorithm("rsa-sha256").load(base64.b64encode(spki(short)).decode(), "public")
 
 
-def test_an_ed25519_key_of_zeros_is_refused() -> None:
+def test_ed25519_key_of_zeros_is_an_error() -> None:
     for text in ("whpk_" + base64.b64encode(bytes(32)).decode(), "00" * 32):
         with pytest.raises(ValueError, match="not a key"):
             algorithm("ed25519").load(text, "whpk")
@@ -256,12 +257,12 @@ def test_rsa_with_the_other_digest_or_padding_does_not_verify() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["hex", "base64"])
-def test_an_encoding_and_its_inverse_agree(encoding: str) -> None:
+def test_decode_is_the_inverse_of_encode(encoding: str) -> None:
     for raw in (b"", b"\x00", b"any bytes \xff"):
         assert decode(encode(raw, encoding), encoding) == raw
 
 
 @pytest.mark.parametrize("text", [b"A", b"AAA", b"AA=", b"AA-_", b"AA A", b"AAAA\n", b"\xff"])
-def test_base64_with_foreign_characters_or_without_its_padding_is_an_error(text: bytes) -> None:
+def test_base64_with_other_characters_or_without_padding_is_an_error(text: bytes) -> None:
     with pytest.raises(ValueError, match="it is not base64"):
         decode(text, "base64")

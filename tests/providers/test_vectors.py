@@ -1,4 +1,4 @@
-"""What a provider sent yesterday verifies today, and is the same event: the deliveries in vectors/ never change."""
+"""Stored deliveries: each still verifies and is the same event. The files in tests/vectors never change."""
 
 import json
 from typing import Any
@@ -17,14 +17,14 @@ CASES = [(file.stem, case) for file in sorted(FOLDER.glob("*.json")) for case in
 
 
 def test_every_provider_has_vectors_and_every_vector_a_provider() -> None:
-    """`python -m tests.vectors.make` writes those of a new one."""
+    """`python -m tests.vectors.make` writes the vectors of a new provider."""
     assert {file.stem for file in FOLDER.glob("*.json")} == set(built_in_names())
 
 
 @pytest.mark.parametrize(
     ("provider", "case"), CASES, ids=lambda value: value["name"] if isinstance(value, dict) else ""
 )
-def test_a_vector_is_verified_and_read_as_it_was(provider: str, case: dict[str, Any]) -> None:
+def test_stored_vector_verifies_and_has_the_same_facts(provider: str, case: dict[str, Any]) -> None:
     settings = {"provider": provider, "secrets": case["secrets"], **case["settings"]}
     source = Source("here", read_source("here", settings), max_body=2**20)
     delivery = Delivery.of(case["body"].encode(), case["headers"])

@@ -1,4 +1,4 @@
-"""Cross-checks with what others wrote: sign with theirs and verify with ours, sign with ours and verify with theirs."""
+"""Cross-checks with vendors' libraries: each side verifies what the other signs."""
 
 import base64
 import json
@@ -61,7 +61,7 @@ def ours_signs(name: str, secret: str, body: str, **headers: str) -> dict[str, s
     return signed
 
 
-# -- theirs signs, ours verifies ------------------------------------------------------------------------------------
+# -- the vendor signs, Oncehook verifies ----------------------------------------------------------------------------
 
 
 def stripe_signs(body: str) -> dict[str, str]:
@@ -89,13 +89,13 @@ def standard_webhooks_signs(library: Any) -> Callable[[str], dict[str, str]]:
 
 
 def resend_signs(body: str) -> dict[str, str]:
-    """Resend's library only verifies, and Svix is what its service sends through."""
+    """Resend's library only verifies. Its service sends through Svix."""
     signed = standard_headers(svix.webhooks.Webhook(WHSEC), body)
     return {name.replace("webhook-", "svix-"): value for name, value in signed.items()}
 
 
 def sendgrid_signs(body: str) -> dict[str, str]:
-    """Their library only verifies; this is what their service does."""
+    """The vendor's library only verifies. This signs as its service does."""
     key = load_pem_private_key(SENDGRID.signing.encode(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     stamp = str(now())
@@ -117,14 +117,14 @@ SIGNERS: dict[str, tuple[str, str, Callable[[str], dict[str, str]]]] = {
 
 @bodies
 @pytest.mark.parametrize("library", SIGNERS)
-def test_what_they_sign_we_accept(library: str, body: str) -> None:
+def test_oncehook_accepts_what_the_vendors_library_signs(library: str, body: str) -> None:
     name, secret, signs = SIGNERS[library]
     headers = signs(body)
     assert ours_accepts(name, secret, body, headers)
     assert not ours_accepts(name, secret, body + " ", headers)
 
 
-# -- ours signs, theirs verifies ------------------------------------------------------------------------------------
+# -- Oncehook signs, the vendor verifies ----------------------------------------------------------------------------
 
 
 def stripe_accepts(body: str, headers: dict[str, str]) -> bool:
@@ -210,11 +210,11 @@ VERIFIERS: dict[str, tuple[str, str, Callable[[str, dict[str, str]], bool]]] = {
 
 
 TRIED = [(library, body) for library in VERIFIERS for body in BODIES]
-TRIED.remove(("resend", "empty"))  # which it does not take, whoever signed it
+TRIED.remove(("resend", "empty"))  # its library rejects this body, signed or not
 
 
 @pytest.mark.parametrize(("library", "kind"), TRIED)
-def test_what_we_sign_they_accept(library: str, kind: str) -> None:
+def test_vendors_library_accepts_what_oncehook_signs(library: str, kind: str) -> None:
     name, secret, accepts = VERIFIERS[library]
     body = BODIES[kind]
     headers = ours_signs(name, secret, body, webhook_id="msg_1", svix_id="msg_1")
@@ -222,8 +222,8 @@ def test_what_we_sign_they_accept(library: str, kind: str) -> None:
     assert not accepts(body + " ", headers)
 
 
-def test_secrets_without_prefix_or_padding_mean_to_us_what_they_mean_to_standardwebhooks() -> None:
-    """Their library adds the padding that a sender left out, and takes a secret without its prefix."""
+def test_secret_without_prefix_or_padding_is_read_like_standardwebhooks_reads_it() -> None:
+    """The library adds missing padding, and accepts a secret without its prefix."""
     raw = b"a key of twenty-five byte"
     text = base64.b64encode(raw).decode()
     assert text.endswith("==")
@@ -232,17 +232,17 @@ def test_secrets_without_prefix_or_padding_mean_to_us_what_they_mean_to_standard
         assert ours_accepts("standard-webhooks", secret, "{}", headers)
 
 
-# -- where we are stricter on purpose -------------------------------------------------------------------------------
+# -- where Oncehook is stricter -------------------------------------------------------------------------------------
 
 
-def test_a_timestamp_from_the_future_that_stripe_accepts_is_stale_to_us() -> None:
+def test_future_timestamp_that_stripes_library_accepts_is_stale() -> None:
     later = now() + 10 * 365 * 86400
     header = stripe.WebhookSignature.generate_signature_header("{}", STRIPE, later)
     assert stripe_accepts("{}", {"Stripe-Signature": header})
     assert not ours_accepts("stripe", STRIPE, "{}", {"Stripe-Signature": header})
 
 
-def test_an_age_that_sendgrids_library_does_not_ask_for_is_stale_to_us() -> None:
+def test_old_timestamp_that_sendgrids_library_accepts_is_stale() -> None:
     headers, _ = sign(built_in("sendgrid"), b"[]", SENDGRID.signing, now=now() - 2 * 86400)
     assert sendgrid_accepts("[]", headers)
     assert not ours_accepts("sendgrid", SENDGRID.verifying, "[]", headers)

@@ -1,4 +1,4 @@
-"""Cross-checks with the libraries of senders whose signature covers more than the body: theirs and ours, both ways."""
+"""Cross-checks with vendors' libraries whose signature covers more than the body."""
 
 import base64
 import hashlib
@@ -66,7 +66,7 @@ OTHER_ADDRESSES = [PUBLIC_URL, PUBLIC_URL.replace("example.com", "example.com:44
 
 
 @pytest.mark.parametrize("address", OTHER_ADDRESSES)
-def test_what_twilio_signs_for_a_form_we_accept(address: str) -> None:
+def test_oncehook_accepts_a_form_that_twilios_library_signs(address: str) -> None:
     signature = RequestValidator(TWILIO).compute_signature(address, FIELDS)
     headers = {"X-Twilio-Signature": signature, "Content-Type": FORM}
     query = address.partition("?")[2]
@@ -75,7 +75,7 @@ def test_what_twilio_signs_for_a_form_we_accept(address: str) -> None:
     assert not ours_accepts("twilio", urlencode(FIELDS), headers, TWILIO, query=query + "&x=1")
 
 
-def test_what_twilio_signs_for_json_we_accept_for_that_body_alone() -> None:
+def test_oncehook_accepts_json_that_twilios_library_signs_for_that_body_only() -> None:
     validator = RequestValidator(TWILIO)
     query = f"bodySHA256={hashlib.sha256(BODY.encode()).hexdigest()}"
     signature = validator.compute_signature(f"{PUBLIC_URL}?{query}", {})
@@ -88,7 +88,7 @@ def test_what_twilio_signs_for_json_we_accept_for_that_body_alone() -> None:
     assert not ours_accepts("twilio", "", as_form, TWILIO, query=query)
 
 
-def test_what_we_sign_twilio_accepts() -> None:
+def test_twilios_library_accepts_what_oncehook_signs() -> None:
     headers, body = ours_signs("twilio", urlencode(FIELDS), TWILIO, Content_Type=FORM)
     validator = RequestValidator(TWILIO)
     assert validator.validate(PUBLIC_URL, FIELDS, headers["X-Twilio-Signature"])
@@ -96,7 +96,7 @@ def test_what_we_sign_twilio_accepts() -> None:
     assert body.decode() == urlencode(FIELDS)
 
 
-def test_an_empty_token_that_twilio_takes_stops_our_start() -> None:
+def test_empty_token_that_twilios_library_accepts_is_a_configuration_error() -> None:
     assert RequestValidator("").validate(PUBLIC_URL, FIELDS, RequestValidator("").compute_signature(PUBLIC_URL, FIELDS))
     with pytest.raises(Exception, match="is empty"):
         sender("twilio").source("")
@@ -105,7 +105,7 @@ def test_an_empty_token_that_twilio_takes_stops_our_start() -> None:
 # -- Square, Razorpay, Paddle, Discord ------------------------------------------------------------------------------
 
 
-def test_what_we_sign_square_accepts() -> None:
+def test_squares_library_accepts_what_oncehook_signs() -> None:
     headers, _ = ours_signs("square", BODY, "a key")
     value = headers["x-square-hmacsha256-signature"]
     check: dict[str, Any] = {"signature_header": value, "signature_key": "a key", "notification_url": PUBLIC_URL}
@@ -114,7 +114,7 @@ def test_what_we_sign_square_accepts() -> None:
     assert not square_accepts(request_body=BODY, **check | {"notification_url": PUBLIC_URL + "/"})
 
 
-def test_what_we_sign_razorpay_accepts() -> None:
+def test_razorpays_library_accepts_what_oncehook_signs() -> None:
     headers, _ = ours_signs("razorpay", BODY, "a key")
     assert Utility().verify_webhook_signature(BODY, headers["X-Razorpay-Signature"], "a key")
     with pytest.raises(Exception, match="Signature"):
@@ -122,7 +122,7 @@ def test_what_we_sign_razorpay_accepts() -> None:
 
 
 class Request:
-    """As much of a request as Paddle's library reads."""
+    """The parts of a request that Paddle's library reads."""
 
     def __init__(self, body: str, headers: dict[str, str]) -> None:
         self.body = body.encode()
@@ -131,13 +131,13 @@ class Request:
         self.data = None
 
 
-def test_what_we_sign_paddle_accepts() -> None:
+def test_paddles_library_accepts_what_oncehook_signs() -> None:
     headers, _ = ours_signs("paddle", BODY, "pdl_ntfset_x")
-    assert Verifier(300).verify(Request(BODY, headers), Secret("pdl_ntfset_x"))  # type: ignore[arg-type]
-    assert not Verifier(300).verify(Request(BODY + " ", headers), Secret("pdl_ntfset_x"))  # type: ignore[arg-type]
+    assert Verifier(300).verify(Request(BODY, headers), Secret("pdl_ntfset_x"))
+    assert not Verifier(300).verify(Request(BODY + " ", headers), Secret("pdl_ntfset_x"))
 
 
-def test_what_we_sign_discord_accepts() -> None:
+def test_discords_library_accepts_what_oncehook_signs() -> None:
     pair = sender("discord").pair()
     headers, _ = ours_signs("discord", BODY, pair.signing)
     public = base64.b64decode(pair.verifying)[-32:].hex()  # as Discord shows it: without what DER says about it
@@ -156,7 +156,7 @@ def hubspot_signs(body: str, address: str, stamp: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("query", ["", "a=1&b=2", "a=x%20y"])
-def test_what_hubspot_signs_we_accept(query: str) -> None:
+def test_oncehook_accepts_what_hubspots_library_signs(query: str) -> None:
     address = f"{PUBLIC_URL}?{query}" if query else PUBLIC_URL
     headers = hubspot_signs(BODY, address, now() * 1000)
     assert ours_accepts("hubspot", BODY, headers, "a secret", query=query)
@@ -164,7 +164,7 @@ def test_what_hubspot_signs_we_accept(query: str) -> None:
     assert not ours_accepts("hubspot", BODY, headers, "a secret", query=query + "&x=1")
 
 
-def test_what_we_sign_hubspot_accepts() -> None:
+def test_hubspots_library_accepts_what_oncehook_signs() -> None:
     headers, _ = ours_signs("hubspot", BODY, "a secret")
     value, stamp = headers["X-HubSpot-Signature-v3"], headers["X-HubSpot-Request-Timestamp"]
     check: dict[str, Any] = {"http_uri": PUBLIC_URL, "signature_version": "v3", "timestamp": stamp}
@@ -174,7 +174,7 @@ def test_what_we_sign_hubspot_accepts() -> None:
         HubSpot.is_valid(value, "a secret", BODY, **{**check, "timestamp": str((now() - 400) * 1000)})
 
 
-def test_a_time_from_the_future_that_hubspots_library_takes_is_stale_to_us() -> None:
+def test_future_timestamp_that_hubspots_library_accepts_is_stale() -> None:
     later = (now() + 86400) * 1000
     headers = hubspot_signs(BODY, PUBLIC_URL, later)
     value = headers["X-HubSpot-Signature-v3"]
@@ -204,7 +204,7 @@ def notification(*items: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("reference", ["order-1", "a:b", "a\\b", "a/b", "Grüße ☃", ""])
-def test_what_adyen_signs_we_accept_and_what_we_sign_adyen_accepts(reference: str) -> None:
+def test_adyens_library_and_oncehook_accept_each_others_signatures(reference: str) -> None:
     one = item(reference, originalReference="x")
     signed = {**one, "additionalData": {"hmacSignature": generate_notification_sig(one, ADYEN).decode()}}
     assert ours_accepts("adyen", json.dumps(notification(signed)), {}, ADYEN)
@@ -212,7 +212,7 @@ def test_what_adyen_signs_we_accept_and_what_we_sign_adyen_accepts(reference: st
     assert is_valid_hmac_notification(json.loads(body)["notificationItems"][0]["NotificationRequestItem"], ADYEN)
 
 
-def test_a_second_item_that_adyens_library_does_not_look_at_is_checked_here() -> None:
+def test_oncehook_verifies_the_second_item_that_adyens_library_ignores() -> None:
     one = item()
     signed = {**one, "additionalData": {"hmacSignature": generate_notification_sig(one, ADYEN).decode()}}
     forged = {**signed, "pspReference": "forged"}
@@ -223,7 +223,7 @@ def test_a_second_item_that_adyens_library_does_not_look_at_is_checked_here() ->
     assert ours_accepts("adyen", json.dumps(notification(signed, signed)), {}, ADYEN)
 
 
-def test_a_platform_webhook_of_adyen_is_signed_as_a_whole() -> None:
+def test_platform_webhook_of_adyen_is_signed_as_a_whole() -> None:
     from Adyen.util import generate_payload_sig
 
     headers = {"HmacSignature": generate_payload_sig(BODY.encode(), ADYEN).decode()}
@@ -248,7 +248,7 @@ KINDS = [
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_braintree_signs_we_accept_and_read(kind: str) -> None:
+def test_oncehook_accepts_and_reads_what_braintrees_library_signs(kind: str) -> None:
     fields = GATEWAY.webhook_testing.sample_notification(kind, "my_id")
     body = urlencode(fields).encode()
     assert ours_accepts("braintree", body, {"Content-Type": FORM})
@@ -261,7 +261,7 @@ def test_what_braintree_signs_we_accept_and_read(kind: str) -> None:
     assert not ours_accepts("braintree", body.replace(public, other), {"Content-Type": FORM})
 
 
-def test_what_we_sign_braintree_accepts() -> None:
+def test_braintrees_library_accepts_what_oncehook_signs() -> None:
     time_ = "<timestamp type='datetime'>2027-01-15T08:00:00Z</timestamp>"
     xml = f"<notification>{time_}<kind>check</kind><subject/></notification>"
     _, body = ours_signs("braintree", xml, sender("braintree").pair().signing)
@@ -284,7 +284,7 @@ def claims_for(body: str, issued: int | None = None) -> dict[str, Any]:
     return {"iat": issued or now(), "request_body_sha256": hashlib.sha256(body.encode()).hexdigest()}
 
 
-def test_what_pyjwt_signs_we_accept_for_plaid_and_what_we_sign_it_accepts() -> None:
+def test_pyjwt_and_oncehook_accept_each_others_tokens_for_plaid() -> None:
     headers = {"Plaid-Verification": token(claims_for(BODY))}
     assert ours_accepts("plaid", BODY, headers)
     assert not ours_accepts("plaid", BODY + " ", headers)
@@ -294,7 +294,7 @@ def test_what_pyjwt_signs_we_accept_for_plaid_and_what_we_sign_it_accepts() -> N
     assert decoded["request_body_sha256"] == claims_for(BODY)["request_body_sha256"]
 
 
-def test_a_token_of_another_algorithm_is_refused_whatever_it_is_signed_with() -> None:
+def test_token_of_another_algorithm_is_rejected() -> None:
     public = sender("plaid").pair().verifying
     claims = claims_for(BODY)
     forged = [
@@ -322,7 +322,7 @@ BEARER = {"Authorization": f"Bearer {sender('cloudevents').pair().verifying}"}
 
 @pytest.mark.parametrize("id_", ["1", "Euro € 😀", "a b", 'a"b', "100%", "a|b"])
 @pytest.mark.parametrize("to_http", [to_binary_event, to_structured_event], ids=["binary", "structured"])
-def test_what_cloudevents_writes_we_read(to_http: Any, id_: str) -> None:
+def test_oncehook_reads_what_the_cloudevents_library_writes(to_http: Any, id_: str) -> None:
     attributes = {"id": id_, "source": "/shop/ä", "type": "com.example.paid", "specversion": "1.0", "subject": "s"}
     message = to_http(CloudEvent(attributes, {"total": 1}))
     source = sender("cloudevents").source()

@@ -11,24 +11,29 @@ from functools import cache
 from typing import Any
 
 import msgspec
+import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from oncehook.config.configuration import read_source
 from oncehook.config.settings import SourceSettings
+from oncehook.model.claim import Claim
 from oncehook.model.delivery import Delivery
+from oncehook.model.errors import Rejected
 from oncehook.providers import families
 from oncehook.providers.certificates import Certificates
-from oncehook.providers.definition import Provider, Signature, built_in, built_in_names
+from oncehook.providers.definition import Provider, Signature, built_in, built_in_names, read_provider
 from oncehook.providers.sample import compose
 from oncehook.providers.sign import sign
 from oncehook.providers.signatures import algorithm, encode
 from oncehook.providers.source import Source
 from oncehook.providers.template import Body, Template
+from oncehook.providers.verify import Verifier
 from oncehook.testing import Pair, make_pair
 
 NOW = 1_800_000_000.0
+SECRET = "a secret of the test"
 OPTIONS: dict[str, Any] = {"verify_token": "a token of the test"}
 for family in map(families.find, families.built_in_names()):
     OPTIONS |= family.options
@@ -58,9 +63,9 @@ def rsa_key(number: int = 0) -> rsa.RSAPrivateKey:
 def certificate(number: int = 0) -> x509.Certificate:
     """A certificate like those of SNS, valid around NOW."""
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sns.amazonaws.com")])
-    moment = datetime.fromtimestamp(NOW, UTC)
+    now = datetime.fromtimestamp(NOW, UTC)
     builder = x509.CertificateBuilder(name, name, rsa_key(number).public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(moment - timedelta(days=30)).not_valid_after(moment + timedelta(days=30))
+    builder = builder.not_valid_before(now - timedelta(days=30)).not_valid_after(now + timedelta(days=30))
     return builder.sign(rsa_key(number), hashes.SHA256())
 
 
@@ -181,18 +186,18 @@ async def _unreachable(url: str) -> bytes:
 
 def _senders() -> list[Sender]:
     """Every provider with its first signature, and with each further one that has another kind of key."""
-    found = []
+    senders = []
     for provider in map(built_in, built_in_names()):
         kinds = {(signature.algorithm, signature.key): signature for signature in reversed(provider.signatures)}
-        found += [Sender(provider, signature) for signature in reversed(kinds.values())]
-    return found
+        senders += [Sender(provider, signature) for signature in reversed(kinds.values())]
+    return senders
 
 
 SENDERS = _senders()
 
 
 def sender(name: str) -> Sender:
-    return next(one for one in SENDERS if str(one) == name)
+    return next(candidate for candidate in SENDERS if str(candidate) == name)
 
 
 # -- changing a delivery --------------------------------------------------------------------------------------------
@@ -216,3 +221,52 @@ def at(parsed: Any, steps: list[str]) -> Any:
     for step in steps:
         parsed = parsed[int(step)] if isinstance(parsed, list) else parsed[step]
     return parsed
+
+
+# -- verifying and reading ------------------------------------------------------------------------------------------
+
+
+def make_verifier(name: str, *secrets: str, settings: SourceSettings | None = None) -> Verifier:
+    """The verifier of a built-in provider, with SECRET unless others are passed."""
+    return Verifier(built_in(name), secrets or (SECRET,), where=f"sources.{name}", settings=settings)
+
+
+def make_custom_verifier(signature: dict[str, Any], **table: Any) -> Verifier:
+    """The verifier of a provider in the user's configuration."""
+    definition = {"event": {"id": "id", "type": "type"}, "signatures": [signature], **table}
+    return Verifier(read_provider("acme", definition, "providers.acme"), [SECRET], where="sources.acme")
+
+
+def rejection_reason(verifier: Verifier, delivery: Delivery, now: float = NOW) -> str:
+    """Why the verifier rejects a delivery. Fails the test if it accepts the delivery."""
+    with pytest.raises(Rejected) as caught:
+        verifier.verify(delivery, now)
+    return caught.value.reason
+
+
+def is_accepted(provider: Sender, delivery: Delivery) -> bool:
+    """Whether a source of the provider verifies the delivery with its first secret."""
+    verifier = provider.source().verifier
+    assert verifier is not None
+    try:
+        return verifier.verify(delivery, NOW) == 0
+    except Rejected:
+        return False
+
+
+def make_source(provider: str = "stripe", own: dict[str, Any] | None = None, **settings: Any) -> Source:
+    """A source whose secret is "secret". `own` are definitions in the user's configuration."""
+    values = {"provider": provider, "secrets": ["secret"], **settings}
+    return Source("here", read_source("here", values), own_providers=own or {}, max_body=1000)
+
+
+def read_claims(source: Source, body: bytes, **headers: str) -> list[Claim]:
+    """The claims of a delivery with this body. `_` in the name of a header stands for `-`."""
+    delivery = Delivery.of(body, {name.replace("_", "-"): value for name, value in headers.items()})
+    return source.read(delivery, source.parse(delivery))
+
+
+def read_claim(source: Source, body: bytes, **headers: str) -> Claim:
+    """The only claim of a delivery with this body."""
+    (claim,) = read_claims(source, body, **headers)
+    return claim

@@ -43,7 +43,7 @@ class TlsServer:
         self.context = context
         self.behaviour = partial(saying, behaviour) if isinstance(behaviour, bytes) else behaviour
         self.connections = 0
-        self.asked: list[bytes] = []
+        self.requests: list[bytes] = []
         self.stopping = threading.Event()
         self.listener = create_server(("127.0.0.1", 0))
         self.address: tuple[str, int] = self.listener.getsockname()
@@ -65,7 +65,7 @@ class TlsServer:
                 self.stopping.wait(30)
                 return
             with self.context.wrap_socket(connection, server_side=True) as secure:
-                self.asked.append(secure.recv(65536))
+                self.requests.append(secure.recv(65536))
                 self.behaviour(secure, self.stopping)
         except OSError:
             pass  # the client gave up, as most of these tests expect

@@ -1,4 +1,4 @@
-"""The tokens of Microsoft Graph: whose, for whom, of when, under which key."""
+"""Microsoft Graph tokens: their issuer, audience, sender, validity and key."""
 
 import json
 import time
@@ -60,10 +60,10 @@ def notification(*tokens: Any, state: str = STATE, rich: bool = True) -> Deliver
 class Served:
     def __init__(self, answer: bytes) -> None:
         self.answer = answer
-        self.asked: list[str] = []
+        self.requests: list[str] = []
 
     async def __call__(self, url: str) -> bytes:
-        self.asked.append(url)
+        self.requests.append(url)
         return self.answer
 
 
@@ -85,23 +85,23 @@ async def is_accepted(source: Source, delivery: Delivery) -> bool:
         return False
 
 
-async def test_every_token_is_checked_with_keys_that_are_fetched_once() -> None:
+async def test_every_token_is_verified_with_a_key_that_is_fetched_once() -> None:
     served = Served(published(0, 1))
     here = source(served)
     for _ in range(2):
         assert await is_accepted(here, notification(token(0), token(1)))
-    assert served.asked == [graph.KEYS] * 2
+    assert served.requests == [graph.KEYS] * 2
 
 
-async def test_a_token_of_the_first_version_names_its_sender_otherwise() -> None:
+async def test_version_1_token_names_its_sender_in_appid() -> None:
     issuer = f"https://sts.windows.net/{TENANT}/"
     assert await is_accepted(source(), notification(token(azp=None, appid=graph.SENDER, iss=issuer)))
 
 
-FORGED = {
+FORGED: dict[str, dict[str, Any]] = {
     "for another application": {"aud": TENANT},
     "from another application": {"azp": TENANT},
-    "from nobody": {"azp": None},
+    "without a sender": {"azp": None},
     "expired": {"exp": int(time.time()) - 3600},
     "not yet": {"nbf": int(time.time()) + 3600},
     "another issuer": {"iss": f"https://evil.example/{TENANT}/v2.0"},
@@ -115,7 +115,7 @@ FORGED = {
 
 
 @pytest.mark.parametrize("kind", FORGED)
-async def test_a_token_that_is_not_microsofts_for_us_now_is_refused(kind: str) -> None:
+async def test_token_for_another_application_or_time_is_rejected(kind: str) -> None:
     forged = token(**FORGED[kind])
     assert not await is_accepted(source(), notification(forged))
     assert not await is_accepted(source(), notification(token(), forged))
@@ -123,13 +123,13 @@ async def test_a_token_that_is_not_microsofts_for_us_now_is_refused(kind: str) -
 
 
 @pytest.mark.parametrize("odd", [None, 1, "", "a.b.c", "..", "é", {}, ["a"], "a" * 20_000])
-async def test_what_is_no_token_is_refused(odd: Any) -> None:
+async def test_malformed_token_is_rejected(odd: Any) -> None:
     assert not await is_accepted(source(), notification(odd))
     cut = token()
     assert not await is_accepted(source(), notification(cut[: len(cut) // 2]))
 
 
-async def test_an_unsigned_token_is_refused() -> None:
+async def test_unsigned_token_is_rejected() -> None:
     claims = jwt.decode(token(), options={"verify_signature": False})
     for forged in (
         jwt.encode(claims, None, algorithm="none", headers={"kid": "k0"}),  # type: ignore[arg-type]
@@ -139,26 +139,26 @@ async def test_an_unsigned_token_is_refused() -> None:
         assert not await is_accepted(source(), notification(forged))
 
 
-async def test_resource_data_without_a_token_is_refused_and_a_notification_without_data_needs_none() -> None:
+async def test_resource_data_without_a_token_is_rejected() -> None:
     assert not await is_accepted(source(), notification())
     assert await is_accepted(source(), notification(rich=False))
 
 
-async def test_nothing_is_fetched_for_a_stranger() -> None:
+async def test_nothing_is_fetched_for_a_wrong_client_state() -> None:
     served = Served(published(0))
     here = source(served)
     assert not await is_accepted(here, notification(token(), state="wrong"))
     assert not await is_accepted(here, notification(token(aud=TENANT)))
-    assert served.asked == []
+    assert served.requests == []
 
 
-async def test_a_key_that_is_not_published_is_no_verdict() -> None:
+async def test_key_that_is_not_published_is_unavailable() -> None:
     for answer in (published(1), b"{}", b"[]", b'{"keys":[1]}', b'{"keys":[{"kid":"k0","kty":"RSA"}]}', b"<html>"):
         with pytest.raises(Unavailable):
             await is_accepted(source(Served(answer)), notification(token()))
 
 
-async def test_without_the_applications_id_clientstate_alone_is_checked() -> None:
+async def test_only_client_state_is_checked_without_an_app_id() -> None:
     plain = sender("microsoft-graph").source()
     assert plain.verifier is not None and not plain.fetches_certificates
     assert plain.verifier.verify(notification("not looked at"), time.time()) == 0

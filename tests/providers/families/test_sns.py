@@ -1,4 +1,4 @@
-"""Amazon SNS: whose certificate, whose topic, which bytes. The address of the certificate is the whole of the trust."""
+"""Amazon SNS: addresses of certificates, topics, and the signed message."""
 
 import json
 from typing import Any
@@ -75,7 +75,7 @@ HOSTILE_QUERIES = [
 
 
 @pytest.mark.parametrize("region", GOOD_HOSTS)
-def test_sns_itself_may_be_asked_in_every_region(region: str) -> None:
+def test_address_of_sns_is_accepted_in_every_region(region: str) -> None:
     suffix = ".cn" if region.startswith("cn-") else ""
     origin = f"https://sns.{region}.amazonaws.com{suffix}"
     assert certificate_url({"SigningCertURL": f"{origin}/{PEM}"}) == f"{origin}/{PEM}"
@@ -83,33 +83,33 @@ def test_sns_itself_may_be_asked_in_every_region(region: str) -> None:
 
 
 @pytest.mark.parametrize("origin", HOSTILE_ORIGINS)
-def test_nobody_else_may_be_asked(origin: str) -> None:
+def test_address_of_another_host_is_rejected(origin: str) -> None:
     assert certificate_url({"SigningCertURL": f"{origin}/{PEM}"}) is None
     assert subscribe_url({"SubscribeURL": f"{origin}{CONFIRM}"}) is None
 
 
-def test_there_are_enough_hostile_addresses() -> None:
+def test_list_of_hostile_addresses_is_long_enough() -> None:
     assert len(set(HOSTILE_ORIGINS)) >= 40
 
 
 @pytest.mark.parametrize("path", HOSTILE_PATHS)
-def test_sns_is_asked_for_nothing_but_a_certificate(path: str) -> None:
+def test_address_of_another_file_is_rejected(path: str) -> None:
     assert certificate_url({"SigningCertURL": f"https://sns.eu-west-1.amazonaws.com{path}"}) is None
 
 
 @pytest.mark.parametrize("query", HOSTILE_QUERIES)
-def test_sns_is_asked_to_do_nothing_but_confirm(query: str) -> None:
+def test_address_of_another_action_is_rejected(query: str) -> None:
     assert subscribe_url({"SubscribeURL": f"https://sns.eu-west-1.amazonaws.com{query}"}) is None
 
 
 @pytest.mark.parametrize("value", [None, 1, [], {}, True, ["https://sns.eu-west-1.amazonaws.com/" + PEM]])
-def test_an_address_that_is_no_text_is_none(value: Any) -> None:
+def test_address_that_is_not_a_string_is_none(value: Any) -> None:
     assert certificate_url({"SigningCertURL": value}) is None
     assert subscribe_url({"SubscribeURL": value}) is None
     assert certificate_url({}) is subscribe_url({}) is None
 
 
-# -- what is signed -------------------------------------------------------------------------------------------------
+# -- the signed message ---------------------------------------------------------------------------------------------
 
 FIELDS = {
     "Type": "Notification",
@@ -120,7 +120,7 @@ FIELDS = {
 }
 
 
-def test_the_fields_are_signed_in_the_order_of_sns() -> None:
+def test_fields_are_signed_in_the_order_of_sns() -> None:
     end = f"Timestamp\n2027-01-15T08:00:00.000Z\nTopicArn\n{TOPIC}\nType\nNotification\n"
     assert signed_message(FIELDS) == f"Message\nm\nMessageId\ni\n{end}".encode()
     assert signed_message({**FIELDS, "Subject": "s"}) == f"Message\nm\nMessageId\ni\nSubject\ns\n{end}".encode()
@@ -141,13 +141,13 @@ def test_the_fields_are_signed_in_the_order_of_sns() -> None:
 
 
 @pytest.mark.parametrize("name", ["Type", "Message", "MessageId", "TopicArn", "Timestamp"])
-def test_without_a_field_that_is_signed_there_is_no_message(name: str) -> None:
+def test_message_without_a_signed_field_is_none(name: str) -> None:
     assert signed_message({key: value for key, value in FIELDS.items() if key != name}) is None
     assert signed_message({**FIELDS, "Type": "Other"}) is None
 
 
-def test_the_same_signed_bytes_cannot_be_read_as_other_fields() -> None:
-    """Whoever can have a message published could otherwise choose the id under which it is taken again."""
+def test_signed_bytes_cannot_be_read_as_other_fields() -> None:
+    """Otherwise anyone who can publish a message could choose the id under which it is accepted again."""
     genuine = {**FIELDS, "Message": "bounce\nMessageId\nchosen\nSubject\nx"}
     shifted = {**FIELDS, "Message": "bounce", "MessageId": "chosen", "Subject": "x\nMessageId\ni"}
     assert "\n".join(
@@ -164,7 +164,7 @@ SES = sender("ses")
 
 
 def fetching(*topics: str) -> Source:
-    """A source that has the certificate from its address, as it would have fetched it."""
+    """A source whose fetch returns the certificate."""
     return Source(
         "ses",
         read_source("ses", {"topics": list(topics or [TOPIC])}),
@@ -189,7 +189,7 @@ async def verify(source: Source, delivery: Delivery, now: float = NOW) -> int:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("version", ["1", "2"])
-async def test_both_versions_verify_with_the_certificate_of_the_message(version: str) -> None:
+async def test_both_signature_versions_verify_with_the_certificate_of_the_message(version: str) -> None:
     delivery = message(SignatureVersion=version)
     assert await verify(fetching(), delivery) == 0
     for other in ({"1": "2", "2": "1"}[version], "3", "", "01", "2 "):
@@ -201,7 +201,7 @@ async def test_both_versions_verify_with_the_certificate_of_the_message(version:
 @pytest.mark.parametrize(
     "topic", [TOPIC + "x", TOPIC[:-1], "arn:aws:sns:eu-west-1:999999999999:example", "", "x\n" + TOPIC]
 )
-async def test_a_topic_that_is_not_in_the_list_is_refused_and_nothing_is_fetched_for_it(topic: str) -> None:
+async def test_message_of_an_unlisted_topic_is_rejected_without_a_fetch(topic: str) -> None:
     source = fetching()
     assert source.verifier is not None
     delivery = message()
@@ -221,7 +221,7 @@ async def test_topics_may_be_patterns() -> None:
 
 
 @pytest.mark.anyio
-async def test_a_certificate_counts_only_for_messages_of_its_own_time() -> None:
+async def test_certificate_verifies_only_messages_within_its_validity() -> None:
     early = message(Timestamp="2026-11-01T00:00:00.000Z")
     with pytest.raises(Rejected) as caught:
         await verify(fetching(), early, now=1793491200.0)
@@ -229,7 +229,7 @@ async def test_a_certificate_counts_only_for_messages_of_its_own_time() -> None:
 
 
 @pytest.mark.anyio
-async def test_another_key_does_not_verify() -> None:
+async def test_message_signed_with_another_key_does_not_verify() -> None:
     fields = {**json.loads(SES.compose().body), "SigningCertURL": CERTIFICATE_URL}
     _, forged = sign(SES.provider, json.dumps(fields).encode(), SES.pair(1).signing, now=NOW)
     with pytest.raises(Rejected):
@@ -237,7 +237,7 @@ async def test_another_key_does_not_verify() -> None:
 
 
 @pytest.mark.parametrize("origin", [HOSTILE_ORIGINS[0], HOSTILE_ORIGINS[20]])
-def test_a_forged_message_with_a_certificate_of_its_own_is_refused_without_a_fetch(origin: str) -> None:
+def test_message_that_names_a_forged_certificate_is_rejected_without_a_fetch(origin: str) -> None:
     source = fetching()
     assert source.verifier is not None
     forged = message(SigningCertURL=f"{origin}/{PEM}")
@@ -250,7 +250,7 @@ def test_a_forged_message_with_a_certificate_of_its_own_is_refused_without_a_fet
 @pytest.mark.parametrize(
     "name", ["Signature", "SignatureVersion", "Type", "Message", "Subject", "TopicArn", "Timestamp"]
 )
-def test_a_field_of_another_kind_is_refused_and_needs_no_certificate(name: str, value: Any) -> None:
+def test_field_that_is_not_a_string_is_rejected_without_a_fetch(name: str, value: Any) -> None:
     source = fetching()
     assert source.verifier is not None
     delivery = message(Subject="s")
