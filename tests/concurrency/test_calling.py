@@ -5,12 +5,11 @@ import functools
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from oncehook import ConfigurationError, Event, Inbox, Retry
+from oncehook import ConfigurationError, Event, Retry
 from oncehook.concurrency.calling import (
     GeneratorReturned,
     ProcessExit,
@@ -24,6 +23,7 @@ from oncehook.concurrency.calling import (
 )
 from oncehook.handlers.registry import Handler
 from oncehook.model.retry import Postpone
+from tests.support.registration import make_registration
 from tests.support.waiting import eventually, hang, stays_true
 
 pytestmark = pytest.mark.anyio
@@ -52,8 +52,8 @@ async def test_the_timeout_includes_an_awaitable_that_a_plain_function_returns()
         await call("it", wrapped(hang), Threads(1, "test"), 0.1)
 
 
-async def test_generators_are_rejected_at_registration_and_at_the_call(tmp_path: Path) -> None:
-    inbox = Inbox(f"sqlite:///{tmp_path}/inbox.db")
+async def test_generators_are_rejected_at_registration_and_at_the_call() -> None:
+    inbox = make_registration()
 
     def plain(event: Event) -> Any:
         yield
@@ -95,8 +95,8 @@ def test_every_callable_has_a_name() -> None:
         {"timeout": "soon"}, {"retry": 5}, {"retry": 0}, {"once_per": ()}, {"once_per": ""}, {"once_per": ["id", ""]},
     ],
 )  # fmt: skip
-async def test_registration_rejects_options_that_cannot_work(tmp_path: Path, wrong: Any) -> None:
-    inbox: Any = Inbox(f"sqlite:///{tmp_path}/inbox.db")
+async def test_registration_rejects_options_that_cannot_work(wrong: Any) -> None:
+    inbox: Any = make_registration()
     with pytest.raises(ConfigurationError, match=next(iter(wrong))):
         inbox.on("stripe", "*", **wrong)(plain)
     if "batch" not in wrong and "once_per" not in wrong:
@@ -125,9 +125,9 @@ def test_registration_rejects_a_handler_that_cannot_be_called_with_positions() -
             Handler(source="stripe", pattern="*", function=function, retry=Retry(), timeout=1.0)  # type: ignore[arg-type]
 
 
-def test_an_effect_of_a_partial_needs_a_name(tmp_path: Path) -> None:
+def test_an_effect_of_a_partial_needs_a_name() -> None:
     with pytest.raises(ConfigurationError, match="name="):
-        Inbox(f"sqlite:///{tmp_path}/inbox.db").effect(functools.partial(plain))
+        make_registration().effect(functools.partial(plain))
 
 
 async def test_an_error_keeps_its_cause_and_its_summary_is_its_first_line() -> None:

@@ -1,16 +1,17 @@
-"""Effects whose target is an HTTP address: posted after the commit, with one key, and only where they may go."""
+"""Effects whose target is an HTTP address: requested after the commit, with one key, and only at allowed addresses."""
 
 import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from oncehook import Effect, Event, Inbox
 from oncehook.effects import http
 from oncehook.effects.http import EffectPoster
-from oncehook.http_client import circuit_breaker as target_module
+from oncehook.http_client import circuit_breaker
 from oncehook.http_client.circuit_breaker import Call, CircuitBreaker
 from oncehook.http_client.client import HttpClient
 from oncehook.observability import signals
@@ -22,14 +23,15 @@ from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
+
 STATES = "SELECT status, attempts, last_error FROM webhook_effects"
 
 
 @pytest.fixture
-def make(tmp_path: Path, database: str) -> Callable[..., Inbox]:
-    """An inbox whose handler posts to `url`; `allowed` is what its file names."""
+def make_posting_inbox(tmp_path: Path, database: str) -> Callable[..., Inbox]:
+    """An inbox whose handler requests an effect at `url`. `allowed` are its `effect_targets`."""
 
-    def make(url: str, *allowed: str) -> Inbox:
+    def make_posting_inbox(url: str, *allowed: str) -> Inbox:
         config = tmp_path / "oncehook.toml"
         config.write_text(
             f'database = "{database}"\npoll = "50ms"\neffect_targets = {list(allowed)}\n'.replace("'", '"')
@@ -43,14 +45,14 @@ def make(tmp_path: Path, database: str) -> Callable[..., Inbox]:
 
         return inbox
 
-    return make
+    return make_posting_inbox
 
 
-async def test_an_effect_is_posted_once_with_its_key_though_several_events_ask_for_it(
-    make: Callable[..., Inbox], rows: Rows
+async def test_an_effect_that_several_events_request_is_posted_once_with_its_key(
+    make_posting_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
     async with receiving(said(200)) as target:
-        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+        inbox = make_posting_inbox(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1", "evt_2")
             await eventually(lambda: rows(STATES) == [("done", 1, None)])
@@ -60,12 +62,12 @@ async def test_an_effect_is_posted_once_with_its_key_though_several_events_ask_f
     assert len(request.headers["idempotency-key"]) == 40 and request.headers["oncehook-source"] == "stripe"
 
 
-async def test_arguments_of_any_name_and_any_text_are_posted_as_they_were_given(
-    make: Callable[..., Inbox], rows: Rows
+async def test_arguments_of_any_name_and_content_are_posted_unchanged(
+    make_posting_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
-    args = {"effect": 1, "self": 2, "timeout": 3, "text": "\ud800\x00é", "number": 2**70}
+    args: dict[str, Any] = {"effect": 1, "self": 2, "timeout": 3, "text": "\ud800\x00é", "number": 2**70}
     async with receiving(said(200)) as target:
-        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+        inbox = make_posting_inbox(target.url, f"http://127.0.0.1:{target.port}")
 
         @inbox.on("stripe", "invoice.voided")
         async def voided(event: Event) -> None:
@@ -78,11 +80,11 @@ async def test_arguments_of_any_name_and_any_text_are_posted_as_they_were_given(
     assert json.loads(request.body) == args
 
 
-async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
-    make: Callable[..., Inbox], rows: Rows
+async def test_a_request_is_repeated_with_the_same_key_after_retry_after(
+    make_posting_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
     async with receiving(said(503, "Retry-After: 1"), said(409), said(204)) as target:
-        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+        inbox = make_posting_inbox(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
             for attempts in (1, 2):
@@ -94,31 +96,33 @@ async def test_a_target_that_asks_to_wait_is_called_again_with_the_same_key(
     assert len({request.headers["idempotency-key"] for request in target.requests}) == 1
 
 
-async def test_410_gives_up(make: Callable[..., Inbox], rows: Rows, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_410_response_ends_the_effect_as_failed(
+    make_posting_inbox: Callable[..., Inbox], rows: Rows, caplog: pytest.LogCaptureFixture
+) -> None:
     async with receiving(said(410)) as target:
-        inbox = make(target.url, f"http://127.0.0.1:{target.port}")
+        inbox = make_posting_inbox(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
             await eventually(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
     assert "410" in rows(STATES)[0][2] and "hidden-in-the-query" not in rows(STATES)[0][2]
     [line] = [record for record in caplog.records if record.msg.startswith("effect_failed")]
-    assert vars(line)["target"] == f"http://127.0.0.1:{target.port}"  # a path may hold a secret
+    assert vars(line)["target"] == f"http://127.0.0.1:{target.port}"  # a path may contain a secret
 
 
 @pytest.mark.parametrize(
     "url",
     ["https://a.example/secret", "https://a.example?secret", "https://me:secret@a.example#x", "https://a.example"],
 )
-def test_of_an_address_a_line_has_the_origin(url: str) -> None:
+def test_a_log_line_contains_only_the_origin_of_an_address(url: str) -> None:
     assert signals.redacted_target("http", url) == "https://a.example"
     assert signals.redacted_target("topic", "a/b") == "a/b"
 
 
-async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names_it(
-    make: Callable[..., Inbox], rows: Rows
+async def test_a_private_address_is_requested_only_if_the_configuration_names_it(
+    make_posting_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
     async with receiving(said(200)) as canary:
-        inbox = make(canary.url)
+        inbox = make_posting_inbox(canary.url)
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
             await eventually(lambda: rows(STATES)[0][0] == "failed" if rows(STATES) else False)
@@ -126,11 +130,11 @@ async def test_an_address_that_is_not_public_is_not_called_unless_the_file_names
     assert rows(STATES)[0][:2] == ("failed", 1)
 
 
-async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_alone(
+async def test_an_origin_that_stalls_does_not_delay_other_effects(
     tmp_path: Path, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has 8 places; who finds none goes back uncounted, and another effect is performed meanwhile."""
-    monkeypatch.setattr(target_module, "PATIENCE", 0.2)
+    """The origin has 8 slots. Effects without a slot are released without an attempt, and other effects run."""
+    monkeypatch.setattr(circuit_breaker, "PATIENCE", 0.2)
     go_on = asyncio.Event()
     done: list[str] = []
 
@@ -165,7 +169,7 @@ async def test_a_target_that_stalls_or_fails_holds_nobody_else_up_and_is_left_al
             assert len(target.requests) < 40
 
 
-def test_origins_that_are_well_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_circuit_breakers_are_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_ORIGINS", 3)
     shared = CircuitBreaker("https://shared.test", 4)
     poster = EffectPoster(HttpClient(), (), {"https://shared.test": shared})

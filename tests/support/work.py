@@ -28,17 +28,18 @@ async def claim(target: Inbox | Store, *ids: str, **changes: Any) -> list[int]:
 
 def receipts_are(database: str | Rows, status: str, count: int) -> Callable[[], bool]:
     """A condition: exactly `count` receipts have this status. The database is an address or the fixture `rows`."""
-    return _rows_are(database, "webhook_receipts", status, count)
+    return _returns(database, f"SELECT count(*) FROM webhook_receipts WHERE status = '{status}'", count)
 
 
 def effects_are(database: str | Rows, status: str, count: int) -> Callable[[], bool]:
-    """A condition: exactly `count` effects have this status."""
-    return _rows_are(database, "webhook_effects", status, count)
+    """A condition: exactly `count` effects have this status, not counting the keys of `once_per`."""
+    sql = f"SELECT count(*) FROM webhook_effects WHERE status = '{status}' AND kind <> 'once'"
+    return _returns(database, sql, count)
 
 
-def _rows_are(database: str | Rows, table: str, status: str, count: int) -> Callable[[], bool]:
+def _returns(database: str | Rows, sql: str, count: int) -> Callable[[], bool]:
     rows = partial(ask, database) if isinstance(database, str) else database
-    return lambda: rows(f"SELECT count(*) FROM {table} WHERE status = '{status}'") == [(count,)]
+    return lambda: rows(sql) == [(count,)]
 
 
 class FailsAtFirst:
