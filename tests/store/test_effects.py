@@ -21,8 +21,8 @@ SEND = [EffectTarget("function", "send", 30.0)]
 async def record(store: Store, *keys: str, **changes: Any) -> None:
     facts = {"scope": "stripe", "kind": "function", "target": "send", "args": "{}", "source": "stripe", "receipt": 1}
     transaction = store.transaction()
-    given = json.dumps([{**facts, "key": key, **changes} for key in keys])
-    rows = await transaction.run_query(lambda sql: sql["record_effects"], given)
+    rows_json = json.dumps([{**facts, "key": key, **changes} for key in keys])
+    rows = await transaction.run_query(lambda sql: sql["record_effects"], rows_json)
     assert len(rows) == len(keys)
     assert await transaction.settle([])
 
@@ -30,7 +30,7 @@ async def record(store: Store, *keys: str, **changes: Any) -> None:
 async def test_effect_is_leased_by_one_of_many_relays(store: Store) -> None:
     await record(store, *(f"k{n}" for n in range(50)))
     leased = await asyncio.gather(*(store.effects.lease(10, f"w{n}", SEND) for n in range(8)))
-    ids = [one.id for some in leased for one in some]
+    ids = [effect.id for batch in leased for effect in batch]
     assert len(ids) == len(set(ids)) == 50
     assert await store.effects.lease(10, "late", SEND) == []
 
@@ -50,7 +50,7 @@ async def test_lease_takes_only_effects_of_the_given_kinds_and_targets(store: St
 
 async def finish(store: Store, status: EffectState = EffectState.DONE, **more: Any) -> None:
     leased = await store.effects.lease(100, "the test", SEND)
-    done = [SettledEffect(one.id, one.lease, status, **more) for one in leased]
+    done = [SettledEffect(effect.id, effect.lease, status, **more) for effect in leased]
     assert len(await store.effects.settle(done)) == len(leased)
 
 
@@ -77,15 +77,15 @@ async def test_find_filters_effects_by_each_condition_and_in_pages(store: Store)
     await record(store, *(f"k{n}" for n in range(5)))
     await record(store, "other", source="github", scope="github", target="publish", kind="topic", receipt=7)
     await finish(store)
-    found = {
+    matches = {
         "status": await store.effects.find(EffectFilter(status="waiting"), limit=10),
         "source": await store.effects.find(EffectFilter(source="github"), limit=10),
         "target": await store.effects.find(EffectFilter(target="publish"), limit=10),
         "receipt": await store.effects.find(EffectFilter(receipt=7), limit=10),
         "key": await store.effects.find(EffectFilter(key="other"), limit=10),
     }
-    assert {name: [row.key for row in rows] for name, rows in found.items()} == {name: ["other"] for name in found}
-    ids = [row.id for row in found["key"]]
+    assert {name: [row.key for row in rows] for name, rows in matches.items()} == {name: ["other"] for name in matches}
+    ids = [row.id for row in matches["key"]]
     assert [row.id for row in await store.effects.find(EffectFilter(ids=tuple(ids)), limit=10)] == ids
     seen: list[str] = []
     before = None
@@ -168,8 +168,8 @@ async def test_concurrent_transactions_that_record_the_same_keys_do_not_deadlock
 
     async def once(keys: list[str]) -> int:
         transaction = store.transaction()
-        given = json.dumps([{**facts, "key": key} for key in keys])
-        new = await transaction.run_query(lambda sql: sql["record_effects"], given)
+        rows_json = json.dumps([{**facts, "key": key} for key in keys])
+        new = await transaction.run_query(lambda sql: sql["record_effects"], rows_json)
         assert await transaction.settle([])
         return len(new)
 

@@ -37,7 +37,7 @@ def go_back(database: str) -> Clock:
 
 
 async def lease(store: Store) -> list[str]:
-    return sorted(one.event_id for one in await store.leases.take(10, 30, "worker"))
+    return sorted(leased.event_id for leased in await store.leases.take(10, 30, "worker"))
 
 
 @pytest.mark.parametrize("serial_key", [None, "a key"])
@@ -51,7 +51,7 @@ async def test_receipt_from_the_future_is_due_after_the_clock_was_set_back(
 
 async def fail(store: Store, event_id: str, after: float) -> None:
     """Lease the receipt, and settle its attempt as failed."""
-    (leased,) = [one for one in await store.leases.take(10, 30, "worker") if one.event_id == event_id]
+    (leased,) = [receipt for receipt in await store.leases.take(10, 30, "worker") if receipt.event_id == event_id]
     settled = Settled(leased.receipt, leased.lease, State.RETRYING, "retrying", after=after, error="no")
     assert await store.leases.settle([settled]) == {leased.receipt}
 
@@ -90,5 +90,5 @@ async def test_effect_from_the_future_is_due_after_the_clock_was_set_back(
     )
     go_back()
     targets = [EffectTarget("call", "send", 30)]
-    assert [one.key for one in await store.effects.lease(10, "worker", targets)] == ["k"]
+    assert [effect.key for effect in await store.effects.lease(10, "worker", targets)] == ["k"]
     assert await store.effects.lease(10, "worker", targets) == []

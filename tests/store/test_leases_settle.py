@@ -52,6 +52,6 @@ async def test_every_settling_statement_writes_the_same_row(make_inbox: Callable
             for _ in range(3):
                 assert (await deliver(inbox, name, type="invoice.paid")).status == 202
         await drain(inbox, later=True)
-    found = rows(f"SELECT count(*), {COLUMNS} FROM webhook_receipts GROUP BY {COLUMNS}")
+    written = rows(f"SELECT count(*), {COLUMNS} FROM webhook_receipts GROUP BY {COLUMNS}")
     (version,) = {row[0] for row in rows("SELECT version FROM webhook_receipts")}
-    assert found == [(9, "processed", "processed", 2, version, None, None, 0, True, True, None, None)]
+    assert written == [(9, "processed", "processed", 2, version, None, None, 0, True, True, None, None)]

@@ -13,10 +13,10 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_replay_keeps_the_attempt_that_processed_the_event(store: Store) -> None:
-    (one,) = await claim_and_lease(store)
-    assert await store.leases.settle([processed(one)]) == {one.receipt}
-    assert await store.operations.replay([one.receipt], "ops", {}) == [one.receipt]
-    assert [row.outcome for row in await store.receipts.attempts(one.receipt)] == ["processed"]
+    (leased,) = await claim_and_lease(store)
+    assert await store.leases.settle([processed(leased)]) == {leased.receipt}
+    assert await store.operations.replay([leased.receipt], "ops", {}) == [leased.receipt]
+    assert [row.outcome for row in await store.receipts.attempts(leased.receipt)] == ["processed"]
 
 
 async def test_audit_log_is_read_newest_first_in_pages(store: Store) -> None:

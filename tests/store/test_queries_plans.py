@@ -94,35 +94,35 @@ WHOLE = re.compile(
 SORTED = re.compile(r"TEMP B-TREE FOR ORDER BY|-> *Sort *\(cost")
 
 
-async def explained(store: Any, database: str, sql: str, given: dict[str, Any]) -> list[str]:
+async def explained(store: Any, database: str, sql: str, parameters: dict[str, Any]) -> list[str]:
     now = await store.operations.now()
     if database.startswith("sqlite"):
         plain = {
             name: json.dumps(v) if isinstance(v, list) else rfc3339(now) if v == "now" else v
-            for name, v in given.items()
+            for name, v in parameters.items()
         }
         rows = await sqlite_of(store).file.read(f"EXPLAIN QUERY PLAN {sql}", plain)
         return [row["detail"] for row in rows]
-    times = {name: now if v == "now" or str(v).endswith("Z") else v for name, v in given.items()}
+    times = {name: now if v == "now" or str(v).endswith("Z") else v for name, v in parameters.items()}
     text, names = queries.number_parameters(f"EXPLAIN {sql}")
     async with postgres_of(store).pool.connection() as connection:
         return [row[0] for row in await connection.fetch(text, *(times[name] for name in names))]
 
 
 async def test_no_dashboard_query_scans_a_whole_table(large: Store, database: str) -> None:
-    for question, (name, given) in QUESTIONS.items():
-        sql = queries.with_parameters(large.sql[name], set(given))
-        plan = "\n".join(await explained(large, database, sql, given))
+    for question, (name, parameters) in QUESTIONS.items():
+        sql = queries.with_parameters(large.sql[name], set(parameters))
+        plan = "\n".join(await explained(large, database, sql, parameters))
         assert not WHOLE.search(plan), f"{question}\n{plan}"
-        if name in ("find_receipts", "window_end") and "event_id" not in given:
+        if name in ("find_receipts", "window_end") and "event_id" not in parameters:
             assert not SORTED.search(plan), f"{question}\n{plan}"
 
 
 async def test_no_alert_rule_scans_all_receipts(large: Store, database: str) -> None:
     questions = {rule.measure: {**rule.parameters} for rule in RULES} | {"abandon_inline": {"reason": "gone"}}
-    for name, given in questions.items():
-        given |= {"most": 1000} if "most" in given else {}
-        plan = "\n".join(await explained(large, database, large.sql[name], given))
+    for name, parameters in questions.items():
+        parameters |= {"most": 1000} if "most" in parameters else {}
+        plan = "\n".join(await explained(large, database, large.sql[name], parameters))
         assert not re.search(r"Seq Scan on webhook_receipts|SCAN webhook_receipts$", plan, re.MULTILINE), (
             f"{name}\n{plan}"
         )
@@ -157,10 +157,10 @@ async def plan(address: str, sql: str, *values: object) -> str:
         await connection.close()
 
 
-async def find_plan(address: str, **given: object) -> str:
-    sql = queries.with_parameters(queries.load("postgres")["find_receipts"], set(given))
+async def find_plan(address: str, **parameters: object) -> str:
+    sql = queries.with_parameters(queries.load("postgres")["find_receipts"], set(parameters))
     text, names = queries.number_parameters(sql)
-    return await plan(address, text, *(given[name] for name in names))
+    return await plan(address, text, *(parameters[name] for name in names))
 
 
 async def test_hot_queries_use_an_index_on_postgresql(store: Store, address: str) -> None:
@@ -178,9 +178,9 @@ async def test_hot_queries_use_an_index_on_postgresql(store: Store, address: str
         address, before_time=datetime.now(UTC), before_receipt=99, limit=50
     )
     lease, names = queries.number_parameters(store.sql["lease"])
-    given = {"seconds": 30.0, "worker": "w", "rescued": False, "floor": "-infinity", "limit": 16}
-    given |= {"handled": ["stripe %"], "projected": []}
-    plans["webhook_receipts_due"] = await plan(address, lease, *(given[name] for name in names))
+    parameters = {"seconds": 30.0, "worker": "w", "rescued": False, "floor": "-infinity", "limit": 16}
+    parameters |= {"handled": ["stripe %"], "projected": []}
+    plans["webhook_receipts_due"] = await plan(address, lease, *(parameters[name] for name in names))
     for index, text in plans.items():
         assert index.strip() in text, text
         assert not re.search(r"Seq Scan on webhook_receipts", text), text

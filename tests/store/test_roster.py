@@ -73,10 +73,10 @@ LONG_AGO = "'2026-01-01T00:00:00.000000Z'"
 async def test_projection_leaves_a_type_to_a_live_handler_of_another_process(store: Store, rows: Rows) -> None:
     await store.claims.insert([make_claim("evt_1", type="bounce.hard"), make_claim("evt_2", type="delivery")])
     await store.roster.register("other", Handled((("stripe", "bounce"),), frozenset({"stripe"})))
-    mine = Handled(projected=frozenset({"stripe"}))
-    assert [receipt.event_id for receipt in await store.leases.take(10, 30, "test", handled=mine)] == ["evt_2"]
+    handled = Handled(projected=frozenset({"stripe"}))
+    assert [receipt.event_id for receipt in await store.leases.take(10, 30, "test", handled=handled)] == ["evt_2"]
     rows(f"UPDATE webhook_workers SET seen_at = {LONG_AGO}")
-    assert [receipt.event_id for receipt in await store.leases.take(10, 30, "test", handled=mine)] == ["evt_1"]
+    assert [receipt.event_id for receipt in await store.leases.take(10, 30, "test", handled=handled)] == ["evt_1"]
 
 
 async def test_process_is_live_for_a_minute_and_removed_after_an_hour(store: Store, rows: Rows) -> None:

@@ -29,11 +29,11 @@ async def test_lease_does_not_read_the_backlog_of_another_process(postgres: Post
         address = store.settings.database
         ask(address, MANY)
         ask(address, "ANALYZE webhook_receipts")
-        mine = Handled((("github", "*"),), is_shared=True)
-        assert len(await store.leases.take(1, 30, "test", handled=mine)) == 1
+        handled = Handled((("github", "*"),), is_shared=True)
+        assert len(await store.leases.take(1, 30, "test", handled=handled)) == 1
         text, names = queries.number_parameters(store.sql["lease"])
         parameters = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
-        parameters |= handled_parameters(POSTGRES, mine)
+        parameters |= handled_parameters(POSTGRES, handled)
         connection = await asyncpg.connect(address)
         rows = await connection.fetch(f"EXPLAIN (ANALYZE) {text}", *(parameters[name] for name in names))
         await connection.close()

@@ -21,8 +21,8 @@ def check_of_status(database: str) -> set[str]:
         (text,) = ask(database, "SELECT sql FROM sqlite_master WHERE name = 'webhook_receipts'")[0]
         text = re.search(r"status IN \(([^)]*)\)", text)[1]  # type: ignore[index]
     else:
-        wanted = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE contypid = 'webhook_state'::regtype"
-        ((text,),) = ask(database, wanted)
+        query = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE contypid = 'webhook_state'::regtype"
+        ((text,),) = ask(database, query)
     return set(re.findall(r"'(\w+)'", text))
 
 
@@ -33,10 +33,10 @@ async def test_status_check_allows_exactly_the_states_of_the_state_machine(store
     assert reachable == set(State)
 
 
-@pytest.mark.parametrize("word", NotAState)
-async def test_unknown_status_is_rejected(store: Store, word: NotAState) -> None:
+@pytest.mark.parametrize("status", NotAState)
+async def test_unknown_status_is_rejected(store: Store, status: NotAState) -> None:
     with pytest.raises(RowRefused):
-        await store.claims.insert([make_claim(status=word)])
+        await store.claims.insert([make_claim(status=status)])
 
 
 @pytest.mark.parametrize("state", sorted(TRANSITIONS[None]))
@@ -53,11 +53,11 @@ INTERNAL = {"webhook_migrations", "webhook_past_attempts", "webhook_workers", "w
 def tables(database: str) -> set[str]:
     """Tables and views, without partitions."""
     if database.startswith("sqlite"):
-        wanted = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name LIKE 'webhook%'"
+        query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name LIKE 'webhook%'"
     else:
-        wanted = "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p', 'v') AND NOT relispartition"
-        wanted += " AND relname LIKE 'webhook%'"
-    return {row[0] for row in ask(database, wanted)}
+        query = "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p', 'v') AND NOT relispartition"
+        query += " AND relname LIKE 'webhook%'"
+    return {row[0] for row in ask(database, query)}
 
 
 async def test_database_has_exactly_the_documented_columns(store: Store, database: str) -> None:

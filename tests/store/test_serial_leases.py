@@ -29,7 +29,7 @@ async def test_next_receipt_of_a_key_is_leased_after_the_first_is_settled(store:
     await store.claims.insert(interleave(claims_with_key("a", 3), claims_with_key("b", 2)))
     first = await lease(store)
     assert event_ids(first) == ["a-0", "b-0"]
-    assert [one.serial_key for one in first] == ["a", "b"]
+    assert [leased.serial_key for leased in first] == ["a", "b"]
     assert await lease(store) == []
     await settle(store, first[:1])
     second = await lease(store)
@@ -42,7 +42,7 @@ async def test_next_receipt_of_a_key_is_leased_after_the_first_is_settled(store:
 
 async def test_same_key_in_another_source_is_another_key(store: Store) -> None:
     await store.claims.insert([*claims_with_key("a", 1), *claims_with_key("a", 1, source="github")])
-    assert sorted(one.source for one in await lease(store)) == ["github", "stripe"]
+    assert sorted(leased.source for leased in await lease(store)) == ["github", "stripe"]
 
 
 async def test_released_or_crashed_receipt_stays_the_first_of_its_key(store: Store) -> None:
@@ -112,8 +112,8 @@ async def test_blocked_keys_do_not_starve_other_keys(store: Store) -> None:
     while leased := await lease(store, 500):
         await settle(store, leased, State.RETRYING, after=3600.0)
     await store.claims.insert([*claims_with_key("in_9999", 1), *claims_with_key("in_0000a", 1)])
-    found = [*await lease(store, 5), *await lease(store, 5), *await lease(store, 5)]
-    assert sorted(event_ids(found)) == ["in_0000a-0", "in_9999-0"]
+    leased = [*await lease(store, 5), *await lease(store, 5), *await lease(store, 5)]
+    assert sorted(event_ids(leased)) == ["in_0000a-0", "in_9999-0"]
 
 
 async def test_receipts_with_and_without_a_key_alternate_at_a_limit_of_one(store: Store) -> None:

@@ -38,7 +38,7 @@ def recording_handler(notes: list[Note], concurrency: int = 1) -> Callable[[Even
     async def record(event: Event) -> None:
         number = int(event.id.rpartition("-")[2])
         notes.append((str(event.object_id), number, "begin"))
-        if most_at_once(notes) >= concurrency:
+        if not is_full.is_set() and most_at_once(notes) >= concurrency:
             is_full.set()
         await asyncio.wait_for(is_full.wait(), 20)
         for _ in range(random.randrange(5)):

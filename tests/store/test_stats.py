@@ -19,10 +19,10 @@ pytestmark = pytest.mark.anyio
 
 async def test_counts_group_receipts_by_source_and_status(store: Store) -> None:
     assert await store.stats.counts() == []
-    one, *_ = await store.claims.insert(
+    first, *_ = await store.claims.insert(
         [make_claim("1"), make_claim("2"), make_claim("3", status=State.FAILED), make_claim("4", source="github")]
     )
-    await store.claims.note_duplicates([Duplicate(one.receipt, None, b"f", same) for same in (True, False, True)])
+    await store.claims.note_duplicates([Duplicate(first.receipt, None, b"f", same) for same in (True, False, True)])
     counts = await store.stats.counts()
     by_status = {(c.source, c.status): c.receipts for c in counts}
     assert by_status == {("stripe", "received"): 2, ("stripe", "failed"): 1, ("github", "received"): 1}
@@ -44,15 +44,15 @@ async def test_rates_count_events_by_series_source_and_bucket(store: Store) -> N
         await store.leases.settle([failed])
     await store.leases.take(1, 30, "w")
     now = await store.operations.now()
-    found = await store.stats.rates(now - timedelta(hours=2), 86400)
-    counted = {(row.series, row.source): row.number for row in found}
+    rates = await store.stats.rates(now - timedelta(hours=2), 86400)
+    counted = {(row.series, row.source): row.number for row in rates}
     assert counted == {
         ("received", "stripe"): 2,
         ("received", "other"): 1,
         ("duplicate", "stripe"): 3,
         ("failed", "stripe"): 2,
     }
-    assert {row.bucket for row in found} <= {
+    assert {row.bucket for row in rates} <= {
         int(now.timestamp()) // 86400 * 86400,
         int(now.timestamp() - 7200) // 86400 * 86400,
     }
@@ -65,9 +65,9 @@ async def test_source_totals_are_counted_up_to_a_bound(store: Store) -> None:
     await claim(store, "a", "b", "c")
     await claim(store, "d", "e", status=State.FAILED)
     last = (await store.receipts.find(Filter(), limit=1))[0]
-    found = await store.stats.source_totals(100)
-    assert found.waiting == {"stripe": 3} and found.dead_letters == {"stripe": 2}
-    assert found.last_received_at == {"stripe": rfc3339(last.received_at)}
+    totals = await store.stats.source_totals(100)
+    assert totals.waiting == {"stripe": 3} and totals.dead_letters == {"stripe": 2}
+    assert totals.last_received_at == {"stripe": rfc3339(last.received_at)}
     assert (await store.stats.source_totals(2)).waiting == {"stripe": 2}
 
 

@@ -76,19 +76,19 @@ async def test_released_savepoint_is_rolled_back_with_the_handler(ledger_inbox: 
 
 
 async def test_tx_raises_after_its_handler_has_ended(ledger_inbox: Inbox, rows: Rows, insert: str) -> None:
-    kept: list[Any] = []
+    saved: list[Any] = []
 
     @ledger_inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
         await tx.execute(insert, "work")
-        kept.append(tx)
+        saved.append(tx)
 
     ledger_inbox._runtime.start_worker()
     await eventually(receipts_are(rows, "processed", 1))
     with pytest.raises(TransactionClosed, match="after its handler had ended"):
-        await kept[0].execute(insert, "too late")
+        await saved[0].execute(insert, "too late")
     with pytest.raises(TransactionClosed, match="after its handler had ended"):
-        async with kept[0].transaction():
+        async with saved[0].transaction():
             pass
     assert rows(NOTES) == [("work",)]
 

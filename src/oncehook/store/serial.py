@@ -51,10 +51,10 @@ class KeyScan:
         self.rotation = rotation
         self.leased: list[Leased] = []
         self._passes = 1 if rotation.after == START else 2
-        self._left = MAX_KEYS
+        self._remaining = MAX_KEYS
 
     def is_unfinished(self, limit: int) -> bool:
-        return self._passes > 0 and self._left > 0 and len(self.leased) < limit
+        return self._passes > 0 and self._remaining > 0 and len(self.leased) < limit
 
     def batch_size(self, limit: int) -> int:
         return 2 * (limit - len(self.leased)) + 16
@@ -62,7 +62,7 @@ class KeyScan:
     def advance(self, keys: Sequence[Key], size: int, leased: Sequence[Leased], limit: int) -> None:
         """Record the keys of a batch of `size` and the receipts that were leased."""
         self.leased += leased
-        self._left -= len(keys)
+        self._remaining -= len(keys)
         self.rotation._has_keys |= bool(keys)
         if leased and len(self.leased) >= limit:
             self.rotation.after = max((receipt.source, receipt.serial_key or "") for receipt in leased)

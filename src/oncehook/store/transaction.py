@@ -97,14 +97,14 @@ class Tx:
         self._loop = asyncio.get_running_loop()
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        async def call_connection(*args: Any, **named: Any) -> Any:
+        async def call_connection(*args: Any, **options: Any) -> Any:
             if self._transaction is None:
                 raise TransactionClosed(AFTER_HANDLER_ENDED)
             connection = await self._transaction.connection()
-            return await getattr(connection, name)(*args, **named)
+            return await getattr(connection, name)(*args, **options)
 
-        def call(*args: Any, **named: Any) -> Any:
-            return await_or_block(call_connection(*args, **named), self._loop)
+        def call(*args: Any, **options: Any) -> Any:
+            return await_or_block(call_connection(*args, **options), self._loop)
 
         if name.startswith("_"):
             raise AttributeError(name)

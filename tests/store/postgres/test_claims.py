@@ -63,10 +63,10 @@ async def test_claim_draws_new_ids_if_another_process_has_used_them(store: Store
     await other.open()
     await store.claims.insert([make_claim("warm")])
     ask(database, "SELECT setval('webhook_receipt_ids', 1)")
-    mine = await store.claims.insert([make_claim(f"a_{n}") for n in range(60)])
-    theirs = [(await other.claims.insert([make_claim(f"b_{n}")]))[0] for n in range(5)]
-    assert all(claimed.fresh for claimed in [*mine, *theirs])
-    assert len({claimed.receipt for claimed in [*mine, *theirs]}) == 65
+    claimed_here = await store.claims.insert([make_claim(f"a_{n}") for n in range(60)])
+    claimed_there = [(await other.claims.insert([make_claim(f"b_{n}")]))[0] for n in range(5)]
+    assert all(claimed.fresh for claimed in [*claimed_here, *claimed_there])
+    assert len({claimed.receipt for claimed in [*claimed_here, *claimed_there]}) == 65
     await other.close()
 
 

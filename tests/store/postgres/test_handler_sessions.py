@@ -105,14 +105,14 @@ async def test_default_transaction_settings_of_a_handler_do_not_reach_the_next(
 
 
 async def test_prepared_statement_of_a_handler_is_closed_with_its_connection(inbox: Inbox, database: str) -> None:
-    kept: list[Any] = []
+    prepared: list[Any] = []
     backends: list[int] = []
 
     @inbox.on("stripe", "invoice.paid")
     async def prepare(event: Event, tx: Any) -> None:
         backends.append(await tx.fetchval("SELECT pg_backend_pid()"))
         if event.id == "evt_1":
-            kept.append(await tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"))
+            prepared.append(await tx.prepare("INSERT INTO ledger VALUES ('late') RETURNING 1"))
 
     await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_3")])
     inbox._runtime.start_worker()
@@ -120,7 +120,7 @@ async def test_prepared_statement_of_a_handler_is_closed_with_its_connection(inb
     first, second, third = backends
     assert first != second == third  # its connection is cut, and no other
     with pytest.raises(Exception, match=r"closed|released"):
-        await kept[0].fetchval()
+        await prepared[0].fetchval()
     assert ask(database, "SELECT * FROM ledger") == []
 
 

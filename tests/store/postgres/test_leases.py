@@ -41,11 +41,11 @@ async def test_lease_does_not_read_the_backlog_of_a_paused_source(postgres: Post
         await store.pauses.pause("stripe", "me")
         assert len(await store.leases.take(1, 30, "test")) == 1
         text, names = queries.number_parameters(store.sql["lease"])
-        given = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
-        given |= handled_parameters(POSTGRES, None)
+        parameters = {"limit": 1, "rescued": False, "worker": "w", "seconds": 30.0, "floor": store.pauses.backlog.floor}  # type: ignore[attr-defined]
+        parameters |= handled_parameters(POSTGRES, None)
         connection = await asyncpg.connect(database)
         try:
-            rows = await connection.fetch(f"EXPLAIN (ANALYZE) {text}", *(given[name] for name in names))
+            rows = await connection.fetch(f"EXPLAIN (ANALYZE) {text}", *(parameters[name] for name in names))
         finally:
             await connection.close()
     plan = "\n".join(row[0] for row in rows)

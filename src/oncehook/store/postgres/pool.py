@@ -203,9 +203,9 @@ class PostgresPool:
         """
         pause, deadline = 0.01, self.clock.monotonic() + self.settings.claim_timeout
         while True:
-            left = deadline - self.clock.monotonic()
+            remaining = deadline - self.clock.monotonic()
             try:
-                async with asyncio.timeout(left), self._acquired(left) as connection:
+                async with asyncio.timeout(remaining), self._acquired(remaining) as connection:
                     return await work(connection)
             except asyncpg.CheckViolationError as error:
                 if error.constraint_name:
@@ -239,7 +239,7 @@ class PostgresPool:
             return {}
 
     async def migrate(self) -> list[str]:
-        done = []
+        names = []
         async with self.connection() as connection, connection.transaction():
             await connection.execute(self.sql["migration_lock"], timeout=MIGRATION_SECONDS)
             await connection.execute(self.sql["create_migrations"])
@@ -247,9 +247,9 @@ class PostgresPool:
             for number, name, sql in queries.pending_migrations("postgres", applied):
                 await connection.execute(sql, timeout=MIGRATION_SECONDS)
                 await connection.execute(self.sql["record_migration"].format(number=number, name=name))
-                done.append(f"{number:03d}_{name}")
+                names.append(f"{number:03d}_{name}")
         await self.create_partitions()
-        return done
+        return names
 
     async def create_partitions(self) -> None:
         """Create the missing partitions of payloads for the days from yesterday to a week ahead.

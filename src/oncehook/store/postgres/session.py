@@ -83,9 +83,9 @@ class HandlerConnection(asyncpg.Connection):
 def _close_after(name: str) -> None:
     inherited = getattr(asyncpg.Connection, name)
 
-    def call(self: HandlerConnection, *args: Any, **named: Any) -> Any:
+    def call(self: HandlerConnection, *args: Any, **options: Any) -> Any:
         self.must_close = True
-        return inherited(self, *args, **named)
+        return inherited(self, *args, **options)
 
     setattr(HandlerConnection, name, call)
 

@@ -68,5 +68,5 @@ def _shrink(connection: sqlite3.Connection) -> bool:
         return False
     connection.executescript(f"PRAGMA incremental_vacuum({PAGES_AT_ONCE})")  # `execute` would free only one page
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()  # the file shrinks only at a checkpoint
-    [(left, _)] = fetch(connection, "free_pages")
-    return bool(left < free)
+    [(remaining, _)] = fetch(connection, "free_pages")
+    return bool(remaining < free)

@@ -31,14 +31,14 @@ class SqliteSchemaStore:
         connection.execute(self._sql["begin_migrations"])
         connection.execute(self._sql["create_migrations"])
         applied = dict(connection.execute(self._sql["applied_migrations"]).fetchall())
-        done = []
+        names = []
         for number, name, sql in queries.pending_migrations("sqlite", applied):
             for statement in _statements(sql):
                 connection.execute(statement)
             connection.execute(self._sql["record_migration"].format(number=number, name=name))
-            done.append(f"{number:03d}_{name}")
+            names.append(f"{number:03d}_{name}")
         connection.execute("COMMIT")
-        return done
+        return names
 
     async def move_times_back(self, seconds: float) -> None:
         def move(connection: sqlite3.Connection) -> None:

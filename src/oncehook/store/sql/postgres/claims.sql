@@ -2,8 +2,8 @@
 SELECT nextval('webhook_receipt_ids') FROM generate_series(1, $1::integer)
 
 -- name: claim
--- The settings apply to this transaction only. The lock timeout is for a session that holds the lock of a receipt which is
--- delivered again: other events of the statement must not wait for it. The commit is durable, whatever the default is.
+-- The settings apply to this transaction only. Another session may hold the lock of a receipt that is delivered again. The
+-- lock timeout keeps it from delaying the other events of this statement. The commit is durable, whatever the default is.
 WITH settings AS MATERIALIZED (
     SELECT set_config('lock_timeout', '500ms', true),
            CASE WHEN $3::boolean AND current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')

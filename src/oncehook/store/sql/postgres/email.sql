@@ -42,7 +42,7 @@ WHERE (excluded.place, excluded.event_key) > (s.place, s.event_key) OR excluded.
 RETURNING 1
 
 -- name: email_lock_counts
--- Two transactions that count soft bounces of an address at once would miss each other's. Each locks the addresses, in order.
+-- Two concurrent transactions would miss each other's soft bounces of an address. Each locks the addresses, in order.
 SELECT pg_advisory_xact_lock(number)::text
 FROM (
     SELECT DISTINCT hashtextextended(value, 1701) AS number FROM json_array_elements_text(CAST(:input AS json)) ORDER BY 1

@@ -11,7 +11,7 @@
 
 -- name: lease
 -- The columns have the names of `Leased`. A receipt is due if it has no next_attempt_at, or if its last attempt began in the
--- future because the clock was set back. Only if the newest receipt shows that it was, all waiting receipts are read.
+-- future because the clock was set back. All waiting receipts are read only if the newest receipt shows a clock set back.
 WITH due AS (
     SELECT id FROM webhook_receipts h
     WHERE status IN ('received', 'retrying') AND NOT is_inline AND serial_key IS NULL AND unhandled_at IS NULL

@@ -20,7 +20,7 @@ SELECT source, serial_key AS key FROM keys LIMIT :most
 -- name: lease_serial
 -- Considers only the first waiting receipt of each key, and skips the key if another session has locked that receipt. Two
 -- workers may see different first receipts, if an earlier one was committed or replayed between their snapshots. Then the
--- unique index on receipts that are processing fails the second lease.
+-- unique index on processing receipts rejects the second lease.
 -- Each subquery is one probe of its index. As joins they would read all failed receipts. Without `interval '0'` the planner
 -- might read the index of all dead letters for those of one key.
 WITH head AS MATERIALIZED (

@@ -11,7 +11,7 @@
 
 -- name: lease
 -- A receipt is due if it has no next_attempt_at, or if its last attempt began in the future because the clock was set back.
--- Only if the newest receipt shows that it was, all waiting receipts are read.
+-- All waiting receipts are read only if the newest receipt shows a clock set back.
 UPDATE webhook_receipts
 SET status = 'processing', attempts = attempts + 1, lease = lease + 1, worker = :worker,
     leased_at = strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'),
