@@ -11,7 +11,7 @@ from oncehook.web.page import Context, Problem, principal
 
 
 def describe_source(context: Context, name: str) -> dict[str, Any]:
-    """The public properties of a source. Of its secrets only the number."""
+    """The properties of a source, with the number of its secrets but not their values."""
     source = context.runtime.sources[name]
     provider, horizon = source.provider, context.runtime.horizons[name]
     return {

@@ -52,7 +52,7 @@ def _sources(context: Context) -> list[dict[str, str]]:
         {
             "name": name,
             "title": source.provider.title or source.provider_name,
-            "secret": source.provider.secret,
+            "secret": source.provider.secret if source.is_verified else "",
             "type": next((e.type for e in source.provider.examples if e.type.isalnum() or "." in e.type), "test"),
         }
         for name, source in sorted(context.runtime.sources.items())

@@ -1,1 +1,1 @@
-"""What the API takes and answers, as types: checked on the way in, described in the OpenAPI document."""
+"""Types of the API's requests and responses. They check the requests and describe both in the OpenAPI document."""

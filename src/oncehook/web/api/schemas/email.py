@@ -30,7 +30,7 @@ class EmailStatus(Struct):
     last_at: str
 
 
-class EmailFact(Struct):
+class EmailEvent(Struct):
     """An email event for one recipient of a message."""
 
     source: str
@@ -51,7 +51,7 @@ class EmailMessage(Struct):
     """A message: its status for each recipient, and its email events, oldest first."""
 
     statuses: list[EmailStatus]
-    events: list[EmailFact]
+    events: list[EmailEvent]
 
 
 class SuppressedQuery(Struct, frozen=True):

@@ -86,7 +86,7 @@ class EventReplay(Struct):
 
 
 class Noop(Struct):
-    """A request of a handler that had no effect: a repeated effect, or a stale event."""
+    """A request of a handler that was skipped: a repeated effect, or the update of an entity by a stale event."""
 
     at: str
     reason: Literal["effect", "stale"]
