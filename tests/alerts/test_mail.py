@@ -47,7 +47,7 @@ async def test_mail_goes_to_all_recipients_with_the_same_message_id_at_each_atte
 
 @pytest.fixture
 def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """What a server of `localhost` speaks TLS with; its authority is trusted in this test."""
+    """The TLS context of a server of `localhost`. This test trusts its certificate authority."""
     root = issue("tests of oncehook")
     (tmp_path / "root.pem").write_bytes(pem(root[0]))
     (tmp_path / "server.pem").write_bytes(pem(*issue("localhost", root)))

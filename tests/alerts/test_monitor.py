@@ -61,21 +61,21 @@ async def test_four_processes_send_each_notification_of_an_incident_once(
         await make_lag(inboxes[0])
         for after in ("30s", "30s", "30s"):
             await advance(inboxes[0], after)
-            turns = await asyncio.gather(*(one._runtime.alerts.evaluate_rules() for one in inboxes))
-            assert sum(turn is not None for turn in turns) == 1
-            await asyncio.gather(*(one._runtime.alerts.send_due() for one in inboxes))
+            results = await asyncio.gather(*(inbox._runtime.alerts.evaluate_rules() for inbox in inboxes))
+            assert sum(result is not None for result in results) == 1, "one process must be the leader"
+            await asyncio.gather(*(inbox._runtime.alerts.send_due() for inbox in inboxes))
         assert notifications_of(receiver) == [("alert.opened", "lag")]
         await drain(inboxes[0])
         for after in ("30s", "6m", "6m"):
             await advance(inboxes[0], after)
-            await asyncio.gather(*(one._runtime.alerts.evaluate_rules() for one in inboxes))
-            await asyncio.gather(*(one._runtime.alerts.send_due() for one in inboxes))
+            await asyncio.gather(*(inbox._runtime.alerts.evaluate_rules() for inbox in inboxes))
+            await asyncio.gather(*(inbox._runtime.alerts.send_due() for inbox in inboxes))
         assert notifications_of(receiver) == [("alert.opened", "lag"), ("alert.recovered", "lag")]
         assert rows(ALERTS) == [("ops", "opened", "told", 1), ("ops", "recovered", "told", 1)]
-    told = [line for line in lines() if line["event"].startswith("alert")]
-    assert [line["event"] for line in told] == ["alert_opened", "alert_sent", "alert_recovered", "alert_sent"]
-    assert {line["incident"] for line in told} == {told[0]["incident"]}
-    assert (told[1]["target"], told[1]["word"], told[1]["answer"]) == ("ops", "opened", "responded 200")
+    logged = [line for line in lines() if line["event"].startswith("alert")]
+    assert [line["event"] for line in logged] == ["alert_opened", "alert_sent", "alert_recovered", "alert_sent"]
+    assert {line["incident"] for line in logged} == {logged[0]["incident"]}
+    assert (logged[1]["target"], logged[1]["word"], logged[1]["answer"]) == ("ops", "opened", "responded 200")
 
 
 async def test_two_evaluations_open_one_incident_and_an_expired_lock_writes_nothing(
@@ -101,8 +101,8 @@ async def test_two_evaluations_open_one_incident_and_an_expired_lock_writes_noth
         assert rows(ALERTS) == [("ops", "opened", "waiting", 0)]
         over = await inbox._runtime.store.alerts.record(("alerts", second), [], **options)
         assert over is not None and names(over.recovered) == [("lag", "stripe")]
-        anew = await inbox._runtime.store.alerts.record(("alerts", second), firing[1:], **options)
-        assert anew is not None and names(anew.opened) == [("lag", "stripe")]
+        reopened = await inbox._runtime.store.alerts.record(("alerts", second), firing[1:], **options)
+        assert reopened is not None and names(reopened.opened) == [("lag", "stripe")]
 
 
 async def test_process_that_lost_the_lease_of_a_notification_cannot_settle_it(
@@ -112,16 +112,16 @@ async def test_process_that_lost_the_lease_of_a_notification_cannot_settle_it(
     async with inbox.lifespan():
         await make_lag(inbox)
         await evaluate_after(inbox)
-        able = [TargetLease("ops", 50.0)]
-        (first,) = await inbox._runtime.store.alerts.lease(10, "one", able)
-        assert await inbox._runtime.store.alerts.lease(10, "two", able) == []
+        leases = [TargetLease("ops", 50.0)]
+        (first,) = await inbox._runtime.store.alerts.lease(10, "one", leases)
+        assert await inbox._runtime.store.alerts.lease(10, "two", leases) == []
         await advance(inbox, "51s")
-        (second,) = await inbox._runtime.store.alerts.lease(10, "two", able)
+        (second,) = await inbox._runtime.store.alerts.lease(10, "two", leases)
         assert (second.id, second.attempt, second.key) == (first.id, 2, first.key)
         assert not await inbox._runtime.store.alerts.settle(SettledAlert(first.id, first.lease, "told"))
         assert await inbox._runtime.store.alerts.settle(SettledAlert(second.id, second.lease, "told"))
         assert not await inbox._runtime.store.alerts.settle(SettledAlert(second.id, second.lease, "told"))
-        assert await inbox._runtime.store.alerts.lease(10, "three", able) == []
+        assert await inbox._runtime.store.alerts.lease(10, "three", leases) == []
 
 
 async def test_notification_is_repeated_with_the_same_id_when_settling_fails(
@@ -138,7 +138,7 @@ async def test_notification_is_repeated_with_the_same_id_when_settling_fails(
 
             patch.setattr(inbox._runtime.store.alerts, "settle", lost)
             assert await inbox._runtime.alerts.send_due() == 1
-        assert await inbox._runtime.alerts.send_due() == 0  # its lease holds
+        assert await inbox._runtime.alerts.send_due() == 0  # it is still leased
         await advance(inbox, 20 + monitor.MARGIN + 1)
         assert await inbox._runtime.alerts.send_due() == 1
         ids = [request.headers["webhook-id"] for request in receiver.requests]
@@ -158,7 +158,7 @@ async def test_target_that_was_down_gets_its_notifications_later_and_other_targe
             assert await inbox._runtime.alerts.send_due() == 2
             await drain(inbox)
             await evaluate_after(inbox)
-            await evaluate_after(inbox, "6m")  # it is over before the one that is down was ever told
+            await evaluate_after(inbox, "6m")  # the incident recovers before the failing target got its alert
             assert await inbox._runtime.alerts.send_due() == 2
             assert notifications_of(well) == [("alert.opened", "lag"), ("alert.recovered", "lag")]
             assert notifications_of(down) == [("alert.opened", "lag")] * 2
@@ -167,9 +167,9 @@ async def test_target_that_was_down_gets_its_notifications_later_and_other_targe
             assert notifications_of(down) == [("alert.opened", "lag")] * 3 + [("alert.recovered", "lag")]
             assert len({request.headers["webhook-id"] for request in down.requests}) == 2
             assert {status for _, _, status, _ in rows(ALERTS)} == {"told"}
-    untold = [line for line in lines() if line["event"] == "alert_retrying"]
-    assert [line["target"] for line in untold] == ["down", "down"]
-    assert untold[0]["error"] == f"UnexpectedStatus: http://127.0.0.1:{down.port} answered 503"
+    retried = [line for line in lines() if line["event"] == "alert_retrying"]
+    assert [line["target"] for line in retried] == ["down", "down"]
+    assert retried[0]["error"] == f"UnexpectedStatus: http://127.0.0.1:{down.port} answered 503"
 
 
 async def test_target_that_stays_down_gets_no_recovery_notification(make_inbox: Make, rows: Rows) -> None:
@@ -202,7 +202,7 @@ async def test_reminders_are_sent_at_their_interval_while_an_incident_is_open(
         await evaluate_after(inbox, "61m")
         await drain(inbox)
         await evaluate_after(inbox)
-        await evaluate_after(inbox, "6m")  # over before the third reminder was sent
+        await evaluate_after(inbox, "6m")  # it recovers before the third reminder is sent
         assert await inbox._runtime.alerts.send_due() == 1
         assert notifications_of(receiver)[-1] == ("alert.recovered", "lag")
 

@@ -37,7 +37,7 @@ async def test_unhandled_events_alert_after_ten_minutes_and_recover_with_a_handl
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await inbox._runtime.roster.refresh()
         await advance(inbox, "9m")
-        assert names((await evaluate_after(inbox)).opened) == []  # and the event is no lag: no worker is to blame
+        assert names((await evaluate_after(inbox)).opened) == []  # an unhandled event is not lag
         await advance(inbox, "2m")
         assert names((await evaluate_after(inbox)).opened) == [("unhandled", "stripe")]
         inbox.on("stripe", "invoice.*")(lambda event: None)
@@ -60,7 +60,7 @@ async def test_dead_letters_above_the_threshold_alert_and_a_successful_replay_re
     async with inbox.lifespan():
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         await drain(inbox)
-        assert names((await evaluate_after(inbox)).opened) == []  # one is not above one
+        assert names((await evaluate_after(inbox)).opened) == []  # one is not above the threshold of one
         await deliver(inbox, "stripe", stripe_body("evt_2"))
         await drain(inbox)
         (opened,) = (await evaluate_after(inbox)).opened
@@ -79,7 +79,7 @@ async def test_dead_letters_above_the_threshold_alert_and_a_successful_replay_re
 
 
 async def assert_recovers_once(inbox: Inbox) -> list[tuple[str, str]]:
-    """What is over: not at once, and then only once."""
+    """Check that incidents recover after five minutes and only once, and return them."""
     assert (await evaluate_after(inbox)).recovered == []
     assert (await evaluate_after(inbox, "4m")).recovered == []
     over = names((await evaluate_after(inbox, "2m")).recovered)
@@ -115,7 +115,7 @@ async def test_lag_rule_counts_events_of_a_handler_that_hangs(make_inbox: Make, 
         for number in range(12):
             await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
         await eventually(lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processing'") == [(12,)])
-        assert (await inbox._runtime.store.stats.lags()) == {}  # nothing waits: the workers hold it all
+        assert (await inbox._runtime.store.stats.lags()) == {}  # no event waits: all are leased
         await eventually(lambda: rows(INCIDENTS) == [("lag", "stripe", 0)])
         let_go.set()
     (value,) = rows("SELECT value FROM webhook_incidents")[0]
@@ -155,7 +155,7 @@ async def test_lag_of_a_replayed_event_counts_from_its_replay(make_inbox: Make, 
         assert names((await evaluate_after(inbox, "4m")).opened) == []
         lags = await inbox._runtime.store.stats.lags()
         assert 239 < lags["stripe"] < 300
-        await drain(inbox)  # it is retrying now, and still as old as its replay
+        await drain(inbox)  # the event is retrying, and its age still counts from the replay
         assert rows("SELECT status FROM webhook_receipts") == [("retrying",)]
         (row,) = await inbox._runtime.store.alerts.measure("oldest_unfinished", {})
         assert 239 < row.value < 300
@@ -190,7 +190,7 @@ async def test_paused_source_has_no_lag_alert_and_a_pause_alert_after_a_day(make
         await inbox._runtime.store.pauses.pause("stripe", "jane")
         assert (await evaluate_after(inbox, "23h")).opened == []
         (row,) = await inbox._runtime.store.alerts.measure("oldest_unfinished", {})
-        assert row.value > 82000 and row.is_paused  # the gauge tells it all the same
+        assert row.value > 82000 and row.is_paused  # the gauge includes paused events
         (opened,) = (await evaluate_after(inbox, "2h")).opened
         assert opened.rule == "paused" and "stripe has been paused for 1d 1h (limit 1d)" in opened.summary
         await inbox._runtime.store.pauses.resume("stripe", "jane")
@@ -205,7 +205,7 @@ async def test_pause_with_an_end_never_alerts_and_the_lag_alert_follows_its_end(
         assert (await evaluate_after(inbox, "2d")).opened == []
         assert names((await evaluate_after(inbox, "25h")).opened) == [
             ("lag", "stripe")
-        ]  # nobody works, and nobody wants that
+        ]  # no worker runs after the pause
 
 
 async def test_rejections_of_all_processes_together_alert_and_recover(make_inbox: Make, rows: Rows) -> None:
@@ -255,7 +255,7 @@ async def test_silent_source_alerts_and_one_delivery_recovers(
     inbox.source("shop", provider="stripe", secrets=["whsec_test"] if verify == "signature" else [], verify=verify)
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
-        assert (await evaluate_after(inbox, "3h")).opened == []  # it has never said anything
+        assert (await evaluate_after(inbox, "3h")).opened == []  # the source has never received an event
         for source in ("shop", "stripe"):
             await deliver(inbox, source, stripe_body("evt_1"))
         await inbox._runtime.reception.secret_uses.write()
@@ -263,7 +263,7 @@ async def test_silent_source_alerts_and_one_delivery_recovers(
         (opened,) = (await evaluate_after(inbox, "2m")).opened
         assert names([opened]) == [("silent", "shop")]
         assert "no authentic delivery for 2h 1m (limit 2h)" in opened.summary
-        await deliver(inbox, "shop", stripe_body("evt_1"))  # a duplicate is a sign of life too
+        await deliver(inbox, "shop", stripe_body("evt_1"))  # a duplicate counts too
         await deliver(inbox, "shop", stripe_body("evt_2"))
         await inbox._runtime.reception.secret_uses.write()
         assert await assert_recovers_once(inbox) == [("silent", "shop")]
@@ -308,7 +308,7 @@ async def test_source_that_rejects_everything_alerts_before_its_provider_stops_r
         (opened,) = (await evaluate_after(inbox, "5h")).opened
         assert names([opened]) == [("refusing", "stripe")]
         assert "rejected for 2d 7h" in opened.summary and "stops retrying after 3d" in opened.summary
-        await deliver(inbox, "stripe", stripe_body("evt_2"))  # the secret is right again
+        await deliver(inbox, "stripe", stripe_body("evt_2"))  # the secret is correct again
         await inbox._runtime.reception.secret_uses.write()
         assert await assert_recovers_once(inbox) == [("refusing", "stripe")]
 
@@ -316,9 +316,9 @@ async def test_source_that_rejects_everything_alerts_before_its_provider_stops_r
 async def test_rejections_of_a_stranger_do_not_count_as_provider_retries(make_inbox: Make) -> None:
     inbox = make_alert_inbox(make_inbox, rejections="off", lag="off")
     async with inbox.lifespan():
-        await send_forged(inbox)  # one that never came again
+        await send_forged(inbox)  # a single one
         assert (await evaluate_after(inbox, "60h")).opened == []
-        for number in range(8):  # it goes on, and authentic ones arrive meanwhile
+        for number in range(8):  # forged and authentic deliveries arrive
             await send_forged(inbox, 5)
             await advance(inbox, "2m")
             await deliver(inbox, "stripe", stripe_body(f"evt_{number}"))
@@ -361,14 +361,14 @@ async def test_value_that_flaps_opens_one_incident(make_inbox: Make, rows: Rows)
         for _ in range(4):
             await send_forged(inbox, 3)
             await evaluate_after(inbox)
-            assert (await evaluate_after(inbox, "5m")).recovered == []  # below again, for a moment
+            assert (await evaluate_after(inbox, "5m")).recovered == []  # below the threshold for a short time
         assert rows(INCIDENTS) == [("rejections", "stripe", 0)]
 
 
 async def test_deliveries_to_an_unknown_source_open_no_incident(make_inbox: Make, rows: Rows) -> None:
     inbox = make_alert_inbox(make_inbox, rejections=0)
     async with inbox.lifespan():
-        assert (await post(inbox, "nobody", b"{}", {})).status == 404
+        assert (await post(inbox, "unknown", b"{}", {})).status == 404
         await inbox._runtime.reception.rejection_counts.write()
         assert rows("SELECT source, reason, refused FROM webhook_refusals") == [("unknown", "unknown_source", 1)]
         assert (await evaluate_after(inbox)).opened == []

@@ -45,7 +45,7 @@ def test_error_of_a_wrong_setting_names_its_key(alerts: dict[str, Any], sentence
         ({"command": []}, "alerts.targets.ops.command is empty: name a program"),
         ({"command": "page ops"}, "alerts.targets.ops.command is not usable: expected a list of strings"),
         ({"smtp": "mail.example.com", "to": "x@y.z"}, "alerts.targets.ops.sender is missing"),
-        (MAIL | {"to": "nobody"}, "sender and to must be email addresses"),
+        (MAIL | {"to": "no address"}, "sender and to must be email addresses"),
         (MAIL | {"to": "a@b\r\nBcc: c@d"}, "sender and to must be email addresses"),
         (MAIL | {"user": "x"}, "set both user and password"),
         (MAIL | {"user": "x", "password": "p-secret", "tls": "none"}, "would be sent unencrypted"),

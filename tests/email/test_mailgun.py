@@ -7,7 +7,8 @@ import pytest
 from oncehook.email.event import EmailType
 from oncehook.email.readers import normalise
 from tests.support.email_cases import assert_documented_events, payload_cases
-from tests.support.email_payloads import JANE, mailgun
+from tests.support.email_payloads import JANE
+from tests.support.more_email_payloads import mailgun
 
 
 def test_key_does_not_depend_on_the_token_of_the_signature() -> None:

@@ -7,7 +7,8 @@ import pytest
 from oncehook.email.event import EmailType
 from oncehook.email.readers import normalise
 from tests.support.email_cases import assert_documented_events, payload_cases
-from tests.support.email_payloads import JANE, resend
+from tests.support.email_payloads import JANE
+from tests.support.more_email_payloads import resend
 
 PROVIDERS = ("resend", "sparkpost", "mandrill", "mailjet", "brevo")
 

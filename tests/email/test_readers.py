@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from oncehook.email.event import EmailType
 from oncehook.email.readers import READERS, normalise
-from tests.support.email_cases import assert_documented_events, payload_cases
-from tests.support.email_payloads import JANE, PAYLOADS, SES_ID, postmark_bounce, sendgrid, ses_bounce, sns
+from tests.support.email_cases import PAYLOADS, assert_documented_events, payload_cases
+from tests.support.email_payloads import JANE, SES_ID, postmark_bounce, sendgrid, ses_bounce, sns
 from tests.support.odd_payloads import JSON, mangled
 
 

@@ -1,4 +1,4 @@
-"""The same payloads through django-anymail's webhook classes and through ours agree, but for what is listed here."""
+"""The readers agree with the webhook classes of django-anymail, except for the differences listed here."""
 
 import json
 import os
@@ -20,7 +20,7 @@ from anymail.webhooks import amazon_ses, brevo, mailgun, mailjet, mandrill, post
 
 from oncehook.email.event import normalise_address, normalise_message_id
 from oncehook.email.readers import normalise
-from tests.support.email_payloads import PAYLOADS
+from tests.support.email_cases import PAYLOADS
 
 VIEWS: dict[str, Any] = {
     "sendgrid": sendgrid.SendGridTrackingWebhookView,
@@ -53,7 +53,7 @@ DIFFERENT_TYPE = {
 }
 DIFFERENT_RECIPIENT = {
     ("ses", "DeliveryDelay"): "ours are those that are delayed, not all of the mail",
-    ("ses", "Subscription"): "on a mail to several, SES does not say who left: ours is nobody",
+    ("ses", "Subscription"): "on a mail to several, SES does not say who left: ours has no recipient",
     ("ses", "Open"): "on a mail to several, SES does not say who opened it: Anymail takes all of them",
     ("ses", "Click"): "on a mail to several, SES does not say who clicked: Anymail takes all of them",
     ("resend", "email.bounced"): "on a mail to several, Resend does not say whose it is: Anymail takes the first",
@@ -61,7 +61,7 @@ DIFFERENT_RECIPIENT = {
 
 
 def through_anymail(provider: str, payload: Any) -> list[Any]:
-    """What Anymail makes of it, without its checks of who sent it, which are not what is compared."""
+    """Return the events that Anymail reads from a payload, without its checks of the sender."""
     view = VIEWS[provider].__new__(VIEWS[provider])
     view.signal = None
     factory = RequestFactory()
@@ -75,8 +75,8 @@ def through_anymail(provider: str, payload: Any) -> list[Any]:
     return list(view.parse_events(request))
 
 
-def word_of(provider: str, payload: Any) -> str:
-    """The provider's own word for what happened."""
+def name_of(provider: str, payload: Any) -> str:
+    """Return the provider's name of the event."""
     if provider == "ses":
         inner = json.loads(payload["Message"])
         return str(inner.get("eventType") or inner.get("notificationType"))
@@ -88,7 +88,7 @@ def word_of(provider: str, payload: Any) -> str:
 
 
 CASES = [
-    pytest.param(provider, payload, id=f"{provider}-{number}-{word_of(provider, payload)}")
+    pytest.param(provider, payload, id=f"{provider}-{number}-{name_of(provider, payload)}")
     for provider, rows in PAYLOADS.items()
     for number, (payload, _) in enumerate(rows)
 ]
@@ -97,13 +97,13 @@ CASES = [
 @pytest.mark.parametrize(("provider", "payload"), CASES)
 def test_readers_agree_with_anymail_except_for_the_listed_differences(provider: str, payload: Any) -> None:
     theirs, ours = through_anymail(provider, payload), normalise(provider, payload, event_id="evt_1")
-    word = word_of(provider, payload)
-    if (provider, word) not in DIFFERENT_RECIPIENT:
+    name = name_of(provider, payload)
+    if (provider, name) not in DIFFERENT_RECIPIENT:
         assert [event.recipient for event in ours] == [normalise_address(event.recipient) for event in theirs]
     elif provider == "resend" and len(payload["data"]["to"]) == 1:
         assert ours[0].recipient == normalise_address(theirs[0].recipient)
     for their, our in zip(theirs, ours, strict=False):
-        if (provider, word) not in DIFFERENT_TYPE:
+        if (provider, name) not in DIFFERENT_TYPE:
             assert our.type.value == their.event_type
         if provider not in DIFFERENT_MESSAGE:
             assert our.message_id == normalise_message_id(their.message_id)
@@ -113,17 +113,17 @@ def test_readers_agree_with_anymail_except_for_the_listed_differences(provider: 
 
 
 def test_each_listed_difference_to_anymail_exists() -> None:
-    """A listed difference that Anymail no longer has must not hide another."""
+    """A listed difference that no longer exists must not hide another one."""
     seen: set[Any] = set()
     for provider, rows in PAYLOADS.items():
         for payload, _ in rows:
-            word = word_of(provider, payload)
+            name = name_of(provider, payload)
             theirs, ours = through_anymail(provider, payload), normalise(provider, payload, event_id="evt_1")
             if [event.recipient for event in ours] != [normalise_address(event.recipient) for event in theirs]:
-                seen.add(("recipient", provider, word))
+                seen.add(("recipient", provider, name))
             for their, our in zip(theirs, ours, strict=False):
                 if our.type.value != their.event_type:
-                    seen.add(("type", provider, word))
+                    seen.add(("type", provider, name))
                 if our.message_id != normalise_message_id(their.message_id):
                     seen.add(("message", provider))
                 if our.occurred_at != their.timestamp:
@@ -136,15 +136,15 @@ def test_each_listed_difference_to_anymail_exists() -> None:
     }
 
 
-# -- the shared vectors, where they are -----------------------------------------------------------------------------
+# -- the shared vectors, if they exist ------------------------------------------------------------------------------
 
 VECTORS = {"aws_sns_ses": "ses", **{name: name for name in VIEWS if name != "ses"}}
 FOLDER = os.environ.get("ONCEHOOK_VECTORS")
 
 
 def shared_payloads() -> list[Any]:
-    """The payloads of the valid vectors, one an event; ONCEHOOK_VECTORS names their folder, and none is copied here."""
-    found = []
+    """Return the payloads of the valid vectors, one for each event. ONCEHOOK_VECTORS names their folder."""
+    payloads = []
     for file, provider in VECTORS.items() if FOLDER else ():
         for case in json.loads((Path(str(FOLDER)) / f"{file}.json").read_text())["cases"]:
             body = case.get("body") or ""
@@ -155,14 +155,14 @@ def shared_payloads() -> list[Any]:
                 json.loads(form["mandrill_events"]) if provider == "mandrill" and form else form or json.loads(body)
             )
             for payload in parsed if isinstance(parsed, list) else [parsed]:
-                found.append(pytest.param(provider, payload, id=f"{file}-{case['name']}"))
-    return found
+                payloads.append(pytest.param(provider, payload, id=f"{file}-{case['name']}"))
+    return payloads
 
 
 if FOLDER:
 
     @pytest.mark.parametrize(("provider", "payload"), shared_payloads())
-    def test_anymail_and_ours_agree_on_the_shared_vectors(provider: str, payload: Any) -> None:
+    def test_readers_agree_with_anymail_on_the_shared_vectors(provider: str, payload: Any) -> None:
         theirs, ours = through_anymail(provider, payload), normalise(provider, payload, event_id="evt_1")
         assert [event.type.value for event in ours] == [event.event_type for event in theirs]
         for their, our in zip(theirs, ours, strict=True):

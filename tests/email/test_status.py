@@ -16,6 +16,7 @@ from oncehook.email.readers import normalise
 from oncehook.email.status import Fact
 from oncehook.store import make_store
 from oncehook.store.store import Store
+from tests.support.email_cases import PAYLOADS
 from tests.support.email_facts import (
     POLICY,
     clear_tables,
@@ -27,7 +28,6 @@ from tests.support.email_facts import (
     record_facts,
     row_versions,
 )
-from tests.support.email_payloads import PAYLOADS
 from tests.support.odd_payloads import mangled
 
 pytestmark = pytest.mark.anyio

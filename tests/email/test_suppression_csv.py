@@ -50,7 +50,7 @@ def test_columns_of_other_systems_are_read() -> None:
     [
         ("name\nx\n", "the first line must name the columns, and one of them must be address or email or recipient"),
         ("", "the first line must name the columns"),
-        ("email\njane@example.com\nnobody\n", "line 3: 'nobody' is not an email address"),
+        ("email\njane@example.com\nno address\n", "line 3: 'no address' is not an email address"),
         ("email,since\njane@example.com,soon\n", "line 2: 'soon' is not a time"),
     ],
 )

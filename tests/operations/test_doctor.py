@@ -13,7 +13,7 @@ from tests.support.rejections import BODY, causes, make_rejection, make_source
 @pytest.mark.parametrize(("late", "expected"), [(3600, "1h before it arrived"), (-900, "15m after it arrived")])
 def test_wrong_clock_is_recognised(late: int, expected: str) -> None:
     source = make_source()
-    now = float(int(time.time()))  # the stamp is in whole seconds
+    now = float(int(time.time()))  # the timestamp is in whole seconds
     (finding,) = diagnose(make_rejection(source, BODY, stripe_headers(BODY, now=now - late), at=now), source)
     assert finding.cause == "clock" and expected in finding.shows
 

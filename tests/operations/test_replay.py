@@ -155,7 +155,7 @@ FILTERS: dict[str, tuple[dict[str, Any], set[str]]] = {
     "status": ({"status": "failed"}, {"evt_1", "evt_3"}),
     "search": ({"search": "needle"}, {"evt_3"}),
     "together": ({"type": "invoice", "status": "failed"}, {"evt_1"}),
-    "nothing": ({"source": "nobody"}, set()),
+    "nothing": ({"source": "unknown"}, set()),
 }
 
 

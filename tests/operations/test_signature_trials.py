@@ -84,7 +84,7 @@ def test_two_causes_at_once_are_both_found() -> None:
 HOOK = "https://a.example/hook"
 
 
-ADDRESSES = {  # what is configured, what the provider signed, the query that arrived, what is said
+ADDRESSES = {  # configured address, signed address, query of the request, expected sentence
     "the other scheme": (HOOK, "http://a.example/hook", "", "with http in place of https"),
     "https": ("http://a.example/hook", HOOK, "", "with https in place of http"),
     "a slash more": (HOOK, HOOK + "/", "", "with a slash at its end"),

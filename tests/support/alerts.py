@@ -33,7 +33,7 @@ async def evaluate_after(inbox: Inbox, after: Any = "30s") -> IncidentChanges:
     """Let time pass, then evaluate the rules."""
     await advance(inbox, after)
     changes = await inbox._runtime.alerts.evaluate_rules()
-    assert changes is not None, "this process must get the lock"
+    assert changes is not None, "this process must become the leader"
     return changes
 
 

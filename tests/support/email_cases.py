@@ -5,7 +5,21 @@ from typing import Any
 import pytest
 
 from oncehook.email.readers import normalise
-from tests.support.email_payloads import PAYLOADS
+from tests.support.email_payloads import POSTMARK, SENDGRID, SES, Row
+from tests.support.more_email_payloads import BREVO, MAILGUN, MAILGUN_FORMS, MAILJET, MANDRILL, RESEND, SPARKPOST
+
+PAYLOADS: dict[str, list[Row]] = {
+    "sendgrid": SENDGRID,
+    "ses": SES,
+    "postmark": POSTMARK,
+    "mailgun": [*MAILGUN, *MAILGUN_FORMS],
+    "resend": RESEND,
+    "sparkpost": SPARKPOST,
+    "mandrill": MANDRILL,
+    "mailjet": MAILJET,
+    "brevo": BREVO,
+}
+"""Provider → its example payloads."""
 
 
 def payload_cases(*providers: str) -> list[Any]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from tests.support.email_payloads import PAYLOADS
+from tests.support.email_cases import PAYLOADS
 
 JSON = st.recursive(
     st.none()

@@ -1,10 +1,11 @@
-"""The alert monitor: one process at a time evaluates the rules; every process sends notifications.
+"""The alert monitor: one process at a time, the leader, evaluates the rules. Every process sends notifications.
 
-The process that evaluates holds a lock, which is a row in the database. Its writes are fenced by the lock's number. An
-incident and its notifications are written in one transaction. A constraint allows one open incident per rule and
-source. A notification is leased, sent and settled under a fence. Each target gets it at least once, always with the
-same id. It is repeated only if a process dies or loses the database between sending and settling. Deliveries never wait
-for the monitor.
+The leader is a row in the database, and the leader's writes are fenced by the number in that row. An incident and its
+notifications are written in one transaction. A constraint allows one open incident per rule and source.
+
+A notification is leased, sent and settled under a fence. Each target gets it at least once, always with the same id. It
+is repeated only if a process dies or loses the database between sending and settling. Deliveries never wait for the
+monitor.
 """
 
 import asyncio
@@ -41,8 +42,8 @@ from oncehook.providers.expressions import parse_time
 from oncehook.providers.source import Source
 from oncehook.store.store import Store
 
-LOCK = "alerts"
-"""The name of the lock of the process that evaluates the rules."""
+LEADER = "alerts"
+"""The name under which a process becomes the leader that evaluates the rules."""
 
 POLICY = Retry(attempts=40, first=10.0, most=1800.0)
 """Notifications are retried for about half a day."""
@@ -63,7 +64,7 @@ ACK_RETENTION = 3 * 3600.0
 """Seconds for which ack latencies stay in the database. The overview shows the last hour."""
 
 PRUNE_EVERY = 100
-"""Every this many evaluations, old incidents, rejection counts and ack latencies are deleted."""
+"""The number of evaluations after which old incidents, rejection counts and ack latencies are deleted."""
 
 CHART_SECONDS = 7 * 86400.0
 """The time range of the charts. Rejection counts stay at least this long."""
@@ -139,18 +140,18 @@ class AlertMonitor:
     # -- evaluating rules -------------------------------------------------------------------------------------------
 
     async def evaluate_rules(self) -> IncidentChanges | None:
-        """Measure all rules, then open and recover incidents. Returns None if another process holds the lock.
+        """Measure all rules, then open and recover incidents. Returns None if another process is the leader.
 
         A failed measurement changes nothing: no incident recovers because the database does not answer.
         """
-        number = await self.store.alerts.become_leader(LOCK, self.settings.every * 0.9)
+        number = await self.store.alerts.become_leader(LEADER, self.settings.every * 0.9)
         if number is None:
             return None
         readings = await self.readings()
         self._latest = self.clock.monotonic(), readings
         firing = [reading for reading in readings if reading.is_firing]
         changes = await self.store.alerts.record(
-            (LOCK, number),
+            (LEADER, number),
             [_row(reading) for reading in firing],
             targets=sorted(self.targets),
             recover_after=self.settings.recover_after,

@@ -101,8 +101,8 @@ def normalise_address(value: Any) -> str | None:
     """Return an address in the form that is compared: the domain as lower-case ASCII, the local part unchanged.
 
     Whether JANE@ and jane@ are one mailbox depends on the domain, so the local part keeps its case. A display name is
-    removed. Returns None if the value is not an address, or several: a result for one of them could be read as one for
-    all.
+    removed. Returns None if the value is not an address, or holds several: an answer about one could be mistaken for an
+    answer about all.
     """
     if not isinstance(value, str) or "@" not in value:
         return None

@@ -131,7 +131,7 @@ def _mailgun_value(payload: dict[str, Any], name: str) -> Any:
 
 
 def _variables(payload: dict[str, Any]) -> dict[str, Any]:
-    """Return the sender's variables: from the message headers if the form has them, else all fields of others."""
+    """Return the sender's variables: from the message headers, or else all fields that are not Mailgun's."""
     headers = parse_json_text(payload.get("message-headers"))
     if isinstance(headers, list):
         pairs = [pair for pair in headers if isinstance(pair, list) and len(pair) == 2]

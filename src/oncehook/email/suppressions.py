@@ -252,8 +252,8 @@ async def apply(
 def _change(row: Suppression, change: SuppressionChange, actor: str, now: str, facts: Sequence[Fact]) -> None:
     """Apply a person's change to a row.
 
-    It counts as later than that person's earlier changes, even if the clock went back, and as later than known facts of
-    a provider whose clock is ahead of ours.
+    It counts as later than all earlier changes, even if the clock went back, and as later than known facts of a
+    provider whose clock is ahead of ours.
     """
     row.note, row.actor = change.note and clean(change.note), actor
     if change.remove:

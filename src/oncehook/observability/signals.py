@@ -53,7 +53,7 @@ def configure(level: str = "info", format: str = "auto", stream: TextIO | io.Tex
 
 
 def is_enabled(event: str) -> bool:
-    """Return whether this event would be logged. The receiver builds no line for an event that is not."""
+    """Return whether this event would be logged. The receiver builds no line for other events."""
     level = _EVENT_LEVELS[event]
     return STANDARD.isEnabledFor(level) if _threshold is None else level >= _threshold
 
@@ -154,7 +154,7 @@ class AttemptLine(EventLine, kw_only=True, omit_defaults=False):
 
 
 ATTEMPT_EVENTS = {State.PROCESSED: "processed", State.RETRYING: "retrying", State.FAILED: "dead_letter"}
-"""The log event of an attempt, by the status that it settled."""
+"""The log event of an attempt, by the status that it ends with."""
 
 
 def record_attempt(leased: Leased, done: Settled, is_written: bool) -> None:
@@ -257,7 +257,7 @@ EFFECT_EVENTS = {
     EffectState.RETRYING: "effect_retrying",
     EffectState.FAILED: "effect_failed",
 }
-"""The log event of an effect's attempt, by the status that it settled."""
+"""The log event of an effect's attempt, by the status that it ends with."""
 
 
 def record_effect_attempt(leased: LeasedEffect, done: SettledEffect, is_written: bool) -> None:

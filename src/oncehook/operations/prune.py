@@ -41,7 +41,7 @@ FIRST = 60.0
 """Seconds from the start of a process to its first run."""
 
 FULL_SCAN_EVERY = 24
-"""Every this many runs, all payloads are scanned again. This finds old dead letters that were replayed."""
+"""The number of runs after which all payloads are scanned again, to find old dead letters that were replayed."""
 
 
 def horizon(name: str, source: SourceSettings, provider: Provider, settings: Settings) -> Horizon:
@@ -60,7 +60,7 @@ def horizon(name: str, source: SourceSettings, provider: Provider, settings: Set
 
 
 def effect_horizon(settings: Settings, horizons: Iterable[Horizon]) -> float | None:
-    """Return how long the keys of effects stay, or None for ever. They must outlive every receipt.
+    """Return how long the keys of effects stay, or None if they are never deleted. They must outlive every receipt.
 
     Raises ConfigurationError if `effect_retention` is shorter than that.
     """

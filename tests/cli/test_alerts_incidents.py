@@ -1,38 +1,29 @@
-"""Alerts on the command line, and in processes that may be killed."""
+"""`oncehook alerts` with open incidents, firing rules and targets."""
 
 import asyncio
 import json
 import re
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.alerts import monitor
-from oncehook.testing import advance, deliver
-from tests.support.alerts import ALERTS, INCIDENTS, SECRET, configured, evaluate_after
+from oncehook.testing import deliver
+from tests.support.alerts import configured, evaluate_after
 from tests.support.command_line import Run
-from tests.support.events import Rows, stripe_body, stripe_headers
-from tests.support.http_target import receiving, said, stall_after
-from tests.support.serve import Process, write_config
+from tests.support.events import stripe_body
+from tests.support.serve import write_config
 from tests.support.servers import ask
-from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.anyio
 sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
 
-async def with_a_dead_letter(inbox: Inbox) -> None:
-    await deliver(inbox, "stripe", b'{"type": "invoice.paid"}')  # without an id: kept as a dead letter
+async def deliver_dead_letter(inbox: Inbox) -> None:
+    await deliver(inbox, "stripe", b'{"type": "invoice.paid"}')  # without an id, so it becomes a dead letter
 
 
-# -- the shell ------------------------------------------------------------------------------------------------------
-
-
-def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
+def test_alerts_command_lists_incidents_and_the_value_of_every_rule(
     run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
 ) -> None:
     write_config(in_folder, database)
@@ -43,16 +34,16 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
         async with inbox.lifespan():
             await deliver(inbox, "stripe", stripe_body("evt_1"))
             assert (await evaluate_after(inbox)).opened == []
-            await with_a_dead_letter(inbox)
+            await deliver_dead_letter(inbox)
             await evaluate_after(inbox)
             await inbox._runtime.alerts.send_due()
 
     asyncio.run(fill())
     ran = run("alerts")
     assert ran.code == 0
-    first, telling, remedy, _, *table = ran.out.splitlines()
+    first, notification, remedy, _, *table = ran.out.splitlines()
     assert re.fullmatch(r"Dead letters of stripe: 1 now, 1 at worst \(limit 0\), since \S+Z", first)
-    assert telling == "  page: opened, waiting: SendFailed: false exited with 1"
+    assert notification == "  page: opened, waiting: SendFailed: false exited with 1"
     assert remedy.startswith("→ ") and "oncehook replay --failed --source stripe" in remedy
     assert table[0].split() == ["rule", "now", "limit", "source", "state"]
     assert [line.split()[0] for line in table[1:]] == [
@@ -67,7 +58,7 @@ def test_alerts_lists_incidents_and_every_rule_with_what_it_measures(
 
 
 @sqlite
-def test_what_fires_and_is_no_incident_yet_is_not_called_well(
+def test_alerts_command_shows_a_firing_rule_before_its_incident_opens(
     run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
 ) -> None:
     write_config(in_folder, database)
@@ -76,7 +67,7 @@ def test_what_fires_and_is_no_incident_yet_is_not_called_well(
         inbox = make_inbox()
         inbox.source("stripe", secrets=["whsec_test"])
         async with inbox.lifespan():
-            await with_a_dead_letter(inbox)
+            await deliver_dead_letter(inbox)
 
     asyncio.run(fill())
     first, remedy, *_ = run("alerts").out.splitlines()
@@ -88,7 +79,7 @@ def test_what_fires_and_is_no_incident_yet_is_not_called_well(
 
 
 @sqlite
-def test_an_incident_shows_its_value_now_at_worst_and_when_it_closes_and_advice_once(
+def test_incident_shows_current_and_worst_value_and_when_it_closes(
     run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
 ) -> None:
     write_config(in_folder, database)
@@ -120,7 +111,9 @@ def test_an_incident_shows_its_value_now_at_worst_and_when_it_closes_and_advice_
 
 
 @sqlite
-def test_alerts_where_all_is_well(run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]) -> None:
+def test_alerts_command_without_an_incident(
+    run: Run, in_folder: Path, database: str, make_inbox: Callable[..., Inbox]
+) -> None:
     write_config(in_folder, database)
 
     async def start() -> None:
@@ -133,7 +126,7 @@ def test_alerts_where_all_is_well(run: Run, in_folder: Path, database: str, make
 
 
 @sqlite
-def test_alerts_test_says_what_each_target_answered_and_exits_1_if_one_failed(
+def test_alerts_test_command_shows_each_response_and_exits_1_if_one_failed(
     run: Run, in_folder: Path, database: str
 ) -> None:
     got = in_folder / "got"
@@ -158,58 +151,3 @@ def test_alerts_test_says_what_each_target_answered_and_exits_1_if_one_failed(
     write_config(in_folder, database)
     ran = run("alerts", "test")
     assert ran.code == 1 and "add one as [alerts.targets.NAME]" in ran.error
-
-
-# -- processes of their own -----------------------------------------------------------------------------------------
-
-
-async def post_without_id(port: int) -> None:
-    body = b'{"type": "invoice.paid"}'
-    async with httpx.AsyncClient() as client:
-        await client.post(f"http://127.0.0.1:{port}/webhooks/stripe", content=body, headers=stripe_headers(body))
-
-
-def alerting(folder: Path, database: str, url: str) -> Path:
-    target = ["[alerts]", 'every = "100ms"', "[alerts.targets.ops]", f'webhook = "{url}"', f'secret = "{SECRET}"']
-    return write_config(folder, database, 'log_level = "error"', *target)
-
-
-async def test_a_process_that_is_killed_while_it_tells_is_followed_by_another_with_the_same_id(
-    in_folder: Path, database: str, make_inbox: Callable[..., Inbox], rows: Rows
-) -> None:
-    async with receiving(stall_after(), said(200)) as receiver:
-        process = Process(alerting(in_folder, database, receiver.url))
-        try:
-            await post_without_id(process.port)
-            await eventually(lambda: len(receiver.requests) == 1)  # leased and sent, and not marked
-        finally:
-            process.kill()
-        assert process.process.returncode == -signal.SIGKILL
-        assert rows(ALERTS) == [("ops", "opened", "sending", 1)]
-        targets = {"ops": {"webhook": receiver.url, "secret": SECRET}}
-        inbox = make_inbox(config=configured(targets=targets, recover_after="0s"))
-        inbox.source("stripe", secrets=["whsec_test"])
-        async with inbox.lifespan():
-            assert await inbox._runtime.alerts.send_due() == 0  # the dead one's lease holds
-            await advance(inbox, 10 + monitor.MARGIN + 1)
-            assert await inbox._runtime.alerts.send_due() == 1
-            assert (await evaluate_after(inbox)).opened == []
-        ids = [request.headers["webhook-id"] for request in receiver.requests]
-        assert len(ids) == 2 and len(set(ids)) == 1
-        assert rows(ALERTS) == [("ops", "opened", "told", 2)]
-
-
-async def test_two_services_on_one_database_tell_once(in_folder: Path, database: str, rows: Rows) -> None:
-    async with receiving() as receiver:
-        config = alerting(in_folder, database, receiver.url)
-        processes = [Process(config), Process(config)]
-        try:
-            await post_without_id(processes[0].port)
-            await eventually(lambda: rows(ALERTS) == [("ops", "opened", "told", 1)])
-            turns = "SELECT number FROM webhook_turns"
-            (before,) = rows(turns)
-            await eventually(lambda: rows(turns)[0][0] > before[0] + 5)  # both go on looking
-        finally:
-            codes = [process.end() for process in processes]
-        assert codes == [0, 0] and len(receiver.requests) == 1
-        assert rows(INCIDENTS) == [("dead_letters", "stripe", 0)]
