@@ -159,7 +159,7 @@ class LeaseStore(Protocol):
         """End attempts and record them. Changes the receipts whose lease is still held, and returns their ids."""
 
     async def release(self, held: Sequence[Held], after: float | None = None) -> int:
-        """Release leased receipts that were not started, and uncount their attempts. Returns how many were held.
+        """Release leased receipts that were not started. The attempts do not count. Returns how many were held.
 
         With `after`, they are due again in `after` seconds.
         """

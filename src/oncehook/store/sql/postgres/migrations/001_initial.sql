@@ -387,8 +387,8 @@ CREATE TABLE webhook_workers (
     seen_at       timestamptz NOT NULL DEFAULT now()
 );
 
--- The patterns that each process handles. `matcher` is the pattern in the syntax of LIKE. A projection handles a type only while no
--- process has a handler for it.
+-- The patterns that each process handles. `matcher` is the pattern in the syntax of LIKE. A projection handles a type only
+-- while no process has a handler for it.
 CREATE TABLE webhook_handlers (
     worker        text COLLATE "C" NOT NULL,
     source        text COLLATE "C" NOT NULL,

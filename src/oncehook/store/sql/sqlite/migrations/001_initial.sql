@@ -375,8 +375,8 @@ CREATE TABLE webhook_workers (
     seen_at       TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%f000Z', 'now'))
 );
 
--- The patterns that each process handles. `matcher` is the pattern in the syntax of GLOB. A projection handles a type only while no
--- process has a handler for it.
+-- The patterns that each process handles. `matcher` is the pattern in the syntax of GLOB. A projection handles a type only
+-- while no process has a handler for it.
 CREATE TABLE webhook_handlers (
     worker        TEXT NOT NULL,
     source        TEXT NOT NULL,
