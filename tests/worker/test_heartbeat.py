@@ -1,15 +1,18 @@
 """The heartbeat extends leases from its own thread, whatever the event loop or the database does."""
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import asyncpg
 import pytest
 
 from oncehook import Event, Inbox
+from oncehook.model.lease import Held
 from oncehook.observability import signals
 from oncehook.store.postgres import heartbeat as postgres_heartbeat
 from oncehook.worker.heartbeat import Heartbeat
+from tests.support.clocks import ManualClock
 from tests.support.events import Rows
 from tests.support.waiting import eventually, wait_until
 from tests.support.work import claim, receipts_are
@@ -82,3 +85,53 @@ async def test_a_lease_survives_a_lost_heartbeat_connection(
     inbox._runtime.start_worker()
     await eventually(receipts_are(rows, "processed", 1))
     assert rows(STATES) == [("evt_1", "processed", 1, None)]
+
+
+class RecordingConnection:
+    """A heartbeat connection that records its calls."""
+
+    def __init__(self) -> None:
+        self.extended: list[list[Held]] = []
+        self.released: list[Held] = []
+
+    def extend(self, held: Sequence[Held], seconds: float) -> None:
+        self.extended.append(list(held))
+
+    def release(self, held: Sequence[Held]) -> None:
+        self.released += held
+
+    def close(self) -> None: ...
+
+
+def test_a_lease_is_extended_only_until_the_timeout_of_its_handler() -> None:
+    clock, connection = ManualClock(), RecordingConnection()
+    heartbeat = Heartbeat(connection, 0.03, clock)
+    heartbeat.hold((1, 1), 5.0)
+    heartbeat.hold((2, 1))
+    heartbeat.start()
+    wait_until(lambda: connection.extended, "the heartbeat extends the leases")
+    assert connection.extended[0] == [(1, 1), (2, 1)]
+    clock.advance(5.0)
+    wait_until(lambda: connection.extended[-1] == [(2, 1)], "the lease of the running handler is not extended")
+    heartbeat.stop()
+
+
+def test_a_dropped_lease_is_not_extended() -> None:
+    heartbeat = Heartbeat(RecordingConnection(), 30.0)
+    heartbeat.hold((1, 1))
+    heartbeat.hold((2, 1))
+    heartbeat.drop((1, 1))
+    assert heartbeat.receipts == [2]
+
+
+async def test_unstarted_receipts_are_released_while_the_event_loop_is_blocked() -> None:
+    connection = RecordingConnection()
+    heartbeat = Heartbeat(connection, 0.3)
+    heartbeat.stalled = 0.1
+    heartbeat.hold((1, 1), 60.0)
+    heartbeat.hold((2, 1))
+    heartbeat.start()
+    wait_until(lambda: connection.released, "the heartbeat releases receipts")  # blocks the event loop
+    assert connection.released == [(2, 1)], "the receipt whose handler runs must keep its lease"
+    assert heartbeat.is_released((2, 1)) and not heartbeat.hold((2, 1))
+    await asyncio.to_thread(heartbeat.stop)

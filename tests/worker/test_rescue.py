@@ -23,12 +23,42 @@ async def test_an_expired_lease_counts_as_an_attempt_until_the_event_is_a_dead_l
     await claim(inbox, "evt_1", "evt_2")
     for crash in (1, 2):
         leased = await inbox._runtime.store.leases.take(1, 0, "gone", rescued=crash > 1)
-        assert [one.event_id for one in leased] == ["evt_1"]
+        assert [leased_receipt.event_id for leased_receipt in leased] == ["evt_1"]
         await eventually(lambda: bool(rows("SELECT 1 FROM webhook_receipts WHERE status = 'processing'")))
         rescued = 0
-        while not rescued:  # the lease of no seconds runs out with the database's next tick
+        while not rescued:  # a lease of zero seconds expires with the next tick of the database's clock
             rescued = await rescue(inbox._runtime.store, inbox._runtime.handlers, inbox._runtime.sources)
     states = [row[:4] for row in rows(STATES)]
     assert states == [("evt_1", "failed", 2, "crashed"), ("evt_2", "received", 0, None)]
-    told = [(line["event"], line["event_id"], line["attempt"]) for line in lines()]
-    assert told == [("lease_expired", "evt_1", 1), ("lease_expired", "evt_1", 2), ("dead_letter", "evt_1", 2)]
+    logged = [(line["event"], line["event_id"], line["attempt"]) for line in lines()]
+    assert logged == [("lease_expired", "evt_1", 1), ("lease_expired", "evt_1", 2), ("dead_letter", "evt_1", 2)]
+
+
+EXPIRED = "UPDATE webhook_receipts SET lease_until = '2026-01-01T00:00:00.000000Z'"
+
+
+async def test_a_receipt_is_left_to_the_process_that_has_its_handler(inbox: Inbox, rows: Rows) -> None:
+    await claim(inbox, "evt_1")
+    await inbox._runtime.store.leases.take(1, 30, "gone")
+    rows(EXPIRED)
+    runtime = inbox._runtime
+    assert await rescue(runtime.store, runtime.handlers, runtime.sources, lambda source, type_: True) == 0
+    assert rows("SELECT status FROM webhook_receipts") == [("processing",)]
+    assert await rescue(runtime.store, runtime.handlers, runtime.sources) == 1
+
+
+async def test_a_receipt_that_no_process_handles_waits_however_many_attempts_it_had(inbox: Inbox, rows: Rows) -> None:
+    await claim(inbox, "evt_1")
+    await inbox._runtime.store.leases.take(1, 30, "gone")
+    rows("UPDATE webhook_receipts SET attempts = 1000, lease_until = '2026-01-01T00:00:00.000000Z'")
+    runtime = inbox._runtime
+    assert await rescue(runtime.store, runtime.handlers, runtime.sources) == 1
+    assert rows("SELECT status, outcome FROM webhook_receipts") == [("retrying", "crashed")]
+
+
+async def test_a_live_lease_is_not_rescued(inbox: Inbox, rows: Rows) -> None:
+    await claim(inbox, "evt_1")
+    await inbox._runtime.store.leases.take(1, 30, "alive")
+    runtime = inbox._runtime
+    assert await rescue(runtime.store, runtime.handlers, runtime.sources) == 0
+    assert rows("SELECT status FROM webhook_receipts") == [("processing",)]

@@ -1,4 +1,4 @@
-"""Wake-ups across processes: a worker elsewhere is told of new work, and finds it by looking when it is not told."""
+"""Wake-ups across processes: a notification wakes workers in other processes, and polling works without one."""
 
 import asyncio
 import os
@@ -13,7 +13,8 @@ import asyncpg
 import httpx
 import pytest
 
-from oncehook import Event, Inbox, RetryLater
+from oncehook import ConfigurationError, Event, Inbox, RetryLater
+from oncehook.config.configuration import load
 from oncehook.operations.replay import replay
 from oncehook.store.postgres.wakeups import CHANNEL
 from oncehook.store.rows import Selection
@@ -22,13 +23,13 @@ from oncehook.worker.wakeups import MIN_INTERVAL
 from tests.support.events import make_claim, stripe_body, stripe_headers
 from tests.support.serve import ONCEHOOK, Process, process, write_config
 from tests.support.servers import Postgres, ask
-from tests.support.waiting import eventually
-from tests.support.work import receipts_are
+from tests.support.waiting import eventually, let_time_pass, next_turn
+from tests.support.work import FailsAtFirst, receipts_are
 
 pytestmark = pytest.mark.anyio
 
 NEVER = "1h"
-"""A poll so long that only a notification can explain what a worker does."""
+"""A poll interval so long that only a notification can wake a worker."""
 
 LISTENERS = (
     "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'oncehook listen' "
@@ -69,34 +70,34 @@ def worker_process(folder: Path, config: Path) -> Iterator[None]:
         running.stdout.close()
 
 
-async def post(door: Process, event_id: str) -> None:
+async def post(receiver: Process, event_id: str) -> None:
     body = stripe_body(event_id)
     async with httpx.AsyncClient() as client:
-        url = f"http://127.0.0.1:{door.port}/webhooks/stripe"
+        url = f"http://127.0.0.1:{receiver.port}/webhooks/stripe"
         assert (await client.post(url, content=body, headers=stripe_headers(body))).status_code == 202
 
 
-async def test_a_worker_in_another_process_is_told_at_once_and_again_after_its_connection_was_lost(
+async def test_a_notification_wakes_a_worker_in_another_process_even_after_its_connection_was_lost(
     tmp_path: Path, database: str
 ) -> None:
     config = write_config(tmp_path, database, f'poll = "{NEVER}"')
-    with process(config, "--no-worker") as door, worker_process(tmp_path, config):
+    with process(config, "--no-worker") as receiver, worker_process(tmp_path, config):
         await eventually(lambda: len(ask(database, LISTENERS)) == 1)
-        for number in (1, 2, 3):  # the first may be found by the look at the start; the others by nothing else
-            await post(door, f"evt_{number}")
+        for number in (1, 2, 3):  # the worker may find the first at its start, the others only by notification
+            await post(receiver, f"evt_{number}")
             await eventually(receipts_are(database, "processed", number))
         ((before,),) = ask(database, LISTENERS)
         ask(database, f"SELECT pg_terminate_backend({before})")
         await eventually(lambda: [pid for (pid,) in ask(database, LISTENERS) if pid != before] != [])
         for number in (4, 5, 6):
-            await post(door, f"evt_{number}")
+            await post(receiver, f"evt_{number}")
             await eventually(receipts_are(database, "processed", number))
 
 
-async def test_with_notify_off_a_worker_finds_work_by_looking(tmp_path: Path, database: str) -> None:
+async def test_a_worker_polls_if_notifications_are_off(tmp_path: Path, database: str) -> None:
     config = write_config(tmp_path, database, 'poll = "200ms"', "notify = false")
-    with process(config, "--no-worker") as door, worker_process(tmp_path, config):
-        await post(door, "evt_1")
+    with process(config, "--no-worker") as receiver, worker_process(tmp_path, config):
+        await post(receiver, "evt_1")
         await eventually(receipts_are(database, "processed", 1))
         assert ask(database, LISTENERS) == []
 
@@ -105,8 +106,8 @@ async def test_with_notify_off_a_worker_finds_work_by_looking(tmp_path: Path, da
 
 
 @asynccontextmanager
-async def heard(database: str) -> AsyncIterator[list[float]]:
-    """When notifications came, while the block runs."""
+async def notifications(database: str) -> AsyncIterator[list[float]]:
+    """The times at which notifications arrive while the block runs."""
     times: list[float] = []
     connection = await asyncpg.connect(database)
     await connection.add_listener(CHANNEL, lambda *_: times.append(time.monotonic()))
@@ -123,7 +124,7 @@ async def inbox(database: str) -> AsyncIterator[Inbox]:
 
 
 async def test_an_accepted_event_is_announced_and_a_duplicate_is_not(inbox: Inbox, database: str) -> None:
-    async with heard(database) as times:
+    async with notifications(database) as times:
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 202
         await eventually(lambda: len(times) == 1)
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).status == 200
@@ -131,19 +132,19 @@ async def test_an_accepted_event_is_announced_and_a_duplicate_is_not(inbox: Inbo
         await eventually(lambda: len(times) == 2)
 
 
-async def test_many_announcements_are_few_notifications_and_the_last_is_heard(inbox: Inbox, database: str) -> None:
-    async with heard(database) as times:
+async def test_many_announcements_share_few_notifications_and_the_last_is_sent(inbox: Inbox, database: str) -> None:
+    async with notifications(database) as times:
         begun = time.monotonic()
         for _ in range(50):
             last = time.monotonic()
             for _ in range(20):
                 inbox._runtime.announcer.announce()
-            await asyncio.sleep(0.005)
+            await let_time_pass(0.005)
         await eventually(lambda: bool(times) and times[-1] >= last)
         assert len(times) <= (time.monotonic() - begun) / MIN_INTERVAL + 1
 
 
-async def test_a_worker_is_told_of_a_replay(inbox: Inbox, database: str) -> None:
+async def test_a_replay_wakes_a_worker(inbox: Inbox, database: str) -> None:
     inbox.on("stripe", "*")(_ignore)
     inbox._runtime.start_worker()
     await eventually(lambda: len(ask(database, LISTENERS)) == 1)
@@ -158,10 +159,8 @@ async def test_a_worker_is_told_of_a_replay(inbox: Inbox, database: str) -> None
 async def _ignore(event: Event) -> None: ...
 
 
-async def test_a_retry_that_is_due_at_once_and_what_a_worker_gives_back_are_announced(
-    inbox: Inbox, database: str
-) -> None:
-    started = asyncio.Event()
+async def test_immediate_retries_and_released_receipts_are_announced(inbox: Inbox, database: str) -> None:
+    started, go_on = asyncio.Event(), asyncio.Event()
 
     @inbox.on("stripe", "*")
     async def handle(event: Event) -> None:
@@ -169,9 +168,9 @@ async def test_a_retry_that_is_due_at_once_and_what_a_worker_gives_back_are_anno
             raise RetryLater("again", after=0)
         if event.id != "evt_0":
             started.set()
-            await asyncio.sleep(0.3)
+            await go_on.wait()
 
-    async with heard(database) as times:
+    async with notifications(database) as times:
         await inbox._runtime.store.claims.insert([make_claim("evt_0")])
         inbox._runtime.start_worker()
         await eventually(lambda: len(times) == 1)
@@ -180,11 +179,14 @@ async def test_a_retry_that_is_due_at_once_and_what_a_worker_gives_back_are_anno
         inbox._runtime.worker.wake()  # type: ignore[union-attr]
         await asyncio.wait_for(started.wait(), 20)
         assert len(times) == 1
-        await inbox._runtime.worker.stop()  # type: ignore[union-attr]
+        stopping = asyncio.create_task(inbox._runtime.worker.stop())  # type: ignore[union-attr]
+        await next_turn()
+        go_on.set()
+        await stopping
         await eventually(lambda: len(times) == 2)
 
 
-async def test_without_a_database_the_listener_tries_again_and_says_so_once(
+async def test_the_listener_reconnects_and_logs_a_lost_connection_once(
     inbox: Inbox, database: str, postgres: Postgres, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = database.rpartition("/")[2]
@@ -199,30 +201,39 @@ async def test_without_a_database_the_listener_tries_again_and_says_so_once(
         await eventually(
             lambda: any(vars(record).get("event") == "wakeup_connection_lost" for record in caplog.records)
         )
-        await asyncio.sleep(0.5)  # several tries
+        await let_time_pass(0.5)  # several attempts to reconnect
     finally:
         postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
     await eventually(lambda: len(ask(database, LISTENERS)) == 1)
     assert sum(vars(record).get("event") == "wakeup_connection_lost" for record in caplog.records) == 1
 
 
-async def test_sqlite_has_nobody_to_tell_and_a_second_process_looks(tmp_path: Path) -> None:
+async def test_a_second_process_on_sqlite_polls(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'inbox.db'}"
-    door = Inbox(database, worker=False)
+    receiver = Inbox(database, worker=False)
     worker = Inbox(database, worker=False, poll="50ms")
-    for inbox in (door, worker):
+    for inbox in (receiver, worker):
         inbox.source("stripe", secrets=["whsec_test"])
     worker.on("stripe", "*")(_ignore)
-    async with door.lifespan(), worker.lifespan():
+    async with receiver.lifespan(), worker.lifespan():
         worker._runtime.start_worker()
-        await deliver(door, "stripe", stripe_body("evt_1"))
+        await deliver(receiver, "stripe", stripe_body("evt_1"))
         await eventually(receipts_are(database, "processed", 1))
 
 
-def test_the_settings_that_wake_are_read_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    from oncehook import ConfigurationError
-    from oncehook.config.configuration import load
+async def test_a_failed_notification_is_logged_and_the_next_one_is_sent(
+    inbox: Inbox, database: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    wakeups = inbox._runtime.store.wakeups
+    monkeypatch.setattr(wakeups, "notify", FailsAtFirst(wakeups.notify, times=1))
+    async with notifications(database) as times:
+        inbox._runtime.announcer.announce()
+        await eventually(lambda: any(vars(record).get("loop") == "notify" for record in caplog.records))
+        inbox._runtime.announcer.announce()
+        await eventually(lambda: len(times) == 1, "the next announcement is sent")
 
+
+def test_the_settings_for_wakeups_are_read_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONCEHOOK_NOTIFY", "false")
     monkeypatch.setenv("ONCEHOOK_POLL", "250ms")
     monkeypatch.setenv("ONCEHOOK_POOLER", "transaction")

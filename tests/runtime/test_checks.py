@@ -1,0 +1,74 @@
+"""The checks and warnings when an inbox starts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from oncehook import ConfigurationError, Event, Inbox
+from oncehook.model.errors import Unavailable
+from oncehook.runtime.checks import check_configuration, open_store
+from tests.support.events import Rows
+
+pytestmark = pytest.mark.anyio
+
+Lines = Callable[[], list[dict[str, Any]]]
+only_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+
+
+@only_sqlite
+async def test_effect_retention_below_the_dedupe_window_is_rejected(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(effect_retention="1d")
+    inbox.source("stripe", secrets=["whsec_test"])
+    with pytest.raises(ConfigurationError, match="effect_retention"):
+        check_configuration(inbox._runtime)
+
+
+@only_sqlite
+async def test_a_handler_for_an_unknown_source_is_rejected(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"], types=["invoice.*"])
+
+    @inbox.on("strip", "invoice.paid")
+    async def typo(event: Event) -> None: ...
+
+    with pytest.raises(ConfigurationError, match="strip"):
+        check_configuration(inbox._runtime)
+
+
+@pytest.mark.without_schema
+async def test_a_missing_schema_is_an_error_if_the_inbox_must_not_migrate(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox(migrate="never")
+    with pytest.raises(ConfigurationError, match="the database schema is out of date: run `oncehook migrate`"):
+        await inbox.start()
+    assert not inbox._runtime.is_running
+
+
+@pytest.mark.without_schema
+async def test_the_inbox_migrates_by_default(make_inbox: Callable[..., Inbox], rows: Rows) -> None:
+    async with make_inbox().lifespan():
+        assert rows("SELECT count(*) FROM webhook_receipts") == [(0,)]
+
+
+async def test_a_second_store_is_open_only_for_its_block(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    async with open_store(inbox._runtime) as store:
+        assert store is not inbox._runtime.store
+        await store.ping()
+    with pytest.raises(Unavailable):
+        await store.ping()
+
+
+@only_sqlite
+async def test_sources_without_verification_or_secret_are_logged(
+    make_inbox: Callable[..., Inbox], lines: Lines
+) -> None:
+    inbox = make_inbox()
+    inbox.source("open", provider="stripe", verify="none")
+    inbox.source("notion")
+    inbox.source("stripe", secrets=["whsec_test"])
+    async with inbox.lifespan():
+        pass
+    logged = [(line["event"], line.get("source")) for line in lines()]
+    assert ("unverified_source", "open") in logged and ("secret_missing", "notion") in logged
+    assert not any(source == "stripe" for _, source in logged)
