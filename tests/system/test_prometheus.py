@@ -1,10 +1,9 @@
-"""The shipped alert rules, run by Prometheus: each fires on the series it is for, and on a scraped service."""
+"""The shipped alert rules in Prometheus: on prepared series, and on a scraped service."""
 
 import asyncio
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,12 +20,13 @@ from tests.support import ROOT, programs
 from tests.support.events import STRIPE_SECRET, stripe_body, stripe_headers
 from tests.support.serve import process
 from tests.support.servers import ask, free_port
+from tests.support.waiting import wait_until
 
 RULES_FILE = ROOT / "deploy/prometheus/alerts.yaml"
 RULES = [rule for group in yaml.safe_load(RULES_FILE.read_text())["groups"] for rule in group["rules"]]
 SOURCE = 'source="stripe"'
 
-# Alert → the series that set it off ("0+3x60" is: from 0, by 3 a minute, for an hour), and when it must fire.
+# Alert → the series that trigger it ("0+3x60" starts at 0 and adds 3 per minute for an hour), and when it must fire.
 FIRES: dict[str, tuple[dict[str, str], str]] = {
     "OncehookDown": ({'up{job="oncehook", instance="a"}': "1 1 0x60"}, "10m"),
     "OncehookDatabaseAway": ({f'oncehook_receipts{{{SOURCE}, state="failed"}}': "0x60 _x60"}, "70m"),
@@ -69,7 +69,7 @@ FIRES: dict[str, tuple[dict[str, str], str]] = {
         "20m",
     ),
 }
-# What must not set an alert off.
+# Series that must not trigger an alert.
 QUIET: dict[str, tuple[str, dict[str, str], str]] = {
     "a paused source has no lag": (
         "OncehookLag",
@@ -88,9 +88,9 @@ def rule_named(name: str) -> dict[str, Any]:
     return rule
 
 
-def promtool(folder: Path, alert: str, series: dict[str, str], at: str, *, fires: bool) -> None:
-    """Run one alert over these series with Prometheus' own evaluator."""
-    # What an alert says is not repeated here: labels and annotations are taken out of a copy of the rule.
+def assert_alert(folder: Path, alert: str, series: dict[str, str], at: str, *, fires: bool) -> None:
+    """Assert with promtool that the alert fires, or does not fire, at this time of the series."""
+    # The texts of an alert are not tested here: the copy of the rule has no labels and annotations.
     rule = {name: value for name, value in rule_named(alert).items() if name in ("alert", "expr", "for")}
     copy = folder / "rules.yaml"
     copy.write_text(yaml.safe_dump({"groups": [{"name": "oncehook", "rules": [rule]}]}))
@@ -131,22 +131,22 @@ def test_every_rule_has_a_case() -> None:
 @pytest.mark.parametrize("alert", FIRES)
 def test_prometheus_fires_the_alert(alert: str, tmp_path: Path) -> None:
     series, at = FIRES[alert]
-    promtool(tmp_path, alert, series, at, fires=True)
-    if alert != "OncehookDatabaseAway":  # it is about series that are gone
-        promtool(tmp_path, alert, series, "0m", fires=False)
+    assert_alert(tmp_path, alert, series, at, fires=True)
+    if alert != "OncehookDatabaseAway":  # it fires on missing series
+        assert_alert(tmp_path, alert, series, "0m", fires=False)
 
 
 @pytest.mark.parametrize("case", QUIET)
-def test_prometheus_stays_quiet(case: str, tmp_path: Path) -> None:
+def test_prometheus_does_not_fire_the_alert(case: str, tmp_path: Path) -> None:
     alert, series, at = QUIET[case]
-    promtool(tmp_path, alert, series, at, fires=False)
+    assert_alert(tmp_path, alert, series, at, fires=False)
 
 
 # -- a scraped service ----------------------------------------------------------------------------------------------
 
 
-async def three_deaths(inbox: Inbox, database: str) -> None:
-    """A dead letter of a handler, one without an id, and one whose provider stopped retrying."""
+async def make_dead_letters(inbox: Inbox, database: str) -> None:
+    """Create three dead letters: a failed handler, an event without an id, and an inline event that is abandoned."""
 
     @inbox.on("stripe", "*")
     async def fail(event: Event) -> None:
@@ -169,7 +169,7 @@ async def three_deaths(inbox: Inbox, database: str) -> None:
 
 @contextmanager
 def prometheus(folder: Path, target: str) -> Iterator[str]:
-    """Prometheus with the shipped rules, scraping `target` every second; its address."""
+    """The address of a Prometheus with the shipped rules that scrapes `target` every second."""
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
         "rule_files": [str(RULES_FILE)],
@@ -190,31 +190,31 @@ def prometheus(folder: Path, target: str) -> Iterator[str]:
 
 
 def firing(address: str, alert: str) -> dict[str, str]:
-    """Source → value of the alerts of this name that fire."""
+    """The value of each firing alert with this name, by source."""
     try:
-        answer = httpx.get(f"{address}/api/v1/alerts", timeout=5).raise_for_status()
-    except httpx.HTTPError:  # it is still starting
+        response = httpx.get(f"{address}/api/v1/alerts", timeout=5).raise_for_status()
+    except httpx.HTTPError:  # Prometheus is still starting
         return {}
-    found = answer.json()["data"]["alerts"]
     return {
-        one["labels"]["source"]: one["value"]
-        for one in found
-        if one["labels"]["alertname"] == alert and one["state"] == "firing"
+        row["labels"]["source"]: row["value"]
+        for row in response.json()["data"]["alerts"]
+        if row["labels"]["alertname"] == alert and row["state"] == "firing"
     }
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_prometheus_sees_dead_letters_of_every_kind_of_a_running_service(
+def test_prometheus_fires_for_every_kind_of_dead_letter_of_a_running_service(
     tmp_path: Path, make_inbox: Callable[..., Inbox], database: str
 ) -> None:
     inbox = make_inbox()
     inbox.source("stripe", secrets=[STRIPE_SECRET])
     inbox.source("inline", provider="stripe", secrets=[STRIPE_SECRET], mode="inline")
-    asyncio.run(three_deaths(inbox, database))
+    asyncio.run(make_dead_letters(inbox, database))
     config = tmp_path / "oncehook.toml"
     config.write_text(f'database = "{database}"\n[sources.stripe]\nsecrets = ["{STRIPE_SECRET}"]\n')
     with process(config) as serve, prometheus(tmp_path, f"127.0.0.1:{serve.port}") as address:
-        deadline = time.monotonic() + 60
-        while (found := firing(address, "OncehookDeadLetters")) != {"stripe": "2e+00", "inline": "1e+00"}:
-            assert time.monotonic() < deadline, found
-            time.sleep(0.1)
+        wait_until(
+            lambda: firing(address, "OncehookDeadLetters") == {"stripe": "2e+00", "inline": "1e+00"},
+            "the alert fires for both sources",
+            within=60,
+        )
