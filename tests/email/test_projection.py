@@ -202,7 +202,7 @@ async def test_event_is_projected_in_the_session_of_the_users_engine(
 ) -> None:
     from sqlalchemy import text
 
-    from tests.integrations.sqlalchemy.test_transaction import dispose, make_engine
+    from tests.support.engines import dispose, make_engine
 
     engine = make_engine(database, kind)
     inbox = make_email_inbox(make_inbox, engine=engine)

@@ -1,4 +1,4 @@
-"""Alembic on a database that the inbox shares: what it would write into a migration has nothing of ours in it."""
+"""Alembic on a database that the inbox shares: autogenerate proposes no change of the inbox's tables."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from oncehook import Inbox
 from oncehook.integrations.alembic import include_name
 from oncehook.testing import deliver
-from tests.integrations.sqlalchemy.test_transaction import make_engine
+from tests.support.engines import make_engine
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ class Base(DeclarativeBase):
 
 
 class Endpoint(Base):
-    """A table of the shop, whose name begins as those of the inbox do."""
+    """A table of the shop, whose name has the prefix of the inbox's tables."""
 
     __tablename__ = "webhook_endpoints"
 
@@ -36,7 +36,7 @@ def proposed(engine: Engine, **settings: Any) -> list[Any]:
 
 
 @pytest.mark.filterwarnings("ignore:Skipped unsupported reflection")
-async def test_autogenerate_proposes_nothing_of_the_inbox(make_inbox: Callable[..., Inbox], database: str) -> None:
+async def test_autogenerate_proposes_no_change_of_inbox_tables(make_inbox: Callable[..., Inbox], database: str) -> None:
     engine = make_engine(database, "sync")
     assert isinstance(engine, Engine)
     inbox = make_inbox()
@@ -44,7 +44,7 @@ async def test_autogenerate_proposes_nothing_of_the_inbox(make_inbox: Callable[.
     try:
         async with inbox.lifespan():
             await deliver(inbox, "stripe", type="invoice.paid")
-        assert [kind for kind, *_ in proposed(engine)].count("remove_table") > 15  # as it is without the filter
+        assert [kind for kind, *_ in proposed(engine)].count("remove_table") > 15  # without the filter
         assert sorted(change[0] for change in proposed(engine, include_name=include_name)) == ["add_index", "add_table"]
         Base.metadata.create_all(engine)
         assert proposed(engine, include_name=include_name) == []
@@ -56,3 +56,22 @@ async def test_autogenerate_proposes_nothing_of_the_inbox(make_inbox: Callable[.
         assert sorted(left) == ["webhook_endpoints", "webhook_endpoints_old"]
     finally:
         engine.dispose()
+
+
+@pytest.mark.parametrize(
+    ("name", "type_", "parents", "included"),
+    [
+        ("webhook_receipts", "table", {}, False),
+        ("webhook_migrations", "table", {}, False),
+        ("webhook_payloads_20261115", "table", {}, False),
+        ("webhook_payloads_2026", "table", {}, True),
+        ("webhook_endpoints", "table", {}, True),
+        ("status", "column", {"table_name": "webhook_receipts"}, False),
+        ("status", "column", {"table_name": "orders"}, True),
+        ("public", "schema", {}, True),
+    ],
+)
+def test_only_names_that_the_migrations_create_are_excluded(
+    name: str, type_: str, parents: dict[str, str | None], included: bool
+) -> None:
+    assert include_name(name, type_, parents) is included

@@ -1,4 +1,4 @@
-"""Beside Django: a start says that the ORM is not in a handler's transaction, and only where there is an ORM."""
+"""With Django: the start warns that its ORM is not part of a handler's transaction, but only if it has a database."""
 
 import subprocess
 import sys
@@ -35,11 +35,11 @@ settings.configure()
 django.setup()
 """
 HANDLER = "@inbox.on('stripe', '*')\ndef handle(event): ..."
-WARNED = "django_orm_not_transactional: use tx, or make what the ORM writes idempotent\n"
+WARNED = "django_orm_not_transactional: use tx, or make your ORM writes idempotent\n"
 
 
 @pytest.mark.parametrize(
-    ("django", "handler", "told"),
+    ("django", "handler", "output"),
     [
         (WITH_DATABASE, HANDLER, WARNED),
         (WITH_DATABASE, "", ""),
@@ -49,9 +49,9 @@ WARNED = "django_orm_not_transactional: use tx, or make what the ORM writes idem
     ],
     ids=["a database", "no handler", "no database", "not set up", "no Django"],
 )
-def test_a_start_warns_that_djangos_orm_is_not_in_the_transaction(
-    tmp_path: Path, django: str, handler: str, told: str
+def test_start_warns_that_the_django_orm_is_not_in_the_transaction(
+    tmp_path: Path, django: str, handler: str, output: str
 ) -> None:
     (tmp_path / "shop.py").write_text(SHOP.format(django=django, handler=handler))
     done = subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", told)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", output)

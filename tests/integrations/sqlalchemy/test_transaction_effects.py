@@ -1,45 +1,19 @@
-"""Effects and entities in a user's own SQLAlchemy session: one transaction with the ORM's work, of every kind."""
-
-from collections.abc import AsyncIterator, Callable
-from typing import Any
+"""Effects and entities in the user's SQLAlchemy session: one transaction with the ORM's work."""
 
 import pytest
-from sqlalchemy import Engine, text
-from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncSession
 from sqlalchemy.orm import Session
 
-from oncehook import Event, Inbox, Retry
-from tests.integrations.sqlalchemy.test_transaction import Invoice, dispose, make_engine
+from oncehook import Event, Inbox, Retry, SyncEvent
+from tests.support.engines import INVOICES, Invoice, by_kind
 from tests.support.events import Rows, make_claim
 from tests.support.waiting import eventually
-from tests.support.work import QUICK
+from tests.support.work import QUICK, receipts_are
 
 pytestmark = pytest.mark.anyio
 
 EFFECTS = "SELECT key, status FROM webhook_effects WHERE kind <> 'once' ORDER BY key"
-INVOICES = "SELECT id, status FROM invoices ORDER BY id"
-
-
-@pytest.fixture(params=["async", "sync"])
-def kind(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    return name
-
-
-@pytest.fixture
-async def engine(database: str, kind: str) -> AsyncIterator[Engine | AsyncEngine]:
-    engine = make_engine(database, kind)
-    yield engine
-    await dispose(engine)
-
-
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox], engine: Any, rows: Rows) -> AsyncIterator[Inbox]:
-    inbox = make_inbox(worker=False, engine=engine, concurrency=32)
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        rows("CREATE TABLE invoices (id TEXT PRIMARY KEY, status TEXT NOT NULL)")
-        yield inbox
 
 
 @pytest.fixture
@@ -49,11 +23,7 @@ def sent(inbox: Inbox) -> list[str]:
     return calls
 
 
-def processed(rows: Rows, count: int) -> Callable[[], bool]:
-    return lambda: rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(count,)]
-
-
-async def test_the_session_the_effect_and_the_entity_are_one_transaction(
+async def test_session_effect_and_entity_commit_in_one_transaction(
     inbox: Inbox, rows: Rows, sent: list[str], kind: str
 ) -> None:
     async def asynchronous(event: Event, tx: AsyncSession) -> None:
@@ -65,7 +35,7 @@ async def test_the_session_the_effect_and_the_entity_are_one_transaction(
         if event.attempt == 1:
             raise ConnectionError("once more")
 
-    def plain(event: Event, tx: Session) -> None:
+    def plain(event: SyncEvent, tx: Session) -> None:
         assert event.effect(f"mail:{event.id}", "send") is True
         assert event.effect(f"mail:{event.id}", "send") is False
         tx.add(Invoice(id=event.id, status="paid"))
@@ -73,8 +43,7 @@ async def test_the_session_the_effect_and_the_entity_are_one_transaction(
         if event.attempt == 1:
             raise ConnectionError("once more")
 
-    inbox.on("stripe", "*", retry=QUICK)(asynchronous if kind == "async" else plain)
-    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
+    inbox.on("stripe", "*", retry=QUICK)(by_kind(kind, asynchronous, plain))
     inbox._runtime.start_worker()
     await eventually(lambda: sent == ["mail:evt_1"])
     assert rows(INVOICES) == [("evt_1", "paid")]
@@ -84,58 +53,55 @@ async def test_the_session_the_effect_and_the_entity_are_one_transaction(
 
 
 @pytest.mark.parametrize("handler", ["async", "plain"])
-async def test_a_handler_without_tx_asks_on_any_engine(inbox: Inbox, rows: Rows, sent: list[str], handler: str) -> None:
+async def test_handler_without_tx_requests_effects_on_either_kind_of_engine(
+    inbox: Inbox, rows: Rows, sent: list[str], handler: str
+) -> None:
     async def asynchronous(event: Event) -> None:
         await event.effect(f"mail:{event.id}", "send")
 
-    def plain(event: Event) -> None:
+    def plain(event: SyncEvent) -> None:
         event.effect(f"mail:{event.id}", "send")
 
-    inbox.on("stripe", "*", retry=Retry(attempts=20, first=0.01, most=0.05))(
-        asynchronous if handler == "async" else plain
-    )
+    inbox.on("stripe", "*", retry=Retry(attempts=20, first=0.01, most=0.05))(by_kind(handler, asynchronous, plain))
     await inbox._runtime.store.claims.insert(
-        [make_claim(f"evt_{n:02d}") for n in range(40)]
+        [make_claim(f"evt_{n:02d}") for n in range(2, 41)]
     )  # more than there are threads to settle
     inbox._runtime.start_worker()
-    await eventually(processed(rows, 40))
+    await eventually(receipts_are(rows, "processed", 40))
     await eventually(lambda: len(sent) == 40)
     assert len(rows(EFFECTS)) == 40
 
 
-async def test_work_that_another_event_was_quicker_with_is_rolled_back(
+async def test_work_of_a_once_per_identity_that_another_event_handled_is_rolled_back(
     inbox: Inbox, rows: Rows, sent: list[str], kind: str
 ) -> None:
     async def asynchronous(event: Event, tx: AsyncSession) -> None:
         tx.add(Invoice(id=event.id, status="paid"))
-        event.effect(f"mail:{event.id}", "send")
+        await event.effect(f"mail:{event.id}", "send")
 
-    def plain(event: Event, tx: Session) -> None:
+    def plain(event: SyncEvent, tx: Session) -> None:
         tx.add(Invoice(id=event.id, status="paid"))
         event.effect(f"mail:{event.id}", "send")
 
-    inbox.on("stripe", "*", once_per="object_id", retry=QUICK)(asynchronous if kind == "async" else plain)
-    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(6)])
+    inbox.on("stripe", "*", once_per="object_id", retry=QUICK)(by_kind(kind, asynchronous, plain))
+    await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(2, 7)])
     inbox._runtime.start_worker()
-    await eventually(processed(rows, 6))
+    await eventually(receipts_are(rows, "processed", 6))
     assert len(rows(INVOICES)) == len(rows(EFFECTS)) == 1
     assert rows("SELECT count(*) FROM webhook_noops") == [(5,)]
 
 
-async def test_a_failed_transaction_takes_the_effect_with_it(
-    inbox: Inbox, rows: Rows, sent: list[str], kind: str
-) -> None:
+async def test_failed_transaction_records_no_effect(inbox: Inbox, rows: Rows, sent: list[str], kind: str) -> None:
     async def asynchronous(event: Event, tx: AsyncSession) -> None:
         tx.add(Invoice(id="in_1", status="paid"))
         await event.effect("mail", "send")
 
-    def plain(event: Event, tx: Session) -> None:
+    def plain(event: SyncEvent, tx: Session) -> None:
         event.effect("mail", "send")
         tx.add(Invoice(id="in_1", status="paid"))
 
     rows("INSERT INTO invoices VALUES ('in_1', 'here before') RETURNING id")
-    inbox.on("stripe", "*", retry=Retry(attempts=1))(asynchronous if kind == "async" else plain)
-    await inbox._runtime.store.claims.insert([make_claim("evt_1")])
+    inbox.on("stripe", "*", retry=Retry(attempts=1))(by_kind(kind, asynchronous, plain))
     inbox._runtime.start_worker()
     await eventually(lambda: rows("SELECT status FROM webhook_receipts") == [("failed",)])
     assert (rows(EFFECTS), sent) == ([], [])
