@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from oncehook.http_client.client import MOST_BODY
+from oncehook.http_client.exchange import Connection, Exchange
 from oncehook.model.errors import SendFailed
 from tests.support.http_client import BODY, open_client, post
 from tests.support.http_target import Answering, Request, close_after, drip_after, endless, receiving, said, stall_after
@@ -141,3 +142,19 @@ async def test_surplus_response_is_never_taken_for_the_response_to_the_next_requ
             assert (first.status, first.body, "x-y" in first.headers) == (500, b"", False)
             assert (await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)).status == 404
             assert receiver.connections == 2
+
+
+async def test_connection_without_a_transport_cannot_send() -> None:
+    connection = Connection()
+    connection.close()
+    with pytest.raises(SendFailed, match="http://x closed the connection without a response"):
+        await connection.request(b"", "http://x", 1)
+
+
+async def test_bytes_after_a_failed_response_are_ignored() -> None:
+    exchange = Exchange("http://x", 10)
+    exchange.feed(b"SSH-2.0-x\r\n")
+    exchange.feed(b"HTTP/1.1 200 OK\r\n\r\n")
+    exchange.end()
+    with pytest.raises(SendFailed, match=r"http://x sent a response that is not HTTP/1\.1"):
+        await exchange.response

@@ -262,3 +262,9 @@ def test_fingerprint_ignores_volatile_fields_only() -> None:
 )
 def test_body_that_msgspec_cannot_encode_has_a_fingerprint(body: bytes) -> None:
     assert len(fingerprint(body, parse(body), VOLATILE)) == 32
+
+
+@pytest.mark.parametrize("expression", ["literal:constant", ["id", "literal:constant"], "{}"])
+def test_id_that_would_be_the_same_for_every_event_is_an_error(expression: str | list[str]) -> None:
+    with pytest.raises(ValueError, match=r"would be the id of every event|a locator is empty"):
+        compile_key(expression)

@@ -14,9 +14,13 @@ import httpx
 import pytest
 
 from oncehook.model.delivery import Delivery
+from oncehook.model.errors import Unavailable
+from oncehook.providers.certificates import Certificates
+from oncehook.providers.handshake import HandshakeHost, kind_of, locate
+from oncehook.providers.handshake import answer as respond
 from oncehook.providers.sign import sign
 from oncehook.providers.source import MOST_OFFERS
-from tests.support.providers import NOW, OPTIONS, sender
+from tests.support.providers import NOW, OPTIONS, body_of, sender
 from tests.support.receiver import serving_handshakes
 
 pytestmark = pytest.mark.anyio
@@ -349,3 +353,38 @@ def test_no_example_is_taken_for_a_handshake() -> None:
         for type_ in one.types:
             delivery: Delivery = one.compose(type_)
             assert source.handshake_of(delivery, one.provider.handshakes) is None, str(one)
+
+
+# -- parts of a handshake -------------------------------------------------------------------------------------------
+
+
+def test_repeated_too_long_or_missing_parameter_is_none() -> None:
+    for query in (
+        b"",
+        b"x=1",
+        b"challenge=1&challenge=2",
+        b"challenge=" + b"x" * 9000,
+        b"&".join([b"challenge=1"] * 60),
+    ):
+        delivery = Delivery(b"", query=query)
+        assert locate("query:challenge", delivery, body_of(delivery)) is None
+    delivery = Delivery(b"", query=b"challenge=a%20b")
+    assert locate("query:challenge", delivery, body_of(delivery)) == "a b"
+
+
+def test_repeated_header_is_none() -> None:
+    delivery = Delivery(b"", [(b"x-hook-secret", b"1"), (b"x-hook-secret", b"2")])
+    assert locate("header:X-Hook-Secret", delivery, body_of(delivery)) is None
+
+
+async def test_signed_response_needs_a_secret() -> None:
+    handshake = sender("x").provider.handshakes[0]
+    delivery = Delivery(b"", method="GET", query=b"crc_token=word")
+    with pytest.raises(Unavailable, match="the source has no secret yet"):
+        await respond(handshake, delivery, body_of(delivery), HandshakeHost(Certificates()))
+
+
+@pytest.mark.parametrize("name", ["basic", "unknown"])
+def test_name_that_is_not_a_kind_of_handshake_is_an_error(name: str) -> None:
+    with pytest.raises(LookupError, match=name):
+        kind_of(name)

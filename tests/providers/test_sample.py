@@ -118,3 +118,8 @@ def test_sample_of_a_composed_type_has_its_parts() -> None:
 
 def test_address_of_a_source_is_below_webhooks() -> None:
     assert url_for("stripe") == "http://127.0.0.1:8000/webhooks/stripe"
+
+
+def test_sample_without_a_secret_is_not_signed() -> None:
+    sample = compose(built_in("stripe"), "invoice.paid", None, now=NOW)
+    assert sample.headers == {"Content-Type": "application/json"} and b"invoice.paid" in sample.body

@@ -266,3 +266,11 @@ def test_decode_is_the_inverse_of_encode(encoding: str) -> None:
 def test_base64_with_other_characters_or_without_padding_is_an_error(text: bytes) -> None:
     with pytest.raises(ValueError, match="it is not base64"):
         decode(text, "base64")
+
+
+def test_private_key_is_loaded_from_der_in_base64() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    encoding, form = serialization.Encoding.DER, serialization.PrivateFormat.PKCS8
+    der = key.private_bytes(encoding, form, serialization.NoEncryption())
+    loaded = algorithm("ecdsa-p256-sha256").load_signing(base64.b64encode(der).decode(), "public")
+    assert loaded.private_numbers() == key.private_numbers()

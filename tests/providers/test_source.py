@@ -73,3 +73,18 @@ def test_string_instead_of_a_list_of_secrets_is_an_error() -> None:
     """Otherwise each character would be a secret."""
     with pytest.raises(ConfigurationError, match=r"sources\.github\.secrets.*expected a list of strings"):
         Inbox("sqlite:///x.db").source("github", secrets="hello")
+
+
+def test_secrets_of_a_reference_are_loaded_on_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = make_source(secrets=["env:OF_A_TEST"])
+    assert "verifier" not in vars(source)
+    monkeypatch.setenv("OF_A_TEST", "whsec_of_the_test")
+    assert source.verifier is not None and len(source.fingerprints) == 1
+    with pytest.raises(AttributeError, match="a source has no colour"):
+        source.colour  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_source_that_verifies_nothing_has_no_handshake_that_calls_an_address() -> None:
+    topics = ["arn:aws:sns:eu-west-1:123456789012:mail"]
+    assert make_source("ses", secrets=[], topics=topics).handshakes
+    assert not make_source("ses", secrets=[], topics=topics, verify="none").handshakes

@@ -12,6 +12,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected
 from oncehook.providers.definition import built_in
 from oncehook.providers.sign import sign
+from oncehook.providers.verify import FUTURE, load_key, seconds_of, window_of
 from tests.providers.families.test_template import hexed, stripe
 from tests.support.providers import (
     NOW,
@@ -153,3 +154,64 @@ def test_signing_key_is_never_accepted_as_a_token() -> None:
         assert rejection_reason(source.verifier, Delivery.of(BODY, {"X-Gitlab-Token": sent})) == "bad_signature"
     signed, _ = sign(built_in("gitlab"), BODY, "whsec_" + BASE64, headers={"webhook-id": "1"}, now=NOW)
     assert source.verifier.verify(Delivery.of(BODY, signed), NOW) == 0
+
+
+# -- keys and fetches -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("secret", ["", " ", "\n\t"])
+def test_blank_secret_has_no_key(secret: str) -> None:
+    with pytest.raises(ValueError, match="it is empty"):
+        load_key(built_in("stripe").signatures[0], secret)
+
+
+def test_secret_of_one_alternative_is_no_key_of_the_other() -> None:
+    keys = make_verifier("gitlab", "whsec_" + BASE64, "a token").keys
+    assert [[index for index, _ in of_alternative] for of_alternative in keys] == [[0], [1]]
+
+
+def test_delivery_without_a_reported_address_is_rejected_with_that_detail() -> None:
+    verifier = make_verifier("square", settings=SourceSettings(public_url=None))
+    assert verifier.needs_address
+    with pytest.raises(Rejected, match="no proxy in trusted_proxies reported it"):
+        verifier.verify(Delivery.of(BODY, {"x-square-hmacsha256-signature": "x"}), NOW)
+
+
+def test_no_key_is_fetched_for_a_provider_with_a_shared_secret() -> None:
+    assert make_verifier("stripe").key_to_fetch(sender("stripe").compose(), NOW) is None
+
+
+def test_stale_delivery_is_rejected_before_its_key_is_fetched() -> None:
+    verifier = make_verifier("plaid", "5f3c1a:0123456789abcdef")
+    delivery = sender("plaid").compose()
+    assert verifier.key_to_fetch(delivery, NOW) == verifier.key_to_fetch(delivery) is not None
+    with pytest.raises(Rejected, match="the timestamp is too old"):
+        verifier.key_to_fetch(delivery, NOW + 3600)
+
+
+@pytest.mark.parametrize(
+    ("stamp", "unit", "seconds"),
+    [
+        (None, "s", None),
+        (b"1800000000", "s", 1_800_000_000),
+        (b"1800000000123", "ms", 1_800_000_000.123),
+        (b"2027-01-15T08:00:00Z", "iso", 1_800_000_000),
+        (b"1800000000", "iso", None),
+        (b"not-a-time", "iso", None),
+        (b"-1", "s", None),
+        (b"1.5", "s", None),
+        (b"", "s", None),
+        (b"1" * 16, "s", None),
+        ("١".encode(), "s", None),
+    ],
+)
+def test_timestamp_is_parsed_in_its_unit_only(stamp: bytes | None, unit: str, seconds: float | None) -> None:
+    assert seconds_of(stamp, unit) == seconds
+
+
+def test_window_of_a_timestamp_depends_on_what_it_stamps() -> None:
+    assert window_of(built_in("github"), None) is None
+    assert window_of(built_in("stripe"), None) == ("s", 300.0, 300.0)
+    assert window_of(built_in("stripe"), 5.0) == ("s", 5.0, 5.0)
+    assert window_of(built_in("ses"), None) == ("iso", 3600.0 + 300.0, 300.0)
+    assert window_of(built_in("ses"), 1000.0) == ("iso", 3600.0 + 1000.0, FUTURE)

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from oncehook.model.delivery import Delivery
+from oncehook.providers.families.each import MOST_ELEMENTS, read_elements
 from oncehook.providers.sign import sign
 from tests.support.providers import NOW, at, changed, is_accepted, put, sender
 
@@ -93,3 +94,23 @@ def test_adyen_amount_that_cannot_be_read_is_not_absent(amount: bytes) -> None:
 
 def _with_amount(delivery: Delivery, amount: bytes) -> bytes:
     return delivery.body.replace(b'"eventCode"', b'"amount":' + amount + b',"eventCode"', 1)
+
+
+@pytest.mark.parametrize("body", [b"{}", b'{"notificationItems":{}}', b'{"notificationItems":[1]}'])
+def test_body_without_an_array_of_objects_cannot_be_signed(body: bytes) -> None:
+    with pytest.raises(ValueError, match="there is no array of objects at notificationItems"):
+        sign(sender("adyen").provider, body, sender("adyen").pair().signing, now=NOW)
+
+
+def test_element_without_a_signed_field_cannot_be_signed() -> None:
+    with pytest.raises(ValueError, match="an element lacks a part"):
+        sign(sender("adyen").provider, b'{"notificationItems":[{}]}', sender("adyen").pair().signing, now=NOW)
+
+
+def test_array_with_too_many_elements_is_not_read() -> None:
+    assert len(read_elements(b"[" + b",".join([b"1"] * MOST_ELEMENTS) + b"]") or ()) == MOST_ELEMENTS
+    assert read_elements(b"[" + b",".join([b"1"] * (MOST_ELEMENTS + 1)) + b"]") is None
+    long = b'"' + b"x" * 100 + b'"'
+    assert len(read_elements(b"[" + b",".join([long] * MOST_ELEMENTS) + b"]") or ()) == MOST_ELEMENTS
+    assert read_elements(b"[" + b",".join([long] * (MOST_ELEMENTS + 1)) + b"]") is None
+    assert read_elements(b"{}") is None and read_elements(b"[") is None

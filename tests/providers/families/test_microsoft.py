@@ -16,7 +16,7 @@ from oncehook.providers.certificates import Certificates
 from oncehook.providers.families import microsoft as graph
 from oncehook.providers.jwt import encode
 from oncehook.providers.source import Source
-from tests.support.providers import sender
+from tests.support.providers import body_of, sender
 
 pytestmark = pytest.mark.anyio
 APP = "11111111-2222-3333-4444-555555555555"
@@ -162,3 +162,19 @@ async def test_only_client_state_is_checked_without_an_app_id() -> None:
     plain = sender("microsoft-graph").source()
     assert plain.verifier is not None and not plain.fetches_certificates
     assert plain.verifier.verify(notification("not looked at"), time.time()) == 0
+
+
+async def test_tokens_that_are_not_an_array_or_too_many_are_rejected() -> None:
+    malformed: list[object] = ["text", {}, [token()] * 33]
+    for tokens in malformed:
+        body = json.loads(notification(token()).body)
+        forged = Delivery.of(json.dumps({**body, "validationTokens": tokens}).encode())
+        assert not await is_accepted(source(), forged)
+
+
+def test_delivery_has_no_timestamp_to_check_before_the_fetch() -> None:
+    verifier = source().verifier
+    assert verifier is not None
+    (check,) = verifier.fetching
+    delivery = notification(token())
+    assert check.stamp(delivery, body_of(delivery)) is None and not check.stamped

@@ -7,13 +7,14 @@ import pytest
 
 from oncehook.config.configuration import read_source
 from oncehook.model.delivery import Delivery
-from oncehook.model.errors import Rejected
-from oncehook.providers.certificates import Certificates
+from oncehook.model.errors import Rejected, Unavailable
+from oncehook.providers.certificates import Certificates, Fetch
 from oncehook.providers.families.sns import certificate_url, signed_message, subscribe_url
+from oncehook.providers.handshake import HandshakeHost, HandshakeRequest, kind_of
 from oncehook.providers.sign import sign
 from oncehook.providers.source import Source
 from tests.providers.test_certificates import serving
-from tests.support.providers import CERTIFICATE_URL, NOW, TOPIC, changed, pem_of, put, sender
+from tests.support.providers import CERTIFICATE_URL, NOW, TOPIC, body_of, changed, pem_of, put, sender
 
 HASH = "0123456789abcdef" * 2
 PEM = f"SimpleNotificationService-{HASH}.pem"
@@ -258,3 +259,54 @@ def test_field_that_is_not_a_string_is_rejected_without_a_fetch(name: str, value
     with pytest.raises(Rejected):
         assert source.verifier.key_to_fetch(odd) is None or value is None
         source.verifier.verify(odd, NOW)
+
+
+# -- the sender's side ----------------------------------------------------------------------------------------------
+
+
+def test_body_without_a_signed_field_cannot_be_signed() -> None:
+    with pytest.raises(ValueError, match="the body lacks a field that SNS signs"):
+        sign(sender("ses").provider, b'{"Type":"Notification"}', sender("ses").pair().signing, now=NOW)
+
+
+def test_sender_and_source_do_not_share_a_secret() -> None:
+    family, signature = sender("ses").signature.family, sender("ses").signature
+    pair = family.make_pair(signature)
+    assert not family.shares_secret(signature) and pair.signing != pair.verifying
+
+
+# -- confirming a subscription --------------------------------------------------------------------------------------
+
+CONFIRM_URL = "https://sns.eu-west-1.amazonaws.com/?Action=ConfirmSubscription&Token=abc"
+
+
+def confirmation(url: object, fetch: Fetch) -> HandshakeRequest:
+    delivery = Delivery.of(json.dumps({"SubscribeURL": url}).encode())
+    return HandshakeRequest(
+        sender("ses").provider.handshakes[0], delivery, body_of(delivery), HandshakeHost(Certificates(fetch))
+    )
+
+
+@pytest.mark.anyio
+async def test_subscription_is_confirmed_at_the_address_of_sns() -> None:
+    visited = []
+
+    async def fetch(url: str) -> bytes:
+        visited.append(url)
+        return b""
+
+    kind = kind_of("sns")
+    assert (await kind.answer(confirmation(CONFIRM_URL, fetch)))[:2] == (200, b"confirmed")
+    for url in ("https://evil.example/?Action=ConfirmSubscription&x=1", None, 7):
+        with pytest.raises(Rejected, match="SubscribeURL is not an address of SNS"):
+            await kind.answer(confirmation(url, fetch))
+    assert visited == [CONFIRM_URL]
+
+
+@pytest.mark.anyio
+async def test_subscription_that_cannot_be_confirmed_is_unavailable() -> None:
+    async def fetch(url: str) -> bytes:
+        raise OSError("the host answered 500")
+
+    with pytest.raises(Unavailable, match="the subscription could not be confirmed: the host answered 500"):
+        await kind_of("sns").answer(confirmation(CONFIRM_URL, fetch))

@@ -9,8 +9,10 @@ from urllib.parse import urlencode
 import pytest
 
 from oncehook.model.delivery import Delivery
+from oncehook.model.errors import ConfigurationError
 from oncehook.providers.families.template import TemplateCheck
 from oncehook.providers.form import CONTENT_TYPE
+from oncehook.providers.sign import sign
 from tests.support.providers import (
     NOW,
     SECRET,
@@ -162,3 +164,38 @@ def test_signed_header_may_hold_any_bytes() -> None:
     checks = make_custom_verifier({"algorithm": "hmac-sha256", "header": "X-Sig", "template": "{header:X-Name}|{body}"})
     name = "Grüße \udcff".encode("utf-8", "surrogateescape")
     assert checks.verify(Delivery(BODY, [(b"x-name", name), (b"x-sig", hexed(name + b"|" + BODY).encode())]), NOW) == 0
+
+
+def test_timestamp_header_beside_signature_fields_is_covered() -> None:
+    fields = {
+        "algorithm": "hmac-sha256",
+        "header": "X-Sig",
+        "fields": ",",
+        "field": "v1",
+        "template": "{timestamp}.{body}",
+    }
+    verifier = make_custom_verifier(fields, timestamp={"header": "X-Time"})
+    headers = {"X-Sig": f"v0=x,v1={hexed(b'%d.' % NOW + BODY)}", "X-Time": str(int(NOW))}
+    assert verifier.verify(Delivery.of(BODY, headers), NOW) == 0
+    assert rejection_reason(verifier, Delivery.of(BODY, {**headers, "X-Time": str(int(NOW) + 1)})) == "bad_signature"
+
+
+def test_signature_field_without_a_timestamp_is_signed_and_verifies() -> None:
+    fields = {"algorithm": "hmac-sha256", "header": "X-Sig", "fields": ",", "field": "v1"}
+    verifier = make_custom_verifier(fields)
+    headers, _ = sign(verifier.provider, BODY, SECRET, now=NOW)
+    assert headers == {"X-Sig": f"v1={hexed(BODY)}"}
+    assert verifier.verify(Delivery.of(BODY, headers), NOW) == 0
+
+
+def test_template_of_an_element_cannot_cover_the_address() -> None:
+    with pytest.raises(ConfigurationError, match=r"which has no \{url\}"):
+        make_custom_verifier({"algorithm": "hmac-sha256", "each": "items", "body": "sig", "template": "{url}"})
+
+
+def test_repeated_numbered_signature_header_is_malformed() -> None:
+    verifier = make_custom_verifier({"algorithm": "hmac-sha256", "header": "X-Sig-*"})
+    good = hexed(BODY).encode()
+    assert verifier.verify(Delivery(BODY, [(b"x-sig-1", b"x"), (b"x-sig-2", good)]), NOW) == 0
+    assert rejection_reason(verifier, Delivery(BODY, [(b"x-sig-2", good), (b"x-sig-2", good)])) == "malformed"
+    assert rejection_reason(verifier, Delivery(BODY, [(b"x-sig-first", good)])) == "bad_signature"
