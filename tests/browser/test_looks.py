@@ -45,6 +45,18 @@ UNNAMED = """() => [...document.querySelectorAll("input:not([type=hidden]), sele
   .map((e) => e.outerHTML.slice(0, 100))"""
 
 
+SHIFT = (
+    "new PerformanceObserver(l => { for (const e of l.getEntries()) window.shift = (window.shift || 0) + e.value; })"
+)
+
+
+NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+
+
+def shift_of(page: Page) -> float:
+    return float(page.evaluate("window.shift || 0"))
+
+
 @pytest.fixture
 def filled(sqlite_service: Service) -> Service:
     for n in range(3):
@@ -64,11 +76,14 @@ def everywhere(service: Service) -> list[str]:
     return [*PATHS, f"/events/{service.api('/api/events')['events'][0]['receipt']}"]
 
 
-def test_every_page_has_contrast_named_controls_and_fits_small_screens(filled: Service, open_page: OpenPage) -> None:
-    """Visits each page once and checks its heading, its language, its contrast in both themes, and three widths."""
+def test_every_page_is_stable_readable_named_and_fits_small_screens(filled: Service, open_page: OpenPage) -> None:
+    """Visits each page once: layout shifts, heading, language, contrast in both themes, and three widths."""
     page, titles = open_page(filled), set()
+    page.add_init_script(f"{SHIFT}.observe({{type: 'layout-shift', buffered: true}})")
     for path in everywhere(filled):
         page.goto(path)
+        page.evaluate(NEXT_FRAME)
+        assert shift_of(page) < 0.02, f"the layout of {path} must not shift while it loads"
         assert page.evaluate(UNNAMED) == [], path
         assert page.locator("h1").count() == 1 and page.locator("main").count() == 1
         assert page.evaluate("document.documentElement.lang") == "en"
@@ -88,25 +103,9 @@ def test_every_page_has_contrast_named_controls_and_fits_small_screens(filled: S
     assert len(titles) >= 10
 
 
-SHIFT = (
-    "new PerformanceObserver(l => { for (const e of l.getEntries()) window.shift = (window.shift || 0) + e.value; })"
-)
-
-
-NEXT_FRAME = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-
-
-def shift_of(page: Page) -> float:
-    return float(page.evaluate("window.shift || 0"))
-
-
-def test_layout_does_not_shift_while_a_page_loads_or_updates(filled: Service, open_page: OpenPage) -> None:
+def test_layout_does_not_shift_when_a_page_updates(filled: Service, open_page: OpenPage) -> None:
     page = open_page(filled)
     page.add_init_script(f"{SHIFT}.observe({{type: 'layout-shift', buffered: true}})")
-    for path in everywhere(filled):
-        page.goto(path)
-        page.evaluate(NEXT_FRAME)
-        assert shift_of(page) < 0.02, path
     page.goto("/")
     before = page.locator(".figure strong").first.inner_text()
     filled.send(f"evt_jump_{before}")
