@@ -62,24 +62,25 @@ def _print_incidents(incidents: list[dict[str, Any]], not_opened: list[Reading],
     """Print one line per incident, then the remedy of each rule once."""
     if not incidents and not not_opened:
         click.echo("there are no open incidents")
-    for one in incidents:
-        click.echo(printable(_line(one)))
-        for alert in one["alerts"]:
+    for incident in incidents:
+        click.echo(printable(_incident_text(incident)))
+        for alert in incident["alerts"]:
             if alert["status"] != "told":
                 error = f": {printable(alert['last_error'])}" if alert["last_error"] else ""
                 click.echo(f"  {printable(alert['target'])}: {alert['word']}, {alert['status']}{error}")
     for reading in not_opened:
         opens = f"A running `oncehook serve` or `oncehook worker` opens an incident within {as_duration(every)}."
         click.echo(f"{printable(reading.summary)} {opens}")
-    remedies = [{"rule": one.rule.name, "source": one.source, "remedy": one.remedy} for one in not_opened]
+    remedies = [{"rule": row.rule.name, "source": row.source, "remedy": row.remedy} for row in not_opened]
     for remedy in advice([*incidents, *remedies]):
         click.echo(f"→ {printable(remedy)}")
 
 
-def _line(one: dict[str, Any]) -> str:
-    limit = f" (limit {one['limit']})" if one["limit"] else ""
-    line = f"{one['title']}: {one['now']} now, {one['at_worst']} at worst{limit}, since {one['opened_at'][:19]}Z"
-    return f"{line}; closes at {one['closes_at'][11:19]}Z if it stays below" if one["closes_at"] else line
+def _incident_text(incident: dict[str, Any]) -> str:
+    limit = f" (limit {incident['limit']})" if incident["limit"] else ""
+    values = f"{incident['now']} now, {incident['at_worst']} at worst{limit}"
+    text = f"{incident['title']}: {values}, since {incident['opened_at'][:19]}Z"
+    return f"{text}; closes at {incident['closes_at'][11:19]}Z if it stays below" if incident["closes_at"] else text
 
 
 def _print_rules(rules: list[dict[str, Any]]) -> None:

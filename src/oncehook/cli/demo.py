@@ -67,7 +67,7 @@ def _listen(port: int) -> socket.socket:
         other = port + 1 if port < 65535 else 8001
         raise ConfigurationError(
             f"the demo cannot listen on {HOST}:{port}: the port is in use or not permitted. "
-            f"Choose another one with `oncehook demo --port {other}` or `make run PORT={other}`"
+            f"Choose another port with `oncehook demo --port {other}` or `make run PORT={other}`"
         ) from None
 
 

@@ -15,9 +15,9 @@ POLL_INTERVAL = 0.5
 
 
 @contextmanager
-def replay_bar(would: Replayed, rate: float | None) -> Iterator[Progress]:
+def replay_bar(planned: Replayed, rate: float | None) -> Iterator[Progress]:
     """A progress bar, if standard error is a terminal and the replay takes more than one batch."""
-    with _bar("replaying", would.matched, would.matched > BATCH or rate is not None) as advance:
+    with _bar("replaying", planned.matched, planned.matched > BATCH or rate is not None) as advance:
         yield lambda done: advance(done.matched, "")
 
 

@@ -175,26 +175,26 @@ async def _replay(
                 return 1
             selection = replace(selection, receipts=receipts)
         selection = await with_horizon(store, selection)
-        would = await preview(store, selection)
-        if not would.matched:
+        planned = await preview(store, selection)
+        if not planned.matched:
             click.echo("no event matches", err=True)
             return 1
         if options.dry_run:
-            return await _list(store, selection, would, options)
-        if not names and not options.yes and would.count > 1:
-            _confirm(would, options)
+            return await _list(store, selection, planned, options)
+        if not names and not options.yes and planned.count > 1:
+            _confirm(planned, options)
         if options.rehearse:
             assert inbox is not None, "--rehearse needs an app"
             if not options.as_json:
-                _print_skipped(would)
+                _print_skipped(planned)
             return await rehearse_all(store, inbox._runtime, selection, as_json=options.as_json)
-        return await _replay_selected(store, selection, would, options)
+        return await _replay_selected(store, selection, planned, options)
 
 
-async def _replay_selected(store: Store, selection: Selection, would: Replayed, options: ReplayOptions) -> int:
+async def _replay_selected(store: Store, selection: Selection, planned: Replayed, options: ReplayOptions) -> int:
     """Replay, wait with --wait, and print the result. Returns the exit code."""
     done = Replayed()
-    with replay_bar(would, options.rate) as advance:
+    with replay_bar(planned, options.rate) as advance:
 
         def progress(so_far: Replayed) -> None:
             nonlocal done
@@ -204,33 +204,33 @@ async def _replay_selected(store: Store, selection: Selection, would: Replayed, 
         try:
             done = await replay(store, selection, actor=options.actor, progress=progress, rate=options.rate)
         except asyncio.CancelledError:
-            _print_interrupted(done, would)
+            _print_interrupted(done, planned)
             raise
     outcomes = await wait_until_handled(store, done, options.timeout) if options.wait and done.count else None
     _print_result(done, outcomes, options)
     return 0 if done.count and (outcomes is None or outcomes.handled == done.count) else 1
 
 
-def _print_interrupted(done: Replayed, would: Replayed) -> None:
-    click.echo(f"\nstopped after {done.count:,} of {would.count:,} events, which stay replayed.", err=True)
+def _print_interrupted(done: Replayed, planned: Replayed) -> None:
+    click.echo(f"\nstopped after {done.count:,} of {planned.count:,} events, which stay replayed.", err=True)
     click.echo(f"To continue, run the same command with --after {done.last}", err=True)
 
 
-def _confirm(would: Replayed, options: ReplayOptions) -> None:
+def _confirm(planned: Replayed, options: ReplayOptions) -> None:
     verb = "rehearse" if options.rehearse else "replay"
     if not sys.stdin.isatty():
         raise click.UsageError(
-            f"this would {verb} {_count_text(would)}: confirm with --yes, or list them with --dry-run"
+            f"this would {verb} {_count_text(planned)}: confirm with --yes, or list them with --dry-run"
         )
     if options.rehearse:
         click.echo(DIRECT_CALLS_NOTE, err=True)
-    click.confirm(f"{verb.capitalize()} {_count_text(would)}?", abort=True, err=True)
+    click.confirm(f"{verb.capitalize()} {_count_text(planned)}?", abort=True, err=True)
 
 
-def _count_text(would: Replayed) -> str:
+def _count_text(events: Replayed) -> str:
     """1,204 events (1,200 processed, 4 failed)"""
-    states = ", ".join(f"{number:,} {state}" for state, number in would.replayed.most_common())
-    return f"{would.count:,} event{'s' * (would.count != 1)}" + (f" ({states})" if states else "")
+    states = ", ".join(f"{number:,} {state}" for state, number in events.replayed.most_common())
+    return f"{events.count:,} event{'s' * (events.count != 1)}" + (f" ({states})" if states else "")
 
 
 def _print_result(done: Replayed, outcomes: Outcomes | None, options: ReplayOptions) -> None:
@@ -251,7 +251,7 @@ def _print_skipped(done: Replayed) -> None:
 # -- dry run --------------------------------------------------------------------------------------------------------
 
 
-async def _list(store: Store, selection: Selection, would: Replayed, options: ReplayOptions) -> int:
+async def _list(store: Store, selection: Selection, planned: Replayed, options: ReplayOptions) -> int:
     kinds: dict[tuple[str, ...], Counter[str]] = {}
     first: list[Receipt] = []
     async for page in pages(store, selection):
@@ -265,9 +265,9 @@ async def _list(store: Store, selection: Selection, would: Replayed, options: Re
     if not options.as_json:
         _print_kinds(kinds, first)
         if first:
-            click.echo(f"would replay {_count_text(would)}; nothing was changed")
-        _print_skipped(would)
-    return 0 if would.count else 1
+            click.echo(f"would replay {_count_text(planned)}; nothing was changed")
+        _print_skipped(planned)
+    return 0 if planned.count else 1
 
 
 KINDS = (

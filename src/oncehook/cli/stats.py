@@ -114,13 +114,13 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     unfinished = await store.alerts.measure("oldest_unfinished", {})
     sources: dict[str, dict[str, Any]] = {}
     for count in counts:
-        of_source = sources.setdefault(count.source, _empty_row(count.source))
-        of_source[count.status] = count.receipts
-        of_source["events"] += count.receipts
-        of_source["last_received_at"] = max(of_source["last_received_at"] or "", count.last_received_at)
-    for again in await store.stats.duplicate_counts():
-        sources.setdefault(again.source, _empty_row(again.source)).update(
-            duplicates=again.duplicates, other_bodies=again.other_bodies
+        row = sources.setdefault(count.source, _empty_row(count.source))
+        row[count.status] = count.receipts
+        row["events"] += count.receipts
+        row["last_received_at"] = max(row["last_received_at"] or "", count.last_received_at)
+    for duplicates in await store.stats.duplicate_counts():
+        sources.setdefault(duplicates.source, _empty_row(duplicates.source)).update(
+            duplicates=duplicates.duplicates, other_bodies=duplicates.other_bodies
         )
     for name, lag in lags.items():
         if name in sources:
@@ -131,9 +131,9 @@ async def _gather(store: Store) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     for noop in noops:
         if noop.source in sources:
             sources[noop.source][NOOPS[noop.reason]] = noop.noops
-    for name, row in (await store.roster.unhandled()).items():
+    for name, unhandled in (await store.roster.unhandled()).items():
         if name in sources:
-            sources[name]["unhandled"] = row.number
+            sources[name]["unhandled"] = unhandled.number
     for pause in pauses:
         sources.setdefault(pause.source, _empty_row(pause.source)).update(
             paused_at=pause.paused_at, paused_until=pause.ends_at, paused_reason=pause.reason
