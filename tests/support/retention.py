@@ -1,4 +1,4 @@
-"""Helpers for tests of pruning: old events, partitions of payloads, and what is left."""
+"""Helpers for tests of pruning: old events, and the events and payloads that remain."""
 
 from oncehook.config.settings import Horizon
 from oncehook.operations.prune import Pruned, prune
