@@ -31,8 +31,8 @@ pytestmark = pytest.mark.anyio
 
 def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def wrapper(*args: Any, **named: Any) -> Any:
-        return function(*args, **named)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
     return wrapper
 
@@ -109,14 +109,14 @@ def test_registration_rejects_a_handler_that_cannot_be_called_with_positions() -
 
     def three(event: Event, tx: Any, x: int = 1) -> None: ...
 
-    def named(**named: Any) -> None: ...
+    def keywords(**kwargs: Any) -> None: ...
 
-    def anything(*args: Any, **named: Any) -> None: ...
+    def anything(*args: Any, **kwargs: Any) -> None: ...
 
     for function, sentence in (
         (keyword, "requires the keyword argument 'tx'"),
         (three, "not 3 arguments"),
-        (named, "not 0 arguments"),
+        (keywords, "not 0 arguments"),
         (anything, "functools.wraps"),
         (5, "cannot be called"),
         ({}.update, "has no signature"),

@@ -41,8 +41,8 @@ async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[I
 
 def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def wrapper(*args: Any, **named: Any) -> Any:
-        return function(*args, **named)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
 
     return wrapper
 
@@ -65,8 +65,8 @@ def as_lambda(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def in_another_loop(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def wrapper(*args: Any, **named: Any) -> Any:
-        return asyncio.run(function(*args, **named))
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return asyncio.run(function(*args, **kwargs))
 
     return wrapper
 
@@ -156,7 +156,7 @@ async def test_sys_exit_in_user_code_fails_only_its_event_or_effect(inbox: Inbox
     inbox.effect(name="send", retry=Retry(attempts=1))(leave)
 
     @inbox.on("stripe", "ask")
-    async def ask(event: Event) -> None:
+    async def request(event: Event) -> None:
         await event.effect("send", "send")
 
     await claim(inbox, "evt_1", type="exit")
@@ -179,7 +179,7 @@ async def test_an_effect_records_only_the_first_line_of_its_error(inbox: Inbox, 
         raise Unspeakable if number else ValueError("refused\nDETAIL: ada@example.com")
 
     @inbox.on("stripe", "*")
-    async def ask(event: Event) -> None:
+    async def request(event: Event) -> None:
         await event.effect("1", send, number=0)
         await event.effect("2", send, number=1)
 
@@ -226,7 +226,7 @@ async def test_hanging_functions_free_their_slots_for_other_events(inbox: Inbox,
         hang(event.id)
 
     @inbox.on("stripe", "ask")
-    async def ask(event: Event) -> None:
+    async def request(event: Event) -> None:
         await event.effect(event.id, send, name=event.id)
 
     try:
@@ -263,7 +263,7 @@ async def test_receipt_is_released_without_an_attempt_when_no_thread_is_free(
     def fine(event: SyncEvent) -> None: ...
 
     @inbox.on("stripe", "ask")
-    async def ask(event: Event) -> None:
+    async def request(event: Event) -> None:
         await event.effect(event.id, send, hangs=event.id.startswith("hang"))
 
     hanging = [f"hang{n}" for n in range(8)]

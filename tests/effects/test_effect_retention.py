@@ -40,5 +40,5 @@ async def test_pruning_deletes_old_keys_and_arguments_of_completed_effects(sendi
     assert rows("SELECT key FROM webhook_effects WHERE args IS NULL") == [("send:evt_3",)]
     pruned = await prune(sending._runtime.store, sending._runtime.horizons.values(), effects=90 * 86400.0)
     assert pruned is not None and pruned.effects == 1
-    kept = [row[0] for row in rows("SELECT key FROM webhook_effects ORDER BY key")]
-    assert kept == [f"send:evt_{n}" for n in (0, 1, 2, 4, 5)]
+    keys = [row[0] for row in rows("SELECT key FROM webhook_effects ORDER BY key")]
+    assert keys == [f"send:evt_{n}" for n in (0, 1, 2, 4, 5)]

@@ -30,7 +30,7 @@ async def test_an_unexpected_error_in_settle_frees_the_slots_of_the_relay(
     def send(effect: Effect) -> None: ...
 
     @inbox.on("stripe", "*")
-    async def ask(event: Event) -> None:
+    async def request(event: Event) -> None:
         await event.effect(event.id, send)
 
     await claim(inbox, *"abcde")

@@ -44,32 +44,32 @@ def read_journal(path: Path) -> Iterator[Step]:
 class Disk:
     """One file: the synced content, and the writes since."""
 
-    kept: bytearray = field(default_factory=bytearray)
-    loose: list[Step] = field(default_factory=list)
+    synced: bytearray = field(default_factory=bytearray)
+    unsynced: list[Step] = field(default_factory=list)
     syncing: list[int] = field(default_factory=list)
 
     def do(self, step: Step) -> None:
         if step.action == "b":
-            self.syncing.append(len(self.loose))
+            self.syncing.append(len(self.unsynced))
         elif step.action == "e":
             covered = self.syncing.pop(0)
-            for done in self.loose[:covered]:
-                apply(self.kept, done)
-            self.loose = self.loose[covered:]
+            for done in self.unsynced[:covered]:
+                apply(self.synced, done)
+            self.unsynced = self.unsynced[covered:]
             self.syncing = [max(0, count - covered) for count in self.syncing]
         else:
-            self.loose.append(step)
+            self.unsynced.append(step)
 
     def after_a_cut(self, left: str, chance: random.Random) -> bytes:
-        found = bytearray(self.kept)
-        for step in self.loose if left != "nothing" else ():
+        content = bytearray(self.synced)
+        for step in self.unsynced if left != "nothing" else ():
             if left == "torn writes" and step.action == "w":
                 for part in range(0, len(step.data), SECTOR):
                     if chance.random() < 0.5:
-                        apply(found, Step(0, "w", 0, step.at + part, step.data[part : part + SECTOR]))
+                        apply(content, Step(0, "w", 0, step.at + part, step.data[part : part + SECTOR]))
             elif left != "some writes" or chance.random() < 0.5:
-                apply(found, step)
-        return bytes(found)
+                apply(content, step)
+        return bytes(content)
 
 
 def apply(file: bytearray, step: Step) -> None:

@@ -22,13 +22,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def dies(verb: Any, *, before: bool) -> Any:
+def dies(method: Any, *, before: bool) -> Any:
     """A method of the store that kills the process before it runs, or after it returned something."""
 
-    async def call(*args: Any, **named: Any) -> Any:
+    async def call(*args: Any, **kwargs: Any) -> Any:
         if before:
             die()
-        answer = await verb(*args, **named)
+        answer = await method(*args, **kwargs)
         if answer:
             die()
         return answer

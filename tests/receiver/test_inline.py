@@ -162,8 +162,8 @@ async def test_a_single_cloudevent_is_answered_as_one_event_and_a_batch_with_cou
         return (await post(inbox, "cloudevents", json.dumps(body).encode(), headers)).json
 
     async with inbox.lifespan():
-        one = await send_cloudevents(event(1), "cloudevents")
-        assert (one["status"], one["event_id"]) == ("processed", "/shop|1") and one["receipt"]
+        single = await send_cloudevents(event(1), "cloudevents")
+        assert (single["status"], single["event_id"]) == ("processed", "/shop|1") and single["receipt"]
         assert (await send_cloudevents(event(1), "cloudevents"))["status"] == "duplicate"
         many = await send_cloudevents([event(1), event(2)], "cloudevents-batch")
         assert many == {"status": "processed", "processed": 1, "duplicate": 1}

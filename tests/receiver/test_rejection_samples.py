@@ -80,7 +80,9 @@ FOREIGN = [
 async def test_credentials_of_other_providers_are_stored_neither_in_samples_nor_in_payloads(
     inbox: Inbox, rows: Rows
 ) -> None:
-    signatures = {one.header for name in built_in_names() for one in built_in(name).signatures if one.header}
+    signatures = {
+        signature.header for name in built_in_names() for signature in built_in(name).signatures if signature.header
+    }
     foreign = [*FOREIGN, *(name.replace("*", "1") for name in signatures), "Plaid-Verification"]
     body = stripe_body()
     secret = {name: "s3cret" for name in foreign if name.lower() != "stripe-signature"}
@@ -178,7 +180,9 @@ async def test_a_failed_sample_write_does_not_change_the_response(
 async def diagnoses(inbox: Inbox) -> list[tuple[str, str]]:
     """The causes that the doctor finds and their evidence, newest first."""
     rows = await inbox._runtime.store.rejections.find(limit=10)
-    return [(found.cause, found.shows) for row in rows for found in diagnose(row, inbox._runtime.sources[row.source])]
+    return [
+        (finding.cause, finding.shows) for row in rows for finding in diagnose(row, inbox._runtime.sources[row.source])
+    ]
 
 
 async def test_the_doctor_diagnoses_a_message_of_another_topic(make_inbox: Callable[..., Inbox]) -> None:

@@ -161,10 +161,10 @@ async def test_each_event_of_a_batch_has_a_receipt_with_its_exact_bytes(
     assert first.json == {"status": "accepted", "accepted": 1, "duplicate": 1, "ignored": 1, "failed": 2}
     assert again.status == 200
     assert again.json == {"status": "accepted", "accepted": 0, "duplicate": 5, "ignored": 0, "failed": 0}
-    stored = {event_id: (status, bytes(kept)) for event_id, status, kept in rows(STORED)}
+    stored = {event_id: (status, bytes(body)) for event_id, status, body in rows(STORED)}
     assert stored["a"] == ("received", elements[0])
     assert stored["b"] == ("ignored", elements[1])
-    assert sorted(kept for status, kept in stored.values() if status == "failed") == sorted(elements[3:])
+    assert sorted(element for status, element in stored.values() if status == "failed") == sorted(elements[3:])
 
 
 async def test_secrets_and_event_ids_belong_to_one_source(make_inbox: Callable[..., Inbox], rows: Rows) -> None:

@@ -55,7 +55,7 @@ async def test_a_forged_delivery_is_rejected_with_401_and_leaves_no_receipt(send
 @every_sender
 async def test_another_method_is_rejected_with_405_and_leaves_no_receipt(sender: Sender, tmp_path: Path) -> None:
     async with serving_source(tmp_path, sender) as client:
-        for method in {"GET", "HEAD", "OPTIONS", "PUT", "DELETE"} - {one.method for one in sender.provider.handshakes}:
+        for method in {"GET", "HEAD", "OPTIONS", "PUT", "DELETE"} - {h.method for h in sender.provider.handshakes}:
             answer = await client.send(sender.compose(), method=method)
             assert answer.status_code == 405 and "POST" in answer.headers["allow"]
         for handshake in sender.provider.handshakes:
@@ -80,7 +80,7 @@ async def test_proxy_headers_of_a_sender_do_not_change_the_signed_address(sender
         assert answer.status_code in (sender.provider.answer.status or 202, 202)
 
 
-SIGNING_THE_ADDRESS = [one for one in SENDERS if "public_url" in one.provider.options]
+SIGNING_THE_ADDRESS = [sender for sender in SENDERS if "public_url" in sender.provider.options]
 
 
 @pytest.mark.parametrize("sender", SIGNING_THE_ADDRESS, ids=str)

@@ -100,22 +100,22 @@ async def test_a_plain_handler_runs_in_a_thread_with_a_synchronous_transaction(
 async def test_plain_handlers_get_as_many_threads_as_the_concurrency_setting(
     make_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
-    """They all meet at the barrier: nobody's thread pool, and no other code in it, limits how many."""
+    """All handlers meet at the barrier, so no shared thread pool limits them."""
     inbox = make_inbox(worker=False, concurrency=40)
     inbox.source("stripe", secrets=["whsec_test"])
     all_here = threading.Barrier(40, timeout=30)
     names: set[str] = set()
-    asked: ContextVar[str] = ContextVar("asked", default="nobody")
+    variable: ContextVar[str] = ContextVar("variable", default="unset")
 
     @inbox.on("stripe", "invoice.paid", retry=Retry(attempts=1))
     def paid(event: SyncEvent) -> None:
         names.add(threading.current_thread().name)
-        assert asked.get() == "the test"
+        assert variable.get() == "the test"
         all_here.wait()
 
     async with inbox.lifespan():
         await claim(inbox, *(f"evt_{n:02d}" for n in range(40)))
-        asked.set("the test")
+        variable.set("the test")
         inbox._runtime.start_worker()
         await eventually(receipts_are(rows, "processed", 40))
     assert len(names) == 40
@@ -125,7 +125,7 @@ async def test_plain_handlers_get_as_many_threads_as_the_concurrency_setting(
 async def test_an_attempt_records_the_first_line_of_an_error_and_no_row_data(
     inbox: Inbox, rows: Rows, insert: str
 ) -> None:
-    canary = "-".join(("a", "row", "of", "theirs"))  # so that it is no line of the source either
+    canary = "-".join(("a", "row", "of", "theirs"))  # not a literal, which a traceback would show
     rows("CREATE UNIQUE INDEX once ON ledger (note)")
     rows(f"INSERT INTO ledger VALUES ('evt_0', '{canary}')")
 
@@ -142,10 +142,10 @@ async def test_an_attempt_records_the_first_line_of_an_error_and_no_row_data(
     await claim(inbox, "evt_1", "evt_2", "evt_3")
     inbox._runtime.start_worker()
     await eventually(receipts_are(rows, "failed", 3))
-    kept = rows("SELECT last_error FROM webhook_receipts ORDER BY event_id")
-    assert "unique" in kept[0][0].lower()
-    assert kept[1:] == [("Unsayable: ",), ("ValueError: 1 error",)]
-    assert canary not in str(rows("SELECT error, traceback FROM webhook_attempts") + kept)
+    errors = rows("SELECT last_error FROM webhook_receipts ORDER BY event_id")
+    assert "unique" in errors[0][0].lower()
+    assert errors[1:] == [("Unsayable: ",), ("ValueError: 1 error",)]
+    assert canary not in str(rows("SELECT error, traceback FROM webhook_attempts") + errors)
 
 
 async def test_a_cancelled_handler_is_released_without_an_attempt_when_the_worker_stops(

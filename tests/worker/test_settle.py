@@ -42,7 +42,7 @@ async def test_results_that_arrive_together_share_one_statement(
     store: Store, rows: Rows, batch_sizes: list[int]
 ) -> None:
     settler, leased = Settler(store.leases), await lease(store, 30)
-    assert await asyncio.gather(*(settler.settle(processed(one)) for one in leased)) == [True] * 30
+    assert await asyncio.gather(*(settler.settle(processed(receipt)) for receipt in leased)) == [True] * 30
     assert sum(batch_sizes) == 30 and len(batch_sizes) <= 2
     assert rows("SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(30,)]
 
@@ -75,7 +75,9 @@ async def test_a_failed_write_fails_every_waiting_receipt_and_the_next_write_wor
 
     with monkeypatch.context() as patched:
         patched.setattr(store.leases, "settle", fail)
-        results = await asyncio.gather(*(settler.settle(processed(one)) for one in leased), return_exceptions=True)
+        results = await asyncio.gather(
+            *(settler.settle(processed(receipt)) for receipt in leased), return_exceptions=True
+        )
     assert [isinstance(result, Unavailable) for result in results] == [True, True]
     assert await settler.settle(processed(leased[0])) is True
 

@@ -1,4 +1,4 @@
-"""The background loops of a worker and relay survive bugs of their own."""
+"""The background loops of a worker and relay survive unexpected errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -54,7 +54,7 @@ async def test_the_loops_of_worker_and_relay_survive_an_unexpected_error(
     def send(effect: Effect) -> None: ...
 
     @inbox.on("stripe", "*", retry=QUICK)
-    async def ask(event: Event) -> None:
+    async def request(event: Event) -> None:
         await event.effect(event.id, send)
 
     await claim(inbox, "evt_1")

@@ -2,8 +2,8 @@
 
 A request writes a row with a unique key in the handler's transaction, so the effect is recorded exactly when the
 handler's work commits. The relay runs it afterwards: at least once, always with the same idempotency key. A request
-with a key that is already recorded returns False and has no effect, whether it comes from another event, a retry or a
-replay.
+with a key that is already recorded returns False and changes nothing, whether it comes from another event, a retry or
+a replay.
 """
 
 import hashlib

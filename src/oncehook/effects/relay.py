@@ -199,7 +199,7 @@ class Relay:
             await asyncio.sleep(self.rescue_interval)
 
     async def rescue(self) -> int:
-        """Rescue effects whose lease has expired, and return their number. One without attempts left has failed."""
+        """Rescue effects whose lease has expired, and return their number. An effect without attempts left fails."""
         rescued = after = 0
         while page := await self.store.effects.expired(PAGE, after):
             after = page[-1].id

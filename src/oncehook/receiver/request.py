@@ -105,7 +105,7 @@ class BodyReadLimits:
         self.loop, self._timer = loop, None
 
     def begin(self) -> "asyncio.Task[Any]":
-        """Start the deadline of the current task's read. It is cancelled when the time is up."""
+        """Start the deadline for the current task, which is cancelled when its time is up."""
         loop = self.loop or asyncio.get_running_loop()
         task = asyncio.current_task(loop)
         assert task is not None

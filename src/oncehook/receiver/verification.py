@@ -1,7 +1,8 @@
 """Verifies large deliveries in a thread, so that they do not block the event loop.
 
 Hashing several megabytes releases the GIL. Unverified senders share one thread, and the bytes that wait for it are
-bounded. Small deliveries are verified in the event loop.
+bounded. Small deliveries are verified in the event loop. The thread does not bound the cost of a delivery: the
+parsers of unverified bodies have their own limits.
 """
 
 import asyncio
