@@ -83,12 +83,12 @@ async def test_duplicate_is_not_acked_while_the_synchronous_standby_lacks_the_ev
         await asyncio.to_thread(primary.stop, kill=True)
         await asyncio.to_thread(standby.promote)
         promoted = standby.server.url(database.rpartition("/")[2])
-        kept = await asyncio.to_thread(ask, promoted, EVENTS)
-        assert kept == [("evt_after",), ("evt_before",), ("evt_late",)]
-        await check_a_promoted_standby_takes_over(promoted)
+        events = await asyncio.to_thread(ask, promoted, EVENTS)
+        assert events == [("evt_after",), ("evt_before",), ("evt_late",)]
+        await assert_promoted_standby_takes_over(promoted)
 
 
-async def check_a_promoted_standby_takes_over(promoted: str) -> None:
+async def assert_promoted_standby_takes_over(promoted: str) -> None:
     inbox = make_receiver(promoted)
     async with inbox.lifespan():
         assert await send(inbox, "evt_late") == 200
