@@ -52,7 +52,7 @@ def test_form_value_is_escaped_and_otherwise_unchanged() -> None:
     assert filters.verbatim('a"\u202e<') == "a&#34;\u202e&lt;"
 
 
-def test_numbers_sizes_and_counts() -> None:
+def test_numbers_sizes_and_counts_have_separators_and_units() -> None:
     assert (filters.number(1204), filters.noun(1, "event"), filters.noun(1204, "event")) == (
         "1,204",
         "1 event",

@@ -49,8 +49,8 @@ async def test_suppressions_are_paged_and_looked_up_by_address(shop: Inbox, prog
     first = (await program.get("/api/email/suppressed", params={"limit": 3})).json()
     rest = (await program.get("/api/email/suppressed", params={"cursor": first["next"]})).json()
     assert len(first["suppressions"]) == 3 and len(rest["suppressions"]) == 2 and rest["next"] is None
-    one = (await program.get("/api/email/suppressed", params={"address": "USER3@example.com"})).json()
-    assert [row["address"] for row in one["suppressions"]] in (["user3@example.com"], [])
+    one = (await program.get("/api/email/suppressed", params={"address": "user3@EXAMPLE.com"})).json()
+    assert [row["address"] for row in one["suppressions"]] == ["user3@example.com"]
     invalid = await program.get("/api/email/suppressed", params={"address": "a@b.c, d@e.f"})
     assert (invalid.status_code, invalid.json()["error"]["code"]) == (422, "bad_address")
 

@@ -11,7 +11,7 @@ def test_error_has_a_code_and_a_message() -> None:
     assert body == b'{"error":{"code":"not_found","message":"Event not found."}}'
 
 
-def test_both_are_required() -> None:
+def test_code_and_message_are_required() -> None:
     assert schema_of(ProblemResponse)["required"] == ["error"]
     assert_rejects(ProblemResponse, {"error": {"code": "not_found"}})
     assert_rejects(ProblemResponse, {"error": "not_found"})
