@@ -30,6 +30,7 @@ KEY = "key-of-the-account"
 
 @pytest.fixture
 async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
+    """A started inbox with a Mailgun source, and one whose event ids are Mailgun's ids alone."""
     inbox = make_inbox()
     inbox.source("mailgun", secrets=[KEY])
     inbox.source("natural", provider="mailgun", secrets=[KEY], id="{event-data.id}")
@@ -38,6 +39,7 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
 
 
 async def deliver(inbox: Inbox, token: str, data: dict[str, Any], source: str = "mailgun") -> DeliveryResponse:
+    """Deliver an event with a valid signature for this token."""
     now = str(int(time.time()))
     signature = hmac.new(KEY.encode(), (now + token).encode(), hashlib.sha256).hexdigest()
     body = {"signature": {"timestamp": now, "token": token, "signature": signature}, "event-data": data}

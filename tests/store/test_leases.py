@@ -7,7 +7,7 @@ import pytest
 from oncehook.model.lease import Settled
 from oncehook.model.states import State
 from oncehook.store.store import Store
-from tests.support.events import Rows
+from tests.support.events import Rows, make_claim
 from tests.support.servers import ask
 from tests.support.stores import claim_and_lease, lose_lease, processed
 from tests.support.waiting import eventually
@@ -83,3 +83,46 @@ async def test_released_receipt_is_due_later_and_uses_no_attempt(store: Store, r
         (0, "received"),
         (1, "processing"),
     ]
+
+
+async def test_stray_receipts_of_a_worker_are_released_without_an_attempt(store: Store, rows: Rows) -> None:
+    known, stray = await claim_and_lease(store, 2)
+    assert await store.leases.release_strays("first", [known.receipt]) == 1
+    assert await store.leases.release_strays("another worker", []) == 0
+    assert rows("SELECT status, attempts FROM webhook_receipts ORDER BY id") == [("processing", 1), ("received", 0)]
+    assert stray.receipt != known.receipt
+
+
+async def test_expired_leases_are_read_in_pages(store: Store) -> None:
+    receipts = [leased.receipt for leased in await claim_and_lease(store, 3, seconds=60.0)]
+    assert await store.leases.expired(2, 0) == []
+    await store.schema.move_times_back(120)
+    first = await store.leases.expired(2, 0)
+    rest = await store.leases.expired(2, first[-1].receipt)
+    assert [row.receipt for row in first + rest] == receipts
+
+
+async def test_inline_receipt_is_leased_only_while_it_is_retrying_or_expired(store: Store) -> None:
+    (claimed,) = await store.claims.insert([make_claim("evt_1", inline_seconds=60.0, status=State.PROCESSING)])
+    assert await store.leases.take_one(claimed.receipt, 30, "worker") is None, "its first attempt is running"
+    await store.leases.settle([Settled(claimed.receipt, 1, State.RETRYING, "retrying", after=60.0, error="no")])
+    leased = await store.leases.take_one(claimed.receipt, 30, "worker")
+    assert leased is not None and leased.attempt == 2
+    assert await store.leases.take(10, 30, "worker") == [], "workers never lease inline receipts"
+
+
+async def test_inline_receipt_is_abandoned_when_its_provider_stops_retrying(store: Store, rows: Rows) -> None:
+    (claimed,) = await store.claims.insert([make_claim("evt_1", inline_seconds=60.0, status=State.PROCESSING)])
+    await store.leases.settle([Settled(claimed.receipt, 1, State.RETRYING, "retrying", after=60.0, error="E: no")])
+    assert await store.leases.abandon_inline("the provider stopped retrying") == []
+    await store.schema.move_times_back(120)
+    (row,) = await store.leases.abandon_inline("the provider stopped retrying")
+    assert row.last_error == "the provider stopped retrying; the last error was: E: no"
+    assert rows("SELECT status FROM webhook_receipts") == [("failed",)]
+
+
+async def test_next_due_is_negative_for_an_overdue_receipt(store: Store) -> None:
+    assert await store.leases.next_due() is None
+    await claim(store, "evt_1")
+    due = await store.leases.next_due()
+    assert due is not None and due <= 0

@@ -61,40 +61,40 @@ async def large(database: str) -> AsyncIterator[Store]:
     await store.close()
 
 
-PLACE = {"before_time": "2026-11-15T03:00:00.000000Z", "before_receipt": 15000}
+POSITION = {"before_time": "2026-11-15T03:00:00.000000Z", "before_receipt": 15000}
 
-QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
+QUERIES: dict[str, tuple[str, dict[str, Any]]] = {
     "the first page": ("find_receipts", {"limit": 51}),
-    "a later page": ("find_receipts", {"limit": 51, **PLACE}),
+    "a later page": ("find_receipts", {"limit": 51, **POSITION}),
     "a window": (
         "find_receipts",
-        {"limit": 51, "source": "x", "type": "y", "from_time": PLACE["before_time"], "from_receipt": 9},
+        {"limit": 51, "source": "x", "type": "y", "from_time": POSITION["before_time"], "from_receipt": 9},
     ),
     "an object": ("find_receipts", {"limit": 51, "object": "in_77"}),
     "an event id": ("find_receipts", {"limit": 11, "event_id": "evt_77", "sources": ["stripe", "github"]}),
     "dead letters": ("find_receipts", {"limit": 51, "status": "failed"}),
-    "the end of a window": ("window_end", {"skipped": 999, **PLACE}),
+    "the end of a window": ("window_end", {"skipped": 999, **POSITION}),
     "the sources": ("known_sources", {}),
     "the last of each source": ("last_received", {"most": 1000}),
-    "what waits": ("waiting_counts", {"most": 1000}),
-    "how many are dead": ("dead_letter_counts", {"most": 1000}),
-    "the pulse": ("change_token", {}),
+    "waiting events": ("waiting_counts", {"most": 1000}),
+    "the number of dead letters": ("dead_letter_counts", {"most": 1000}),
+    "the change token": ("change_token", {}),
     "the first event": ("history_age", {}),
     "the attempts at an event": ("attempts", {"receipt": 77}),
-    "what is known of an object": ("entities_of", {"input": '{"scope": "stripe", "id": "in_77"}'}),
+    "the entities of an object": ("entities_of", {"input": '{"scope": "stripe", "id": "in_77"}'}),
     "the rates of a minute": ("rates", {"seconds": 60, "since": "now"}),
 }
 
-WHOLE = re.compile(
+FULL_SCAN = re.compile(
     r"Seq Scan on webhook_(receipts|deliveries|past_attempts|entities)|SCAN (r|d|a|e|webhook_(?!attempts$)\w+)$"
     r"|PRIMARY KEY \(rowid>\?\)|_pkey .*\n *Index Cond: \(id > 0\)",  # every row has an id above 0
     re.MULTILINE,
 )
 
-SORTED = re.compile(r"TEMP B-TREE FOR ORDER BY|-> *Sort *\(cost")
+SORT = re.compile(r"TEMP B-TREE FOR ORDER BY|-> *Sort *\(cost")
 
 
-async def explained(store: Any, database: str, sql: str, parameters: dict[str, Any]) -> list[str]:
+async def explain(store: Any, database: str, sql: str, parameters: dict[str, Any]) -> list[str]:
     now = await store.operations.now()
     if database.startswith("sqlite"):
         plain = {
@@ -110,19 +110,19 @@ async def explained(store: Any, database: str, sql: str, parameters: dict[str, A
 
 
 async def test_no_dashboard_query_scans_a_whole_table(large: Store, database: str) -> None:
-    for question, (name, parameters) in QUESTIONS.items():
+    for purpose, (name, parameters) in QUERIES.items():
         sql = queries.with_parameters(large.sql[name], set(parameters))
-        plan = "\n".join(await explained(large, database, sql, parameters))
-        assert not WHOLE.search(plan), f"{question}\n{plan}"
+        plan = "\n".join(await explain(large, database, sql, parameters))
+        assert not FULL_SCAN.search(plan), f"{purpose}\n{plan}"
         if name in ("find_receipts", "window_end") and "event_id" not in parameters:
-            assert not SORTED.search(plan), f"{question}\n{plan}"
+            assert not SORT.search(plan), f"{purpose}\n{plan}"
 
 
 async def test_no_alert_rule_scans_all_receipts(large: Store, database: str) -> None:
-    questions = {rule.measure: {**rule.parameters} for rule in RULES} | {"abandon_inline": {"reason": "gone"}}
-    for name, parameters in questions.items():
+    measured = {rule.measure: {**rule.parameters} for rule in RULES} | {"abandon_inline": {"reason": "gone"}}
+    for name, parameters in measured.items():
         parameters |= {"most": 1000} if "most" in parameters else {}
-        plan = "\n".join(await explained(large, database, large.sql[name], parameters))
+        plan = "\n".join(await explain(large, database, large.sql[name], parameters))
         assert not re.search(r"Seq Scan on webhook_receipts|SCAN webhook_receipts$", plan, re.MULTILINE), (
             f"{name}\n{plan}"
         )

@@ -96,3 +96,21 @@ async def test_change_token_changes_when_an_old_event_is_processed(store: Store,
     await store.leases.settle([Settled(leased.receipt, leased.lease, State.PROCESSED, "processed")])
     assert leased.event_id == "evt_old"
     assert await store.stats.change_token() != before
+
+
+async def test_dead_letters_are_grouped_by_source_handler_and_error(store: Store) -> None:
+    await claim(store, "a", "b", status=State.FAILED, last_error="E: one")
+    (last,) = await claim(store, "c", status=State.FAILED, last_error="E: two")
+    groups = await store.stats.dead_letters(10)
+    assert [(group.last_error, group.receipts) for group in groups] == [("E: one", 2), ("E: two", 1)]
+    assert groups[1].last_receipt == last
+    assert len(await store.stats.dead_letters(1)) == 1
+
+
+async def test_lag_is_the_time_since_the_oldest_receipt_was_due(store: Store) -> None:
+    await claim(store, "a")
+    await claim(store, "b", source="github", serial_key="k")
+    await store.schema.move_times_back(3600)
+    await claim(store, "c")
+    lags = await store.stats.lags()
+    assert set(lags) == {"stripe", "github"} and all(3500 < lag < 3700 for lag in lags.values())

@@ -3,12 +3,15 @@
 import asyncio
 import random
 import re
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from typing import Any
 
 import asyncpg
+import psycopg
 import pytest
 
+from oncehook.model.errors import StoreUnavailable
 from oncehook.model.lease import Leased
 from oncehook.model.receipt import Filter
 from oncehook.model.states import State
@@ -16,12 +19,14 @@ from oncehook.operations.replay import replay
 from oncehook.store import queries
 from oncehook.store.pauses import handled_parameters
 from oncehook.store.postgres.dialect import POSTGRES
+from oncehook.store.postgres.leases import PostgresLeaseStore
+from oncehook.store.postgres.session import session_name
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 from tests.support.events import make_claim
 from tests.support.servers import Postgres, ask
 from tests.support.stores import claims_with_key, event_ids, open_store, settle
-from tests.support.waiting import next_turn
+from tests.support.waiting import eventually, next_turn
 from tests.support.work import receipts_are
 
 pytestmark = pytest.mark.anyio
@@ -127,3 +132,31 @@ async def test_serial_lease_uses_the_indexes_of_its_key(postgres: Postgres, is_a
         )
         assert scan is not None and re.search(r"\bsource\b\S* = k.source", scan[2]) and "serial_key = k.key" in scan[2]
     assert "webhook_receipts_due" in plans["lease"] and "webhook_receipts_due" not in plans["lease_serial"]
+
+
+async def test_sessions_of_a_worker_without_a_live_lease_are_ended(store: Store, database: str) -> None:
+    address = f"{database}?application_name={session_name('dead worker').replace(' ', '%20')}"
+    with psycopg.connect(address) as connection:
+        connection.execute("SELECT 1")  # its transaction stays open
+        await eventually(lambda: store.leases.end_sessions("dead worker"), "the idle session is ended after a second")
+        with pytest.raises(psycopg.OperationalError):
+            connection.execute("SELECT 1")
+        connection.close()
+    assert await store.leases.end_sessions("another worker") == 0
+
+
+async def test_serial_key_that_another_worker_leases_at_the_same_moment_is_skipped(store: Store) -> None:
+    async def run(name: str, parameters: Mapping[str, Any]) -> list[Any]:
+        raise StoreUnavailable("PostgreSQL: duplicate key") from asyncpg.UniqueViolationError("duplicate key")
+
+    assert isinstance(store.leases, PostgresLeaseStore)
+    assert await store.leases._lease_heads(run, {}) == []
+
+
+async def test_other_errors_of_a_serial_lease_are_raised(store: Store) -> None:
+    async def run(name: str, parameters: Mapping[str, Any]) -> list[Any]:
+        raise StoreUnavailable("PostgreSQL: gone") from asyncpg.ConnectionDoesNotExistError("gone")
+
+    assert isinstance(store.leases, PostgresLeaseStore)
+    with pytest.raises(StoreUnavailable, match="gone"):
+        await store.leases._lease_heads(run, {})

@@ -25,11 +25,13 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def address(tmp_path: Path) -> str:
+    """The URL of a file that does not exist yet, with characters that URLs must quote."""
     return f"sqlite:///{tmp_path / 'folder' / 'a %20#? b.db'}"
 
 
 @pytest.fixture
 async def store(address: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Store]:
+    """An open store that waits for a lock of the file for only 200 ms."""
     monkeypatch.setattr(sqlite, "BUSY_MS", 200)
     store = make_store(Settings(database=address))
     await store.open()
