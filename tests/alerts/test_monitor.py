@@ -22,7 +22,7 @@ from tests.support.alerts import (
     send_forged,
 )
 from tests.support.events import Rows, stripe_body
-from tests.support.http_target import Receiver, receiving, said, stall_after
+from tests.support.http_target import Receiver, http_response, receiving, stall_after
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -150,7 +150,7 @@ async def test_notification_is_repeated_with_the_same_id_when_settling_fails(
 async def test_target_that_was_down_gets_its_notifications_later_and_other_targets_only_once(
     make_inbox: Make, rows: Rows, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    async with receiving(said(503), said(500), said(200)) as down, receiving() as well:
+    async with receiving(http_response(503), http_response(500), http_response(200)) as down, receiving() as well:
         inbox = make_alert_inbox(make_inbox, targets={"down": hook_target(down), "well": hook_target(well)})
         async with inbox.lifespan():
             await make_lag(inbox)
@@ -173,7 +173,7 @@ async def test_target_that_was_down_gets_its_notifications_later_and_other_targe
 
 
 async def test_target_that_stays_down_gets_no_recovery_notification(make_inbox: Make, rows: Rows) -> None:
-    async with receiving(said(410)) as gone:
+    async with receiving(http_response(410)) as gone:
         inbox = make_alert_inbox(make_inbox, targets={"ops": hook_target(gone)})
         async with inbox.lifespan():
             await make_lag(inbox)
@@ -247,7 +247,10 @@ async def test_log_lines_and_rows_hold_no_secret_when_every_target_fails(
 ) -> None:
     caplog.set_level("DEBUG", "oncehook")
     secrets = ("path-of-slack", "p-secret", "u-secret", SECRET, "token-of-the-pager")
-    async with receiving(said(500, body=b"p-secret")) as receiver, receiving(b"220 x\r\n", said(200)) as mailer:
+    async with (
+        receiving(http_response(500, body=b"p-secret")) as receiver,
+        receiving(b"220 x\r\n", http_response(200)) as mailer,
+    ):
         at = f"http://127.0.0.1:{receiver.port}/path-of-slack"
         targets = {
             "hook": {"webhook": at, "secret": SECRET},

@@ -10,7 +10,7 @@ from standardwebhooks import Webhook
 
 from oncehook.alerts.message import make_test_message
 from tests.support.alerts import OPENED, SECRET, failure_of, make_target
-from tests.support.http_target import receiving, said, stall_after
+from tests.support.http_target import http_response, receiving, stall_after
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -55,7 +55,7 @@ async def test_slack_gets_a_text_with_escaped_markup(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("kind", ["webhook", "slack"])
 async def test_error_of_an_http_target_names_only_its_host(kind: str) -> None:
     more = {"secret": SECRET} if kind == "webhook" else {}
-    async with receiving(said(404), said(302), stall_after()) as receiver:
+    async with receiving(http_response(404), http_response(302), stall_after()) as receiver:
         target = make_target(timeout="300ms", **{kind: receiver.url}, **more)
         where = f"http://127.0.0.1:{receiver.port}"
         assert await failure_of(target) == f"{where} answered 404"

@@ -17,7 +17,7 @@ from oncehook.http_client.client import HttpClient
 from oncehook.observability import signals
 from oncehook.testing import advance
 from tests.support.events import Rows
-from tests.support.http_target import Request, receiving, said
+from tests.support.http_target import Request, http_response, receiving
 from tests.support.waiting import eventually
 from tests.support.work import claim
 
@@ -51,7 +51,7 @@ def make_posting_inbox(tmp_path: Path, database: str) -> Callable[..., Inbox]:
 async def test_an_effect_that_several_events_request_is_posted_once_with_its_key(
     make_posting_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
-    async with receiving(said(200)) as target:
+    async with receiving(http_response(200)) as target:
         inbox = make_posting_inbox(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1", "evt_2")
@@ -66,7 +66,7 @@ async def test_arguments_of_any_name_and_content_are_posted_unchanged(
     make_posting_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
     args: dict[str, Any] = {"effect": 1, "self": 2, "timeout": 3, "text": "\ud800\x00é", "number": 2**70}
-    async with receiving(said(200)) as target:
+    async with receiving(http_response(200)) as target:
         inbox = make_posting_inbox(target.url, f"http://127.0.0.1:{target.port}")
 
         @inbox.on("stripe", "invoice.voided")
@@ -83,7 +83,7 @@ async def test_arguments_of_any_name_and_content_are_posted_unchanged(
 async def test_a_request_is_repeated_with_the_same_key_after_retry_after(
     make_posting_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
-    async with receiving(said(503, "Retry-After: 1"), said(409), said(204)) as target:
+    async with receiving(http_response(503, "Retry-After: 1"), http_response(409), http_response(204)) as target:
         inbox = make_posting_inbox(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
@@ -99,7 +99,7 @@ async def test_a_request_is_repeated_with_the_same_key_after_retry_after(
 async def test_a_410_response_ends_the_effect_as_failed(
     make_posting_inbox: Callable[..., Inbox], rows: Rows, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with receiving(said(410)) as target:
+    async with receiving(http_response(410)) as target:
         inbox = make_posting_inbox(target.url, f"http://127.0.0.1:{target.port}")
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
@@ -121,7 +121,7 @@ def test_a_log_line_contains_only_the_origin_of_an_address(url: str) -> None:
 async def test_a_private_address_is_requested_only_if_the_configuration_names_it(
     make_posting_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
-    async with receiving(said(200)) as canary:
+    async with receiving(http_response(200)) as canary:
         inbox = make_posting_inbox(canary.url)
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
@@ -140,7 +140,7 @@ async def test_an_origin_that_stalls_does_not_delay_other_effects(
 
     async def stall(request: Request, writer: asyncio.StreamWriter) -> None:
         await go_on.wait()
-        writer.write(said(500))
+        writer.write(http_response(500))
 
     async with receiving(stall) as target:
         config = tmp_path / "oncehook.toml"

@@ -19,8 +19,8 @@ from oncehook.testing import deliver, post
 from tests.support.events import github_headers, make_claim, stripe_body
 from tests.support.forwarding import running_inbox
 from tests.support.http_target import (
+    http_response,
     receiving,
-    said,
     wait_for,
 )
 from tests.support.servers import ask
@@ -38,7 +38,7 @@ async def test_body_is_forwarded_unchanged_and_2xx_settles_the_event_as_processe
 ) -> None:
     body = b'{ "id" : "evt_1", "type": "invoice.paid",  "data": {"object": {"id": "in_1"}}, "\xc3\xa9": 1.10 }\n'
     async with (
-        receiving(said(204)) as receiver,
+        receiving(http_response(204)) as receiver,
         running_inbox(forward_config(receiver.url, f'forward_secret = "{SECRET}"')) as inbox,
     ):
         assert (await deliver(inbox, "stripe", body)).outcome == (202, "accepted")
@@ -78,7 +78,7 @@ async def test_webhook_id_and_idempotency_key_stay_the_same_at_every_attempt_and
     forward_config: Callable[..., Path], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forward, "POLICY", QUICK)
-    async with receiving(said(500), said(502), said(200)) as receiver:
+    async with receiving(http_response(500), http_response(502), http_response(200)) as receiver:
         async with running_inbox(forward_config(receiver.url, f'forward_secret = "{SECRET}"')) as inbox:
             await claim(inbox, "evt_1")
             inbox._runtime.start_worker()
@@ -165,7 +165,10 @@ async def test_no_transaction_is_open_while_the_target_is_called(
     forward_config: Callable[..., Path], database: str
 ) -> None:
     go = asyncio.Event()
-    async with receiving(wait_for(go, said(200))) as receiver, running_inbox(forward_config(receiver.url)) as inbox:
+    async with (
+        receiving(wait_for(go, http_response(200))) as receiver,
+        running_inbox(forward_config(receiver.url)) as inbox,
+    ):
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
         await eventually(lambda: receiver.under_way == 1)
@@ -184,7 +187,7 @@ async def test_no_transaction_is_open_while_the_target_is_called(
 async def test_inline_forward_finishes_before_the_sender_gets_its_response(
     forward_config: Callable[..., Path], database: str
 ) -> None:
-    answers = [said(200), said(500), *[said(500)] * 4]
+    answers = [http_response(200), http_response(500), *[http_response(500)] * 4]
     async with receiving(*answers) as receiver, running_inbox(forward_config(receiver.url, 'mode = "inline"')) as inbox:
         inbox._runtime.start_worker()
         assert (await deliver(inbox, "stripe", stripe_body("evt_1"))).outcome == (200, "processed")

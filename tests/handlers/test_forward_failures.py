@@ -19,8 +19,8 @@ from tests.support.http_target import (
     close_after,
     drip_after,
     endless,
+    http_response,
     receiving,
-    said,
     stall_after,
     wait_for,
 )
@@ -45,9 +45,9 @@ def due_in(database: str) -> float:
 
 
 FAULTS: dict[str, tuple[Answering, str]] = {
-    "an error": (said(500, body=b"the payload, quoted: in_1"), "UnexpectedStatus: {} answered 500"),
-    "not found": (said(404), "UnexpectedStatus: {} answered 404"),
-    "busy, without a time": (said(503), "UnexpectedStatus: {} answered 503"),
+    "an error": (http_response(500, body=b"the payload, quoted: in_1"), "UnexpectedStatus: {} answered 500"),
+    "not found": (http_response(404), "UnexpectedStatus: {} answered 404"),
+    "busy, without a time": (http_response(503), "UnexpectedStatus: {} answered 503"),
     "closes at once": (close_after(), "SendFailed: {} closed the connection without a response"),
     "closes early": (
         close_after(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"),
@@ -69,7 +69,7 @@ async def test_forward_is_retried_until_the_target_accepts_it(
     monkeypatch.setattr(forward, "POLICY", QUICK)
     behaviour, error = FAULTS[fault]
     async with (
-        receiving(behaviour, said(200)) as receiver,
+        receiving(behaviour, http_response(200)) as receiver,
         running_inbox(forward_config(receiver.url, 'forward_timeout = "300ms"')) as inbox,
     ):
         await claim(inbox, "evt_1")
@@ -84,7 +84,7 @@ async def test_forward_becomes_a_dead_letter_after_its_last_attempt(
     forward_config: Callable[..., Path], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forward, "POLICY", QUICK)
-    async with receiving(said(500)) as receiver, running_inbox(forward_config(receiver.url)) as inbox:
+    async with receiving(http_response(500)) as receiver, running_inbox(forward_config(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
         await eventually(receipts_are(database, "failed", 1))
@@ -96,7 +96,7 @@ async def test_redirect_is_not_followed_and_the_error_says_what_to_do(
 ) -> None:
     with Canary() as canary:
         async with (
-            receiving(said(307, f"Location: http://127.0.0.1:{canary.port}/")) as receiver,
+            receiving(http_response(307, f"Location: http://127.0.0.1:{canary.port}/")) as receiver,
             running_inbox(forward_config(receiver.url)) as inbox,
         ):
             await claim(inbox, "evt_1")
@@ -110,7 +110,7 @@ async def test_redirect_is_not_followed_and_the_error_says_what_to_do(
 async def test_410_makes_the_event_a_dead_letter_without_a_retry(
     forward_config: Callable[..., Path], database: str
 ) -> None:
-    async with receiving(said(410)) as receiver, running_inbox(forward_config(receiver.url)) as inbox:
+    async with receiving(http_response(410)) as receiver, running_inbox(forward_config(receiver.url)) as inbox:
         await claim(inbox, "evt_1")
         inbox._runtime.start_worker()
         await eventually(receipts_are(database, "failed", 1))
@@ -133,7 +133,7 @@ async def test_retry_after_delays_the_event_and_holds_others_back_without_an_att
     status: int, forward_config: Callable[..., Path], database: str
 ) -> None:
     async with (
-        receiving(said(status, "Retry-After: 120")) as receiver,
+        receiving(http_response(status, "Retry-After: 120")) as receiver,
         running_inbox(forward_config(receiver.url)) as inbox,
     ):
         await claim(inbox, "evt_1")
@@ -166,7 +166,7 @@ async def test_open_circuit_breaker_stops_forwards_until_a_probe_succeeds(
     monkeypatch.setattr(forward, "POLICY", Retry(attempts=100, first=0.01, most=0.02))
     caplog.set_level("INFO", "oncehook")
     async with (
-        receiving(said(500)) as receiver,
+        receiving(http_response(500)) as receiver,
         running_inbox(forward_config(receiver.url, "forward_concurrency = 1")) as inbox,
     ):
         await claim(inbox, *(f"evt_{n:02d}" for n in range(30)))
@@ -174,7 +174,7 @@ async def test_open_circuit_breaker_stops_forwards_until_a_probe_succeeds(
         breaker = inbox._runtime.breakers[f"http://127.0.0.1:{receiver.port}"]
         await eventually(lambda: breaker.state == "open")
         assert len(receiver.requests) == circuit_breaker.FAILURES
-        receiver.answers[:] = [said(200)]
+        receiver.answers[:] = [http_response(200)]
         await eventually(receipts_are(database, "processed", 30), within=60)
         assert breaker.state == "closed"
     assert ask(database, "SELECT count(*) FROM webhook_attempts WHERE outcome <> 'processed'") == [
@@ -193,7 +193,7 @@ async def test_forward_concurrency_is_limited_and_a_slow_target_delays_no_other_
     monkeypatch.setattr(circuit_breaker, "_jitter", short_jitter)
     go = asyncio.Event()
     async with (
-        receiving(wait_for(go, said(200))) as receiver,
+        receiving(wait_for(go, http_response(200))) as receiver,
         running_inbox(forward_config(receiver.url, "forward_concurrency = 3")) as inbox,
     ):
         inbox.source("github", secrets=["x"])
@@ -218,7 +218,7 @@ async def test_killed_worker_causes_a_second_request_with_the_same_key_and_no_lo
     forward_config: Callable[..., Path], database: str
 ) -> None:
     never = asyncio.Event()
-    async with receiving(wait_for(never, said(200)), said(200)) as receiver:
+    async with receiving(wait_for(never, http_response(200)), http_response(200)) as receiver:
         config = forward_config(receiver.url, f'forward_secret = "{SECRET}"')
         async with running_inbox(config) as inbox:
             await inbox._runtime.store.claims.insert([make_claim("evt_1", body=b'{"id":"evt_1"}')])

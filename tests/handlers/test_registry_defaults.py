@@ -8,7 +8,7 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.testing import advance, drain
-from tests.support.http_target import receiving, said
+from tests.support.http_target import http_response, receiving
 from tests.support.servers import ask
 from tests.support.waiting import eventually
 from tests.support.work import claim
@@ -92,7 +92,7 @@ async def test_source_that_is_added_after_its_handler_sets_the_defaults_too(
 
 
 async def test_forward_uses_the_retry_policy_of_its_source(tmp_path: Path, database: str) -> None:
-    async with receiving(said(500), said(500), said(200)) as receiver:
+    async with receiving(http_response(500), http_response(500), http_response(200)) as receiver:
         lines = (f'forward = "{receiver.url}"', 'retry = { attempts = 2, first = "10ms", most = "20ms" }')
         inbox = Inbox(config=write(tmp_path, database, *lines))
         async with inbox.lifespan():

@@ -12,7 +12,7 @@ from oncehook.http_client.client import Address, parse_url
 from oncehook.model.errors import SendFailed, SendRefused
 from tests.http_client.test_public_networks import BLOCKED
 from tests.support.http_client import BODY, open_client, post, resolve_to
-from tests.support.http_target import close_after, receiving, said, stall_after
+from tests.support.http_target import close_after, http_response, receiving, stall_after
 from tests.support.servers import free_port
 from tests.support.tls_server import Canary, issue, pem
 from tests.support.waiting import eventually
@@ -174,7 +174,7 @@ async def test_connection_of_a_trusted_target_is_not_reused_for_an_untrusted_one
 
 
 async def test_request_has_the_given_headers_and_body_and_no_others() -> None:
-    async with receiving(said(201, "X-Y: z", body=b"done")) as receiver:
+    async with receiving(http_response(201, "X-Y: z", body=b"done")) as receiver:
         answer = await post(receiver.url, headers={"Content-Type": "text/x", "X-A": "b\xe9"})
         assert (answer.status, answer.headers["x-y"], answer.body, answer.whole) == (201, "z", b"done", True)
         (request,) = receiver.requests
@@ -221,7 +221,7 @@ async def test_client_ignores_proxies_of_the_environment(monkeypatch: pytest.Mon
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_client_returns_a_redirect_and_does_not_follow_it(status: int) -> None:
     with Canary() as canary:
-        async with receiving(said(status, f"Location: http://127.0.0.1:{canary.port}/")) as receiver:
+        async with receiving(http_response(status, f"Location: http://127.0.0.1:{canary.port}/")) as receiver:
             assert (await post(receiver.url)).status == status
             assert receiver.connections == 1
     assert canary.connections == 0
@@ -257,7 +257,9 @@ async def test_client_gives_up_connecting_after_the_connect_timeout(monkeypatch:
 
 
 async def test_client_reuses_a_connection_that_the_target_keeps_open() -> None:
-    async with receiving(said(200), said(500, body=b"x"), said(200, "Connection: close"), said(200)) as receiver:
+    async with receiving(
+        http_response(200), http_response(500, body=b"x"), http_response(200, "Connection: close"), http_response(200)
+    ) as receiver:
         async with open_client() as http:
             for _ in range(4):
                 await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)
@@ -268,7 +270,7 @@ async def test_request_is_sent_again_if_the_target_closed_the_idle_connection() 
     """Also when the close and the next request cross each other."""
 
     async def answer_then_close(request: object, writer: asyncio.StreamWriter) -> None:
-        writer.write(said(200))
+        writer.write(http_response(200))
         await writer.drain()
         writer.close()
 
@@ -335,4 +337,6 @@ async def test_mixing_tls_and_plain_http_is_a_failure(
             await post(receiver.url)
     async with receiving(close_after(b"plain")) as receiver:
         with pytest.raises(SendFailed):
-            await post(f"https://127.0.0.1:{receiver.port}/", context=chains[1], seconds=0.5)  # it waits for more
+            await post(
+                f"https://127.0.0.1:{receiver.port}/", context=chains[1], seconds=0.5
+            )  # the target waits for more bytes

@@ -8,7 +8,16 @@ from oncehook.http_client.client import MOST_BODY
 from oncehook.http_client.exchange import Connection, Exchange
 from oncehook.model.errors import SendFailed
 from tests.support.http_client import BODY, open_client, post
-from tests.support.http_target import Answering, Request, close_after, drip_after, endless, receiving, said, stall_after
+from tests.support.http_target import (
+    Answering,
+    Request,
+    close_after,
+    drip_after,
+    endless,
+    http_response,
+    receiving,
+    stall_after,
+)
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -16,11 +25,11 @@ pytestmark = pytest.mark.anyio
 
 ANSWERS: dict[str, tuple[Answering, int, bytes]] = {
     "no content": (b"HTTP/1.1 204 No Content\r\n\r\n", 204, b""),
-    "an error": (said(500, body=b"oops"), 500, b"oops"),
+    "an error": (http_response(500, body=b"oops"), 500, b"oops"),
     "chunks": (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", 200, b"abcde"),
     "until it closes": (close_after(b"HTTP/1.0 200 OK\r\n\r\nabcde"), 200, b"abcde"),
-    "after a 100": (b"HTTP/1.1 100 Continue\r\n\r\n" + said(202, body=b"x"), 202, b"x"),
-    "after a 103": (b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + said(202, body=b"x"), 202, b"x"),
+    "after a 100": (b"HTTP/1.1 100 Continue\r\n\r\n" + http_response(202, body=b"x"), 202, b"x"),
+    "after a 103": (b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n" + http_response(202, body=b"x"), 202, b"x"),
 }
 
 
@@ -108,7 +117,9 @@ async def test_body_in_chunks_of_one_byte_is_read_completely() -> None:
         assert (len(answer.body), answer.whole) == (MOST_BODY, True)
 
 
-@pytest.mark.parametrize("behaviour", [endless, said(200, body=b"x" * (MOST_BODY + 1))], ids=["endless", "a byte more"])
+@pytest.mark.parametrize(
+    "behaviour", [endless, http_response(200, body=b"x" * (MOST_BODY + 1))], ids=["endless", "a byte more"]
+)
 async def test_response_body_is_cut_at_the_limit_and_its_status_counts(behaviour: Answering) -> None:
     async with receiving(behaviour) as receiver, asyncio.timeout(20):
         answer = await post(receiver.url)
@@ -122,7 +133,7 @@ async def test_response_counts_even_if_the_target_did_not_read_the_request_body(
 
     async def reject(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(said(413))
+        writer.write(http_response(413))
         await writer.drain()
         await gone.wait()
         writer.transport.abort()
@@ -135,9 +146,9 @@ async def test_response_counts_even_if_the_target_did_not_read_the_request_body(
 
 
 async def test_surplus_response_is_never_taken_for_the_response_to_the_next_request() -> None:
-    more = said(200, "X-Y: smuggled", body=b"smuggled")
+    more = http_response(200, "X-Y: smuggled", body=b"smuggled")
     for extra in (more, more[:20], more[:-3]):
-        async with receiving(said(500) + extra, said(404)) as receiver, open_client() as http:
+        async with receiving(http_response(500) + extra, http_response(404)) as receiver, open_client() as http:
             first = await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)
             assert (first.status, first.body, "x-y" in first.headers) == (500, b"", False)
             assert (await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)).status == 404

@@ -17,7 +17,7 @@ from oncehook.effects.effect import Effect
 from oncehook.observability import tracing
 from oncehook.testing import deliver, drain
 from tests.support.events import stripe_body
-from tests.support.http_target import receiving, said
+from tests.support.http_target import http_response, receiving
 from tests.support.servers import ask
 from tests.support.spans import FOREIGN, Spans, all_text, attributes, ids_of, links_of, trace_with
 
@@ -220,7 +220,7 @@ async def test_effect_is_linked_to_the_delivery_whose_event_requested_it(stripe:
 async def test_forward_carries_the_context_of_oncehook_in_place_of_the_senders(
     database: str, tmp_path: Path, spans: Spans
 ) -> None:
-    async with receiving(said(200)) as receiver:
+    async with receiving(http_response(200)) as receiver:
         config = tmp_path / "oncehook.toml"
         address = f'forward = "{receiver.url}"\nforward_headers = ["*"]'
         config.write_text(f'database = "{database}"\n[sources.stripe]\nsecrets = ["whsec_test"]\n{address}\n')
@@ -242,7 +242,7 @@ async def test_forward_carries_the_context_of_oncehook_in_place_of_the_senders(
 
 
 async def test_http_effect_carries_its_context(database: str, tmp_path: Path, spans: Spans) -> None:
-    async with receiving(said(500), said(200)) as receiver:
+    async with receiving(http_response(500), http_response(200)) as receiver:
         config = tmp_path / "oncehook.toml"
         config.write_text(
             f'database = "{database}"\neffect_targets = ["http://127.0.0.1:{receiver.port}"]\n'

@@ -194,7 +194,7 @@ async def test_adyen_item_whose_fields_are_split_elsewhere_is_a_duplicate(tmp_pa
     "xml",
     [
         b"<notification><timestamp>2027-01-15T08:00:00Z</timestamp><kind>check</kind><subject/></notification>",
-        b"<notification><timestamp>2027-01-15T08:00:00Z</timestamp></notification>",  # no kind: it fails, once
+        b"<notification><timestamp>2027-01-15T08:00:00Z</timestamp></notification>",  # fails: no kind
     ],
 )
 async def test_braintree_form_with_other_fields_is_a_duplicate(xml: bytes, tmp_path: Path) -> None:

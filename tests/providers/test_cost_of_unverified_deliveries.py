@@ -26,7 +26,7 @@ MOST_SECONDS = 0.05
 MOST_STEPS = 40_000
 """Lines of Python for one delivery of any size. A form with 1000 fields takes about 20,000."""
 
-LONGEST_VALUE = 32 * 1024  # all headers together have 64 kB
+LONGEST_VALUE = 32 * 1024  # the limit of all headers together is 64 kB
 RUNS = 5
 every = pytest.mark.parametrize("sender", SENDERS, ids=str)
 
@@ -130,7 +130,7 @@ async def test_unverified_delivery_costs_at_most_50_ms(sender: Sender, tmp_path:
             what = f"{name}, {len(delivery.body)} bytes"
             assert len(delivery.body) <= source.max_body
             with counted() as steps:
-                took = in_this_thread(examine, source, delivery)  # counting makes it slower, if anything
+                took = in_this_thread(examine, source, delivery)  # counting only makes it slower
             assert steps[0] < MOST_STEPS, what
             assert took < MOST_SECONDS or _is_cheap(source, delivery), what
             if await on_the_loop(inbox, delivery) > MOST_SECONDS:

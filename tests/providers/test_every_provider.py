@@ -72,7 +72,7 @@ def test_each_example_verifies_and_has_id_type_object_and_time(sender: Sender) -
 
 def has_time(sender: Sender) -> bool:
     facts = sender.provider.event
-    return facts.occurred_at is not None and sender.provider.name != "twilio"  # a message's callback has none
+    return facts.occurred_at is not None and sender.provider.name != "twilio"  # callbacks of messages have no time
 
 
 @every
@@ -228,9 +228,9 @@ def test_authentic_body_in_another_format_is_malformed(sender: Sender) -> None:
     delivery = sender.compose()
     for junk in JUNK:
         if sender.in_body or sender.sends_form or (sender.stamps and sender.provider.timestamp.body):  # type: ignore[union-attr]
-            # without a readable body there is no signature either, or no time
+            # the signature or the timestamp is in the body
             assert reason(sender, changed(delivery, body=junk)) == "bad_signature"
-        elif sender.provider.name == "cloudevents":  # any content is carried; what cannot be read is an attribute
+        elif sender.provider.name == "cloudevents":  # the data may be anything, so an attribute is malformed
             headers = {**delivery.headers, b"ce-id": b"%C3%28", b"authorization": delivery.headers[b"authorization"]}
             assert reason(sender, changed(delivery, headers, body=junk)) == "malformed"
         else:
@@ -290,7 +290,7 @@ def test_source_without_a_secret_is_an_error_unless_its_key_is_fetched_or_offere
     if sender.signature.family.fetches_key:
         assert sender.source(secrets=[]).fetches_certificates
         return
-    if sender.provider.starts_without_secret:  # until then every event is refused
+    if sender.provider.starts_without_secret:  # until then every event is rejected
         waiting = sender.source(secrets=[])
         assert waiting.waits_for_secret and waiting.verifier is not None
         with pytest.raises(Rejected):

@@ -119,7 +119,7 @@ def test_nothing_is_fetched_for_a_delivery_that_could_never_verify(name: str) ->
     delivery = sender(name).compose()
     header = (sender(name).header or "").lower().encode()
     hopeless = [changed(delivery, {**delivery.headers, header: b""}) if name == "plaid" else changed(delivery, {})]
-    if name == "plaid":  # the token is not of this body
+    if name == "plaid":  # the token covers another body
         hopeless.append(changed(delivery, body=delivery.body + b" "))
     else:
         hopeless.append(changed(delivery, {**delivery.headers, paypal.ALGORITHM: b"SHA1withRSA"}))

@@ -23,7 +23,7 @@ def test_fields_agree_with_those_that_urllib_reads(text: str) -> None:
     try:
         found = read_fields(text.encode())
     except ValueError as error:
-        assert expected is None or "hexadecimal" in str(error)  # urllib keeps a stray % as it is
+        assert expected is None or "hexadecimal" in str(error)  # urllib leaves a stray % unchanged
         return
     assert found == [tuple(part.encode("utf-8", "surrogateescape") for part in field) for field in expected or ()]
 

@@ -56,8 +56,8 @@ async def test_meta_challenge_is_sent_back_if_it_repeats_the_verify_token(tmp_pa
         assert (answer.status_code, answer.text) == (200, "1158201444")
         assert answer.headers["content-type"].startswith("text/plain")
         for token in ("", "a token of the tes", "a token of the test ", "ä"):
-            refused = await client.get("/webhooks/here", params={**HUB, "hub.verify_token": token})
-            assert refused.status_code == 401 and "1158201444" not in refused.text
+            rejected = await client.get("/webhooks/here", params={**HUB, "hub.verify_token": token})
+            assert rejected.status_code == 401 and "1158201444" not in rejected.text
         twice = urlencode([*HUB.items(), ("hub.verify_token", "a token of the test")])
         assert (await client.get(f"/webhooks/here?{twice}")).status_code == 401
         for mode in ("unsubscribe", ""):

@@ -29,7 +29,7 @@ quick = settings(
 
 # -- mutated deliveries ---------------------------------------------------------------------------------------------
 
-pytestmark = pytest.mark.system  # it takes long
+pytestmark = pytest.mark.system  # this takes long
 
 ODD_JSON = [
     b"", b" ", b"null", b"true", b"0", b'""', b"[]", b"{}", b"[[]]", b'[null,1,"a",{},[]]', b"NaN", b"-Infinity",
@@ -138,7 +138,7 @@ def assert_nothing_but_rejected(sender: Sender, delivery: Delivery) -> None:
     except Rejected:
         pass
     source.handshake_of(delivery, source.provider.handshakes)
-    try:  # as if it had been authentic: a provider may one day send just this
+    try:  # read it as if it were authentic: a provider may send it one day
         claims = source.read(delivery, source.parse(delivery))
     except Rejected as error:
         assert error.reason == "malformed"

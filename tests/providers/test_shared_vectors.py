@@ -74,7 +74,7 @@ DIFFERENCES = {
     ("paddle", "special_chars_payload-6s-late"): Ours(SECONDS, valid=True),
     ("twitch", "challenge"): Ours("a handshake, which is answered and never read", type="channel.follow"),
     ("zendesk", "empty-body (GET/DELETE webhooks)"): Ours("only POST with a body is an event", readable=False),
-    ("github", "legacy-sha1"): Ours("SHA-1 is refused: SHA-256 has come with every delivery since 2020", valid=False),
+    ("github", "legacy-sha1"): Ours("SHA-1 is rejected: SHA-256 has come with every delivery since 2020", valid=False),
     ("github", "docs-hello-world"): Ours("authentic but not JSON, as the documentation has it: 400", readable=False),
     ("github", "real-payload-issues"): Ours("our type is the event and its action", type="issues.edited"),
     ("mailgun", "legacy-form"): Ours(

@@ -113,7 +113,7 @@ def compared_openly(source: str) -> Iterator[str]:
         if isinstance(node, ast.Compare) and any(isinstance(op, (ast.Eq, ast.NotEq)) for op in node.ops):
             sides = (node.left, *node.comparators)
             if any(isinstance(side, (ast.Constant, ast.Tuple)) for side in sides):
-                continue  # with a word of the source itself: no secret
+                continue  # a comparison with a constant is no secret
             if SECRET_NAMES & set().union(*(names_in(side) for side in sides)):
                 yield f"line {node.lineno}: {ast.unparse(node)}"
 

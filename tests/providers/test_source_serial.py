@@ -49,7 +49,7 @@ def test_serial_key_that_is_too_long_is_replaced_by_its_hash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"serial_by": "object_id", "mode": "inline"}, 'sources.stripe.serial_by needs mode = "queued"'),
         ({"serial_by": "data..id"}, "sources.stripe.serial_by: 'data..id' has an empty step"),
@@ -57,8 +57,8 @@ def test_serial_key_that_is_too_long_is_replaced_by_its_hash() -> None:
         ({"serial_by": 7}, "sources.stripe.serial_by is 7"),
     ],
 )
-def test_invalid_serial_by_is_a_configuration_error(settings: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigurationError, match=told.replace("(", "\\(")):
+def test_invalid_serial_by_is_a_configuration_error(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message.replace("(", "\\(")):
         source(**settings)
 
 

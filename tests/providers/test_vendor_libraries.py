@@ -172,7 +172,7 @@ def resend_accepts(body: str, headers: dict[str, str]) -> bool:
     try:
         resend.Webhooks.verify({"payload": body, "headers": given, "webhook_secret": WHSEC})  # type: ignore[typeddict-item]
     except ValueError as error:
-        return "failed to parse" in str(error)  # what is no JSON is not theirs, but the signature was right
+        return "failed to parse" in str(error)  # the signature is valid, but the library expects JSON
     return True
 
 
@@ -192,7 +192,7 @@ def gocardless_accepts(body: str, headers: dict[str, str]) -> bool:
     except InvalidSignatureError:
         return False
     except (ValueError, LookupError, TypeError):
-        return True  # what is no body of theirs, but the signature was right
+        return True  # the signature is valid, but the library expects another body
     return True
 
 

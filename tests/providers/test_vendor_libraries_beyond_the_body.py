@@ -30,7 +30,7 @@ from oncehook.providers.sign import sign
 from tests.support.providers import OPTIONS, PUBLIC_URL, sender
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # their own use of what they deprecate
+    warnings.simplefilter("ignore")  # the library uses what it deprecates
     import braintree
 
 FORM = "application/x-www-form-urlencoded"
@@ -140,7 +140,7 @@ def test_paddles_library_accepts_what_oncehook_signs() -> None:
 def test_discords_library_accepts_what_oncehook_signs() -> None:
     pair = sender("discord").pair()
     headers, _ = ours_signs("discord", BODY, pair.signing)
-    public = base64.b64decode(pair.verifying)[-32:].hex()  # as Discord shows it: without what DER says about it
+    public = base64.b64decode(pair.verifying)[-32:].hex()  # as Discord shows it: the raw key without its DER header
     check = (headers["X-Signature-Ed25519"], headers["X-Signature-Timestamp"], public)
     assert verify_key(BODY.encode(), *check)
     assert not verify_key(BODY.encode() + b" ", *check)

@@ -126,7 +126,7 @@ def test_verify_takes_at_most_the_time_of_three_hmacs() -> None:
     delivery, checks, key = Delivery.of(body, headers), make_verifier("stripe"), SECRET.encode()
 
     ours, bare = [], []
-    for _ in range(40):  # in turn, so that a busy machine slows both alike
+    for _ in range(40):  # alternating, so that a busy machine slows both
         ours.append(timeit.timeit(lambda: checks.verify(delivery, NOW), number=300))
         bare.append(timeit.timeit(lambda: hmac.digest(key, body, "sha256"), number=300))
     assert min(ours) <= 3 * min(bare)

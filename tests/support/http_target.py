@@ -72,7 +72,7 @@ class Receiver:
 async def receiving(
     *answers: Answering, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[Receiver]:
-    receiver = Receiver(list(answers) or [said(200)])
+    receiver = Receiver(list(answers) or [http_response(200)])
     tasks: set[asyncio.Task[None]] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -100,8 +100,8 @@ async def receiving(
 # -- how a target may behave ----------------------------------------------------------------------------------------
 
 
-def said(status: int, *headers: str, body: bytes = b"") -> bytes:
-    lines = [f"HTTP/1.1 {status} Said", f"Content-Length: {len(body)}", *headers, "", ""]
+def http_response(status: int, *headers: str, body: bytes = b"") -> bytes:
+    lines = [f"HTTP/1.1 {status} Status", f"Content-Length: {len(body)}", *headers, "", ""]
     return "\r\n".join(lines).encode() + body
 
 

@@ -20,9 +20,9 @@ def issue(name: str, issuer: Issued | None = None) -> Issued:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     by, signer = (issuer[0].subject, issuer[1]) if issuer else (subject, key)
-    moment = datetime.now(UTC)
+    now = datetime.now(UTC)
     builder = x509.CertificateBuilder(by, subject, key.public_key(), x509.random_serial_number())
-    builder = builder.not_valid_before(moment - timedelta(hours=1)).not_valid_after(moment + timedelta(hours=1))
+    builder = builder.not_valid_before(now - timedelta(hours=1)).not_valid_after(now + timedelta(hours=1))
     builder = builder.add_extension(x509.BasicConstraints(ca=issuer is None, path_length=None), critical=True)
     builder = builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
     return builder.sign(signer, hashes.SHA256()), key
@@ -41,7 +41,7 @@ class TlsServer:
 
     def __init__(self, context: ssl.SSLContext, behaviour: Behaviour | bytes) -> None:
         self.context = context
-        self.behaviour = partial(saying, behaviour) if isinstance(behaviour, bytes) else behaviour
+        self.behaviour = partial(send_bytes, behaviour) if isinstance(behaviour, bytes) else behaviour
         self.connections = 0
         self.requests: list[bytes] = []
         self.stopping = threading.Event()
@@ -81,7 +81,7 @@ class TlsServer:
 # -- how a server may behave ----------------------------------------------------------------------------------------
 
 
-def saying(answer: bytes, connection: socket, stopping: threading.Event) -> None:
+def send_bytes(answer: bytes, connection: socket, stopping: threading.Event) -> None:
     connection.sendall(answer)
 
 

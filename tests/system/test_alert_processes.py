@@ -12,7 +12,7 @@ from oncehook.alerts import monitor
 from oncehook.testing import advance
 from tests.support.alerts import ALERTS, INCIDENTS, SECRET, configured, evaluate_after
 from tests.support.events import Rows, stripe_headers
-from tests.support.http_target import receiving, said, stall_after
+from tests.support.http_target import http_response, receiving, stall_after
 from tests.support.serve import Process, write_config
 from tests.support.waiting import eventually
 
@@ -33,7 +33,7 @@ def alerting(folder: Path, database: str, url: str) -> Path:
 async def test_notification_of_a_killed_process_is_sent_by_another_with_the_same_id(
     in_folder: Path, database: str, make_inbox: Callable[..., Inbox], rows: Rows
 ) -> None:
-    async with receiving(stall_after(), said(200)) as receiver:
+    async with receiving(stall_after(), http_response(200)) as receiver:
         process = Process(alerting(in_folder, database, receiver.url))
         try:
             await post_without_id(process.port)

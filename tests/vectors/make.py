@@ -1,7 +1,7 @@
-"""Write a provider's vectors: `python -m tests.vectors.make NAME …`, or of all that have none.
+"""Writes the vectors of providers: `python -m tests.vectors.make NAME …`. Without a name, of all that have none.
 
-A file holds deliveries that were signed once and stay as they are: whatever changes in the source, what a provider sent
-yesterday must verify tomorrow, under the same id. Make one anew only when its definition was wrong.
+A file holds deliveries that were signed once and never change. Every later version of Oncehook must verify them, with
+the same event ids. Regenerate a file only if the definition of its provider was wrong.
 """
 
 import json
@@ -32,7 +32,7 @@ def cases_of(sender: Sender) -> list[dict[str, Any]]:
 def case(sender: Sender, name: str, delivery: Delivery, *, valid: bool = True) -> dict[str, Any]:
     source = sender.source()
     claims = source.read(delivery, source.parse(delivery))
-    made = sender.provider.event.id == "new:delivery"
+    is_generated = sender.provider.event.id == "new:delivery"
     return {
         "name": name,
         "valid": valid,
@@ -41,7 +41,7 @@ def case(sender: Sender, name: str, delivery: Delivery, *, valid: bool = True) -
         "settings": {option: OPTIONS[option] for option in sender.provider.options},
         "headers": {key.decode(): value.decode("latin-1") for key, value in delivery.headers.items()},
         "body": delivery.body.decode(),
-        "ids": None if made else [claim.event_id for claim in claims],
+        "ids": None if is_generated else [claim.event_id for claim in claims],
         "types": [claim.type for claim in claims],
         "objects": [claim.object_id for claim in claims],
     }

@@ -77,7 +77,8 @@ class ClaimReader:
         self.only_json = self.provider.content == ("json",)
         self.volatile = tuple(tuple(path.split(".")) for path in facts.volatile)
         of_event = settings.id or facts.id, facts.type, facts.object, facts.occurred_at, facts.delivery_id, *facts.kinds
-        expressions = [one for one in (*of_event, settings.correlation, settings.serial_by) if one is not None]
+        everything = (*of_event, settings.correlation, settings.serial_by)
+        expressions = [expression for expression in everything if expression is not None]
         self.stored_names = self._stored_names(set().union(*map(headers_of, expressions)))
         self.naming = headers_of(settings.id or facts.id) | headers_of(facts.type)
 

@@ -365,11 +365,11 @@ def fingerprint(body: bytes, parsed: Any, volatile: Sequence[tuple[str, ...]]) -
 
 
 def _without(parsed: dict[str, Any], volatile: Sequence[tuple[str, ...]]) -> dict[str, Any]:
-    kept = dict(parsed)
+    copied = dict(parsed)
     for first, *rest in volatile:
-        inner = kept.get(first)
+        inner = copied.get(first)
         if not rest:
-            kept.pop(first, None)
+            copied.pop(first, None)
         elif isinstance(inner, dict):
-            kept[first] = _without(inner, [tuple(rest)])
-    return kept
+            copied[first] = _without(inner, [tuple(rest)])
+    return copied

@@ -96,7 +96,7 @@ class PlaidCheck:
         fetched = [
             (index, self.certificates.get(self._key_request(token, key).name)) for index, key in self.credentials
         ]
-        pinned = [(index, one.key) for index, one in self.pinned if one.name in (None, token.key_name)]
+        pinned = [(index, pin.key) for index, pin in self.pinned if pin.name in (None, token.key_name)]
         return [*pinned, *((index, key) for index, key in fetched if key is not None)]
 
     def _key_requests(self, token: Token[PlaidClaims]) -> Sequence[KeyRequest]:

@@ -120,7 +120,7 @@ class TemplateCheck:
         if len(signatures) > MOST_SIGNATURES:
             raise Rejected("malformed", f"more than {MOST_SIGNATURES} signatures")
         prefix = self.prefix
-        return [one[len(prefix) :] for one in signatures if one.startswith(prefix)] if prefix else signatures
+        return [value[len(prefix) :] for value in signatures if value.startswith(prefix)] if prefix else signatures
 
     def _stamp(self, delivery: Delivery, body: Body) -> bytes | None:
         if self.stamp_header:
