@@ -56,6 +56,13 @@ def test_field_is_set_and_missing_objects_on_its_path_are_created() -> None:
     assert json.loads(sample.body) == {"items": [{"name": "mug"}], "data": {"object": {"amount": 5}}}
 
 
+def test_field_of_the_first_event_of_a_batch_is_set() -> None:
+    sample = with_field(
+        built_in("adyen"), draft({"notificationItems": [{}, {}]}), "live", "no", split="notificationItems"
+    )
+    assert json.loads(sample.body) == {"notificationItems": [{"live": "no"}, {}]}
+
+
 @pytest.mark.parametrize("path", ["id.deeper", "items.9", "items.name"])
 def test_field_cannot_be_set_below_another_kind_of_value(path: str) -> None:
     with pytest.raises(ValueError, match="cannot be set: the payload has another kind of value"):

@@ -285,7 +285,7 @@ def _error_summary(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not valid ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
-        return f"TLS failed ({error.reason or type(error).__name__})"
+        return f"TLS failed ({getattr(error, 'reason', None) or type(error).__name__})"
     if isinstance(error, TimeoutError):
         return f"it took longer than {CONNECT_TIMEOUT:g} s to connect"
     return error.strerror or type(error).__name__
