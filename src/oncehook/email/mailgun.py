@@ -43,8 +43,8 @@ def mailgun(payload: dict[str, Any]) -> list[EmailEvent]:
     data = payload.get("event-data")
     if not isinstance(data, dict):
         return _form(payload)
-    word = as_text(data.get("event"))
-    kind, bounce = MAILGUN.get(word or "", (T.UNKNOWN, None))
+    event_name = as_text(data.get("event"))
+    kind, bounce = MAILGUN.get(event_name or "", (T.UNKNOWN, None))
     if kind is T.BOUNCED and data.get("severity") == "temporary":
         kind, bounce = T.DEFERRED, None  # Mailgun retries
     elif kind is T.BOUNCED:
@@ -92,10 +92,10 @@ _SIGNED = {"timestamp", "token", "signature"}
 
 
 def _form(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = as_text(_mailgun_value(payload, "event"))
-    if word is None:
+    event_name = as_text(_mailgun_value(payload, "event"))
+    if event_name is None:
         return []  # an inbound mail
-    kind, bounce = MAILGUN.get(word, (T.UNKNOWN, None))
+    kind, bounce = MAILGUN.get(event_name, (T.UNKNOWN, None))
     reason = _mailgun_value(payload, "reason")
     if kind is T.REJECTED and (reason == "hardfail" or as_text(_mailgun_value(payload, "code")) in _SUPPRESSED_CODES):
         bounce = HARD

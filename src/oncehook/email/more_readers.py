@@ -40,10 +40,10 @@ _RESEND_HARD = ("hard bounce", "permanently rejected")
 
 def resend(payload: dict[str, Any]) -> list[EmailEvent]:
     """Read an event of Resend. For a mail to several recipients, Resend does not name the recipient of an event."""
-    word, data = as_text(payload.get("type")) or "", payload.get("data")
-    if not word.startswith("email.") or word == "email.received" or not isinstance(data, dict):
+    event_name, data = as_text(payload.get("type")) or "", payload.get("data")
+    if not event_name.startswith("email.") or event_name == "email.received" or not isinstance(data, dict):
         return []
-    kind, bounce = RESEND.get(word, (T.UNKNOWN, None))
+    kind, bounce = RESEND.get(event_name, (T.UNKNOWN, None))
     if kind is T.BOUNCED:
         bounce_message = str(value_at(data, "bounce.message")).lower()
         untyped = HARD if any(phrase in bounce_message for phrase in _RESEND_HARD) else None
@@ -52,8 +52,8 @@ def resend(payload: dict[str, Any]) -> list[EmailEvent]:
     lists = (to, data.get("cc"), data.get("bcc"))
     recipients = [recipient for each in lists if isinstance(each, list) for recipient in each]
     tags = data.get("tags")
-    named = [f"{name}:{value}" for name, value in tags.items()] if isinstance(tags, dict) else []
-    listed = parse_json_list(next(iter(header_values(data, "x-tags")), None))
+    named_tags = [f"{name}:{value}" for name, value in tags.items()] if isinstance(tags, dict) else []
+    listed_tags = parse_json_list(next(iter(header_values(data, "x-tags")), None))
     return [
         EmailEvent(
             key="",  # the svix-id, which is the receipt's event id
@@ -65,7 +65,7 @@ def resend(payload: dict[str, Any]) -> list[EmailEvent]:
             reason=first_text(
                 value_at(data, "bounce.message"), value_at(data, "failed.reason"), value_at(data, "suppressed.message")
             ),
-            tags=read_tags(named, listed),
+            tags=read_tags(named_tags, listed_tags),
             metadata=read_metadata(next(iter(header_values(data, "x-metadata")), None)),
             raw=payload,
         )
@@ -156,10 +156,10 @@ MANDRILL_NOT_THE_ADDRESS = {"soft-bounce", "invalid-sender", "test-mode-limit", 
 
 
 def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = as_text(payload.get("event")) or as_text(payload.get("type"))
-    if word in (None, "inbound"):
+    event_name = as_text(payload.get("event")) or as_text(payload.get("type"))
+    if event_name in (None, "inbound"):
         return []
-    kind, bounce = MANDRILL.get(word, (T.UNKNOWN, None))
+    kind, bounce = MANDRILL.get(event_name, (T.UNKNOWN, None))
     msg = payload.get("msg")
     msg = msg if isinstance(msg, dict) else {}
     rejected = (
@@ -174,7 +174,7 @@ def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
     return [
         EmailEvent(
             key=compose_key(
-                sent, word, payload.get("ts"), recipient, payload.get("url")
+                sent, event_name, payload.get("ts"), recipient, payload.get("url")
             ),  # `_id` is the id of the message
             type=kind,
             message_id=sent,
@@ -214,10 +214,10 @@ MAILJET_NOT_THE_ADDRESS = frozenset(_MAILJET_NOT_THE_ADDRESS.strip().replace("\n
 
 
 def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = as_text(payload.get("event"))
-    if word is None:
+    event_name = as_text(payload.get("event"))
+    if event_name is None:
         return []
-    kind, bounce = MAILJET.get(word, (T.UNKNOWN, None))
+    kind, bounce = MAILJET.get(event_name, (T.UNKNOWN, None))
     is_hard = payload.get("hard_bounce") is True
     if payload.get("error") == "greylisted" and not is_hard:
         kind, bounce = T.DEFERRED, None  # "delivery will be re-attempted"
@@ -228,7 +228,7 @@ def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:
     sent, recipient = normalise_message_id(payload.get("MessageID")), normalise_address(payload.get("email"))
     return [
         EmailEvent(
-            key=compose_key(sent, word, payload.get("time"), recipient, payload.get("url")),
+            key=compose_key(sent, event_name, payload.get("time"), recipient, payload.get("url")),
             type=kind,
             message_id=sent,
             recipient=recipient,
@@ -271,15 +271,15 @@ BREVO: Vocabulary = {
 
 def brevo(payload: dict[str, Any]) -> list[EmailEvent]:
     """Read an event of Brevo. Its `id` does not identify an event, and only `ts_epoch` is always UTC."""
-    word = as_text(payload.get("event"))
-    if word is None or "items" in payload:
+    event_name = as_text(payload.get("event"))
+    if event_name is None or "items" in payload:
         return []
-    kind, bounce = BREVO.get(word, (T.UNKNOWN, None))
+    kind, bounce = BREVO.get(event_name, (T.UNKNOWN, None))
     sent, recipient = normalise_message_id(payload.get("message-id")), normalise_address(payload.get("email"))
     time = payload.get("ts_epoch") or payload.get("ts_event") or payload.get("ts")
     return [
         EmailEvent(
-            key=compose_key(sent, word, time, recipient, payload.get("link")),
+            key=compose_key(sent, event_name, time, recipient, payload.get("link")),
             type=kind,
             message_id=sent,
             recipient=recipient,

@@ -79,8 +79,8 @@ _SENDGRID_NOT_THE_ADDRESS = ("spam content", "recipient list over package quota"
 
 
 def sendgrid(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = as_text(payload.get("event"))
-    kind, bounce = SENDGRID.get(word or "", (T.UNKNOWN, None))
+    event_name = as_text(payload.get("event"))
+    kind, bounce = SENDGRID.get(event_name or "", (T.UNKNOWN, None))
     if kind is T.BOUNCED and (payload.get("type") == "blocked" or str(payload.get("status", "")).startswith("4")):
         bounce = SOFT
     elif kind is T.REJECTED and str(payload.get("reason")).lower().startswith(_SENDGRID_NOT_THE_ADDRESS):
@@ -90,7 +90,8 @@ def sendgrid(payload: dict[str, Any]) -> list[EmailEvent]:
     own = as_text(payload.get("sg_event_id"))
     return [
         EmailEvent(
-            key=index_text(own) or compose_key(sent, word, payload.get("timestamp"), recipient, payload.get("url")),
+            key=index_text(own)
+            or compose_key(sent, event_name, payload.get("timestamp"), recipient, payload.get("url")),
             type=kind,
             message_id=sent,
             recipient=recipient,
@@ -139,11 +140,11 @@ def ses(payload: dict[str, Any]) -> list[EmailEvent]:
     body = parse_json_text(content) if isinstance(content, str) else content
     if not isinstance(body, dict):
         return []
-    word = as_text(body.get("eventType")) or as_text(body.get("notificationType"))
+    event_name = as_text(body.get("eventType")) or as_text(body.get("notificationType"))
     mail = body.get("mail")
-    if word is None or word in _SES_NO_FACT or not isinstance(mail, dict):
+    if event_name is None or event_name in _SES_NO_FACT or not isinstance(mail, dict):
         return []
-    kind, name, listed = SES.get(word, (T.UNKNOWN, "", None))
+    kind, name, listed = SES.get(event_name, (T.UNKNOWN, "", None))
     facts = body.get(name)
     facts = facts if isinstance(facts, dict) else {}
     if kind is T.UNSUBSCRIBED and value_at(facts, "newTopicPreferences.unsubscribeAll") is False:
@@ -156,7 +157,7 @@ def ses(payload: dict[str, Any]) -> list[EmailEvent]:
     reasons = (facts.get("reason"), facts.get("errorMessage"), facts.get("complaintFeedbackType"))
     return [
         EmailEvent(
-            key=compose_key(sent, word, identity, recipient, facts.get("link")),
+            key=compose_key(sent, event_name, identity, recipient, facts.get("link")),
             type=kind,
             message_id=sent,
             recipient=recipient,
@@ -246,10 +247,10 @@ POSTMARK_BOUNCE: Vocabulary = {
 
 
 def postmark(payload: dict[str, Any]) -> list[EmailEvent]:
-    word = as_text(payload.get("RecordType"))
-    if word in (None, "Inbound") or payload.get("Type") == "InboundError":
+    event_name = as_text(payload.get("RecordType"))
+    if event_name in (None, "Inbound") or payload.get("Type") == "InboundError":
         return []
-    kind, bounce = POSTMARK.get(word, (T.UNKNOWN, None))
+    kind, bounce = POSTMARK.get(event_name, (T.UNKNOWN, None))
     if kind in (T.BOUNCED, T.COMPLAINED):
         kind, bounce = POSTMARK_BOUNCE.get(str(payload.get("Type")), (kind, bounce))
     elif kind is T.UNSUBSCRIBED:
@@ -263,7 +264,7 @@ def postmark(payload: dict[str, Any]) -> list[EmailEvent]:
     facts = [sent, recipient, next(filter(None, times), None), payload.get("OriginalLink")]
     return [
         EmailEvent(
-            key=compose_key(word, own) if own else compose_key(word, *facts),
+            key=compose_key(event_name, own) if own else compose_key(event_name, *facts),
             type=kind,
             message_id=None if sent is not None and not sent.strip("0-") else sent,
             recipient=recipient,

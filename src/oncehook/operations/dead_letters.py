@@ -32,7 +32,7 @@ def common_error(errors: Iterable[str]) -> str:
     """Merge errors of the same pattern into one text, with "…" where they differ."""
     first, *others = errors
     parts = [_VARIABLE_PART.findall(error) for error in (first, *others)]
-    if any(len(found) != len(parts[0]) for found in parts):
+    if any(len(each) != len(parts[0]) for each in parts):
         return error_pattern(first)
     merged = iter(values[0] if len(set(values)) == 1 else "…" for values in zip(*parts, strict=True))
     return _VARIABLE_PART.sub(lambda _: next(merged), first)

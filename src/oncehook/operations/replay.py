@@ -271,7 +271,7 @@ def whoami() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-async def replay_effects(store: Store, wanted: EffectFilter, *, actor: str) -> set[int]:
+async def replay_effects(store: Store, effect_filter: EffectFilter, *, actor: str) -> set[int]:
     """Replay the failed effects that match the filter, batch by batch. Returns the ids that were moved.
 
     An effect that fails again during the replay is not replayed twice.
@@ -279,7 +279,7 @@ async def replay_effects(store: Store, wanted: EffectFilter, *, actor: str) -> s
     moved: set[int] = set()
     before = None
     while page := await store.effects.find(
-        replace(wanted, status=EffectState.FAILED.value), limit=BATCH, before=before
+        replace(effect_filter, status=EffectState.FAILED.value), limit=BATCH, before=before
     ):
         before = page[-1].id
         moved |= set(await store.effects.replay([row.id for row in page], actor))

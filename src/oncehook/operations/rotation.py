@@ -19,7 +19,7 @@ class RemovedSecret:
     """A secret that is no longer configured, but verified a delivery later than every configured secret."""
 
     source: str
-    mark: str
+    fingerprint: str
     verified: int
     last_used_at: str
 
@@ -28,8 +28,8 @@ class RemovedSecret:
         when = self.last_used_at[:19].replace("T", " ") + " UTC"
         deliveries = f"{self.verified:,} {'delivery' if self.verified == 1 else 'deliveries'}"
         return (
-            f"No delivery was verified since {when}. The secret {self.mark}, which verified {deliveries} until then, "
-            "is no longer configured."
+            f"No delivery was verified since {when}. The secret {self.fingerprint}, which verified {deliveries} until "
+            "then, is no longer configured."
         )
 
 
@@ -77,7 +77,7 @@ def _removed_rows(source: Source, used: list[SecretUse]) -> Iterator[dict[str, A
     needed_again = removed_secret(source, used)
     for row in used:
         if row.source == source.name and row.secret not in (*source.fingerprints, CERTIFICATE):
-            is_needed = needed_again is not None and needed_again.mark == row.secret
+            is_needed = needed_again is not None and needed_again.fingerprint == row.secret
             yield {
                 "source": source.name,
                 "secret": None,
