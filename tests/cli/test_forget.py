@@ -2,10 +2,9 @@
 
 import pytest
 
+from tests.cli.conftest import Accept
 from tests.support.command_line import Run
-from tests.support.events import Rows
-
-pytestmark = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+from tests.support.events import Rows, stripe_body
 
 PAYLOADS = "SELECT count(*) FROM webhook_payloads"
 RECEIPTS = "SELECT count(*) FROM webhook_receipts"
@@ -19,8 +18,8 @@ def test_payloads_about_an_object_are_erased_and_receipts_are_kept(run: Run, acc
     assert "pruned" in run("show", "evt_2").out
 
 
-def test_payloads_that_contain_an_address_are_erased(run: Run, accepted: None, rows: Rows) -> None:
-    rows('UPDATE webhook_payloads SET body = CAST(\'{"to": "jane@example.com"}\' AS BLOB) WHERE receipt_id = 1')
+def test_payloads_that_contain_an_address_are_erased(run: Run, accept: Accept, rows: Rows) -> None:
+    accept(stripe_body("evt_1", to="jane@example.com"), stripe_body("evt_2"))
     ran = run("forget", "--address", "Jane@Example.com", "--yes")
     assert ran.code == 0 and ran.out.startswith("erased 1 payload;")
     ((detail,),) = rows("SELECT detail FROM webhook_audit")
@@ -39,6 +38,7 @@ def test_exit_code_is_1_if_no_payload_matches(run: Run, accepted: None) -> None:
     assert (ran.code, ran.error) == (1, "no payload matches\n")
 
 
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize("options", [[], ["--object", "in_1", "--address", "jane@example.com"]], ids=["none", "both"])
 def test_exactly_one_of_object_and_address_is_needed(run: Run, accepted: None, options: list[str]) -> None:
     ran = run("forget", *options, "--yes")

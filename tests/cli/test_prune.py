@@ -1,66 +1,85 @@
-"""`oncehook prune` on both databases: old rows are deleted, dead letters and removed sources stay."""
+"""`oncehook prune`: its table, its JSON, removed sources, and its exit codes."""
 
-import asyncio
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from oncehook.config.settings import Settings
-from oncehook.store import make_store
+from oncehook import Inbox
+from oncehook.cli.prune import PrunedSource
+from oncehook.config.settings import Horizon
+from oncehook.runtime import pruning
 from tests.support.ages import set_age
 from tests.support.command_line import Run
-from tests.support.events import Rows
+from tests.support.events import STRIPE_SECRET, Rows, make_claim
 from tests.support.retention import events_with_payload, stored_events
-from tests.support.work import claim
+from tests.support.work import claim_and_settle
 
-EVERYTHING = ["evt_dead", "evt_gone", "evt_old", "evt_young"]
+ALL_EVENTS = ["evt_dead", "evt_gone", "evt_old", "evt_young"]
 
 
 @pytest.fixture
-def aged(database: str, in_folder: Path) -> None:
-    """An old processed event, an old dead letter, a young event, and an old event of a source that was removed."""
-    secrets = 'secrets = ["env:NOT_NEEDED_TO_PRUNE"]'
-    (in_folder / "oncehook.toml").write_text(f'database = "{database}"\n[sources.stripe]\n{secrets}\n')
+def aged(config: Path, make_inbox: Callable[..., Inbox], database: str) -> Path:
+    """An old and a young processed event, an old dead letter, and an old event of a removed source.
 
-    async def fill() -> None:
-        store = make_store(Settings(database=database))
-        await store.open()
-        await claim(store, "evt_old", "evt_dead", "evt_young")
-        await claim(store, "evt_gone", source="gone", object_id="in_9")
-        await store.close()
-
-    asyncio.run(fill())
+    The secret of the source is not set: pruning does not need it.
+    """
+    config.write_text(config.read_text().replace(STRIPE_SECRET, "env:NOT_NEEDED_TO_PRUNE"))
+    claim_and_settle(make_inbox, *(make_claim(event_id) for event_id in ("evt_dead", "evt_old", "evt_young")))
+    claim_and_settle(make_inbox, make_claim("evt_gone", source="gone"))
     set_age(database, "evt_old", 40, "processed")
     set_age(database, "evt_dead", 40, "failed")
     set_age(database, "evt_young", 3, "processed")
     set_age(database, "evt_gone", 40, "processed")
+    return config
 
 
-def test_prune_dry_run_lists_prunable_rows_and_deletes_nothing(run: Run, aged: None, rows: Rows) -> None:
-    shown = run("prune", "--dry-run")
-    assert shown.code == 0 and "nothing was deleted" in shown.out and "gone" in shown.error
-    listed = run("prune", "--dry-run", "--json")
-    assert (listed.code, listed.lines) == (
-        0,
-        [{"source": "stripe", "receipts": 1, "payloads": 1, "dedupe_window": "30d", "payload_retention": "30d"}],
-    )
-    assert stored_events(rows) == events_with_payload(rows) == EVERYTHING
+def test_a_dry_run_counts_and_deletes_nothing(run: Run, aged: Path, rows: Rows) -> None:
+    ran = run("prune", "--dry-run")
+    assert ran.code == 0 and ran.out.endswith("dry run: nothing was deleted\n")
+    assert ran.out.splitlines()[1].split() == ["stripe", "30d", "30d", "1", "1"]
+    assert run("prune", "--dry-run", "--json").lines == [
+        {"source": "stripe", "receipts": 1, "payloads": 1, "dedupe_window": "30d", "payload_retention": "30d"}
+    ]
+    assert stored_events(rows) == events_with_payload(rows) == ALL_EVENTS
 
 
-def test_prune_command_deletes_old_rows_and_removed_sources_on_request(run: Run, aged: None, rows: Rows) -> None:
-    pruned = run("prune")
-    assert pruned.code == 0 and "skipped: gone" in pruned.error
+def test_prune_deletes_old_processed_events_and_removed_sources_on_request(run: Run, aged: Path, rows: Rows) -> None:
+    ran = run("prune")
+    assert ran.code == 0 and "skipped: gone (not configured: name your app, or add --removed-sources)" in ran.error
     assert stored_events(rows) == ["evt_dead", "evt_gone", "evt_young"]
     assert run("prune", "--removed-sources").code == 0
     assert stored_events(rows) == ["evt_dead", "evt_young"]
     again = run("prune", "--removed-sources")
-    assert again.code == 0 and "nothing to delete" in again.out
+    assert again.code == 0 and again.out.endswith("nothing to delete\n")
 
 
-def test_prune_command_rejects_a_too_short_window(run: Run, aged: None, rows: Rows, in_folder: Path) -> None:
-    file = in_folder / "oncehook.toml"
-    file.write_text(file.read_text() + 'dedupe_window = "1d"\n')
-    rejected = run("prune")
-    assert rejected.code == 2, "a window that is shorter than the provider retries is a usage error"
-    assert "sources.stripe.dedupe_window is 1d" in rejected.error and "minimum is 8d" in rejected.error
-    assert stored_events(rows) == EVERYTHING
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_window_that_is_too_short_is_rejected(run: Run, aged: Path, rows: Rows) -> None:
+    aged.write_text(aged.read_text() + 'dedupe_window = "1d"\n')
+    ran = run("prune")
+    assert ran.code == 2 and "sources.stripe.dedupe_window is 1d" in ran.error and "minimum is 8d" in ran.error
+    assert stored_events(rows) == ALL_EVENTS
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_exit_code_is_1_if_another_process_is_pruning(run: Run, aged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def locked(*_: object, **__: object) -> None:
+        return None
+
+    monkeypatch.setattr(pruning, "prune", locked)
+    ran = run("prune")
+    assert (ran.code, ran.error) == (1, "oncehook: another process is pruning\n")
+
+
+def test_json_of_a_source_has_its_window_and_retention() -> None:
+    source = PrunedSource("stripe", 2, 1, Horizon("stripe", 86400.0, 3600.0))
+    assert source.as_json() == {
+        "source": "stripe",
+        "receipts": 2,
+        "payloads": 1,
+        "dedupe_window": "1d",
+        "payload_retention": "1h",
+    }
+    assert replace(source, horizon=None).as_json()["dedupe_window"] is None
