@@ -50,9 +50,9 @@ async def test_one_query_serves_all_streams_and_none_runs_without_a_stream(updat
 
 
 async def test_idle_stream_sends_a_keepalive(updates: Live, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "KEEPALIVE_SECONDS", 0.01)
     stream = updates.stream()
     assert b": connected" in await anext(stream) and (await anext(stream)).startswith(b"id: ")
+    monkeypatch.setattr(live, "KEEPALIVE_SECONDS", 0.01)
     assert await anext(stream) == b": keepalive\n\n"
     await stream.aclose()
 
