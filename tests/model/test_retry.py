@@ -1,4 +1,4 @@
-"""ScheduleRetry, and when, or never: the decision after a failure."""
+"""Retry policies: whether and when to retry after a failure."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ policies = st.builds(
 
 
 @given(policies, st.integers(1, 100))
-def test_a_pause_is_anywhere_up_to_a_ceiling_that_grows_to_the_most(policy: Retry, attempt: int) -> None:
+def test_delay_is_random_up_to_a_ceiling_that_grows_to_the_maximum(policy: Retry, attempt: int) -> None:
     longest = decide(policy, attempt, ValueError(), lambda low, high: high)
     shortest = decide(policy, attempt, ValueError(), lambda low, high: low)
     if attempt >= policy.attempts:
@@ -29,21 +29,21 @@ def test_a_pause_is_anywhere_up_to_a_ceiling_that_grows_to_the_most(policy: Retr
         assert longest.after <= policy.ceiling(attempt + 1)
 
 
-def test_a_handler_that_gives_up_is_not_tried_again() -> None:
+def test_handler_that_raises_fail_is_not_retried() -> None:
     assert decide(Retry(), 1, Fail("no such customer")) == GiveUp()
 
 
-def test_a_handler_that_asks_for_later_is_never_called_sooner() -> None:
+def test_retry_later_is_never_earlier_than_requested() -> None:
     decision = decide(Retry(), 1, RetryLater(after="2m"))
     assert isinstance(decision, ScheduleRetry)
     assert 120 <= decision.after <= 132
 
 
-def test_asking_for_later_counts_as_an_attempt() -> None:
+def test_retry_later_counts_as_an_attempt() -> None:
     assert decide(Retry(attempts=3), 3, RetryLater(after="2m")) == GiveUp()
 
 
 @pytest.mark.parametrize("wrong", [{"attempts": 0}, {"first": -1}, {"factor": 0.5}, {"first": 10, "most": 5}])
-def test_a_policy_that_cannot_be_followed_is_refused(wrong: dict[str, float]) -> None:
+def test_invalid_policy_is_an_error(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigurationError, match="is not a valid policy"):
         Retry(**wrong)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from oncehook import Inbox, Retry
+from oncehook import Event, Inbox, Retry
 from oncehook.model.lease import Settled
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
@@ -82,3 +82,16 @@ def receipt_states(rows: Rows) -> dict[str, tuple[str, int]]:
     """The status and the number of replays of each receipt, by event id."""
     receipts = rows("SELECT event_id, status, replays FROM webhook_receipts ORDER BY id")
     return {event_id: (status, replays) for event_id, status, replays in receipts}
+
+
+def fail_first_attempts(inbox: Inbox, times: int, **retry: Any) -> list[int]:
+    """Register a Stripe handler that fails in its first attempts. Returns the numbers of its attempts."""
+    attempts: list[int] = []
+
+    @inbox.on("stripe", "*", retry=Retry(**retry))
+    async def handle(event: Event) -> None:
+        attempts.append(event.attempt)
+        if event.attempt <= times:
+            raise ConnectionError("the bank is closed")
+
+    return attempts

@@ -100,7 +100,7 @@ def as_duration(seconds: float) -> str:
     for unit in ("d", "h", "m"):
         if seconds and seconds % _DURATION[unit] == 0:
             return f"{seconds / _DURATION[unit]:.0f}{unit}"
-    return f"{seconds:g}s"
+    return f"{seconds:.12g}s"
 
 
 def size(value: Any) -> int:
