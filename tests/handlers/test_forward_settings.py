@@ -1,4 +1,4 @@
-"""The settings of a forward: which addresses, secrets and headers are allowed, and what is announced."""
+"""The settings of a forward: which addresses, secrets and headers are allowed, and the announcement."""
 
 import base64
 from collections.abc import Callable

@@ -23,9 +23,9 @@ from oncehook.providers.sample import Sample, compose
 from oncehook.providers.source import Source
 from oncehook.testing import deliver
 from tests.support.events import Rows
+from tests.support.mounting import uvicorn_client
 from tests.support.providers import NOW, sender
 from tests.support.rejections import SIGN_THE_ADDRESS
-from tests.system.test_mounting import running
 
 PROXY, STRANGER = "10.1.2.3", "203.0.113.9"
 PROXIES = Proxies(networks(["10.0.0.0/8", "2001:db8::7"]))
@@ -307,7 +307,7 @@ async def test_delivery_is_accepted_by_an_inbox_mounted_in_fastapi_behind_a_list
         given = {**sent.headers, **headers, **more}
         return (await client.post("/deep/webhooks/square?a=1", content=sent.body, headers=given)).status_code
 
-    async with running(app, proxy_headers=False) as client:
+    async with uvicorn_client(app, proxy_headers=False) as client:
         assert await post(client, headers_of_proxy) == 202
         assert await post(client, headers_of_proxy) == 200
         assert await post(client, headers_of_proxy, **{"X-Forwarded-Host": "other.example"}) == 401
@@ -322,7 +322,7 @@ async def test_prefix_that_the_server_adds_to_the_path_is_not_repeated(make_prox
     app = FastAPI(lifespan=inbox.lifespan)
     app.mount("/webhooks", inbox)
     sent = signed_now("square", "https://hooks.example.com/api/webhooks/square")
-    async with running(app, proxy_headers=False, root_path="/api") as client:
+    async with uvicorn_client(app, proxy_headers=False, root_path="/api") as client:
         for more in ({}, {"X-Forwarded-Prefix": "/api"}):
             given = {**sent.headers, **PROXY_HEADERS, **more}
             assert (await client.post("/webhooks/square", content=sent.body, headers=given)).is_success
@@ -339,7 +339,7 @@ async def test_doctor_explains_the_rejection_of_a_spoofed_address(
         "X-Forwarded-For": "10.0.0.1",
         "Forwarded": "for=10.0.0.1;proto=https;host=hooks.example.com",
     }
-    async with running(inbox, proxy_headers=False) as client:
+    async with uvicorn_client(inbox, proxy_headers=False) as client:
         answer = await client.post("/square", content=sent.body, headers={**sent.headers, **spoofed})
         assert answer.status_code == 401 and "trusted_proxies" not in answer.text
         direct = signed_now("square", f"{client.base_url}/square")
@@ -360,7 +360,7 @@ async def diagnosed(inbox: Inbox, source: Source) -> list[Any]:
 async def test_doctor_names_the_wrong_address_that_a_proxy_reports(make_proxied: Callable[..., Inbox]) -> None:
     inbox = make_proxied("127.0.0.1")
     sent = signed_now("square", "https://hooks.example.com/square")
-    async with running(inbox, proxy_headers=False) as client:
+    async with uvicorn_client(inbox, proxy_headers=False) as client:
         headers_of_proxy = {**PROXY_HEADERS, "x-forwarded-proto": "http"}
         answer = await client.post("/square", content=sent.body, headers={**sent.headers, **headers_of_proxy})
         assert answer.status_code == 401

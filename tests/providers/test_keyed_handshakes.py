@@ -21,9 +21,9 @@ from oncehook.providers.handshake import HandshakeHost, answer
 from oncehook.providers.source import Source
 from oncehook.providers.template import Body
 from tests.support.events import Rows
+from tests.support.mounting import uvicorn_client
 from tests.support.providers import sender
 from tests.support.serve import served
-from tests.system.test_mounting import running
 
 KEYED = [name for name in built_in_names() if any(one.is_keyed for one in built_in(name).handshakes)]
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-"
@@ -134,7 +134,7 @@ async def by_serve(inbox: Inbox) -> AsyncIterator[httpx.AsyncClient]:
 async def mounted(inbox: Inbox) -> AsyncIterator[httpx.AsyncClient]:
     app = FastAPI(lifespan=inbox.lifespan)
     app.mount("/webhooks", inbox)
-    async with running(app) as client:
+    async with uvicorn_client(app) as client:
         yield client
 
 

@@ -1,8 +1,8 @@
-"""Random sequences of everything that can happen to events, held against a model in plain Python.
+"""Random sequences of everything that can happen to events, compared with a model in plain Python.
 
-Deliveries and duplicates, handlers that work, fail, ask for later or give up, workers that die or stop, late wakers,
-replays, erasures, pruning and time that passes: after each step the rows are what the model says, every move that the
-database has seen is one of TRANSITIONS, and the handlers' writes are there exactly once for each event and replay.
+The steps are deliveries and duplicates, handlers that work, fail, retry later or give up, workers that die, stop or
+wake up late, replays, erasures, pruning and time that passes. After each step the rows equal the model, every change of
+a status is one of TRANSITIONS, and the handlers' writes exist exactly once for each event and replay.
 """
 
 import sqlite3
@@ -32,14 +32,14 @@ from tests.support.servers import Postgres
 DAY = 86400.0
 LEASE = 600.0
 SHORT, LONG, TO_PAYLOADS, TO_RECEIPTS = 700.0, 50 * 3600.0, 310 * DAY, 1200 * DAY
-"""Passages of time whose sums stay clear of every border: a lease, RetryLater's 40 h with a tenth of jitter, and the
-horizons of 300 and 1100 days, which end with a day."""
-ASKED = 40 * 3600.0
+"""Durations whose sums never reach a limit by accident: a lease, RetryLater's 40 h with 10 % of jitter, and the
+retention of 300 and 1100 days, which ends with a day."""
+RETRY_LATER = 40 * 3600.0
 PAYLOADS, RECEIPTS = 300 * DAY, 1100 * DAY
 ATTEMPTS = 3
 MOST_STEPS = 60
 MOST_TIME = 40 * 365 * DAY
-assert ATTEMPTS * MOST_STEPS * SHORT < ASKED and MOST_STEPS * LONG < PAYLOADS / 2 < TO_PAYLOADS - PAYLOADS / 2
+assert ATTEMPTS * MOST_STEPS * SHORT < RETRY_LATER and MOST_STEPS * LONG < PAYLOADS / 2 < TO_PAYLOADS - PAYLOADS / 2
 
 NAMES = ["evt_1", "evt_2", "evt_batch_1", "evt_batch_2"]
 IDS = st.sampled_from(NAMES)
@@ -97,7 +97,7 @@ class Everything(RuleBasedStateMachine):
             *(("?", "?") if self.kind == "sqlite" else ("$1", "$2"))
         )
         self.bench = self.exit.enter_context(Bench(self.make_inbox(database)))
-        self.ask = self.exit.enter_context(asking(database))
+        self.ask = self.exit.enter_context(open_connection(database))
         self.ask("CREATE TABLE ledger (receipt BIGINT NOT NULL, replays INTEGER NOT NULL)")
         self.ask("CREATE TABLE moves (before TEXT NOT NULL, after TEXT NOT NULL)")
         self.ask(SQLITE_MOVES if self.kind == "sqlite" else POSTGRES_MOVES)
@@ -134,7 +134,7 @@ class Everything(RuleBasedStateMachine):
         if end == "fails":
             raise ValueError("no")
         if end == "later":
-            raise RetryLater("not yet", after=ASKED)
+            raise RetryLater("not yet", after=RETRY_LATER)
         if end == "gives up":
             raise Fail("never")
 
@@ -206,7 +206,7 @@ class Everything(RuleBasedStateMachine):
         elif how == "gives up" or model.attempts >= ATTEMPTS:
             model.state = State.FAILED
         else:
-            model.state, model.due = State.RETRYING, self.now + (1.1 * ASKED if how == "later" else 0.0)
+            model.state, model.due = State.RETRYING, self.now + (1.1 * RETRY_LATER if how == "later" else 0.0)
 
     def lease(self, most: int) -> list[tuple[Model, Leased]]:
         """Take what is due as a worker does: a receipt whose worker died is taken alone, when no other is due."""
@@ -260,11 +260,11 @@ class Everything(RuleBasedStateMachine):
         self.wake(self.zombies.pop(data.draw(st.integers(0, len(self.zombies) - 1))))
 
     def wake(self, leased: Leased) -> None:
-        """A worker that was taken for dead goes on: its work counts if nobody has taken the receipt back."""
-        model = next((one for one in self.known.values() if one.receipt == leased.receipt), None)
-        still_his = model is not None and (model.state, model.lease) == (State.PROCESSING, leased.lease)
-        assert self.bench.run(self.finish(leased)) == still_his
-        if model is not None and still_his:
+        """A worker that seemed dead continues: its work counts only if its receipt was not rescued."""
+        model = next((known for known in self.known.values() if known.receipt == leased.receipt), None)
+        still_leased = model is not None and (model.state, model.lease) == (State.PROCESSING, leased.lease)
+        assert self.bench.run(self.finish(leased)) == still_leased
+        if model is not None and still_leased:
             self.end(model, "works")
 
     async def finish(self, leased: Leased) -> bool:
@@ -274,7 +274,7 @@ class Everything(RuleBasedStateMachine):
         transaction.close_tx()
         return bool(await transaction.settle([Settled(*leased.held, State.PROCESSED, "processed")]))
 
-    # -- people, and time -----------------------------------------------------------------------------------------
+    # -- operators and time ---------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -289,7 +289,7 @@ class Everything(RuleBasedStateMachine):
     @precondition(lambda self: self.known)
     @rule(data=st.data())
     def erase(self, data: st.DataObject) -> None:
-        """A person's data is forgotten: the event stays known, and what was not done yet cannot be done."""
+        """Erase the data of a person: the receipt stays, and an event that was not handled yet cannot be handled."""
         model = self.known[data.draw(st.sampled_from(sorted(self.known)))]
         store = self.bench.inbox._runtime.store
         assert self.bench.run(forget(store, [model.receipt], actor="a test", object_id="x")) == model.has_payload
@@ -354,19 +354,19 @@ def new_database(kind: str, server: str) -> Iterator[str]:
 
 
 @contextmanager
-def asking(database: str) -> Iterator[Any]:
-    """A way to ask the database, on a connection that stays open: there are many questions."""
+def open_connection(database: str) -> Iterator[Any]:
+    """Yield a function that runs a query, on one connection, because there are many queries."""
     if database.startswith("sqlite:///"):
         with closing(sqlite3.connect(database.removeprefix("sqlite:///"), timeout=10, isolation_level=None)) as file:
             yield lambda statement: file.execute(statement).fetchall()
         return
     with psycopg.connect(database, autocommit=True) as connection:
 
-        def ask(statement: str) -> list[Any]:
+        def query(statement: str) -> list[Any]:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 
-        yield ask
+        yield query
 
 
 def run(kind: str, postgres: Postgres, *, examples: int, steps: int) -> None:
@@ -378,19 +378,17 @@ def run(kind: str, postgres: Postgres, *, examples: int, steps: int) -> None:
             stateful_step_count=steps,
             deadline=None,
             database=None,
-            suppress_health_check=list(HealthCheck),  # an example is a database, which takes its time
+            suppress_health_check=list(HealthCheck),  # each example creates a database, which takes time
         ),
     )
 
 
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 15), ("postgres", 4)])
-def test_a_random_sequence_of_everything_is_as_the_model_says(kind: str, examples: int, postgres: Postgres) -> None:
+def test_random_sequence_of_steps_agrees_with_the_model(kind: str, examples: int, postgres: Postgres) -> None:
     run(kind, postgres, examples=examples, steps=50)
 
 
 @pytest.mark.torture
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 2000), ("postgres", 400)])
-def test_many_random_sequences_of_everything_are_as_the_model_says(
-    kind: str, examples: int, postgres: Postgres
-) -> None:
+def test_many_random_sequences_of_steps_agree_with_the_model(kind: str, examples: int, postgres: Postgres) -> None:
     run(kind, postgres, examples=examples, steps=MOST_STEPS)

@@ -1,13 +1,11 @@
-"""The inbox in other people's apps, and alone: mounted in FastAPI and Starlette, and run as it is by uvicorn."""
+"""The inbox mounted in FastAPI and Starlette apps, and run by uvicorn without an app."""
 
-import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -16,30 +14,15 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from oncehook import Inbox
-from oncehook.cli.serve import listen
 from tests.support.events import Rows, stripe_body, stripe_headers
+from tests.support.mounting import uvicorn_client
 from tests.support.servers import free_port
 
 pytestmark = pytest.mark.anyio
 
 
-@asynccontextmanager
-async def running(app: Any, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
-    """The app behind uvicorn as a user would start it, and a client to it."""
-    listener = listen("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, lifespan="on", log_config=None, **settings))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    base = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    try:
-        async with httpx.AsyncClient(base_url=base, timeout=10, verify=False) as client:
-            yield client
-    finally:
-        server.should_exit = True
-        await serving
-
-
-async def check_delivery(client: httpx.AsyncClient, path: str, rows: Rows) -> None:
-    """First, again, forged, and with a slash at the end."""
+async def assert_deliveries(client: httpx.AsyncClient, path: str, rows: Rows) -> None:
+    """Deliver an event, deliver it again with a trailing slash, and deliver a forged one."""
     body = stripe_body("evt_1")
     first = await client.post(path, content=body, headers=stripe_headers(body))
     again = await client.post(path + "/", content=body, headers=stripe_headers(body))
@@ -58,7 +41,7 @@ def idle_inbox(make_inbox: Callable[..., Inbox]) -> Inbox:
     return inbox
 
 
-async def test_mounted_in_fastapi(idle_inbox: Inbox, rows: Rows) -> None:
+async def test_inbox_mounted_in_fastapi_accepts_deliveries(idle_inbox: Inbox, rows: Rows) -> None:
     app = FastAPI(lifespan=idle_inbox.lifespan)
     app.mount("/webhooks", idle_inbox)
 
@@ -66,34 +49,36 @@ async def test_mounted_in_fastapi(idle_inbox: Inbox, rows: Rows) -> None:
     async def own() -> dict[str, str]:
         return {"page": "own"}
 
-    async with running(app) as client:
-        await check_delivery(client, "/webhooks/stripe", rows)
+    async with uvicorn_client(app) as client:
+        await assert_deliveries(client, "/webhooks/stripe", rows)
         assert (await client.get("/own")).json() == {"page": "own"}
 
 
-async def test_mounted_in_fastapi_behind_a_proxy_prefix(idle_inbox: Inbox, rows: Rows) -> None:
+async def test_inbox_mounted_in_fastapi_behind_a_proxy_prefix_accepts_deliveries(idle_inbox: Inbox, rows: Rows) -> None:
     app = FastAPI(lifespan=idle_inbox.lifespan)
     app.mount("/deep/webhooks", idle_inbox)
-    async with running(app, root_path="/api") as client:
-        await check_delivery(client, "/deep/webhooks/stripe", rows)
+    async with uvicorn_client(app, root_path="/api") as client:
+        await assert_deliveries(client, "/deep/webhooks/stripe", rows)
 
 
 @pytest.mark.parametrize(("root", "path"), [("/api", "/api"), ("/api", ""), ("/api/", "")])
-async def test_mounted_in_an_app_that_was_told_of_the_prefix(
+async def test_inbox_mounted_in_an_app_with_a_root_path_accepts_deliveries(
     idle_inbox: Inbox, rows: Rows, root: str, path: str
 ) -> None:
     """As by FastAPI's own `root_path`: the server leaves the path alone, and the proxy may have shortened it."""
     app = FastAPI(lifespan=idle_inbox.lifespan)
     app.mount("/webhooks", idle_inbox)
 
-    async def told(scope: Scope, receive: Receive, send: Send) -> None:
+    async def with_root_path(scope: Scope, receive: Receive, send: Send) -> None:
         await app({**scope, "root_path": root}, receive, send)
 
-    async with running(told) as client:
-        await check_delivery(client, f"{path}/webhooks/stripe", rows)
+    async with uvicorn_client(with_root_path) as client:
+        await assert_deliveries(client, f"{path}/webhooks/stripe", rows)
 
 
-async def test_mounted_in_starlette_inside_a_lifespan_of_its_own(idle_inbox: Inbox, rows: Rows) -> None:
+async def test_inbox_mounted_in_starlette_with_its_own_lifespan_accepts_deliveries(
+    idle_inbox: Inbox, rows: Rows
+) -> None:
     order = []
 
     @asynccontextmanager
@@ -107,19 +92,19 @@ async def test_mounted_in_starlette_inside_a_lifespan_of_its_own(idle_inbox: Inb
         return JSONResponse({"page": "own"})
 
     app = Starlette(routes=[Route("/own", own), Mount("/hooks", idle_inbox)], lifespan=lifespan)
-    async with running(app) as client:
-        await check_delivery(client, "/hooks/stripe", rows)
+    async with uvicorn_client(app) as client:
+        await assert_deliveries(client, "/hooks/stripe", rows)
         assert (await client.get("/own")).json() == {"page": "own"}
     assert order == ["own before", "own after"]
 
 
-async def test_alone_under_uvicorn_with_its_own_lifespan(idle_inbox: Inbox, rows: Rows) -> None:
-    async with running(idle_inbox) as client:
-        await check_delivery(client, "/stripe", rows)
+async def test_inbox_without_an_app_runs_under_uvicorn(idle_inbox: Inbox, rows: Rows) -> None:
+    async with uvicorn_client(idle_inbox) as client:
+        await assert_deliveries(client, "/stripe", rows)
     assert rows("SELECT count(*) FROM webhook_deliveries") == [(1,)]  # it drained when it stopped
 
 
-async def test_an_inbox_that_cannot_start_tells_the_server_why() -> None:
+async def test_inbox_that_cannot_start_reports_the_error_to_the_server() -> None:
     inbox = Inbox(f"postgresql://127.0.0.1:{free_port()}/nowhere")
     said: list[Any] = []
 
@@ -134,18 +119,18 @@ async def test_an_inbox_that_cannot_start_tells_the_server_why() -> None:
     assert kind == "lifespan.startup.failed" and "cannot be reached" in message
 
 
-async def test_an_inbox_starts_again_after_it_stopped(idle_inbox: Inbox, rows: Rows) -> None:
+async def test_inbox_starts_again_after_a_stop(idle_inbox: Inbox, rows: Rows) -> None:
     for number in range(2):
-        async with running(idle_inbox) as client:
+        async with uvicorn_client(idle_inbox) as client:
             body = stripe_body(f"evt_{number}")
             assert (await client.post("/stripe", content=body, headers=stripe_headers(body))).status_code == 202
     assert rows("SELECT count(*) FROM webhook_receipts") == [(2,)]
 
 
-async def test_an_inbox_that_is_mounted_but_never_started_says_so_with_503(idle_inbox: Inbox) -> None:
+async def test_mounted_inbox_that_is_not_started_responds_503(idle_inbox: Inbox) -> None:
     app = FastAPI()
     app.mount("/webhooks", idle_inbox)
     body = stripe_body()
-    async with running(app) as client:
+    async with uvicorn_client(app) as client:
         answer = await client.post("/webhooks/stripe", content=body, headers=stripe_headers(body))
     assert answer.status_code == 503 and answer.headers["retry-after"]

@@ -73,9 +73,9 @@ def test_names_of_public_packages_are_pinned() -> None:
     }  # fmt: skip
 
 
-def test_options_in_code_are_the_settings_of_the_file() -> None:
+def test_options_in_code_are_the_settings_in_the_file() -> None:
     inbox_settings = {field.name for field in fields(Settings)} - {"database"}  # the first argument
-    source_settings = {field.name for field in fields(SourceSettings)} - {"secrets"}  # an argument of its own
+    source_settings = {field.name for field in fields(SourceSettings)} - {"secrets"}  # a separate argument
     assert set(InboxOptions.__annotations__) == inbox_settings
     assert set(SourceOptions.__annotations__) == source_settings
 
@@ -89,7 +89,7 @@ async def handled(inbox: Inbox, rows: Rows, number: int = 1) -> list[tuple[Any, 
     return rows("SELECT status, last_error FROM webhook_receipts")
 
 
-async def test_async_handler_gets_an_event_whose_verbs_are_coroutines(inbox: Inbox, rows: Rows) -> None:
+async def test_async_handler_gets_an_event_whose_methods_are_coroutines(inbox: Inbox, rows: Rows) -> None:
     seen: list[Any] = []
 
     @inbox.effect
@@ -106,7 +106,7 @@ async def test_async_handler_gets_an_event_whose_verbs_are_coroutines(inbox: Inb
     assert seen == [Event, True, True, True, True]
 
 
-async def test_plain_handler_gets_a_sync_event_whose_verbs_answer(inbox: Inbox, rows: Rows) -> None:
+async def test_plain_handler_gets_a_sync_event_whose_methods_return_results(inbox: Inbox, rows: Rows) -> None:
     seen: list[Any] = []
 
     @inbox.effect
@@ -136,7 +136,7 @@ async def test_batches_get_the_same_kinds_of_event(inbox: Inbox, rows: Rows) -> 
 
 
 @pytest.mark.parametrize("verb", ["effect", "advance"])
-async def test_answer_that_was_not_awaited_is_neither_true_nor_false(inbox: Inbox, rows: Rows, verb: str) -> None:
+async def test_call_that_was_not_awaited_cannot_be_used_as_a_boolean(inbox: Inbox, rows: Rows, verb: str) -> None:
     @inbox.effect
     def send(effect: Any) -> None: ...
 
@@ -150,7 +150,7 @@ async def test_answer_that_was_not_awaited_is_neither_true_nor_false(inbox: Inbo
     assert error == f"NotAwaited: event.{verb}(…) was not awaited: write `await event.{verb}(…)`"
 
 
-async def test_hidden_coroutine_of_a_plain_handler_may_await_its_verbs(inbox: Inbox, rows: Rows) -> None:
+async def test_coroutine_that_a_plain_handler_returns_may_await_methods_of_the_event(inbox: Inbox, rows: Rows) -> None:
     """A decorator without functools.wraps hides that the handler is an `async def`."""
     seen: list[Any] = []
 
@@ -216,7 +216,7 @@ async def listed(inbox: Inbox, limit: int | None = None, **wanted: Any) -> list[
 
 
 @pytest.mark.parametrize("running", [False, True])
-async def test_operations_work_on_an_inbox_whether_or_not_it_runs(worked: Inbox, running: bool) -> None:
+async def test_operations_work_on_a_running_and_on_a_stopped_inbox(worked: Inbox, running: bool) -> None:
     async with worked.lifespan() if running else nullcontext():
         assert await listed(worked) == [("evt_bad", "failed"), ("evt_2", "processed"), ("evt_1", "processed")]
         would = await worked.replay(status="failed", dry_run=True)
@@ -255,7 +255,7 @@ async def test_events_are_replayed_by_number_and_by_id(worked: Inbox) -> None:
     assert (left.count, dict(left.left)) == (0, {"received": 1})
 
 
-async def test_rehearsals_tell_what_handlers_would_do(worked: Inbox) -> None:
+async def test_rehearsal_shows_what_the_handler_would_do(worked: Inbox) -> None:
     [rehearsal] = await worked.rehearse("evt_bad")
     assert rehearsal.error is None and [statement.sql for statement in rehearsal.statements] == ["SELECT 1"]
     assert len(await worked.rehearse(source="stripe")) == 3
@@ -283,7 +283,7 @@ async def test_prune_counts_and_removes(worked: Inbox) -> None:
     assert await listed(worked) == [("evt_bad", "failed")]
 
 
-async def test_metrics_are_those_of_the_service(worked: Inbox) -> None:
+async def test_metrics_of_the_inbox_are_those_of_the_service(worked: Inbox) -> None:
     async with worked.lifespan():
         assert b'oncehook_receipts{source="stripe",state="failed"} 1.0' in await worked.metrics()
 
@@ -312,7 +312,9 @@ async def test_metrics_are_those_of_the_service(worked: Inbox) -> None:
         (lambda inbox: inbox.pause("stripe", duration=-5), "duration=-5: expected a duration such as"),
     ],
 )
-async def test_mistakes_are_told(worked: Inbox, operation: Callable[[Inbox], Any], error: str) -> None:
+async def test_wrong_argument_is_an_error_with_a_hint(
+    worked: Inbox, operation: Callable[[Inbox], Any], error: str
+) -> None:
     with pytest.raises((TypeError, ValueError, EventNotFound), match=re.escape(error)):
         await operation(worked)
     assert await listed(worked, status="received") == []

@@ -17,8 +17,8 @@ from oncehook import Event, Inbox
 from oncehook.model.errors import ConfigurationError
 from tests.support.dashboard import CONFIGURED, PASSWORD
 from tests.support.events import stripe_body, stripe_headers
+from tests.support.mounting import uvicorn_client
 from tests.support.serve import process, write_config
-from tests.system.test_mounting import running
 
 pytestmark = pytest.mark.anyio
 
@@ -54,7 +54,7 @@ async def send(client: httpx.AsyncClient, event_id: str, secret: str = "whsec_te
 
 
 async def test_links_redirects_cookies_and_forms_stay_below_the_mount_path(shop: Inbox) -> None:
-    async with running(mounted(shop)) as client:
+    async with uvicorn_client(mounted(shop)) as client:
         receipt = (await send(client, "evt_1")).json()["receipt"]
         stranger = await client.get("/hooks-admin/events?type=a")
         assert (stranger.status_code, stranger.headers["location"]) == (
@@ -84,7 +84,7 @@ async def test_links_redirects_cookies_and_forms_stay_below_the_mount_path(shop:
 
 
 async def test_sources_page_shows_the_mounted_receiver_and_its_rejections(shop: Inbox) -> None:
-    async with running(mounted(shop)) as client:
+    async with uvicorn_client(mounted(shop)) as client:
         assert (await send(client, "evt_1")).status_code == 202
         assert (await send(client, "evt_2", "whsec_wrong")).status_code == 401
         await sign_in(client)
@@ -94,7 +94,7 @@ async def test_sources_page_shows_the_mounted_receiver_and_its_rejections(shop: 
 
 
 async def test_api_accepts_tokens_below_the_mount_path(shop: Inbox) -> None:
-    async with running(mounted(shop)) as client:
+    async with uvicorn_client(mounted(shop)) as client:
         await send(client, "evt_1")
         response = await client.get("/hooks-admin/api/events", headers={"authorization": "Bearer token-of-reader"})
         assert [event["event_id"] for event in response.json()["events"]] == ["evt_1"]
@@ -111,7 +111,7 @@ async def test_prefix_of_a_proxy_is_part_of_every_link(shop: Inbox, is_in_path: 
             scope = {**scope, "root_path": "/shop", "path": ("/shop" if is_in_path else "") + scope["path"]}
         await app(scope, receive, send)
 
-    async with running(behind) as client:
+    async with uvicorn_client(behind) as client:
         signed_in = await sign_in(client)
         assert signed_in.headers["location"].startswith("/shop/hooks-admin/events")
         cookie = signed_in.headers["set-cookie"].partition(";")[0]
@@ -122,7 +122,7 @@ async def test_prefix_of_a_proxy_is_part_of_every_link(shop: Inbox, is_in_path: 
 
 async def test_dashboard_can_be_mounted_at_the_root_of_a_starlette_app(shop: Inbox) -> None:
     routes = [Mount("/hooks", shop), Mount("/", shop.dashboard)]
-    async with running(Starlette(routes=routes, lifespan=shop.lifespan)) as client:
+    async with uvicorn_client(Starlette(routes=routes, lifespan=shop.lifespan)) as client:
         assert (await sign_in(client, "")).headers["location"] == "/events?type=invoice.paid"
         assert (await client.get("/events")).status_code == 200
 
@@ -132,7 +132,7 @@ async def test_stream_ends_by_itself_so_that_the_server_of_the_app_can_stop(
 ) -> None:
     monkeypatch.setattr("oncehook.web.mounted.STREAM_SECONDS", 0.3)
     monkeypatch.setattr("oncehook.web.live.POLL_SECONDS", 0.05)
-    async with running(mounted(shop)) as client:
+    async with uvicorn_client(mounted(shop)) as client:
         await sign_in(client)
         async with asyncio.timeout(30):
             first = (await client.get("/hooks-admin/live")).text
@@ -179,7 +179,7 @@ async def test_session_key_is_read_when_the_inbox_starts(shop: Inbox, monkeypatc
     with pytest.raises(ConfigurationError, match=r"dashboard\.session_key is empty: set SHOP_SESSION_KEY"):
         await shop.start()
     monkeypatch.setenv("SHOP_SESSION_KEY", "a long and random text")
-    async with running(app) as client:
+    async with uvicorn_client(app) as client:
         assert (await sign_in(client)).status_code == 303
 
 
