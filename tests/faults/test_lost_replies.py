@@ -89,7 +89,7 @@ async def test_store_waits_for_a_running_claim_whose_connection_died(
     )
     proxy.leave(b"evt_lost")
     claiming = asyncio.create_task(store.claims.insert([make_claim("evt_lost"), make_claim("evt_new")]))
-    await asyncio.wait_for(proxy.lost.wait(), 5)
+    await asyncio.wait_for(proxy.lost.wait(), 30)
     await until_waiting(address, 1)  # the first try, whose client is gone, or its repetition
     assert not claiming.done()
     await rival.execute(ending)
@@ -146,7 +146,7 @@ async def test_store_closes_in_time_when_its_database_does_not_answer(address: s
         claiming = asyncio.create_task(store.claims.insert([make_claim("evt_1")]))
         proxy.stall()
         await asyncio.wait([claiming])
-        await asyncio.wait_for(store.close(), 3)
+        await asyncio.wait_for(store.close(), 10)
 
 
 async def test_lease_without_a_reply_uses_no_attempt_and_is_released_at_once(address: str) -> None:

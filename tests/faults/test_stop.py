@@ -34,7 +34,7 @@ async def test_stopping_ends_in_time_when_the_database_does_not_answer(postgres:
 
         await inbox.start()
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{n}") for n in range(20)])
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             for _ in range(8):
                 await inside.acquire()
         proxy.stall()

@@ -27,7 +27,7 @@ MOST_STEPS = 40_000
 """Lines of Python for one delivery of any size. A form with 1000 fields takes about 20,000."""
 
 LONGEST_VALUE = 32 * 1024  # the limit of all headers together is 64 kB
-RUNS = 5
+RUNS = 10
 every = pytest.mark.parametrize("sender", SENDERS, ids=str)
 
 

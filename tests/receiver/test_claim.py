@@ -47,7 +47,7 @@ class GatedStore:
 
     async def wait_for_batches(self, count: int) -> None:
         async with self.entered:
-            await asyncio.wait_for(self.entered.wait_for(lambda: len(self.batches) >= count), 5)
+            await asyncio.wait_for(self.entered.wait_for(lambda: len(self.batches) >= count), 30)
 
 
 class ShiftedClock(Clock):
@@ -140,7 +140,7 @@ async def test_receipts_of_a_batch_are_numbered_in_order_of_arrival(store: Gated
 async def test_sequential_claims_never_stall(store: GatedStore, rows: Rows) -> None:
     claimer = make_claimer(store)
     for number in range(50):
-        (claimed,) = await asyncio.wait_for(claimer.claim([make_claim(f"evt_{number}")]), 5)
+        (claimed,) = await asyncio.wait_for(claimer.claim([make_claim(f"evt_{number}")]), 30)
         assert claimed.fresh
     assert await claimer.claim([]) == []
     assert rows(COUNT) == [(50,)]
@@ -274,7 +274,7 @@ async def test_a_full_intake_rejects_immediately_and_accepts_again_when_there_is
     held = await fill_all_commits(claimer, store)
     inside = await start(claimer, *([make_claim(f"evt_{n}", body=b"x" * 120)] for n in range(7)))
     with pytest.raises(IntakeFull) as raised:
-        await asyncio.wait_for(claimer.claim([make_claim(f"more_{n}", body=b"x" * 120) for n in range(3)]), 5)
+        await asyncio.wait_for(claimer.claim([make_claim(f"more_{n}", body=b"x" * 120) for n in range(3)]), 30)
     assert raised.value.retry_after > 0
     store.gate.set()
     await asyncio.gather(*held, *inside)
@@ -313,7 +313,7 @@ async def test_an_observer_that_fails_changes_no_result(store: GatedStore, rows:
         raise OSError("the disk with the log is full")
 
     claimer = make_claimer(store, observe=observe)
-    results = await asyncio.wait_for(asyncio.gather(*(claimer.claim([make_claim(f"evt_{n}")]) for n in range(30))), 5)
+    results = await asyncio.wait_for(asyncio.gather(*(claimer.claim([make_claim(f"evt_{n}")]) for n in range(30))), 30)
     assert all(claimed.fresh for (claimed,) in results)
     assert rows(COUNT) == [(30,)]
 
@@ -326,7 +326,7 @@ async def test_drain_waits_for_every_claim(store: GatedStore, rows: Rows) -> Non
     await next_turn()
     assert not draining.done()
     store.gate.set()
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 30)
     assert all(task.done() for task in [*held, *tasks])
     assert rows(COUNT) == [(20 + store.parallel,)]
 

@@ -71,7 +71,7 @@ async def test_duplicates_are_written_together_after_a_pause(watched: GatedStore
     outcome = await claim_twice(watched, make_claim())
     note(log, outcome, *(f"d_{n}" for n in range(5)))
     assert watched.sizes == []
-    await asyncio.wait_for(watched.begun.wait(), 5)
+    await asyncio.wait_for(watched.begun.wait(), 30)
     await log.drain()
     assert watched.sizes == [5]
     assert rows(RECORDED) == [(f"d_{n}",) for n in range(5)]
@@ -82,13 +82,13 @@ async def test_drain_waits_for_the_running_write_and_writes_later_duplicates(wat
     outcome = await claim_twice(watched, make_claim())
     watched.gate.clear()
     note(log, outcome, "first")
-    await asyncio.wait_for(watched.begun.wait(), 5)
+    await asyncio.wait_for(watched.begun.wait(), 30)
     note(log, outcome, "second")
     draining = asyncio.create_task(log.drain())
     await next_turn()
     assert not draining.done()
     watched.gate.set()
-    await asyncio.wait_for(draining, 5)
+    await asyncio.wait_for(draining, 30)
     assert rows(RECORDED) == [("first",), ("second",)]
     await log.drain()
     assert watched.sizes == [1, 1]

@@ -60,7 +60,7 @@ async def test_transaction_holds_no_lock_before_the_first_statement(ledger_inbox
 
     ledger_inbox._runtime.start_worker()
     await asyncio.wait_for(waiting.wait(), 10)
-    await asyncio.wait_for(ledger_inbox._runtime.store.claims.insert([make_claim("evt_2")]), 2)
+    await asyncio.wait_for(ledger_inbox._runtime.store.claims.insert([make_claim("evt_2")]), 30)
     network.set()
 
 

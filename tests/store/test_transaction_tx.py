@@ -38,7 +38,7 @@ async def test_two_concurrent_first_statements_share_one_transaction(
     """The second statement must neither wait for the first nor begin another transaction."""
     (leased,) = await ledger_inbox._runtime.store.leases.take(1, 30, "worker")
     transaction = ledger_inbox._runtime.store.transaction()
-    first, second = await asyncio.wait_for(asyncio.gather(transaction.connection(), transaction.connection()), 5)
+    first, second = await asyncio.wait_for(asyncio.gather(transaction.connection(), transaction.connection()), 30)
     await first.execute(insert, "one")
     await second.execute(insert, "two")
     assert await transaction.settle([processed(leased)]) is True

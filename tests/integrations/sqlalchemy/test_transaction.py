@@ -244,7 +244,7 @@ async def test_sqlite_handler_that_blocks_the_receiver_is_rolled_back_and_retrie
     inbox.on("stripe", "invoice.paid", retry=QUICK)(by_kind(kind, asynchronous, plain))
     inbox._runtime.start_worker()
     await eventually(holding.is_set)
-    await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 5)
+    await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 30)
     claimed.set()
     await eventually(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(INVOICES) == [("evt_1 2", "paid"), ("evt_2 1", "paid")]

@@ -46,7 +46,7 @@ async def test_claim_is_durable_if_commits_become_asynchronous_after_the_start()
         await store.ping()
         cluster.sql("ALTER SYSTEM SET synchronous_commit = off")
         cluster.sql("SELECT pg_reload_conf()")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with pytest.raises(StoreUnavailable, match="synchronous_commit = off"):
                 while True:
                     await store.ping()

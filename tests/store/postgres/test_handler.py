@@ -62,7 +62,7 @@ async def test_cancelled_begin_releases_its_slot(database: str) -> None:
             await asyncio.gather(taking, return_exceptions=True)
             assert taking.cancelled(), is_connected
             proxy.flow()
-            connection = await asyncio.wait_for(connections.take(), 5)
+            connection = await asyncio.wait_for(connections.take(), 30)
             await connections.roll_back(connection)
             connections.release(connection)
 
@@ -172,7 +172,7 @@ async def test_busy_handlers_do_not_block_claims(make_inbox: Callable[..., Inbox
         async with asyncio.timeout(20):
             for _ in range(30):
                 await inside.acquire()
-        await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_999")]), 2)
+        await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_999")]), 30)
         go_on.set()
         await eventually(lambda: set(statuses(database)) == {"processed"})
 

@@ -75,8 +75,8 @@ async def test_open_reader_does_not_block_the_creation_of_a_partition(store: Sto
     reader = await asyncpg.connect(database)
     async with reader.transaction():
         await reader.fetch("SELECT * FROM webhook_receipts, webhook_payloads")
-        await asyncio.wait_for(postgres_of(store).pool.create_partitions(), 2)
-        await asyncio.wait_for(store.claims.insert([make_claim("after")]), 2)
+        await asyncio.wait_for(postgres_of(store).pool.create_partitions(), 30)
+        await asyncio.wait_for(store.claims.insert([make_claim("after")]), 30)
     await reader.close()
 
 
@@ -84,7 +84,7 @@ async def test_concurrent_claims_share_a_single_free_connection(store: Store, da
     pool = postgres_of(store).pool.check_open()
     held = [await pool.acquire() for _ in range(pool.get_max_size() - 1)]
     claims = [store.claims.insert([make_claim(f"evt_{n}"), make_claim("evt_0")]) for n in range(1, 20)]
-    outcomes = await asyncio.wait_for(asyncio.gather(*claims), 5)
+    outcomes = await asyncio.wait_for(asyncio.gather(*claims), 30)
     assert all(first.fresh for first, _ in outcomes)
     for connection in held:
         await pool.release(connection)

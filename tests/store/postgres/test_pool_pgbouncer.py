@@ -305,5 +305,5 @@ async def test_listen_returns_immediately_behind_a_pooler(inbox: Inbox, database
     def fail() -> None:
         raise AssertionError("a worker behind a pooler must not listen")
 
-    await asyncio.wait_for(inbox._runtime.store.wakeups.listen(fail), 5)
+    await asyncio.wait_for(inbox._runtime.store.wakeups.listen(fail), 30)
     await inbox._runtime.store.wakeups.notify()  # may wake workers that are not behind a pooler

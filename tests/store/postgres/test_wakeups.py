@@ -41,7 +41,7 @@ async def test_lost_connection_ends_the_listener_with_an_error(store: Store, row
 async def test_listen_returns_immediately_if_notify_is_off(database: str) -> None:
     async with open_store(database, notify=False) as store:
         assert not store.wakeups.is_on
-        await asyncio.wait_for(store.wakeups.listen(lambda: None), 5)
+        await asyncio.wait_for(store.wakeups.listen(lambda: None), 30)
         await store.wakeups.notify()
 
 

@@ -37,7 +37,7 @@ async def test_only_one_transaction_of_a_handler_is_open_at_a_time(store: Store)
     done, _ = await asyncio.wait([waiting], timeout=0.05)
     assert not done, "the second transaction must wait for the first"
     await first.rollback()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)
     await second.rollback()
 
 

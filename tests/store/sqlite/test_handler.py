@@ -38,7 +38,7 @@ async def test_transaction_that_is_abandoned_while_it_waits_never_begins(ledger_
     with pytest.raises(TransactionClosed):
         await waiting
     third = ledger_inbox._runtime.store.transaction()
-    await asyncio.wait_for(third.make_tx(is_async=True).execute(insert, "work"), 2)
+    await asyncio.wait_for(third.make_tx(is_async=True).execute(insert, "work"), 30)
     await third.rollback()
 
 
@@ -65,7 +65,7 @@ async def test_transaction_that_blocks_the_receiver_too_long_is_rolled_back_and_
 
     ledger_inbox._runtime.start_worker()
     await asyncio.wait_for(holding.wait(), 10)
-    await asyncio.wait_for(ledger_inbox._runtime.store.claims.insert([make_claim("evt_2")]), 5)
+    await asyncio.wait_for(ledger_inbox._runtime.store.claims.insert([make_claim("evt_2")]), 30)
     claimed.set()
     await eventually(lambda: [row[0] for row in rows(RECEIPTS)] == ["processed", "processed"])
     assert rows(NOTES) == [("evt_1 2",), ("evt_2 1",)]
