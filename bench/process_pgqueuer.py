@@ -43,7 +43,7 @@ async def main(arguments: argparse.Namespace) -> None:
 
         running = asyncio.create_task(queue.run(batch_size=arguments.batch_size))
         await watch.finished.wait()
-        figures = watch.stop()  # not waiting for the status of its last batch, which favours PgQueuer
+        figures = watch.stop()  # not waiting for the status of its last batch, which favors PgQueuer
         queue.shutdown.set()
         await running
         figures["rows"] = await pool.fetchval("SELECT count(*) FROM ledger")

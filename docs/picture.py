@@ -24,13 +24,13 @@ DARK = ["#484f58", "#ff7b72", "#56d364", "#e3b341", "#79c0ff", "#d2a8ff", "#56d4
 BRIGHT = ["#8b949e", "#ffa198", "#7ee787", "#f2cc60", "#a5d6ff", "#e2c5ff", "#b3f0ff", "#ffffff"]
 
 
-def colour(text: str) -> tuple[int, int, int]:
+def color(text: str) -> tuple[int, int, int]:
     red, green, blue = bytes.fromhex(text.removeprefix("#"))
     return red, green, blue
 
 
 THEME = TerminalTheme(
-    colour("#161b22"), colour("#c9d1d9"), [colour(text) for text in DARK], [colour(text) for text in BRIGHT]
+    color("#161b22"), color("#c9d1d9"), [color(text) for text in DARK], [color(text) for text in BRIGHT]
 )
 
 

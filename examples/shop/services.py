@@ -1,6 +1,6 @@
 """Stand-ins for the services outside the shop's database: a mail service and a message broker.
 
-They take part in no transaction. Like many real services, they honour idempotency keys.
+They take part in no transaction. Like many real services, they honor idempotency keys.
 """
 
 import json

@@ -269,7 +269,7 @@ async def _select(
     condition = make_filter(**filters)
     is_filtered = condition != Filter() or handled_by is not None
     if bool(receipts) == is_filtered:
-        raise ValueError('give either receipts or a filter, such as status="failed"')
+        raise ValueError('pass either receipts or a filter, such as status="failed"')
     numbers = await find_receipts(store, receipts) if receipts else None
     return Selection(condition, receipts=numbers, handled_by=handled_by)
 

@@ -32,9 +32,9 @@ async def test_mail_goes_to_all_recipients_with_the_same_message_id_at_each_atte
     box = MailBox(rejects="eva@example.com")
     async with mail_server(box) as port:
         target = make_mail_target(port, tls="none")
-        assert await target.send(OPENED) == "accepted it for 1 of 2"
+        assert await target.send(OPENED) == "accepted it for 1 of 2 recipients"
         box.rejects = ""
-        assert await target.send(OPENED) == "accepted it for 2 of 2"
+        assert await target.send(OPENED) == "accepted it for 2 of 2 recipients"
     first, second = box.mails
     assert (first.mail_from, second.rcpt_tos) == ("oncehook@example.com", ["ops@example.com", "eva@example.com"])
     mails = [message_from_bytes(mail.content, policy=default) for mail in box.mails if isinstance(mail.content, bytes)]
@@ -66,7 +66,7 @@ async def test_mail_target_logs_in_after_starttls_and_errors_hide_the_password(
     options = {"tls_context": authority, "auth_required": True, "authenticator": box.authenticate}
     async with mail_server(box, **options) as port:
         target = make_mail_target(port, user="env:MAIL_USER", password="env:MAIL_PASSWORD")
-        assert await target.send(OPENED) == "accepted it for 2 of 2"
+        assert await target.send(OPENED) == "accepted it for 2 of 2 recipients"
         assert set(box.logins) == {(b"the-user", b"right-password")}
         monkeypatch.setenv("MAIL_PASSWORD", "wrong-password")
         error = await failure_of(make_mail_target(port, user="env:MAIL_USER", password="env:MAIL_PASSWORD"))

@@ -15,7 +15,7 @@ def make_alert(**changes: Any) -> LeasedAlert:
     values = {
         "id": 1, "lease": 1, "attempt": 1, "target": "ops", "word": "opened", "number": 0, "incident": 7,
         "key": "0af1", "rule": "dead_letters", "source": "stripe", "value": 2.0, "worst": 5.0, "threshold": 0.0,
-        "summary": "stripe has dead letters: 2 (limit 0).", "opened_at": OPENED_AT, "recovered_at": None,
+        "summary": "stripe has dead letters: 2 (threshold 0).", "opened_at": OPENED_AT, "recovered_at": None,
     }  # fmt: skip
     return LeasedAlert(**{**values, **changes})
 
@@ -24,7 +24,7 @@ def test_opened_notification_has_the_problem_the_action_and_a_link() -> None:
     message = compose(make_alert(), None, "https://hooks.example.com")
     assert message.title == "Alert: dead_letters (stripe)"
     assert message.text.splitlines() == [
-        "Alert: dead_letters (stripe). stripe has dead letters: 2 (limit 0).",
+        "Alert: dead_letters (stripe). stripe has dead letters: 2 (threshold 0).",
         "Run `oncehook dead` to see the errors. Fix the cause, then run `oncehook replay --failed --source stripe`.",
         "https://hooks.example.com/dead",
     ]
@@ -34,7 +34,7 @@ def test_opened_notification_has_the_problem_the_action_and_a_link() -> None:
 def test_recovery_notification_says_how_long_and_how_bad_it_was() -> None:
     message = compose(make_alert(word="recovered", value=0.0, recovered_at=RECOVERED_AT), None, None)
     assert message.summary == (
-        "Recovered after 2h 30m. Worst value: 5. The alert was: stripe has dead letters: 2 (limit 0)."
+        "Recovered after 2h 30m. Worst value: 5. The alert was: stripe has dead letters: 2 (threshold 0)."
     )
     assert (message.remedy, message.link, message.at) == ("", None, RECOVERED_AT)
 
@@ -42,7 +42,7 @@ def test_recovery_notification_says_how_long_and_how_bad_it_was() -> None:
 def test_reminder_shows_the_current_value() -> None:
     message = compose(make_alert(word="reminder", number=2, value=9.0), None, None)
     assert message.title == "Still open: dead_letters (stripe)"
-    assert message.summary == "stripe has dead letters: 9 (limit 0)."
+    assert message.summary == "stripe has dead letters: 9 (threshold 0)."
 
 
 @pytest.mark.parametrize(
@@ -74,5 +74,5 @@ def test_json_has_the_shape_of_standard_webhooks() -> None:
 
 def test_test_message_says_that_it_is_a_test() -> None:
     message = make_test_message("x-test", OPENED_AT)
-    assert message.text == "Test: test. This is a test. Alerts of this inbox arrive here."
+    assert message.text == "Test: test. This is a test. Alerts of this inbox will arrive here."
     assert time_of(message.at).hour == 3

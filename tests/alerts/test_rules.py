@@ -54,7 +54,7 @@ def test_reading_is_firing_only_above_its_threshold() -> None:
     (at_limit,) = evaluate_one("dead_letters", {"dead_letters": 2}, number=2)
     (above,) = evaluate_one("dead_letters", {"dead_letters": 2}, number=3)
     assert (at_limit.is_firing, above.is_firing) == (False, True)
-    assert above.summary == "stripe has dead letters: 3 (limit 2)."
+    assert above.summary == "stripe has dead letters: 3 (threshold 2)."
     assert above.remedy.endswith("run `oncehook replay --failed --source stripe`.")
 
 

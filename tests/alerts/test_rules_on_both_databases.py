@@ -67,7 +67,7 @@ async def test_dead_letters_above_the_threshold_alert_and_a_successful_replay_re
         assert (opened.rule, opened.source, opened.value, opened.threshold) == (
             "dead_letters", "stripe", 2, 1
         )  # fmt: skip
-        assert opened.summary == "stripe has dead letters: 2 (limit 1)."
+        assert opened.summary == "stripe has dead letters: 2 (threshold 1)."
         assert (await evaluate_after(inbox)).opened == []
         broken = False
         assert (
@@ -97,7 +97,7 @@ async def test_lag_above_the_threshold_alerts_and_processing_the_events_recovers
         await deliver(inbox, "stripe", stripe_body("evt_1"))
         assert (await evaluate_after(inbox, "4m")).opened == []
         (opened,) = (await evaluate_after(inbox, "90s")).opened
-        assert opened.rule == "lag" and "of stripe is 5m 30s old (limit 5m)" in opened.summary
+        assert opened.rule == "lag" and "of stripe is 5m 30s old (threshold 5m)" in opened.summary
         await drain(inbox)
         assert await assert_recovers_once(inbox) == [("lag", "stripe")]
 
@@ -192,7 +192,7 @@ async def test_paused_source_has_no_lag_alert_and_a_pause_alert_after_a_day(make
         (row,) = await inbox._runtime.store.alerts.measure("oldest_unfinished", {})
         assert row.value > 82000 and row.is_paused  # the gauge includes paused events
         (opened,) = (await evaluate_after(inbox, "2h")).opened
-        assert opened.rule == "paused" and "stripe has been paused for 1d 1h (limit 1d)" in opened.summary
+        assert opened.rule == "paused" and "stripe has been paused for 1d 1h (threshold 1d)" in opened.summary
         await inbox._runtime.store.pauses.resume("stripe", "jane")
         assert names((await evaluate_after(inbox)).opened) == [("lag", "stripe")]
 
@@ -216,7 +216,7 @@ async def test_rejections_of_all_processes_together_alert_and_recover(make_inbox
         assert (await evaluate_after(inbox)).opened == []
         await send_forged(other, 1)
         (opened,) = (await evaluate_after(inbox)).opened
-        assert opened.summary == "Rejected deliveries to stripe in the last 5 minutes: 5 (limit 4)."
+        assert opened.summary == "Rejected deliveries to stripe in the last 5 minutes: 5 (threshold 4)."
         assert await recover_after_window(inbox, "5m") == [("rejections", "stripe")]
         await send_forged(inbox, 1)
         (reason,) = {row[0] for row in rows("SELECT reason FROM webhook_refusals")}

@@ -66,7 +66,9 @@ def test_unusable_target_is_a_configuration_error_that_shows_no_secret(settings:
 async def test_thresholds_for_an_unknown_source_stop_the_start(make_inbox: Callable[..., Inbox]) -> None:
     inbox = make_inbox(config=configured(sources={"strip": {"silent": "1h"}}))
     inbox.source("stripe", secrets=["whsec_test"])
-    with pytest.raises(ConfigurationError, match=r"alerts\.sources\.strip: there is no such source; known are stripe"):
+    with pytest.raises(
+        ConfigurationError, match=r"alerts\.sources\.strip: there is no such source; the sources are stripe"
+    ):
         await inbox.start()
 
 

@@ -132,5 +132,5 @@ def test_the_demo_draws_a_table_on_a_terminal(tmp_path: Path) -> None:
     os.close(outer)
     assert demo.wait(30) == 0
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.decode())
-    assert "what the senders did" in text and "each exactly once" in text
+    assert "sender behavior" in text and "each exactly once" in text
     assert '"event"' not in text and "Traceback" not in text

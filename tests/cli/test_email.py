@@ -146,8 +146,8 @@ def test_events_are_counted_by_any_dimension(run: Run, filled: None) -> None:
     ]
     assert "receipt" in run("email", "counts", "--by", "tag,source").out
     assert run("email", "counts", "--since", "2025-12-01").code == 1
-    wrong = run("email", "counts", "--by", "colour")
-    assert wrong.code == 2 and "'colour' is not one of day, source, type, tag, domain" in wrong.error
+    wrong = run("email", "counts", "--by", "color")
+    assert wrong.code == 2 and "'color' is not one of day, source, type, tag, domain" in wrong.error
 
 
 def test_verify_finds_a_difference_that_rebuild_fixes(run: Run, filled: None, database: str) -> None:

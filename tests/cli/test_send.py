@@ -109,7 +109,7 @@ def test_a_secret_that_cannot_sign_is_reported_with_the_expected_one(run: Run, i
     assert shared.code == 2 and "cannot sign for " in shared.error
     assert "expected: " in shared.error and "--secret file:key.pem" not in shared.error
     asymmetric = run("send", "sendgrid", "delivered", "--secret", "guessed")
-    assert asymmetric.code == 2 and "signs with a private key: name it with --secret file:key.pem" in asymmetric.error
+    assert asymmetric.code == 2 and "signs with a private key: pass it with --secret file:key.pem" in asymmetric.error
 
 
 def test_a_field_of_a_body_that_is_not_json_and_an_empty_id_are_usage_errors(run: Run, in_folder: Path) -> None:

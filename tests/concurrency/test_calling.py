@@ -48,7 +48,7 @@ async def test_a_function_may_have_parameters_of_any_name() -> None:
 
 
 async def test_the_timeout_includes_an_awaitable_that_a_plain_function_returns() -> None:
-    with pytest.raises(TimeoutError, match=r"it did not end within 0\.1 s"):
+    with pytest.raises(TimeoutError, match=r"it did not finish within 0\.1 s"):
         await call("it", wrapped(hang), Threads(1, "test"), 0.1)
 
 

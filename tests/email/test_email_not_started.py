@@ -37,7 +37,7 @@ async def test_email_operations_work_on_an_inbox_that_is_not_started(make_inbox:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"by": ["day", "foo"]}, "by has 'foo', which is not a dimension: known are day, source, type, tag, domain"),
+        ({"by": ["day", "foo"]}, "by has 'foo', which is not a dimension; the dimensions are day, source"),
         ({"by": "day"}, r"by='day' is a string: pass a list of dimensions, such as \['day'\]"),
         ({"since": "30d"}, "since='30d' is not a datetime"),
         ({"until": 5}, "until=5 is not a datetime"),

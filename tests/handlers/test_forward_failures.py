@@ -67,7 +67,7 @@ async def test_forward_is_retried_until_the_target_accepts_it(
     fault: str, forward_config: Callable[..., Path], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(forward, "POLICY", QUICK)
-    behaviour, error = FAULTS[fault]
+    behavior, error = FAULTS[fault]
     async with (
         receiving(behaviour, http_response(200)) as receiver,
         running_inbox(forward_config(receiver.url, 'forward_timeout = "300ms"')) as inbox,

@@ -11,7 +11,7 @@ from tests.support.rejections import BODY, causes, make_rejection, make_source
 
 
 @pytest.mark.parametrize(("late", "expected"), [(3600, "1h before it arrived"), (-900, "15m after it arrived")])
-def test_wrong_clock_is_recognised(late: int, expected: str) -> None:
+def test_wrong_clock_is_recognized(late: int, expected: str) -> None:
     source = make_source()
     now = float(int(time.time()))  # the timestamp is in whole seconds
     (finding,) = diagnose(make_rejection(source, BODY, stripe_headers(BODY, now=now - late), at=now), source)
@@ -24,7 +24,7 @@ def test_missing_signature_header_is_named() -> None:
     assert finding.cause == "no signature" and "Stripe-Signature" in finding.shows
 
 
-def test_wrong_password_is_recognised() -> None:
+def test_wrong_password_is_recognized() -> None:
     source = make_source("postmark", secrets=["user:password"])
     assert causes(make_rejection(source, BODY, {"Authorization": "Basic dXNlcjp4"}), source) == ["token"]
 

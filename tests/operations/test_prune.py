@@ -126,7 +126,7 @@ async def test_many_receipts_are_deleted_in_small_batches(
     assert stored_events(rows) == [f"evt_{n:03}" for n in range(0, 45, 5)] == events_with_payload(rows)
 
 
-async def test_duplicates_are_recognised_after_the_payload_was_deleted(
+async def test_duplicates_are_recognized_after_the_payload_was_deleted(
     make_inbox: Callable[..., Inbox], database: str, rows: Rows
 ) -> None:
     inbox = make_inbox(worker=False)

@@ -59,8 +59,8 @@ def test_filter_has_the_given_conditions_and_ignores_none() -> None:
 @pytest.mark.parametrize(
     ("conditions", "error", "message"),
     [
-        ({"sauce": "stripe"}, TypeError, "there is no filter 'sauce': known are source, type"),
-        ({"status": "dead"}, ValueError, "status='dead' is not a status: known are received"),
+        ({"sauce": "stripe"}, TypeError, "there is no filter 'sauce'; the filters are source, type"),
+        ({"status": "dead"}, ValueError, "status='dead' is not a status; the statuses are received"),
         ({"until": "later"}, ValueError, "'later' is not a time"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Each usual cause of a wrong signature is recognised: body, secret, form, encoding and address."""
+"""Each usual cause of a wrong signature is recognized: body, secret, form, encoding and address."""
 
 import base64
 import json
@@ -22,13 +22,13 @@ REWRITTEN = {
 
 
 @pytest.mark.parametrize("style", ["with blanks", "indented"])
-def test_json_that_was_serialized_again_is_recognised(style: str) -> None:
+def test_json_that_was_serialized_again_is_recognized(style: str) -> None:
     source = make_source()
     arrived = REWRITTEN[style](json.loads(BODY))
     assert causes(make_rejection(source, arrived, stripe_headers(BODY)), source) == ["rewritten JSON"]
 
 
-def test_json_that_was_made_compact_is_recognised() -> None:
+def test_json_that_was_made_compact_is_recognized() -> None:
     source = make_source()
     sent = json.dumps(json.loads(BODY), indent=2, ensure_ascii=False).encode()
     assert causes(make_rejection(source, BODY, stripe_headers(sent)), source) == ["rewritten JSON"]
@@ -37,26 +37,26 @@ def test_json_that_was_made_compact_is_recognised() -> None:
 @pytest.mark.parametrize(
     ("sent", "arrived"), [(BODY, BODY + b"\n"), (BODY + b"\n", BODY), (b'{\r\n"id":1}', b'{\n"id":1}')]
 )
-def test_added_or_removed_line_break_is_recognised(sent: bytes, arrived: bytes) -> None:
+def test_added_or_removed_line_break_is_recognized(sent: bytes, arrived: bytes) -> None:
     source = make_source()
     assert causes(make_rejection(source, arrived, stripe_headers(sent)), source) == ["newline"]
 
 
 @pytest.mark.parametrize("configured", [" whsec_test", "whsec_test\n", '"whsec_test"'])
-def test_blanks_and_quotes_around_the_secret_are_recognised(configured: str) -> None:
+def test_blanks_and_quotes_around_the_secret_are_recognized(configured: str) -> None:
     source = make_source("github", secrets=[configured])
     headers = github_headers(BODY, "d-1", secret="whsec_test")
     assert causes(make_rejection(source, BODY, headers), source) == ["blank in the secret"]
 
 
-def test_secret_of_another_source_is_recognised_and_the_source_is_named() -> None:
+def test_secret_of_another_source_is_recognized_and_the_source_is_named() -> None:
     test, live = make_source("github", secrets=["alpha"]), make_source("live", provider="github", secrets=["bravo"])
     rejection = make_rejection(test, BODY, github_headers(BODY, "d-1", secret="bravo"))
     (finding,) = diagnose(rejection, test, [test, live])
     assert finding.cause == "other source" and "live" in finding.shows and "bravo" not in str(finding)
 
 
-def test_wrong_encoding_in_a_definition_is_recognised() -> None:
+def test_wrong_encoding_in_a_definition_is_recognized() -> None:
     source = make_source("github", secrets=["github-secret"])
     headers = github_headers(BODY, "d-1")
     raw = bytes.fromhex(headers["X-Hub-Signature-256"].removeprefix("sha256="))
@@ -64,7 +64,7 @@ def test_wrong_encoding_in_a_definition_is_recognised() -> None:
     assert causes(make_rejection(source, BODY, headers), source) == ["encoding"]
 
 
-def test_secret_in_another_form_is_recognised() -> None:
+def test_secret_in_another_form_is_recognized() -> None:
     source = make_source("standard-webhooks", secrets=["whsec_MDEyMzQ1Njc4OWFiY2RlZg=="])
     wrong = built_in("github")  # signs with the text of the secret
     headers = {"webhook-id": "msg_1", "webhook-timestamp": str(int(time.time()))}
@@ -104,7 +104,7 @@ def signed_for(provider: str, address: str, secret: str = "a secret") -> Sample:
 
 
 @pytest.mark.parametrize("case", ADDRESSES)
-def test_wrong_address_is_recognised_and_the_difference_described(case: str) -> None:
+def test_wrong_address_is_recognized_and_the_difference_described(case: str) -> None:
     configured, registered, query, expected = ADDRESSES[case]
     source = make_source("square", secrets=["a secret"], public_url=configured)
     sent = signed_for("square", registered)

@@ -14,7 +14,7 @@ from oncehook.providers import certificates
 from oncehook.providers.certificates import MOST_BYTES, MOST_CACHED, MOST_FETCHING, Certificates, Fetch, fetch
 from tests.support.providers import CERTIFICATE_URL, NOW, pem_of
 from tests.support.servers import free_port
-from tests.support.tls_server import Behaviour, Issued, TlsServer, dripping, endless, issue, ok, pem, silent
+from tests.support.tls_server import Behavior, Issued, TlsServer, dripping, endless, issue, ok, pem, silent
 
 
 class Moving(Clock):
@@ -47,12 +47,12 @@ def trusting(authority: Issued) -> ssl.SSLContext:
 def serve(authority: Issued, tmp_path: Path) -> Iterator[Callable[..., TlsServer]]:
     servers: list[TlsServer] = []
 
-    def start(behaviour: Behaviour | bytes, name: str = HOST) -> TlsServer:
+    def start(behavior: Behavior | bytes, name: str = HOST) -> TlsServer:
         chain = tmp_path / "chain.pem"
         chain.write_bytes(pem(*issue(name, authority)))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(chain)
-        servers.append(TlsServer(context, behaviour))
+        servers.append(TlsServer(context, behavior))
         return servers[-1]
 
     yield start
@@ -110,7 +110,7 @@ async def test_fetch_does_not_follow_a_redirect(serve: Callable[..., TlsServer],
     assert canary.connections == 0
 
 
-FAULTS: dict[str, Behaviour | bytes] = {
+FAULTS: dict[str, Behavior | bytes] = {
     "not found": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
     "an error": b"HTTP/1.1 500 Oops\r\n\r\n",
     "nothing": b"",

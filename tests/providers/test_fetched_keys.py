@@ -25,7 +25,7 @@ from oncehook.providers.source import Source
 from oncehook.web.app import Service
 from tests.providers.test_certificates import FAULTS, Moving
 from tests.support.providers import NOW, OPTIONS, changed, pem_of, sender
-from tests.support.tls_server import Behaviour, Issued, TlsServer, issue, ok, pem
+from tests.support.tls_server import Behavior, Issued, TlsServer, issue, ok, pem
 
 # -- sources that fetch ---------------------------------------------------------------------------------------------
 
@@ -184,12 +184,12 @@ def serve(tmp_path: Path) -> Iterator[Callable[..., tuple[TlsServer, ssl.SSLCont
     servers: list[TlsServer] = []
     authority: Issued = issue("an authority of this test")
 
-    def start(behaviour: Behaviour | bytes, host: str) -> tuple[TlsServer, ssl.SSLContext]:
+    def start(behavior: Behavior | bytes, host: str) -> tuple[TlsServer, ssl.SSLContext]:
         chain = tmp_path / "chain.pem"
         chain.write_bytes(pem(*issue(host, authority)))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(chain)
-        servers.append(TlsServer(context, behaviour))
+        servers.append(TlsServer(context, behavior))
         return servers[-1], ssl.create_default_context(cadata=pem(authority[0]).decode())
 
     yield start

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from tests.support.serve import parse_head
 
-Behaviour = Callable[["Request", asyncio.StreamWriter], Awaitable[None]]
-Answering = bytes | Behaviour
+Behavior = Callable[["Request", asyncio.StreamWriter], Awaitable[None]]
+Answering = bytes | Behavior
 
 
 @dataclass
@@ -105,7 +105,7 @@ def http_response(status: int, *headers: str, body: bytes = b"") -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def close_after(start: bytes = b"") -> Behaviour:
+def close_after(start: bytes = b"") -> Behavior:
     """Sends these bytes and closes."""
 
     async def close(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -116,7 +116,7 @@ def close_after(start: bytes = b"") -> Behaviour:
     return close
 
 
-def stall_after(start: bytes = b"") -> Behaviour:
+def stall_after(start: bytes = b"") -> Behavior:
     """Sends these bytes, and then nothing while the client waits."""
 
     async def stall(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -126,7 +126,7 @@ def stall_after(start: bytes = b"") -> Behaviour:
     return stall
 
 
-def drip_after(start: bytes) -> Behaviour:
+def drip_after(start: bytes) -> Behavior:
     """Sends one byte at a time, each well within the timeout of a socket."""
 
     async def drip(request: Request, writer: asyncio.StreamWriter) -> None:
@@ -146,7 +146,7 @@ async def endless(request: Request, writer: asyncio.StreamWriter) -> None:
         await writer.drain()
 
 
-def wait_for(event: asyncio.Event, answer: bytes) -> Behaviour:
+def wait_for(event: asyncio.Event, answer: bytes) -> Behavior:
     """Sends the answer when the test sets the event."""
 
     async def wait(request: Request, writer: asyncio.StreamWriter) -> None:

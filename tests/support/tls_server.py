@@ -11,7 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-Behaviour = Callable[[socket, threading.Event], None]
+Behavior = Callable[[socket, threading.Event], None]
 Issued = tuple[x509.Certificate, ec.EllipticCurvePrivateKey]
 
 
@@ -39,7 +39,7 @@ def pem(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey | None = 
 class TlsServer:
     """Serves each connection as the test defines; counts connections and records requests."""
 
-    def __init__(self, context: ssl.SSLContext, behaviour: Behaviour | bytes) -> None:
+    def __init__(self, context: ssl.SSLContext, behavior: Behavior | bytes) -> None:
         self.context = context
         self.behaviour = partial(send_bytes, behaviour) if isinstance(behaviour, bytes) else behaviour
         self.connections = 0
@@ -61,7 +61,7 @@ class TlsServer:
 
     def _answer(self, connection: socket) -> None:
         try:
-            if self.behaviour is silent:
+            if self.behavior is silent:
                 self.stopping.wait(30)
                 return
             with self.context.wrap_socket(connection, server_side=True) as secure:

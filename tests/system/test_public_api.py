@@ -269,7 +269,7 @@ async def test_source_is_paused_and_resumed(worked: Inbox) -> None:
         await deliver(worked, "stripe", stripe_body("evt_3"))
         assert await drain(worked) == []
         assert await worked.resume("stripe") and not await worked.resume("stripe")
-    with pytest.raises(ConfigurationError, match="there is no source strip; known are stripe"):
+    with pytest.raises(ConfigurationError, match="there is no source strip; the sources are stripe"):
         await worked.pause("strip")
 
 
@@ -291,17 +291,20 @@ async def test_metrics_of_the_inbox_are_those_of_the_service(worked: Inbox) -> N
 @pytest.mark.parametrize(
     ("operation", "error"),
     [
-        (lambda inbox: inbox.replay(), "give either receipts or a filter"),
-        (lambda inbox: inbox.replay(source=None), "give either receipts or a filter"),
-        (lambda inbox: inbox.replay(search=""), "give either receipts or a filter"),
-        (lambda inbox: inbox.rehearse(status=None, handled_by=None), "give either receipts or a filter"),
-        (lambda inbox: inbox.replay(sorce="stripe"), "there is no filter 'sorce': known are source, type, object"),
+        (lambda inbox: inbox.replay(), "pass either receipts or a filter"),
+        (lambda inbox: inbox.replay(source=None), "pass either receipts or a filter"),
+        (lambda inbox: inbox.replay(search=""), "pass either receipts or a filter"),
+        (lambda inbox: inbox.rehearse(status=None, handled_by=None), "pass either receipts or a filter"),
+        (
+            lambda inbox: inbox.replay(sorce="stripe"),
+            "there is no filter 'sorce'; the filters are source, type, object",
+        ),
         (lambda inbox: inbox.replay("evt_1", sorce="stripe"), "there is no filter 'sorce'"),
         (lambda inbox: inbox.rehearse(states="failed"), "there is no filter 'states'"),
         (lambda inbox: listed(inbox, stat="failed"), "there is no filter 'stat'"),
-        (lambda inbox: inbox.replay(1, status="failed"), "give either receipts or a filter"),
+        (lambda inbox: inbox.replay(1, status="failed"), "pass either receipts or a filter"),
         (lambda inbox: inbox.replay("evt_9"), "there is no event evt_9; nothing was done"),
-        (lambda inbox: inbox.replay(status="broken"), "status='broken' is not a status: known are received"),
+        (lambda inbox: inbox.replay(status="broken"), "status='broken' is not a status; the statuses are received"),
         (lambda inbox: inbox.replay(since="yesterday"), "'yesterday' is not a time"),
         (lambda inbox: inbox.replay(status="failed", rate="fast"), "expected a rate such as 50/s"),
         (lambda inbox: inbox.replay([1, 2]), "[1, 2] is not an event: pass receipt numbers or event ids as separate"),

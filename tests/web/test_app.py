@@ -67,4 +67,4 @@ async def test_not_ready_while_the_database_is_closed(inbox: Inbox, client: http
 
 async def test_request_with_several_host_headers_is_rejected(client: httpx.AsyncClient) -> None:
     response = await client.get("/healthz", headers=[("host", "a.example"), ("host", "b.example")])
-    assert response.status_code == 400 and "Send one Host header." in response.text
+    assert response.status_code == 400 and "Send exactly one Host header." in response.text

@@ -206,4 +206,4 @@ async def test_a_hanging_handler_is_cancelled_at_its_timeout_and_retried(inbox: 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
     await eventually(receipts_are(rows, "processed", 1))
-    assert rows(HISTORY)[0] == (1, "retrying", "TimeoutError: the handler did not end within 0.2 s")
+    assert rows(HISTORY)[0] == (1, "retrying", "TimeoutError: the handler did not finish within 0.2 s")

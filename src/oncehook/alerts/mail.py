@@ -43,7 +43,7 @@ class MailTarget:
                 server.login(self.user, self.password)
             rejected = server.send_message(mail)
         accepted = len(self.settings.to) - len(rejected)
-        return f"accepted it for {accepted} of {len(self.settings.to)}"
+        return f"accepted it for {accepted} of {len(self.settings.to)} recipients"
 
     def _connect(self) -> smtplib.SMTP:
         if self.settings.tls == "implicit":
@@ -72,7 +72,7 @@ def _error_summary(error: Exception, timeout: float) -> str:
     if isinstance(error, smtplib.SMTPSenderRefused):
         return f"rejected the sender ({error.smtp_code})"
     if isinstance(error, smtplib.SMTPNotSupportedError):
-        return "supports no STARTTLS, or no login method that Oncehook supports: check tls and user"
+        return "supports neither STARTTLS nor a login method that Oncehook supports: check tls and user"
     if isinstance(error, smtplib.SMTPResponseException):
         return f"rejected it ({error.smtp_code})"
     if isinstance(error, ssl.SSLCertVerificationError):

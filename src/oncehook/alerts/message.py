@@ -16,7 +16,7 @@ TITLES = {"opened": "Alert", "reminder": "Still open", "recovered": "Recovered",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One notification. Its `id` is unique and the same at every attempt, so a target can recognise duplicates."""
+    """One notification. Its `id` is unique and the same at every attempt, so a target can recognize duplicates."""
 
     id: str
     word: str  # opened, reminder, recovered or test
@@ -95,7 +95,7 @@ def make_test_message(id: str, at: str) -> Message:
         word="test",
         rule="test",
         source="",
-        summary="This is a test. Alerts of this inbox arrive here.",
+        summary="This is a test. Alerts of this inbox will arrive here.",
         remedy="",
         at=at,
     )

@@ -49,7 +49,7 @@ POLICY = Retry(attempts=40, first=10.0, most=1800.0)
 """Notifications are retried for about half a day."""
 
 MIN_RETRY_DELAY = 10.0
-"""Seconds before a notification is retried, even if jitter yields less."""
+"""The minimum delay in seconds before a notification is retried, whatever the jitter."""
 
 SLOTS = 8
 """The number of notifications that a process sends concurrently."""
@@ -109,7 +109,7 @@ class AlertMonitor:
         for name in self.settings.sources:
             if name not in self.sources:
                 known = ", ".join(sorted(self.sources)) or "none"
-                raise ConfigurationError(f"alerts.sources.{name}: there is no such source; known are {known}")
+                raise ConfigurationError(f"alerts.sources.{name}: there is no such source; the sources are {known}")
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._run())
@@ -260,7 +260,7 @@ class AlertMonitor:
 
 
 def advice(incidents: list[dict[str, Any]]) -> list[str]:
-    """Return the remedy of each rule once. If several sources have incidents, it says SOURCE for the name."""
+    """Return the remedy of each rule once. With several sources, it says SOURCE instead of a name."""
     remedies: dict[str, str] = {}
     for incident in incidents:
         rule = incident["rule"]

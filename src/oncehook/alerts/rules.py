@@ -22,7 +22,7 @@ UNHANDLED_SECONDS = 600.0
 """Seconds without a handler before events count. A deploy takes minutes; `unhandled = "ignore"` acts after five."""
 
 MIN_REJECTIONS = 3
-"""Fewer rejections may be from a stranger, and do not show that the provider is retrying."""
+"""Fewer rejections may come from a stranger, and do not show that the provider is retrying."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ RULES = (
         name="dead_letters",
         setting="dead_letters",
         measure="dead_letter_counts",
-        sentence="{source} has dead letters: {value} (limit {threshold}).",
+        sentence="{source} has dead letters: {value} (threshold {threshold}).",
         remedy="Run `oncehook dead` to see the errors. Fix the cause, then run `oncehook replay --failed --source "
         "{source}`.",
         page="/dead",
@@ -58,7 +58,7 @@ RULES = (
         name="lag",
         setting="lag",
         measure="oldest_unfinished",
-        sentence="The oldest unfinished event of {source} is {value} old (limit {threshold}).",
+        sentence="The oldest unfinished event of {source} is {value} old (threshold {threshold}).",
         remedy="Run `oncehook stats` to check that a worker is running. Then list the events of slow handlers with "
         "`oncehook events --source {source} --status processing`, and failed attempts with `--status retrying`.",
         page="/events?source={source}",
@@ -69,7 +69,7 @@ RULES = (
         name="unhandled",
         setting="unhandled",
         measure="unhandled_counts",
-        sentence="Events of {source} without a handler in any process: {value} (limit {threshold}).",
+        sentence="Events of {source} without a handler in any process: {value} (threshold {threshold}).",
         remedy="List them with `oncehook events --unhandled --source {source}`. Start the process that handles them, "
         'exclude their types with `types`, or set `unhandled = "ignore"` on the source.',
         page="/events?status=unhandled&source={source}",
@@ -80,7 +80,7 @@ RULES = (
         name="paused",
         setting="paused",
         measure="pause_ages",
-        sentence="{source} has been paused for {value} (limit {threshold}). Its events are accepted and wait.",
+        sentence="{source} has been paused for {value} (threshold {threshold}). Its events are accepted and wait.",
         remedy="Run `oncehook resume {source}` to process them.",
         page="/sources",
         unit="seconds",
@@ -90,7 +90,7 @@ RULES = (
         name="rejections",
         setting="rejections",
         measure="rejection_counts",
-        sentence="Rejected deliveries to {source} in the last 5 minutes: {value} (limit {threshold}).",
+        sentence="Rejected deliveries to {source} in the last 5 minutes: {value} (threshold {threshold}).",
         remedy="Run `oncehook doctor signature {source}` to see why.",
         page="/sources",
         title="Rejected deliveries to {source} in the last 5 minutes",
@@ -100,9 +100,9 @@ RULES = (
         name="silent",
         setting="silent",
         measure="silent_sources",
-        sentence="{source} has received no authentic delivery for {value} (limit {threshold}).",
-        remedy="Check at {provider} that the webhook still exists and has no failed deliveries. Run `oncehook doctor` "
-        "to check that its address leads here.",
+        sentence="{source} has received no authentic delivery for {value} (threshold {threshold}).",
+        remedy="Check in the settings of {provider} that the webhook still exists and has no failed deliveries. Run "
+        "`oncehook doctor` to check that its address leads here.",
         page="/sources",
         unit="seconds",
         title="No authentic delivery to {source}",
@@ -112,7 +112,7 @@ RULES = (
         name="effects",
         setting="effects",
         measure="failed_effect_counts",
-        sentence="{source} has failed effects: {value} (limit {threshold}).",
+        sentence="{source} has failed effects: {value} (threshold {threshold}).",
         remedy="List them with `oncehook effects --status failed --source {source}`. Fix the cause, then run "
         "`oncehook effects replay --failed`.",
         page="/effects?status=failed&source={source}",

@@ -38,16 +38,23 @@ def percent(value: Any) -> int:
 class Thresholds:
     """The thresholds: under `[alerts]` for every source, under `[alerts.sources.NAME]` for one."""
 
-    dead_letters: int | None = setting(0, or_off(whole_number), "Alert if a source has more dead letters.")
+    dead_letters: int | None = setting(
+        0, or_off(whole_number), "Alert if a source has more than this many dead letters."
+    )
     lag: float | None = setting(
         300.0,
         or_off(positive(duration)),
-        "Alert if the oldest unfinished event of a source, waiting or leased, is older. Paused sources do not count.",
+        "Alert if the oldest unfinished event of a source, waiting or leased, is older than this. Paused sources do "
+        "not count.",
     )
     unhandled: int | None = setting(
-        0, or_off(whole_number), "Alert if more events of a source have had no handler in any process for 10 minutes."
+        0,
+        or_off(whole_number),
+        "Alert if more than this many events of a source have had no handler in any process for 10 minutes.",
     )
-    paused: float | None = setting(86400.0, or_off(positive(duration)), "Alert if a source has been paused for longer.")
+    paused: float | None = setting(
+        86400.0, or_off(positive(duration)), "Alert if a source has been paused for longer than this."
+    )
     rejections: int | None = setting(
         100,
         or_off(whole_number),
@@ -59,7 +66,9 @@ class Thresholds:
         "Alert if a source that has received events gets no authentic delivery for longer. Off unless set, because "
         "sources differ in how often they deliver.",
     )
-    effects: int | None = setting(0, or_off(whole_number), "Alert if events of a source have more failed effects.")
+    effects: int | None = setting(
+        0, or_off(whole_number), "Alert if events of a source have more than this many failed effects."
+    )
     retries: int | None = setting(
         75,
         or_off(percent),

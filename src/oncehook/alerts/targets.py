@@ -113,7 +113,7 @@ class CommandTarget:
 
 
 def _kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kill a command and the processes that it started: it leads a session."""
+    """Kill a command and the processes that it started, which are in the command's session."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError, AttributeError):  # already gone, or Windows, which has no groups

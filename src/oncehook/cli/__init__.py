@@ -9,7 +9,7 @@ from oncehook.model.errors import ConfigurationError, OncehookError
 
 COMMANDS = {
     "serve": "Run the inbox as a service.",
-    "demo": "Run an inbox with traffic that retries, duplicates, reorders and forges.",
+    "demo": "Run an inbox with simulated traffic: retries, duplicates, late and forged deliveries.",
     "worker": "Run handlers without receiving deliveries.",
     "init": "Write oncehook.toml, a hooks.py with a handler, and a test.",
     "migrate": "Bring the database schema up to date.",
@@ -17,7 +17,7 @@ COMMANDS = {
     "events": "List events, newest first.",
     "show": "Show one event with its deliveries, attempts and payload.",
     "dead": "List dead letters, grouped by error.",
-    "replay": "Run the handlers of finished events again, or rehearse it.",
+    "replay": "Run the handlers of finished events again, or rehearse them.",
     "retry": "Run waiting retries now.",
     "pause": "Pause a source: its events are accepted but not handled.",
     "resume": "Resume a paused source.",
@@ -28,7 +28,7 @@ COMMANDS = {
     "forget": "Erase the payloads about an object or an email address.",
     "email": "Query email status, suppressions and counts.",
     "access": "Give a person or a program access to the dashboard.",
-    "send": "Sign and post realistic events of a provider.",
+    "send": "Sign and send realistic events of a provider.",
     "providers": "List the providers, or describe one.",
     "doctor": "Check the configuration and the database, or explain rejections.",
     "secrets": "Show which secrets are in use and which can be removed.",

@@ -34,7 +34,7 @@ def command(name: str, role: str, token: bool, scopes: tuple[str, ...]) -> None:
     oncehook access ci --token --scope read --scope replay >> oncehook.toml
     """
     if not NAME.fullmatch(name):
-        raise click.UsageError("NAME may contain only letters, digits, - and _, and at most 63 of them")
+        raise click.UsageError("NAME may contain only letters, digits, - and _, up to 63 characters")
     if scopes and not token:
         raise click.UsageError("--scope needs --token: a person has a --role instead")
     if token:

@@ -29,12 +29,13 @@ from oncehook.runtime import Runtime
 def command(context: click.Context, config: str | None, as_json: bool) -> None:
     """List the open incidents, and every alert rule with its current value.
 
-    Configure targets and limits under [alerts] in oncehook.toml. An incident opens when a value exceeds its limit.
+    Configure targets and thresholds under [alerts] in oncehook.toml. An incident opens when a value exceeds its
+    threshold.
 
     \b
     oncehook alerts
     oncehook alerts --json | jq 'select(.incident)'
-    oncehook alerts test                 send a test message to every target
+    oncehook alerts test                 send a test notification to every target
     oncehook alerts test ops             send it only to the target ops
     """
     context.obj = config
@@ -87,23 +88,25 @@ def _print_rules(rules: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ("rule", "now", "limit", "source", "state"):
-        table.add_column(title, justify="right" if title in ("now", "limit") else "left", no_wrap=True)
+    for title in ("rule", "now", "threshold", "source", "state"):
+        table.add_column(title, justify="right" if title in ("now", "threshold") else "left", no_wrap=True)
     for row in rules:
         rule, state = BY_NAME[row["rule"]], "firing" if row["is_firing"] else "" if row["is_on"] else "off"
-        now, limit = ("–" if row[name] is None else format_value(rule, row[name]) for name in ("value", "threshold"))
-        table.add_row(row["rule"], now, limit, printable(row["source"] or ""), state)
+        now, threshold = (
+            "–" if row[name] is None else format_value(rule, row[name]) for name in ("value", "threshold")
+        )
+        table.add_row(row["rule"], now, threshold, printable(row["source"] or ""), state)
     click.echo()
     console().print(table)
 
 
-@command.command("test", short_help="Send a test message to the targets.")
+@command.command("test", short_help="Send a test notification to the targets.")
 @click.argument("target", required=False)
 @config_option
 @app_option
 @click.pass_obj
 def test(config_of_group: str | None, target: str | None, config: str | None) -> None:
-    """Send a test message to every target, or only to TARGET, and print each response. Exits 1 if a target failed.
+    """Send a test notification to every target, or only to TARGET, and print each response. Exits 1 if a target failed.
 
     \b
     oncehook alerts test

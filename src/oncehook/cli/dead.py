@@ -79,7 +79,7 @@ COLUMNS = (
     Column("events", right=True),
     Column("source"),
     Column("handler", truncates=True),
-    Column("error", truncates=True, colours="red"),
+    Column("error", truncates=True, colors="red"),
     Column("first failed"),
     Column("last failed"),
     Column("last receipt", right=True),

@@ -1,4 +1,4 @@
-"""`oncehook demo`: an inbox on a temporary SQLite file, with senders that retry, duplicate, reorder and forge."""
+"""`oncehook demo`: an inbox on a temporary SQLite file, with simulated senders that also retry, duplicate and forge."""
 
 import asyncio
 import contextlib

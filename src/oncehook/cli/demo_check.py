@@ -25,7 +25,7 @@ class DeliveryCounts:
     duplicate: Counter[str] = field(default_factory=Counter)
     ignored: Counter[str] = field(default_factory=Counter)
     unavailable: Counter[str] = field(default_factory=Counter)
-    behaviours: Counter[str] = field(default_factory=Counter)  # by the sender's behaviour
+    behaviors: Counter[str] = field(default_factory=Counter)  # by the sender's behavior
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from oncehook.cli.demo_check import DeliveryCounts, GuaranteeCheck
-from oncehook.cli.events import COLOURS
+from oncehook.cli.events import COLORS
 from oncehook.cli.options import printable
 from oncehook.model.receipt import Receipt
 from oncehook.model.states import State
@@ -105,8 +105,8 @@ def render(snapshot: DemoSnapshot, *, events: int) -> RenderableType:
     """The whole screen, with the latest `events` events."""
     screen = Group(
         _sources(snapshot),
-        _heading("what the senders did"),
-        _behaviours(snapshot),
+        _heading("sender behavior"),
+        _behaviors(snapshot),
         _heading("latest events"),
         _latest(snapshot.latest[:events]),
         _verdict(snapshot),
@@ -146,9 +146,9 @@ def _number(count: int) -> Text:
     return Text(f"{count:,}") if count else Text("·", style=QUIET)
 
 
-def _behaviours(snapshot: DemoSnapshot) -> Table:
+def _behaviors(snapshot: DemoSnapshot) -> Table:
     table = Table(box=None, padding=(0, 1, 0, 0), expand=True, pad_edge=False, header_style=QUIET)
-    counts = {**snapshot.counts.behaviours, "from you": snapshot.from_you}
+    counts = {**snapshot.counts.behaviors, "from you": snapshot.from_you}
     for name in counts:
         table.add_column(name, justify="right" if table.columns else "left", no_wrap=True)
     table.add_row(*map(_number, counts.values()))
@@ -164,7 +164,7 @@ def _latest(receipts: Sequence[Receipt]) -> Table:
         table.add_row(
             Text(f"{receipt.received_at.astimezone():%H:%M:%S}", style=QUIET),
             *(Text(printable(text)) for text in (receipt.source, receipt.type, receipt.event_id)),
-            Text(receipt.status, style=COLOURS[receipt.status]),
+            Text(receipt.status, style=COLORS[receipt.status]),
             Text(deliveries, style="cyan"),
         )
     return table

@@ -58,7 +58,7 @@ SENDERS = (
     Sender("sendgrid", ("delivered", "open", "click", "bounce"), "sg_event_id"),
 )
 
-BEHAVIOURS: dict[str, int] = {
+BEHAVIORS: dict[str, int] = {
     "once": 58,
     "ack lost": 12,
     "concurrent": 8,
@@ -69,13 +69,13 @@ BEHAVIOURS: dict[str, int] = {
     "malformed": 2,
     "no id": 2,
 }
-"""What senders do, with the percentage of events."""
+"""The behaviors of senders, with the percentage of events."""
 
 NOT_SENT_BY = {
     "stale": ("github", "shopify"),  # their deliveries have no timestamp
     "no id": ("sendgrid",),  # a batch, in which each event has an id
 }
-"""Behaviours that some senders cannot show."""
+"""Behaviors that some senders cannot show."""
 
 
 class Stopped(Exception):
@@ -92,7 +92,7 @@ class Traffic:
         self.keys = keys
         self.forged_keys = forged_keys
         self.log = log
-        self.log.counts.behaviours.update(dict.fromkeys(BEHAVIOURS, 0))
+        self.log.counts.behaviors.update(dict.fromkeys(BEHAVIORS, 0))
         self.rate = rate
         self.stopping = asyncio.Event()
         self._open = asyncio.Event()
@@ -118,7 +118,7 @@ class Traffic:
 
     @asynccontextmanager
     async def quiet(self) -> AsyncIterator[None]:
-        """Holds back the demo's deliveries, so that acks and receipts can be compared."""
+        """Hold back the demo's deliveries, so that acks and receipts can be compared."""
         self._open.clear()
         try:
             await self._idle.wait()
@@ -126,14 +126,14 @@ class Traffic:
         finally:
             self._open.set()
 
-    # -- behaviours ----------------------------------------------------------------------------------------------
+    # -- behaviors ----------------------------------------------------------------------------------------------
 
     async def _behave(self) -> None:
-        behaviour = _dice.choices(list(BEHAVIOURS), list(BEHAVIOURS.values()))[0]
-        sender = _dice.choice([sender for sender in SENDERS if sender.source not in NOT_SENT_BY.get(behaviour, ())])
-        self.log.counts.behaviours[behaviour] += 1
+        behavior = _dice.choices(list(BEHAVIORS), list(BEHAVIORS.values()))[0]
+        sender = _dice.choice([sender for sender in SENDERS if sender.source not in NOT_SENT_BY.get(behavior, ())])
+        self.log.counts.behaviors[behavior] += 1
         try:
-            await getattr(self, "_" + behaviour.replace(" ", "_"))(sender)
+            await getattr(self, "_" + behavior.replace(" ", "_"))(sender)
         except Stopped:
             pass
 

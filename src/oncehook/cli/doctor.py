@@ -74,7 +74,7 @@ async def _database(configuration: Configuration, runtime: Runtime) -> AsyncIter
         yield (
             "note",
             f"SQLite {sqlite3.sqlite_version} can, in rare cases, corrupt a file that several connections write. "
-            f"SQLite 3.51.3 fixes this; install a newer Python, which brings a newer SQLite",
+            f"SQLite 3.51.3 fixes this; install a newer Python, which includes a newer SQLite",
         )
     try:
         async with opened(configuration) as store:

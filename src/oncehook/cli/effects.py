@@ -18,7 +18,7 @@ from oncehook.model.effect import EffectFilter, EffectState, StoredEffect
 from oncehook.operations.replay import replay_effects, whoami
 
 PAGE = 500
-COLOURS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done": "green", "failed": "red"}
+COLORS = {"waiting": "cyan", "performing": "blue", "retrying": "yellow", "done": "green", "failed": "red"}
 
 
 @click.group("effects", invoke_without_command=True)
@@ -87,9 +87,9 @@ COLUMNS = (
     Column("source"),
     Column("key", truncates=True),
     Column("target", truncates=True),
-    Column("status", colours=COLOURS),
+    Column("status", colors=COLORS),
     Column("tries", right=True),
-    Column("error", truncates=True, colours="red"),
+    Column("error", truncates=True, colors="red"),
     Column("receipt", right=True),
     Column("effect", right=True),
 )
@@ -146,7 +146,7 @@ def replay(
     oncehook effects replay --failed --target send_receipt
     """
     if bool(ids) == failed or (ids and (source or target)):
-        raise click.UsageError("name effects by number, or use --failed with --source or --target, but not both")
+        raise click.UsageError("pass effects by number, or use --failed with --source or --target, but not both")
     effect_filter = EffectFilter(ids=ids or None, status=EffectState.FAILED.value, source=source, target=target)
     moved, left = run(_replay(config or group_config, effect_filter, actor or whoami()))
     if as_json:
@@ -159,7 +159,7 @@ def replay(
 
 
 async def _replay(config: str | None, effect_filter: EffectFilter, actor: str) -> tuple[int, dict[int, str]]:
-    """Returns the number of replayed effects, and the reason for each named effect that was skipped."""
+    """Return the number of replayed effects, and the reason for each named effect that was skipped."""
     async with opened_store(config) as store:
         moved = await replay_effects(store, effect_filter, actor=actor)
         skipped = sorted(set(effect_filter.ids or ()) - moved)

@@ -28,7 +28,7 @@ def command() -> None:
     \b
     oncehook email status MESSAGE           status of a message
     oncehook email suppressed [ADDRESS]     suppressed addresses
-    oncehook email counts --by day,type     numbers of email events
+    oncehook email counts --by day,type     counts of email events
     oncehook email verify                   compare with the stored events
     """
 
@@ -163,7 +163,7 @@ def suppress_command(address: str, note: str | None, config: str | None, as_json
     \b
     oncehook email suppress jane@example.com --note "asked by phone"
     """
-    _change(address, note, config, as_json, lift=False)
+    _change(address, note, config, as_json, allow=False)
 
 
 @command.command("allow")
@@ -178,13 +178,13 @@ def allow_command(address: str, note: str | None, config: str | None, as_json: b
     \b
     oncehook email allow jane@example.com --note "mailbox is back"
     """
-    _change(address, note, config, as_json, lift=True)
+    _change(address, note, config, as_json, allow=True)
 
 
-def _change(address: str, note: str | None, config: str | None, as_json: bool, *, lift: bool) -> None:
+def _change(address: str, note: str | None, config: str | None, as_json: bool, *, allow: bool) -> None:
     async def change() -> dict[str, Any]:
         async with opened_email(config) as email:
-            return await (email.allow if lift else email.suppress)(address, actor=whoami(), note=note)
+            return await (email.allow if allow else email.suppress)(address, actor=whoami(), note=note)
 
     try:
         row = run(change())
@@ -218,14 +218,16 @@ def import_command(file: TextIO, config: str | None) -> None:
                 for part in _batched(changes):
                     rows = await email.change(part, actor=actor)
                     done += len(rows)
-                    lifted += sum(row["since"] is None for row in rows)
+                    still_allowed += sum(row["since"] is None for row in rows)
                     show(f"{done:,} of {len(changes):,} addresses")
-        return done, lifted
+        return done, still_allowed
 
-    done, lifted = run(change())
+    done, still_allowed = run(change())
     click.echo(f"imported {done:,} addresses")
-    if lifted:
-        click.echo(f"{lifted:,} of them stay allowed, because they were allowed manually after their `since`", err=True)
+    if still_allowed:
+        click.echo(
+            f"{still_allowed:,} of them stay allowed, because they were allowed manually after their `since`", err=True
+        )
 
 
 def _batched(changes: list[Any]) -> Iterator[list[Any]]:
@@ -262,7 +264,7 @@ def export_command(config: str | None) -> None:
     show_default=True,
     help=f"Dimensions, separated by commas: any of {', '.join(DIMENSIONS)}.",
 )
-@click.option("--since", type=TimeOption(), help="Only events since then: 7d, 2026-11-15.")
+@click.option("--since", type=TimeOption(), help="Only events since then: 7d or 2026-11-15.")
 @click.option("--until", type=TimeOption(), help="Only events before then.")
 @click.option("--source", help="Only events of this source.")
 @config_option
@@ -273,7 +275,7 @@ def counts_command(
 ) -> None:
     """Count email events by day, type or other dimensions. Exits 1 if there are none.
 
-    Days are in UTC, by the provider's timestamps. The figures are counted from the stored events each time. An event
+    Days are in UTC, by the provider's timestamps. The command counts the stored events each time. An event
     with two tags counts under both.
 
     \b

@@ -19,7 +19,7 @@ from oncehook.model.receipt import Filter, Receipt
 from oncehook.model.states import UNHANDLED, State
 from oncehook.operations.selection import find_events
 
-COLOURS = {
+COLORS = {
     State.RECEIVED: "cyan",
     State.PROCESSING: "blue",
     State.PROCESSED: "green",
@@ -103,7 +103,7 @@ COLUMNS = (
     Column("type", truncates=True),
     Column("object", truncates=True),
     Column("event id", truncates=True),
-    Column("status", colours={state.value: colour for state, colour in COLOURS.items()}),
+    Column("status", colors={state.value: color for state, color in COLORS.items()}),
     Column("dup", right=True),
     Column("receipt", right=True),
 )

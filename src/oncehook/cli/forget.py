@@ -26,7 +26,7 @@ def command(config: str | None, object_: str | None, address: str | None, yes: b
     """Erase the bodies and headers of all events about an object or an email address. Exits 1 if there are none.
 
     The receipts are kept, so that a repeated delivery is still a duplicate. An event that is not finished becomes a
-    dead letter, because its payload is gone. The erasure is recorded in the audit log, an address only as a hash.
+    dead letter, because its payload is gone. The audit log records the erasure, with a hash in place of the address.
 
     With --address, the email events and statuses of the address are erased too. A suppression stays in force; only a
     hash of its address is kept.
@@ -36,7 +36,7 @@ def command(config: str | None, object_: str | None, address: str | None, yes: b
     oncehook forget --address jane@example.com --yes
     """
     if bool(object_) == bool(address):
-        raise click.UsageError("name either --object ID or --address EMAIL")
+        raise click.UsageError("pass either --object ID or --address EMAIL")
     sys.exit(run(_forget(config, object_ or "", address or "", yes)))
 
 

@@ -62,12 +62,12 @@ def _find(name: str) -> Provider:
     try:
         return providers.find(name, {})
     except ConfigurationError as error:
-        raise click.UsageError(f"{error}. To name a folder, use --folder") from None
+        raise click.UsageError(f"{error}. To choose a folder, use --folder") from None
 
 
 def _write(path: Path, content: str) -> bool:
     is_new = write_new(path, content)
-    click.echo(f"wrote {path}" if is_new else f"{path} exists: not changed", err=not is_new)
+    click.echo(f"wrote {path}" if is_new else f"{path} already exists: not changed", err=not is_new)
     return is_new
 
 

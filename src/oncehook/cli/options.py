@@ -62,8 +62,8 @@ def require_database(configuration: Configuration) -> None:
     path = dialect_of(address).file(address)
     if path is not None and not path.exists():
         raise ConfigurationError(
-            f"there is no database at {path}: create one with `oncehook serve`, or name another one with --config, "
-            f"ONCEHOOK_DATABASE or --app module:inbox"
+            f"there is no database at {path}: create one with `oncehook serve`, or choose another one with "
+            f"--config, ONCEHOOK_DATABASE or --app module:inbox"
         )
 
 

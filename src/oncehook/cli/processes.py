@@ -47,7 +47,7 @@ def _supervise(
     host, port = listener.getsockname()[:2]
     click.echo(f"Oncehook on http://{host}:{port} in {count} processes  (Ctrl-C stops them)")
     if token is not None:
-        click.echo(f"  http://{host}:{port}/?token={token}   dashboard; the token is valid until they stop")
+        click.echo(f"  http://{host}:{port}/?token={token}   dashboard; the token is valid until the processes stop")
     sys.stdout.flush()
     code, started = 0, time.monotonic()
     while not stopping.wait(0.5) and code == 0:

@@ -101,7 +101,7 @@ def _print_details(provider: Provider) -> None:
         if provider.retries.stop_codes
         else ""
     )
-    horizon = f" (counted as {provider.retries.horizon})" if provider.retries.horizon else ""
+    horizon = f" (assumed: {provider.retries.horizon})" if provider.retries.horizon else ""
     facts = {
         "Endpoint URL": f"https://YOUR-HOST/webhooks/{provider.name}",
         "Configure": f"[sources.{provider.name}] with secrets"

@@ -101,7 +101,7 @@ async def _prune(
     _print(rows, dry_run, as_json)
     if unconfigured and not as_json:
         click.echo(
-            f"skipped: {', '.join(sorted(unconfigured))} (not configured: name your app, or add --removed-sources)",
+            f"skipped: {', '.join(sorted(unconfigured))} (not configured: pass your app, or add --removed-sources)",
             err=True,
         )
     return 0

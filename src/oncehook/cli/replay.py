@@ -1,4 +1,4 @@
-"""`oncehook replay`: run the handlers of finished events again, or rehearse it."""
+"""`oncehook replay`: run the handlers of finished events again, or rehearse them."""
 
 import asyncio
 import sys
@@ -87,7 +87,7 @@ oncehook replay evt_1PqX7r --rehearse --app hooks:inbox
     "--rate",
     type=ParsedOption("rate", rate),
     metavar="N/s",
-    help="Maximum rate of replayed events: 50/s, 100/m.",
+    help="Maximum rate of replayed events, such as 50/s or 100/m.",
 )
 @click.option("--wait", is_flag=True, help="Wait until the events are handled, and print how many failed again.")
 @click.option(
@@ -134,7 +134,7 @@ def command(
     by_filter = event_filter != Filter() or handled_by is not None
     if bool(names) == by_filter:
         raise click.UsageError(
-            "name receipts, or select events with options such as --failed, --source or --since, but not both"
+            "pass receipts, or select events with options such as --failed, --source or --since, but not both"
         )
     configuration, inbox = configured(config)
     if rehearsed and (inbox is None or dry_run):
@@ -275,7 +275,7 @@ KINDS = (
     Column("source"),
     Column("type", truncates=True),
     Column("status"),
-    Column("error", truncates=True, colours="red"),
+    Column("error", truncates=True, colors="red"),
 )
 
 

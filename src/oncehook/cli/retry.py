@@ -56,7 +56,7 @@ def command(
     event_filter = Filter(source=source, type=type_, object=object_, since=since, until=until)
     if everything + (event_filter != Filter()) + bool(names) != 1:
         raise click.UsageError(
-            "name receipts, or select events with options such as --source or --type, or use --all: one of the three"
+            "pass receipts, select events with options such as --source or --type, or use --all: exactly one of these"
         )
     selection = Selection(event_filter if names else replace(event_filter, status=State.RETRYING.value))
     done = run(_retry(config, names, selection, actor, yes))

@@ -1,4 +1,4 @@
-"""`oncehook send`: sign and post realistic events of a provider."""
+"""`oncehook send`: sign and send realistic events of a provider."""
 
 import http.client
 import json
@@ -36,7 +36,7 @@ StatusAndBody = tuple[int, str]
 @config_option
 @app_option
 @click.option("--to", help="URL to post to.  [default: the source on http://127.0.0.1:8000]")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port of an inbox on this machine, instead of 8000.")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port of an inbox on this machine, if it is not 8000.")
 @click.option("--data", metavar="FILE", help="File with the body to send instead of a sample; - is standard input.")
 @click.option(
     "--set",
@@ -74,7 +74,7 @@ def command(
     concurrency: int,
     as_json: bool,
 ) -> None:
-    """Sign and post realistic events of a provider. Exits 1 if a response is not 2xx.
+    """Sign and send realistic events of a provider. Exits 1 if a response is not 2xx.
 
     PROVIDER is the name of a provider or of a configured source. `oncehook providers NAME` shows a TYPE to try.
 
@@ -191,10 +191,10 @@ def _signing_key(
 
 
 def _expected_secret(provider: Provider) -> str:
-    """Describes the key that can sign for this provider."""
+    """Describe the key that can sign for this provider."""
     if any(signature.family.shares_secret(signature) for signature in provider.signatures):
         return f"expected: {provider.secret}"
-    return "this provider signs with a private key: name it with --secret file:key.pem"
+    return "this provider signs with a private key: pass it with --secret file:key.pem"
 
 
 def _settings(source: str | None, configuration: Configuration, url: str) -> SourceSettings:
@@ -273,7 +273,7 @@ def _post_all(samples: Iterator[Sample], url: SplitResult, total: int, concurren
     if statuses[0]:
         where = f"{url.scheme}://{url.netloc}"
         click.echo(
-            f"oncehook: no response from {where}: start `oncehook serve`, or name the address with --port or --to",
+            f"oncehook: no response from {where}: start `oncehook serve`, or pass the address with --port or --to",
             err=True,
         )
     if not as_json and total >= 50:

@@ -59,11 +59,11 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
     help="Number of processes; more than one needs PostgreSQL.",
 )
 @click.option(
-    "--reuse-port", is_flag=True, help="Share the port with another `serve --reuse-port`, to restart without a gap."
+    "--reuse-port", is_flag=True, help="Share the port with another `serve --reuse-port`, to restart without downtime."
 )
 @click.option("--no-worker", is_flag=True, help="Only receive deliveries; `oncehook worker` handles the events.")
 @click.option("--no-dashboard", is_flag=True, help="Serve only the receiver and the probes: no dashboard, no API.")
-@click.option("--no-fast-paths", is_flag=True, help="Disable every optimisation and use the plain path (`fast_paths`).")
+@click.option("--no-fast-paths", is_flag=True, help="Disable all optimizations: `fast_paths = false`.")
 @click.option(
     "--concurrency", type=click.IntRange(1, 1000), help="Maximum number of concurrent handlers.  [default: 16]"
 )
@@ -84,7 +84,8 @@ def command(
     """Run the inbox as a service: the receiver, the workers and the dashboard.
 
     The receiver is at POST /webhooks/SOURCE, the dashboard at /, and the probes at /healthz and /readyz. If no
-    dashboard user or token is configured, the command prints an address with a token that is valid until it stops.
+    dashboard user or token is configured, the command prints an address with a token that is valid until the server
+    stops.
 
     APP is module:inbox, imported with the current directory on the path. The default is `app` in oncehook.toml; without
     it, the sources come from the configuration alone.
@@ -175,7 +176,7 @@ def announce(runtime: Runtime, listener: socket.socket, token: str | None = None
     if not runtime.sources:
         click.echo("  no sources yet: `oncehook init PROVIDER` writes a configuration with one")
     if token is not None:
-        click.echo(f"  {base}/?token={token}   dashboard; the token is valid until it stops")
+        click.echo(f"  {base}/?token={token}   dashboard; the token is valid until the server stops")
     sys.stdout.flush()
 
 

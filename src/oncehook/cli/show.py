@@ -9,8 +9,8 @@ import click
 import msgspec
 
 from oncehook.cli.app import app_option
-from oncehook.cli.effects import COLOURS as EFFECT_COLOURS
-from oncehook.cli.events import COLOURS
+from oncehook.cli.effects import COLORS as EFFECT_COLORS
+from oncehook.cli.events import COLORS
 from oncehook.cli.options import (
     config_option,
     console,
@@ -31,7 +31,7 @@ from oncehook.operations.selection import EventAmbiguous, EventNotFound, find_ev
 from oncehook.store.store import Store
 
 MAX_EFFECTS = 1000
-ATTEMPT_COLOURS = {"processed": "green", "no handler": "bright_black", "released": "bright_black", "retrying": "yellow"}
+ATTEMPT_COLORS = {"processed": "green", "no handler": "bright_black", "released": "bright_black", "retrying": "yellow"}
 
 
 @click.command("show")
@@ -137,7 +137,7 @@ def _print_facts(receipt: Receipt) -> None:
     table.add_column(overflow="fold")
     for name, value in receipt.as_json().items():
         if value not in (None, ""):
-            style = COLOURS[receipt.status] if name == "status" else ""
+            style = COLORS[receipt.status] if name == "status" else ""
             table.add_row(Text(name, style="bold"), Text(printable(value), style=style))
     if receipt.unhandled_at is not None:
         since = rfc3339(receipt.unhandled_at)
@@ -205,7 +205,7 @@ def _describe_attempt(row: StoredAttempt) -> tuple[str, str]:
         f"{name} {printable(value)}" for name in ("handler", "version", "worker") if (value := getattr(row, name))
     ]
     facts += [printable(row.error)] if row.error else []
-    return "   ".join(facts), ATTEMPT_COLOURS.get(row.outcome, "red")
+    return "   ".join(facts), ATTEMPT_COLORS.get(row.outcome, "red")
 
 
 def _describe_noop(row: StoredNoop) -> str:
@@ -218,7 +218,7 @@ def _describe_noop(row: StoredNoop) -> str:
 def _describe_effect(row: dict[str, Any]) -> tuple[str, str]:
     summary = f"effect {row['id']}: {row['status']}   {printable(row['key'])} → {printable(row['target'])}"
     error = f"   {printable(row['last_error'])}" if row["last_error"] else ""
-    return summary + error, EFFECT_COLOURS[row["status"]]
+    return summary + error, EFFECT_COLORS[row["status"]]
 
 
 def _print_payload(payload: StoredPayload | None) -> None:

@@ -19,16 +19,16 @@ max_body = "1MiB"
 
 {sources}
 # Access to the dashboard: `oncehook access NAME` prints lines to append here. Without any, `oncehook serve` prints an
-# address with a token that is valid until it stops.
+# address with a token that is valid until the server stops.
 
-# Alerts: `oncehook alerts test` sends a test message to every target.
+# Alerts: `oncehook alerts test` sends a test notification to every target.
 # [alerts.targets.chat]
 # slack = "env:SLACK_ALERTS_URL"
 """
 
 EXAMPLES = """\
 # [sources.stripe]
-# secrets = ["env:STRIPE_WEBHOOK_SECRET"]   # while you rotate, list both: all are tried
+# secrets = ["env:STRIPE_WEBHOOK_SECRET"]   # during a rotation, list both: each one is tried
 # types = ["invoice.*", "customer.subscription.*"]   # other types are acked and stored as ignored
 
 # [sources.github]
@@ -111,10 +111,10 @@ def test_event_is_handled_once_and_notifies_once(oncehook: Bench) -> None:
 
 
 OPTIONS = {
-    "topics": '["arn:aws:sns:*"]    # the SNS topics to accept: name yours',
-    "webhook_id": '"your-webhook-id"    # shown in the dashboard of the provider',
+    "topics": '["arn:aws:sns:*"]    # the SNS topics to accept: replace this with yours',
+    "webhook_id": '"your-webhook-id"    # shown by the provider',
     "public_url": '"http://127.0.0.1:8000/webhooks/{name}"    # the URL that you register with the provider',
-    "verify_token": '"env:{verify_token}"    # a text of your choice; enter it with the URL',
+    "verify_token": '"env:{verify_token}"    # a string of your choice; enter it at the provider with the URL',
 }
 """Settings that some providers require."""
 
@@ -142,7 +142,7 @@ def source_lines(provider: Provider, secrets: Container[str]) -> str:
     lines = [f"[sources.{provider.name}]"]
     if variable(provider) in secrets:
         lines += [f"# {provider.secret}"] if provider.secret else []
-        lines += [f'secrets = ["env:{variable(provider)}"]    # while you rotate, list both: all are tried']
+        lines += [f'secrets = ["env:{variable(provider)}"]    # during a rotation, list both: each one is tried']
     values = {"name": provider.name, "verify_token": variable(provider, "VERIFY_TOKEN")}
     lines += [f"{name} = {OPTIONS.get(name, UNKNOWN_OPTION).format(**values)}" for name in provider.options]
     return "\n".join(lines) + "\n"

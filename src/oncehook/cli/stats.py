@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from oncehook.cli.app import app_option
-from oncehook.cli.events import COLOURS
+from oncehook.cli.events import COLORS
 from oncehook.cli.options import (
     ParsedOption,
     config_option,
@@ -46,7 +46,7 @@ UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
     type=ParsedOption("duration", positive_duration),
     default="2s",
     show_default=True,
-    help="With --watch: time between two refreshes.",
+    help="With --watch: time between refreshes.",
 )
 @json_option
 def command(config: str | None, watch: bool, every: float, as_json: bool) -> None:
@@ -179,7 +179,7 @@ def _print_table(sources: list[dict[str, Any]]) -> None:
     for title in ("events", *states, "dup" if narrow else "duplicates", "lag", "oldest"):
         table.add_column(str(title), justify="right", no_wrap=True)
     for row in [*sources, _total(sources)] if len(sources) > 1 else sources:
-        cells = [Text(f"{row[state]:,}", style=COLOURS[state] if row[state] else "bright_black") for state in states]
+        cells = [Text(f"{row[state]:,}", style=COLORS[state] if row[state] else "bright_black") for state in states]
         ages = [Text(duration_text(row[name]), style="yellow" if row[name] > 60 else "") for name in AGES]
         table.add_row(Text(printable(row["source"])), f"{row['events']:,}", *cells, f"{row['duplicates']:,}", *ages)
     console().print(table)

@@ -26,7 +26,7 @@ class Column:
     title: str
     right: bool = False
     truncates: bool = False  # may be truncated to fit a terminal
-    colours: dict[str, str] | str | None = None  # by the text of the cell, or one for the whole column
+    colors: dict[str, str] | str | None = None  # by the text of the cell, or one for the whole column
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[object]]) -> None:
@@ -53,13 +53,13 @@ def _fit(widths: list[int], columns: Sequence[Column], total: int) -> None:
         widths[max(wide, key=widths.__getitem__)] -= 1
 
 
-def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], is_coloured: bool) -> str:
+def _line(columns: Sequence[Column], widths: Sequence[int], row: Sequence[str], is_colored: bool) -> str:
     cells = [_pad(text, width, column.right) for text, width, column in zip(row, widths, columns, strict=True)]
-    if is_coloured:
+    if is_colored:
         for i, column in enumerate(columns):
-            colour = column.colours.get(row[i]) if isinstance(column.colours, dict) else column.colours
-            if colour:
-                cells[i] = click.style(cells[i], fg=colour)
+            color = column.colors.get(row[i]) if isinstance(column.colors, dict) else column.colors
+            if color:
+                cells[i] = click.style(cells[i], fg=color)
     return GAP.join(cells).rstrip()
 
 

@@ -45,10 +45,10 @@ def require_handlers(runtime: Runtime, app: str | None) -> None:
     """Fail if this worker would have nothing to do: it has no handler, and not every source has `email = true`."""
     projecting = runtime.handlers.projecting
     if not any(True for _ in runtime.handlers) and not (projecting and projecting.keys() >= runtime.sources.keys()):
-        reason = f"{app} registers no handler" if app else "no app is named"
+        reason = f"{app} registers no handler" if app else "no app is configured"
         raise ConfigurationError(
-            f"the worker has no handlers: {reason}. Name your app, as in `oncehook worker hooks:inbox` or "
-            f'app = "hooks:inbox" in oncehook.toml'
+            f"the worker has no handlers: {reason}. Pass your app, as in `oncehook worker hooks:inbox`, or "
+            f'set app = "hooks:inbox" in oncehook.toml'
         )
 
 

@@ -112,12 +112,13 @@ def count_positional(function: Function, name: str, payloads: Collection[str] = 
     required = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if required:
         raise ConfigurationError(
-            f"{name} requires the keyword argument {required[0]!r}, but calls have positional ones only: remove its `*`"
+            f"{name} requires the keyword argument {required[0]!r}, but Oncehook passes only positional arguments: "
+            "remove its `*`"
         )
     if inspect.Parameter.VAR_POSITIONAL in kinds:
         raise ConfigurationError(
-            f"{name} takes any arguments (`*`), so it is not known how to call it: name its parameters, or use "
-            "functools.wraps in your decorator"
+            f"{name} takes any arguments (`*`), so Oncehook cannot know which ones to pass: name its parameters, or "
+            "use functools.wraps in your decorator"
         )
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
 
@@ -146,7 +147,7 @@ async def call(name: str, function: Function, threads: "Threads", seconds: float
     except TimeoutError:
         if not limit.expired():
             raise  # the function raised it itself
-        raise TimeoutError(f"{name} did not end within {seconds:g} s") from None
+        raise TimeoutError(f"{name} did not finish within {seconds:g} s") from None
     except BaseException as error:
         if _ends_process(error):
             raise _process_exit(error) from None
@@ -208,7 +209,8 @@ class Threads:
             async with asyncio.timeout(self.patience):
                 await self._free.acquire()
         except TimeoutError:
-            raise Postpone("no thread is free: plain functions hang, or too many run", after=RETRY_SECONDS) from None
+            reason = "no thread is free: plain functions are hanging, or too many are running"
+            raise Postpone(reason, after=RETRY_SECONDS) from None
 
     async def run(self, context: Context, work: Callable[[], Any]) -> Any:
         """Run `work` in a thread and return its result. If this is cancelled, the thread is abandoned."""

@@ -66,7 +66,8 @@ class Settings:
     claim_timeout: float = setting(
         10.0,
         positive(duration),
-        "How long an event may wait for its commit to begin, and then how long the commit may take. After that, 503.",
+        "How long an event may wait for its commit to begin, and then how long the commit may take. After that, the "
+        "sender gets 503.",
     )
     intake_limit: int = setting(
         10_000, positive(whole_number), "How many events may wait for their commit. Further ones get 503."
@@ -126,7 +127,7 @@ class Settings:
     fast_paths: bool = setting(
         True,
         boolean,
-        "Whether to use optimisations that depend on internals of uvicorn and asyncpg. `false` uses the plain path of "
+        "Whether to use optimizations that depend on internals of uvicorn and asyncpg. `false` uses the plain path of "
         "each. See [fast paths](operate.md#fast-paths).",
     )
     dedupe_window: float = setting(
@@ -229,7 +230,8 @@ class SourceSettings:
     max_attempts: int | None = setting(
         None,
         positive(whole_number),
-        "After this many failed attempts, the event becomes a dead letter. Absent: 10, with a `forward` 20, inline 5.",
+        "After this many failed attempts, the event becomes a dead letter. Absent: 10, or 20 with a `forward`, or 5 "
+        "inline.",
     )
     retry: Mapping[str, Any] | None = setting(
         None,
@@ -240,7 +242,7 @@ class SourceSettings:
     timeout: float | None = setting(
         None,
         positive(duration),
-        "How long one attempt may take. A handler's own `timeout=` overrides it. Absent: 5m, with a `forward` 15s.",
+        "How long one attempt may take. A handler's own `timeout=` overrides it. Absent: 5m, or 15s with a `forward`.",
     )
     max_body: int | None = setting(
         None, positive(size), "The largest body. Absent: the provider's, else the inbox's `max_body`."

@@ -23,7 +23,7 @@ class EffectPoster:
 
     The address comes from code or data, so it must be public, unless its origin is in the configuration's
     `effect_targets`. A 2xx response completes the effect and 410 ends it as failed; other failures are retried, and
-    Retry-After is honoured. Each origin gets up to SLOTS_PER_ORIGIN concurrent requests and has a circuit breaker,
+    Retry-After is followed. Each origin gets up to SLOTS_PER_ORIGIN concurrent requests and has a circuit breaker,
     which it shares with forwards to the same origin.
     """
 

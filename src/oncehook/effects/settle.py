@@ -56,7 +56,7 @@ class EffectSettler:
                     signals.emit("effect_settle_failed", effects=len(settled), detail=error.detail)
                     break
                 await asyncio.sleep(0.1 * 2**number)
-            except Exception as error:  # a bug in Oncehook must not block the waiting calls for ever
+            except Exception as error:  # a bug in Oncehook must not block the waiting calls forever
                 signals.log_background_failure("relay settling", error)
                 break
             else:

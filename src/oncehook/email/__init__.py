@@ -88,15 +88,15 @@ class Email:
         return [suppressions.as_json(row) for row in rows]
 
     async def suppress(self, to: str, *, actor: str, note: str | None = None) -> dict[str, Any]:
-        """Suppress an address by hand. Raises ValueError if it is not an email address."""
+        """Suppress an address manually. Raises ValueError if it is not an email address."""
         return (await self.change([SuppressionChange(to, note)], actor=actor))[0]
 
     async def allow(self, to: str, *, actor: str, note: str | None = None) -> dict[str, Any]:
-        """Lift a suppression by hand. Earlier events no longer count; later ones do."""
+        """Remove a suppression manually. Earlier events no longer count; later ones do."""
         return (await self.change([SuppressionChange(to, note, remove=True)], actor=actor))[0]
 
     async def change(self, changes: Sequence[SuppressionChange], *, actor: str) -> list[dict[str, Any]]:
-        """Add and lift suppressions in one transaction, and record the actor in the audit log.
+        """Add and remove suppressions in one transaction, and record the actor in the audit log.
 
         If an address is added several times, the earliest addition counts.
         """
@@ -148,7 +148,7 @@ class Email:
             return bool(await store.email.query("email_mentions", {"address": address}, Existence))
 
     def normalise_address(self, to: str) -> str:
-        """Return an address in the form that is compared. Raises ValueError if it is not an email address."""
+        """Return an address in its normalized form. Raises ValueError if it is not an email address."""
         address = self.policy.address(to)
         if address is None:
             raise ValueError(f"{to!r} is not an email address")
@@ -264,7 +264,7 @@ def _check_counts(by: Sequence[str], **bounds: datetime | None) -> None:
         raise ValueError(f"by={by!r} is a string: pass a list of dimensions, such as [{by!r}]")
     for name in by:
         if name not in DIMENSIONS:
-            raise ValueError(f"by has {name!r}, which is not a dimension: known are {', '.join(DIMENSIONS)}")
+            raise ValueError(f"by has {name!r}, which is not a dimension; the dimensions are {', '.join(DIMENSIONS)}")
     for name, bound in bounds.items():
         if bound is not None and not isinstance(bound, datetime):
             raise ValueError(

@@ -1,4 +1,4 @@
-"""The email event that all providers are normalised to: what happened to which message and recipient, and when.
+"""The email event that all payloads are normalized to: what happened to which message and recipient, and when.
 
 The types are the same for every provider. `bounce` says whether a bounce is hard (the address does not work) or soft
 (it may work later). What a provider calls dropped, blocked or rejected is `rejected`: the provider did not send the
@@ -82,7 +82,7 @@ def clean(text: str) -> str:
 
 
 _PLAIN = re.compile(r"[A-Za-z0-9._+=-]{1,64}@[a-z0-9.-]{1,180}[a-z0-9]", re.ASCII)
-"""The form of nearly every address, which needs no normalisation."""
+"""The form of nearly every address, which needs no normalization."""
 
 
 _NAMED = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^"<>,;])*<([^<>]*)>\s*(?:\([^()]*\))?')
@@ -98,7 +98,7 @@ _INVISIBLE = dict.fromkeys([0x00AD, 0x034F, 0x200B, 0x2060, 0xFEFF, *range(0x180
 
 
 def normalise_address(value: Any) -> str | None:
-    """Return an address in the form that is compared: the domain as lower-case ASCII, the local part unchanged.
+    """Return an address in its normalized form: the domain as lower-case ASCII, the local part unchanged.
 
     Whether JANE@ and jane@ are one mailbox depends on the domain, so the local part keeps its case. A display name is
     removed. Returns None if the value is not an address, or holds several: an answer about one could be mistaken for an
@@ -117,7 +117,7 @@ def normalise_address(value: Any) -> str | None:
 
 
 def _is_local(local: str) -> bool:
-    """Return whether a text may stand before the @. In quotes, nearly every text may."""
+    """Return whether a text is allowed before the @. In quotes, nearly any text is."""
     if len(local) > 2 and local[0] == local[-1] == '"':
         return not any(c.isspace() for c in local if c != " ")
     return bool(local) and not _NOT_LOCAL.search(local)
@@ -140,7 +140,7 @@ def _ascii_domain(domain: str) -> str:
 
 
 def normalise_message_id(value: Any) -> str | None:
-    """Return a message id in the form that is compared: without angle brackets, and as text."""
+    """Return a message id in its normalized form: without angle brackets, and as text."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = str(value) if value else None
     if not isinstance(value, str):

@@ -152,7 +152,7 @@ MANDRILL: Vocabulary = {
     "reject": (T.REJECTED, HARD),
 }
 MANDRILL_NOT_THE_ADDRESS = {"soft-bounce", "invalid-sender", "test-mode-limit", "unsigned", "rule"}
-"""Reasons of Mandrill that say nothing lasting about the recipient."""
+"""Mandrill's reasons that are not about the recipient's address."""
 
 
 def mandrill(payload: dict[str, Any]) -> list[EmailEvent]:
@@ -210,7 +210,7 @@ quota exceeded|relay/access denied|greylisted|sender blocked|content blocked|pol
 protocol issue|connection issue|duplicate in campaign|bad or empty template|error in template language
 """
 MAILJET_NOT_THE_ADDRESS = frozenset(_MAILJET_NOT_THE_ADDRESS.strip().replace("\n", "|").split("|"))
-"""Errors of Mailjet that say nothing lasting about the recipient."""
+"""Mailjet's errors that are not about the recipient's address."""
 
 
 def mailjet(payload: dict[str, Any]) -> list[EmailEvent]:

@@ -65,7 +65,7 @@ class EmailProjection:
 def _credible_time(event: BaseEvent, *times: datetime | None) -> datetime:
     """Return the first time that is not far in the future, or else the time of arrival, which never changes.
 
-    A time far in the future would win every comparison: no later event could replace it, and no person could lift the
+    A time far in the future would win every comparison: no later event could replace it, and no person could remove the
     suppression that it causes.
     """
     latest = event.received_at + MAX_CLOCK_AHEAD

@@ -1,4 +1,4 @@
-"""Normalises the payload of a receipt to email events. Holds the readers of SendGrid, Amazon SES and Postmark.
+"""Normalizes the payload of a receipt to email events. Holds the readers of SendGrid, Amazon SES and Postmark.
 
 A reader never raises: a value that it cannot read is absent, and an event name that it does not know is `unknown`.
 Payloads without an email event (inbound mail, a ping, news about a domain) give none. The tables map the providers'

@@ -1,8 +1,8 @@
 """Suppressions: the addresses that you must not send to, since when, and which event is the reason.
 
-A row holds the earliest entry, by the provider's time, since a person last lifted the suppression. Entries come from
+A row holds the earliest entry, by the provider's time, since a person last removed the suppression. Entries come from
 facts that the policy names, and from additions by people. The row is the same in whatever order entries arrive. A row
-whose facts were pruned stays: deleted facts never lift a suppression.
+whose facts were pruned stays: deleted facts never remove a suppression.
 """
 
 import hashlib
@@ -41,7 +41,7 @@ WINDOW = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which reasons suppress, how many soft bounces in 30 days do, and whether `Jane@` differs from `jane@`."""
+    """The reasons that suppress an address, the soft bounces in 30 days that do, and whether case matters."""
 
     reasons: frozenset[str] = frozenset(REASONS)
     soft_bounces: int = 5
@@ -52,7 +52,7 @@ class Policy:
         return cls(frozenset(reasons), soft_bounces, case_sensitive)
 
     def address(self, value: Any) -> str | None:
-        """Return an address in the form that is compared, or None. The hash of a forgotten address is one too."""
+        """Return an address in its normalized form, or None. The hash of a forgotten address is one too."""
         if isinstance(value, str) and FORGOTTEN.fullmatch(value):
             return value
         address = normalise_address(value)
@@ -125,7 +125,7 @@ def _entry(fact: Fact, reason: str) -> Entry:
 
 
 def _soft_bounce_entry(facts: Iterable[Fact], policy: Policy) -> list[Entry]:
-    """Return the entry of the soft bounce that completed the number within the window, if there is one."""
+    """Return the entry of the soft bounce that reached the limit within the window, if there is one."""
     if not policy.counts_soft:
         return []
     first: dict[tuple[str, str], Fact] = {}
@@ -191,7 +191,7 @@ async def suppress(transaction: Transaction, new: Sequence[Fact], policy: Policy
 
 
 async def _facts(transaction: Transaction, addresses: Sequence[str]) -> list[tuple[str, list[Fact], str | None]]:
-    """Read the facts that may suppress each address, and when its suppression was last lifted."""
+    """Read the facts that may suppress each address, and when its suppression was last removed."""
     facts: dict[str, list[Fact]] = {to: [] for to in addresses}
     removed: dict[str, str | None] = dict.fromkeys(addresses)
     for to, source, key, type_, bounce, message_id, occurred_at, removed_at in await run_query(
@@ -214,7 +214,7 @@ async def _facts(transaction: Transaction, addresses: Sequence[str]) -> list[tup
 
 @dataclass(frozen=True, slots=True)
 class SuppressionChange:
-    """A person's change: suppress an address since `since` or now, or lift its suppression now."""
+    """A person's change: suppress an address since `since` or now, or remove its suppression now."""
 
     address: str
     note: str | None = None
@@ -226,7 +226,10 @@ class SuppressionChange:
 async def changes_of_forgotten(
     transaction: Transaction, changes: Mapping[str, SuppressionChange]
 ) -> dict[str, SuppressionChange]:
-    """Return the same removals for suppressions that are stored under a hash. Notes are dropped: they may name it."""
+    """Return the same removals for suppressions that are stored under a hash.
+
+    Notes are dropped, because they may contain the address.
+    """
     hashes = {hash_address(to): replace(change, note=None) for to, change in changes.items() if change.remove}
     rows = await run_query(transaction, "email_suppressions_of", sorted(hashes))
     return {row[0]: hashes[row[0]] for row in rows}
@@ -372,7 +375,7 @@ def as_json(row: Suppression) -> dict[str, Any]:
 
 
 async def forget(transaction: Transaction, to: str) -> int:
-    """Erase the data of an address, and return the number of rows. Its suppression stays under a hash and counts."""
+    """Erase the data of an address, and return the number of rows. Its suppression stays in force under a hash."""
     parameters = {"address": to}
     erased = 0
     await run_query(transaction, "email_secure_delete", parameters)

@@ -1,1 +1,1 @@
-"""What users write against: events, handler registration, typed payloads, the outbox, ordering, forwards."""
+"""The API that users write against: events, registration, typed payloads, the outbox, ordering, forwards."""

@@ -1,4 +1,4 @@
-"""CanonicalFetchers objects: fetch an object's current state from its provider, for events that carry too little of it.
+"""Canonical objects: fetches an object's current state from its provider, for events that carry too little of it.
 
 The object is fetched outside of any transaction and with a timeout. If the provider does not respond, the event is
 retried later.

@@ -26,7 +26,7 @@ FORM = "application/x-www-form-urlencoded"
 
 
 class OrderOptions(TypedDict, total=False):
-    """How to order an event among the events of an entity, if the event's own time and id do not."""
+    """Options that order an event among the events of an entity, if its own time and id are not enough."""
 
     at: datetime | Occurred | None
     version: int | None

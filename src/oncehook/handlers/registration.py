@@ -79,7 +79,7 @@ class Registration:
         through `tx` commit together with the processed status, or not at all.
 
         `retry` and `timeout` override the source's settings. With `batch=N` the handler gets a list of up to N events
-        and one transaction for all of them; if it fails, each event is retried alone. With `once_per`, the handler
+        and one transaction for all of them; if it fails, each event is retried by itself. With `once_per`, the handler
         runs only for the first event of an identity, and later events are settled as processed without it. The
         identity is one or more names: `type`, `object_id`, `correlation_id` or paths of the payload.
         """

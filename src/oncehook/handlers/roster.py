@@ -65,7 +65,7 @@ class Roster:
         self._elsewhere: tuple[tuple[str, str, bool], ...] = ()  # (source, pattern, whether it is a projection)
         self._handled = self._registered = Handled()
         self._next_seen = self._next_resume = float("-inf")
-        self._after: dict[bool, WindowPosition | None] = {False: None, True: None}  # by: have a serial key
+        self._after: dict[bool, WindowPosition | None] = {False: None, True: None}  # by `serial`
         self._size = WINDOW
         self._warned: set[EventType] = set()
         self._changed = 0  # how many events this refresh has set aside, resumed or ignored

@@ -51,7 +51,7 @@ class CircuitBreaker:
 
     @asynccontextmanager
     async def call(self) -> AsyncIterator["Call"]:
-        """Takes a slot for one call, or raises Postpone. The caller reports its result with `succeeded` or `failed`."""
+        """Take a slot for one call, or raise Postpone. The caller reports its result with `succeeded` or `failed`."""
         self._check()
         self._callers += 1
         try:

@@ -1,4 +1,4 @@
-"""A small HTTP/1.1 client. Every http_client HTTP call of Oncehook goes through it.
+"""A small HTTP/1.1 client. Every outgoing HTTP call of Oncehook goes through it.
 
 The client resolves a name, checks every address of it, and connects only to a checked address. TLS is verified against
 the name. One time limit covers the whole exchange, and responses are read up to a size limit. The client does not
@@ -66,7 +66,7 @@ class Url:
 
 
 def parse_url(text: str) -> Url:
-    """Splits an address. Raises ValueError with a message that does not repeat it."""
+    """Split an address. Raises ValueError with a message that does not repeat it."""
     match = _URL.fullmatch(text)
     port = int(match["port"]) if match and match["port"] else None
     if match is None or (port is not None and not 0 < port < 65536):
@@ -105,7 +105,7 @@ class HttpClient:
         timeout: float,  # noqa: ASYNC109  # errors name this limit
         most: int = MOST_BODY,
     ) -> Response:
-        """Sends a POST and returns the response, whatever its status. Reads up to `most` bytes of its body.
+        """Send a POST and return the response, whatever its status. Reads up to `most` bytes of its body.
 
         Only `trusted` targets may have an address that is not public. A target may receive the request twice: if a
         reused connection is lost before the response begins, the client sends the request again on a new one.
@@ -126,11 +126,11 @@ class HttpClient:
         timeout: float,  # noqa: ASYNC109  # as above
         most: int = MOST_BODY,
     ) -> Response:
-        """Sends a GET, by the same rules as `send`."""
+        """Send a GET, by the same rules as `send`."""
         return await self._request("GET", url, None, headers, trusted=trusted, timeout=timeout, most=most)
 
     async def close(self) -> None:
-        """Closes the idle connections."""
+        """Close the idle connections."""
         for connections in self._idle.values():
             for connection in connections:
                 connection.close()
@@ -249,7 +249,7 @@ class HttpClient:
 
 
 def check_address(to: Url, address: tuple[Any, ...]) -> None:
-    """Raises SendRefused for an address that is not public."""
+    """Raise SendRefused for an address that is not public."""
     reason = blocked_reason(address[0])
     if reason is not None:
         raise SendRefused(

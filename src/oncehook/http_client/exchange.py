@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         self._idle_timer: asyncio.TimerHandle | None = None
 
     async def request(self, message: bytes, origin: str, most: int) -> tuple[Response, bool]:
-        """Sends a request. Returns the response, and whether the connection can be reused."""
+        """Send a request. Returns the response, and whether the connection can be reused."""
         self.got_data = False
         if self._transport is None or not self.is_open:
             raise SendFailed(f"{origin} closed the connection without a response")
@@ -49,7 +49,7 @@ class Connection(asyncio.Protocol):
             self._exchange = None
 
     def close_after(self, seconds: float) -> None:
-        """Closes the idle connection after `seconds`, unless `keep_open` is called first."""
+        """Close the idle connection after `seconds`, unless `keep_open` is called first."""
         self._idle_timer = asyncio.get_running_loop().call_later(seconds, self.close)
 
     def keep_open(self) -> None:
@@ -105,7 +105,7 @@ class Exchange:
             self._fail("sent too many bytes around the response body")
 
     def end(self) -> None:
-        """Handles a closed connection. It completes a response without a length, and cuts off any other."""
+        """Handle a closed connection. It completes a response without a length, and cuts off any other."""
         if self._head_read and not {"content-length", "transfer-encoding"} & self._headers.keys():
             self._done(whole=True)
         elif self._fed:

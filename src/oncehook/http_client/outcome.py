@@ -11,7 +11,7 @@ from oncehook.model.errors import OncehookError, SendFailed, SendRefused
 from oncehook.model.retry import Fail, RetryLater
 
 LONGEST_WAIT = 3600.0
-"""The longest Retry-After that is honoured, in seconds."""
+"""The longest Retry-After that Oncehook follows, in seconds."""
 
 
 class UnexpectedStatus(OncehookError):
@@ -19,7 +19,7 @@ class UnexpectedStatus(OncehookError):
 
 
 async def send_and_record(call: Call, sending: Awaitable[Response], clock: Clock) -> tuple[Response, float | None]:
-    """Returns the response and its Retry-After, and records success or failure on the circuit breaker.
+    """Return the response and its Retry-After, and record success or failure on the circuit breaker.
 
     SendRefused is not recorded: nothing was sent, so it says nothing about the target's health.
     """
@@ -39,13 +39,13 @@ async def send_and_record(call: Call, sending: Awaitable[Response], clock: Clock
 
 
 def raise_for_status(origin: str, status: int, wait: float | None) -> None:
-    """Returns for 2xx and raises for every other status. Messages never quote the body: it may repeat the event."""
+    """Return for 2xx and raise for every other status. Messages never quote the body: it may repeat the event."""
     if 200 <= status < 300:
         return
     if status == 410:
         raise Fail(f"{origin} answered 410 Gone, so this event is not retried")
     if wait is not None:
-        raise RetryLater(f"{origin} answered {status} and asked to wait", after=wait)
+        raise RetryLater(f"{origin} answered {status} with Retry-After", after=wait)
     if 300 <= status < 400:
         raise UnexpectedStatus(f"{origin} answered {status}: redirects are not followed, configure the final address")
     raise UnexpectedStatus(f"{origin} answered {status}")

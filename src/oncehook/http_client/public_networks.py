@@ -47,7 +47,7 @@ _ISATAP = {0x00005EFE, 0x02005EFE}
 
 
 def blocked_reason(address: str) -> str | None:
-    """Why the client must not connect to this address, or None if it is public. Text that is no address is blocked."""
+    """Why the client must not connect to this address, or None if it is public. Other text is blocked."""
     try:
         parsed = ip_address(address)
     except ValueError:

@@ -60,7 +60,7 @@ class StoreUnavailable(Unavailable):
 
 
 class RowRefused(Unavailable):
-    """The database rejects a row because of its values. Other rows are not affected: the row is retried alone."""
+    """The database rejects a row because of its values. Other rows are not affected: the row is retried by itself."""
 
 
 class KeyTaken(RowRefused):

@@ -137,7 +137,7 @@ def any_of(*allowed: str) -> Parse:
     def parse(value: Any) -> tuple[str, ...]:
         for choice in texts(value):
             if choice not in allowed:
-                raise ValueError(f"{choice!r} is not a known value; expected some of {', '.join(allowed)}")
+                raise ValueError(f"{choice!r} is not a known value; the allowed values are {', '.join(allowed)}")
         return texts(value)
 
     return parse

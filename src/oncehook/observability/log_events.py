@@ -3,7 +3,10 @@
 LOG_EVENTS: dict[str, tuple[str, str]] = {
     # The receiver.
     "accepted": ("info", "The first delivery of an event is committed and acked."),
-    "ignored": ("info", "The source's `types` leave out the type of an authentic event. It is recorded and acked."),
+    "ignored": (
+        "info",
+        "The source's `types` exclude the type of an authentic event. The event is recorded and acked.",
+    ),
     "unreadable": ("warning", "An authentic event has no usable id or type. It is recorded as a dead letter."),
     "duplicate": ("info", "An event that is already recorded was delivered again. The delivery is acked."),
     "body_changed": ("warning", "A duplicate has a different body. The first body stays."),
@@ -18,7 +21,7 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     ),
     "key_renewal_failed": (
         "warning",
-        "A signing key could not be renewed. The old key stays in use while its host does not answer.",
+        "A signing key could not be renewed. The old key stays in use until its host answers.",
     ),
     "secret_missing": ("warning", "A source has no secret yet. It answers its handshake and rejects every event."),
     "unverified_source": ("warning", "A source accepts unsigned deliveries from anyone who knows its address."),
@@ -29,9 +32,12 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     ),
     "duplicate_records_lost": ("error", "Deliveries of duplicates could not be recorded. Their events are unaffected."),
     "rejection_sample_lost": ("warning", "The sample of a rejected request could not be stored for the doctor."),
-    "rejection_counts_write_failed": ("warning", "The number of rejections could not be written. It is retried."),
-    "secret_uses_write_failed": ("warning", "The uses of each secret could not be written. It is retried."),
-    "ack_latency_write_failed": ("warning", "The latencies of acks could not be written. It is retried."),
+    "rejection_counts_write_failed": (
+        "warning",
+        "The number of rejections could not be written. The write is retried.",
+    ),
+    "secret_uses_write_failed": ("warning", "The uses of each secret could not be written. The write is retried."),
+    "ack_latency_write_failed": ("warning", "The latencies of acks could not be written. The write is retried."),
     # Handlers and workers.
     "processed": ("info", "A handler's work and the processed status are committed, or there was nothing to do."),
     "retrying": ("warning", "A handler failed. The event is retried."),
@@ -44,7 +50,7 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "The result of an attempt could not be written. The receipt becomes due again when its lease expires.",
     ),
     "release_failed": ("warning", "Receipts could not be released. They become due when their leases expire."),
-    "heartbeat_failed": ("warning", "Leases could not be extended this time."),
+    "heartbeat_failed": ("warning", "A worker could not extend its leases. It tries again at the next heartbeat."),
     "event_loop_blocked": (
         "error",
         "A handler blocks the event loop, so this process releases the receipts that it has leased and not started. "
@@ -62,7 +68,10 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
         "info",
         "A process now has a handler for a type that had none. The waiting events are processed.",
     ),
-    "unhandled_ignored": ("info", 'Events without a handler in any process are ignored: `unhandled = "ignore"`.'),
+    "unhandled_ignored": (
+        "info",
+        'No process has a handler for these events. They are ignored: `unhandled = "ignore"`.',
+    ),
     "stale_event": (
         "info",
         "An event is older than the recorded state of its entity. The handler left the entity unchanged.",
@@ -81,7 +90,10 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "effect_done": ("info", "The relay ran an effect, and its target accepted it."),
     "effect_retrying": ("warning", "An effect failed. The relay retries it."),
     "effect_failed": ("error", "An effect failed for the last time. `oncehook effects replay` runs it again."),
-    "effect_conflict": ("info", "An event requested an effect whose key is already recorded. It is not repeated."),
+    "effect_conflict": (
+        "info",
+        "An event requested an effect whose key is already recorded. The effect is not repeated.",
+    ),
     "effect_lease_lost": ("warning", "An effect ran after its lease was lost. Another process runs it again."),
     "effect_lease_expired": ("warning", "The lease of an effect expired. The effect was released for another attempt."),
     "effect_settle_failed": (

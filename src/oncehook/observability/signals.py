@@ -1,7 +1,7 @@
 """Writes log lines with the identifiers that an engineer needs during an incident, and counts the same events.
 
 A line about an event carries only the indexed columns of the event: never a secret of a source, a payload or an
-authorisation header. The exception is `secret_offered`: the operator needs that secret, and nothing uses it yet.
+authorization header. The exception is `secret_offered`: the operator needs that secret, and nothing uses it yet.
 
 An inbox that is mounted in another app logs through the app's standard logging. In a process of Oncehook, `configure`
 chooses JSON lines or text for a terminal. `log_events.py` has the table of events, `log.py` writes the lines.

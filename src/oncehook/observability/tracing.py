@@ -160,7 +160,7 @@ class Tracing:
         elif result is None:
             span.set_attribute("oncehook.outcome", "not settled")  # released, or the lease was lost
         else:
-            span.set_attribute("oncehook.outcome", "processed" if result else "split")  # each event alone
+            span.set_attribute("oncehook.outcome", "processed" if result else "split")  # each event runs by itself
 
     def _describe_attempt(self, span: "Span", held: Sequence[Leased]) -> None:
         first = held[0]

@@ -37,8 +37,8 @@ class Finding:
 
 
 REMEDIES = {
-    "clock": "Set this machine's clock with NTP; raise the source's `tolerance` only if deliveries really take this "
-    "long, because an attacker who repeats an old request looks the same.",
+    "clock": "Synchronize this machine's clock with NTP; raise the source's `tolerance` only if deliveries really take "
+    "this long, because an attacker who repeats an old request looks the same.",
     "would be accepted": "Ask the provider to deliver the event again.",
     "rewritten JSON": "Find the gateway, middleware or test tool that parses the body and serializes it again, and "
     "make it pass the raw bytes through.",
@@ -48,27 +48,27 @@ REMEDIES = {
     "form of the secret": "Paste the secret exactly as the provider shows it, with its prefix; for a provider that "
     "you defined, correct `key` in its definition.",
     "encoding": "Correct `encoding` in the definition of your provider.",
-    "other source": "Correct the address that is registered at the provider, or swap the secrets of the two sources "
+    "other source": "Correct the address that is registered with the provider, or swap the secrets of the two sources "
     "(test and live?).",
-    "other secret": "Add this secret to the source's `secrets`, or correct the secret that is registered at the "
+    "other secret": "Add this secret to the source's `secrets`, or correct the secret that is registered with the "
     "provider.",
-    "address": "Set `public_url` to exactly the address that is registered at the provider, or let your proxy forward "
-    "it.",
-    "no address": "List the proxy in `trusted_proxies` and let it set X-Forwarded-Proto and X-Forwarded-Host, or set "
-    "the source's `public_url` to the address that is registered at the provider.",
-    "handshake": "Compare the source's `verify_token`, if it has one, with the token at the provider; if the provider "
+    "address": "Set `public_url` to exactly the address that is registered with the provider, or configure your "
+    "proxy to forward it.",
+    "no address": "List the proxy in `trusted_proxies` and configure it to set X-Forwarded-Proto and X-Forwarded-Host, "
+    "or set the source's `public_url` to the address that is registered with the provider.",
+    "handshake": "Compare the source's `verify_token`, if it has one, with the provider's token; if the provider "
     "did not send this handshake, rejecting it is correct.",
     "malformed": "Check whether a proxy repeats a header or cuts or rewrites the body; if the provider did not send "
     "this request, rejecting it is correct.",
     "topic": "If the topic is yours, add its ARN to the source's `topics`; if it is not, rejecting the delivery is "
     "correct.",
-    "no secret": "Create the webhook at the provider, and add the secret that the log line `secret_offered` shows to "
-    "the source's `secrets`.",
+    "no secret": "Create the webhook in the provider's settings, and add the secret that the log message `secret_offered` "
+    "shows to the source's `secrets`.",
     "no signature": "Find the proxy that removes the header; if the provider did not send this request, rejecting it "
     "is correct.",
-    "token": "Compare the source's secret with the one that is registered at the provider; the doctor cannot compare "
+    "token": "Compare the source's secret with the one that is registered with the provider; the doctor cannot compare "
     "them, because credentials of rejected requests are not stored.",
-    "cut": "Let the provider deliver a smaller event, or look at the delivery at the provider.",
+    "cut": "Have the provider deliver a smaller event, or inspect the delivery in the provider's dashboard.",
     "removed secret": "Add the secret to the source's `secrets` again, and remove it once the provider signs with the "
     "new one.",
     "unknown": "Compare the configured secret with the one that the provider shows for exactly this endpoint; "

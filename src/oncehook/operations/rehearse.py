@@ -177,7 +177,7 @@ class StatementRecord:
 
 
 class SessionRecord(StatementRecord):
-    """Records the statements of a session, which reports the begin and the successful end of each."""
+    """Records the statements of a session, which reports the start and the successful end of each."""
 
     _running: Statement | None = None
 

@@ -64,10 +64,10 @@ def make_filter(**conditions: Unpack[EventFilter]) -> Filter:
     """
     unknown = [name for name in conditions if name not in EventFilter.__annotations__]
     if unknown:
-        raise TypeError(f"there is no filter {unknown[0]!r}: known are {', '.join(EventFilter.__annotations__)}")
+        raise TypeError(f"there is no filter {unknown[0]!r}; the filters are {', '.join(EventFilter.__annotations__)}")
     status = conditions.get("status")
     if status is not None and status not in STATES:
-        raise ValueError(f"status={status!r} is not a status: known are {', '.join(STATES)}")
+        raise ValueError(f"status={status!r} is not a status; the statuses are {', '.join(STATES)}")
     since, until = conditions.get("since"), conditions.get("until")
     return Filter(
         source=conditions.get("source"),

@@ -79,7 +79,9 @@ def _secret_variations(source: Source, others: Sequence[Source], extra: Sequence
         for bare in dict.fromkeys((secret.strip(), secret.strip().strip("\"'"), secret + "\n")):
             if bare != secret and bare:
                 yield Variation(
-                    "blank in the secret", bare, "The signature is valid with the secret without the blanks around it."
+                    "blank in the secret",
+                    bare,
+                    "The signature is valid with the secret without the whitespace around it.",
                 )
     for other in others:
         if other.name != source.name:
@@ -193,7 +195,7 @@ def _serialized_again(body: bytes) -> Iterator[tuple[str, bytes]]:
         ("compact", lambda: dumps(separators=(",", ":"), ensure_ascii=False)),
         ("compact, with non-ASCII characters escaped", lambda: dumps(separators=(",", ":"))),
         ("with blanks", lambda: dumps(ensure_ascii=False)),
-        ("with blanks and non-ASCII characters escaped", dumps),
+        ("with spaces after separators and non-ASCII characters escaped", dumps),
         ("with an indent of two", lambda: dumps(indent=2, ensure_ascii=False)),
         ("with an indent of four", lambda: dumps(indent=4, ensure_ascii=False)),
         (

@@ -61,7 +61,7 @@ class KeyRequest:
 async def fetch(
     url: str, content: bytes = b"", *, context: ssl.SSLContext | None = None, dial: tuple[str, int] | None = None
 ) -> bytes:
-    """Fetches an https address with GET, or with POST if there is `content`. Raises OSError unless the status is 200.
+    """Fetch an https address with GET, or with POST if there is `content`. Raises OSError unless the status is 200.
 
     `dial` connects to another address, for tests. Private addresses are allowed: the signature family has already
     checked the host's name, and the services of a cloud may have private addresses.
@@ -147,7 +147,7 @@ class Certificates:
         return cached.key
 
     async def ensure(self, request: "KeyRequest | str") -> bool:
-        """Fetches a key unless it is cached, and returns whether it was fetched. Raises Unavailable."""
+        """Fetch a key unless it is cached, and return whether it was fetched. Raises Unavailable."""
         if isinstance(request, str):
             request = KeyRequest(request, request)
         if self.get(request.name) is not None:
@@ -163,7 +163,7 @@ class Certificates:
         return True
 
     def renew(self) -> None:
-        """Starts to renew keys that are in use and expire soon. The old keys stay valid until then."""
+        """Start to renew keys that are in use and expire soon. The old keys stay valid until then."""
         now = self.clock.monotonic()
         due = [cached for cached in self._cached.values() if cached.renew_at <= now and cached.used]
         for cached in due[:MOST_FETCHING]:
@@ -172,7 +172,7 @@ class Certificates:
                 self._start(cached.request.name, self._renew(cached))
 
     async def fetch_counted(self, url: str, content: bytes = b"") -> bytes:
-        """Fetches an address within the source's budget. Raises OSError; Unavailable if the budget is used up."""
+        """Fetch an address within the source's budget. Raises OSError; Unavailable if the budget is used up."""
         now = self.clock.monotonic()
         if len(self._fetch_times) == MOST_A_MINUTE and self._fetch_times[0] > now - 60:
             raise Unavailable("the source fetched too many addresses in the last minute", retry_after=30)
@@ -224,7 +224,7 @@ class Certificates:
         _put(self._cached, request.name, CachedKey(request, key, now, now + CACHE_SECONDS, now + RENEW_AFTER))
 
     def _extend(self, name: str) -> bool:
-        """Keeps an old key valid while its host does not answer. Returns False if there is none, or it is too old."""
+        """Keep an old key valid while its host does not answer. Returns False if there is none, or it is too old."""
         cached, now = self._cached.get(name), self.clock.monotonic()
         if cached is None or now >= cached.fetched + STALE_SECONDS:
             return False
@@ -233,7 +233,7 @@ class Certificates:
 
 
 def _put(table: dict[str, Any], name: str, value: Any) -> None:
-    """Adds an entry as the newest, and removes the oldest if the table is full."""
+    """Add an entry as the newest, and remove the oldest if the table is full."""
     table.pop(name, None)
     while len(table) >= MOST_CACHED:
         table.pop(next(iter(table)))
@@ -241,7 +241,7 @@ def _put(table: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _load_certificate(content: bytes) -> "Certificate":
-    """Parses a PEM certificate. Raises ValueError unless its key is RSA, which every verifier of certificates needs."""
+    """Parse a PEM certificate. Raises ValueError unless its key is RSA, which every verifier of certificates needs."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
     from cryptography.x509 import load_pem_x509_certificate

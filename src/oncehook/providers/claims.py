@@ -44,7 +44,7 @@ class ClaimReader:
     """Reads the deliveries of one source. It compiles the expressions of the provider's definition at start-up."""
 
     def __init__(self, source: str, provider: Provider, settings: SourceSettings) -> None:
-        """Raises ConfigurationError for an expression in `settings` that cannot be used."""
+        """Raise ConfigurationError for an expression in `settings` that cannot be used."""
         where = f"sources.{source}"
         self.source = source
         self.provider = provider
@@ -91,7 +91,7 @@ class ClaimReader:
         return StoredNames(dropped=dropped, needed=needed | (signed - dropped))
 
     def _serial(self, settings: SourceSettings, where: str) -> Find | None:
-        """Finds the serial key of an event. None if the source processes events concurrently."""
+        """Find the serial key of an event. None if the source processes events concurrently."""
         if settings.serial_by is None:
             return None
         if self.is_inline:
@@ -130,7 +130,7 @@ class ClaimReader:
         return parsed
 
     def _reject_challenge(self, message: bytes) -> None:
-        """Rejects a text that a handshake of this source would sign for anyone. Signed or not, it is no event."""
+        """Reject a text that a handshake of this source would sign for anyone. Signed or not, it is not an event."""
         text = message.decode("latin-1")
         if any(kind.is_signable(text) for kind in self.signed_kinds):
             raise Rejected("malformed", "the signed text is a challenge of the handshake, not an event")
@@ -179,7 +179,7 @@ class ClaimReader:
         return [claim for claim in claims if claim is not None]
 
     def is_batch(self, claims: Sequence[Claim], delivery: Delivery) -> bool:
-        """Whether the response reports counts of events: not if the whole body was one event."""
+        """Whether the response reports counts of events. False if the whole body was one event."""
         if self.single or self.cloudevents:
             return not (len(claims) == 1 and claims[0].body is delivery.body)
         return self.split is not None
@@ -231,7 +231,7 @@ class ClaimReader:
         )
 
     def _unique(self, parsed: Any, headers: Headers) -> tuple[str, ...]:
-        """The event's `unique` facts that are present. The number of its expression prefixes each value."""
+        """The event's `unique` facts that are present. Each value is prefixed with the number of its expression."""
         values = [(number, find(parsed, headers)) for number, find in enumerate(self.find_unique)]
         return tuple(index_text(f"{number}:{value}") or "" for number, value in values if value)
 

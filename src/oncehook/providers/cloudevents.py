@@ -34,7 +34,7 @@ def read(body: bytes, headers: Headers) -> Any:
 
 
 def attribute(value: bytes) -> str:
-    """Decodes the value of a header into its attribute. Raises NotReadable if it is not UTF-8."""
+    """Decode the value of a header into its attribute. Raises NotReadable if it is not UTF-8."""
     try:
         text = value.decode("utf-8").strip()
         quoted = _QUOTED.fullmatch(text)

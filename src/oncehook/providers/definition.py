@@ -205,7 +205,7 @@ class Provider(Definition, frozen=True, kw_only=True):
 
 
 def read_provider(name: str, table: Mapping[str, Any], where: str) -> Provider:
-    """Reads and checks a definition. Raises ConfigurationError, which names the wrong key."""
+    """Read and check a definition. Raises ConfigurationError, which names the wrong key."""
     try:
         provider = msgspec.convert({**table, "name": name}, Provider)
         _check(provider)
@@ -215,7 +215,7 @@ def read_provider(name: str, table: Mapping[str, Any], where: str) -> Provider:
 
 
 def _check(provider: Provider) -> None:
-    """Checks the rules that the types do not express. Raises ValueError for a definition that cannot work."""
+    """Check the rules that the types do not express. Raises ValueError for a definition that cannot work."""
     facts = provider.event
     compile_key(facts.id)
     for expression in (facts.type, facts.object, facts.occurred_at, facts.delivery_id):
@@ -243,7 +243,7 @@ def _check(provider: Provider) -> None:
 
 
 def _check_family(signature: Signature, where: str) -> None:
-    """Raises ValueError if `algorithm` or `tokens` is not a known name."""
+    """Raise ValueError if `algorithm` or `tokens` is not a known name."""
     if signature.algorithm not in ALGORITHMS:
         _check_name("algorithm", signature.algorithm, where, ALGORITHMS)
     if signature.tokens is not None:
@@ -300,7 +300,7 @@ def built_in(name: str) -> Provider:
         near = get_close_matches(name, built_in_names(), 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigurationError(
-            f"provider {name} is not known: {hint}`oncehook providers` lists them, and [providers.{name}] defines one"
+            f"provider {name} is not known: {hint}`oncehook providers` lists all, and [providers.{name}] defines one"
         )
     content = (CATALOG / f"{name}.toml").read_bytes()
     return read_provider(name, msgspec.toml.decode(content), f"providers/catalog/{name}.toml")

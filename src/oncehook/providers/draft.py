@@ -14,7 +14,7 @@ from oncehook.providers.sample import Sample, locators
 def with_id(
     provider: Provider, draft: Sample, id: str, *, split: str | None, natural: Sequence[str] | None = None
 ) -> Sample:
-    """Sets the event id of a draft: at `natural` (the source's `id`), or where the provider's definition has it."""
+    """Set the event id of a draft: at `natural` (the source's `id`), or where the provider's definition has it."""
     where = locators(list(natural) if natural else provider.event.id)
     if len(where) != 1 or where[0].startswith(("literal:", "content:", "new:", "key:")):
         raise ValueError(f"the ids of {provider.name} are composed of several facts: set those in the payload")
@@ -31,7 +31,7 @@ def with_id(
 
 
 def with_field(provider: Provider, draft: Sample, path: str, value: Any, *, split: str | None) -> Sample:
-    """Sets a value at a dotted path of a draft's event. Missing objects on the path are created."""
+    """Set a value at a dotted path of a draft's event. Missing objects on the path are created."""
     try:
         parsed = inner = _decoded(provider, draft)
     except (msgspec.DecodeError, LookupError, UnicodeDecodeError):
@@ -50,7 +50,7 @@ def with_field(provider: Provider, draft: Sample, path: str, value: Any, *, spli
 
 
 def encode_payload(provider: Provider, headers: Mapping[str, str], payload: Any) -> bytes:
-    """Encodes plain data as this provider sends it: JSON, a form, or JSON in a form field."""
+    """Encode plain data as this provider sends it: JSON, a form, or JSON in a form field."""
     if provider.form_holds == "xml":
         raise ValueError(f"the events of {provider.name} are XML: pass the exact bytes as the payload")
     if not _is_form(headers):

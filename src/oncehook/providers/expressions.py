@@ -56,18 +56,18 @@ def _parse_json(body: bytes | str) -> Any:
     try:
         return msgspec.json.decode(body)
     except RecursionError:
-        raise TooDeep("nested too deep") from None
+        raise TooDeep("nested too deeply") from None
     except (msgspec.MsgspecError, UnicodeError):
         return _parse_odd_json(body)
 
 
 def _parse_odd_json(body: bytes | str) -> Any:
-    """Parses well-formed JSON that msgspec does not support: lone surrogates and huge numbers."""
+    """Parse well-formed JSON that msgspec does not support: lone surrogates and huge numbers."""
     try:
         text = body.decode("utf-8") if isinstance(body, bytes) else body
         return json.loads(text, parse_int=_integer, parse_constant=_reject_constant)
     except RecursionError:
-        raise TooDeep("nested too deep") from None
+        raise TooDeep("nested too deeply") from None
     except ValueError as error:
         raise NotReadable(f"not JSON: {type(error).__name__}") from None
 
@@ -117,7 +117,7 @@ def _raw_at(body: bytes, steps: Sequence[str]) -> bytes:
 
 
 def _split_by_brackets(raw: bytes) -> list[bytes]:
-    """Splits an array by counting brackets, for arrays with an element that no parser accepts."""
+    """Split an array by counting brackets, for arrays with an element that no parser accepts."""
     text = raw.strip(b" \t\r\n")
     if not (text.startswith(b"[") and text.endswith(b"]")):
         raise NotReadable("not an array")
@@ -166,7 +166,7 @@ def _read_inner(text: str) -> Any:
 
 
 def compile_expression(expression: str | Sequence[str], *, names: bool = True) -> Find:
-    """Compiles an expression into a function that finds its value. Raises ValueError if it is not well-formed.
+    """Compile an expression into a function that finds its value. Raises ValueError if it is not well-formed.
 
     With `names`, the value is a name, so only strings and whole numbers are accepted, not `true` or 1.5. A time may be
     any number.
@@ -188,7 +188,7 @@ def compile_expression(expression: str | Sequence[str], *, names: bool = True) -
 
 
 def compile_key(expression: str | Sequence[str]) -> Find:
-    """Compiles the expression of an id, and rejects one that could give two events the same id.
+    """Compile the expression of an id, and reject one that could give two events the same id.
 
     For example, `{a}-{b}` would compose both (x-y, z) and (x, y-z) to x-y-z.
     """
@@ -235,7 +235,7 @@ def _compile_template(template: str, names: bool) -> Find:
 
 
 def _compose(pieces: Sequence[str | Find]) -> Find:
-    """Joins the values. `%` and `|` in a value are escaped, so different values never compose to the same text."""
+    """Join the values. `%` and `|` in a value are escaped, so different values never compose to the same text."""
 
     def composed(body: Any, headers: Headers) -> str | None:
         parts = []
@@ -327,7 +327,7 @@ _NUMBER = re.compile(r"\d{1,14}(?:\.\d{1,9})?", re.ASCII)
 
 
 def parse_time(text: str | None) -> datetime | None:
-    """Parses a time: Unix seconds or milliseconds, or ISO 8601 with any fraction and offset.
+    """Parse a time: Unix seconds or milliseconds, or ISO 8601 with any fraction and offset.
 
     Returns None for other texts: an event is accepted even if its time cannot be parsed.
     """

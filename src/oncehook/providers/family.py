@@ -106,11 +106,11 @@ class Family(ABC):
 
     @abstractmethod
     def load_key(self, signature: "Signature", secret: str) -> Key:
-        """Turns a secret that is not blank into a key. Raises ValueError, whose message never quotes the secret."""
+        """Turn a secret that is not blank into a key. Raises ValueError, whose message never quotes the secret."""
 
     @abstractmethod
     def make_check(self, signature: "Signature", provider: "Provider", keys: Keys, context: CheckContext) -> Check:
-        """Makes the check of one alternative at start-up. If it fetches keys, it is also a `FetchingCheck`."""
+        """Make the check of one alternative at start-up. If it fetches keys, it is also a `FetchingCheck`."""
 
     # -- signing -------------------------------------------------------------------------------------------------
 
@@ -123,10 +123,10 @@ class Family(ABC):
         """A new secret: the part that signs, and the part that a source verifies with."""
 
     def check_signing_key(self, signature: "Signature", secret: str) -> None:  # noqa: B027  # optional
-        """Raises ValueError for a secret that cannot sign; WrongKeyKind if it is another kind of key."""
+        """Raise ValueError for a secret that cannot sign; WrongKeyKind if it is another kind of key."""
 
     def shares_secret(self, signature: "Signature") -> bool:
-        """Whether sender and source have the same secret. False: the source has a public key, or none."""
+        """Whether sender and source have the same secret. False if the source has a public key, or no key."""
         return True
 
     def sample_words(self, settings: SourceSettings) -> Mapping[str, str]:
@@ -136,7 +136,7 @@ class Family(ABC):
     # -- checking definitions ------------------------------------------------------------------------------------
 
     def check_definition(self, signature: "Signature", provider: "Provider") -> None:  # noqa: B027  # optional
-        """Raises ValueError for a definition that cannot work."""
+        """Raise ValueError for a definition that cannot work."""
 
     def may_sign_challenges(self, signature: "Signature") -> bool:
         """Whether a handshake may sign with this key: the signature of a challenge must never fit an event."""

@@ -36,7 +36,7 @@ def read_fields(body: bytes) -> list[Field]:
 
 
 def unescape(text: bytes) -> bytes:
-    """Decodes `+` and escapes. Raises ValueError for a `%` without two hexadecimal digits."""
+    """Decode `+` and escapes. Raises ValueError for a `%` without two hexadecimal digits."""
     if b"+" in text:
         text = text.replace(b"+", b" ")
     if b"%" not in text:

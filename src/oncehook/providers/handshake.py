@@ -1,7 +1,7 @@
 """Answers handshakes without storing anything. A provider's definition names the kind of each handshake.
 
-A handshake that the provider signs is verified like an event first. The response to an unsigned one consists of a few
-allowed characters, so it can be no more than a word. If the response is signed with the source's key,
+A handshake that the provider signs is verified like an event first. The response to an unsigned one contains
+only allowed characters, so it cannot contain markup. If the response is signed with the source's key,
 `HandshakeKind.signs` says which challenges are signed. The source rejects a body that is such a challenge, so no
 response is ever the signature of an event. A secret that a handshake offers (Asana, Notion) is logged for the operator
 and never adopted.
@@ -186,7 +186,7 @@ async def _crc(request: HandshakeRequest) -> HandshakeResponse:
 
 
 async def _secret(request: HandshakeRequest) -> HandshakeResponse:
-    """Shows the offered secret to the operator. If it came in a header, the same header sends it back."""
+    """Show the offered secret to the operator. If it came in a header, the response repeats that header."""
     challenge = request.challenge()
     request.host.offer(challenge)
     kind, _, name = request.handshake.echo.partition(":")
@@ -194,7 +194,7 @@ async def _secret(request: HandshakeRequest) -> HandshakeResponse:
 
 
 async def _allow_origin(request: HandshakeRequest) -> HandshakeResponse:
-    """Allows the origin to deliver at the rate that it requested, as the CloudEvents webhook specification defines."""
+    """Allow the origin to deliver at the rate that it requested, as the CloudEvents webhook specification defines."""
     headers = request.delivery.headers
     origin = headers.get(b"webhook-request-origin", b"")
     if not _HOST.fullmatch(origin.decode("latin-1")):

@@ -48,7 +48,7 @@ class Tokens(Generic[Claims]):
         self._longest = longest
 
     def read(self, text: bytes) -> Token[Claims]:
-        """Parses a token. Raises ValueError for a text that is not a token of this sender."""
+        """Parse a token. Raises ValueError for a text that is not a token of this sender."""
         parts = text.split(b".", 3) if len(text) <= self._longest else []
         if len(parts) != 3:
             raise ValueError("it is not a token")
@@ -80,7 +80,7 @@ def signing_input(header: Mapping[str, Any], claims: Mapping[str, Any]) -> bytes
 
 
 def decode_part(part: bytes) -> bytes:
-    """Decodes a part of a token. Raises ValueError unless it is spelled exactly as `encode` spells it."""
+    """Decode a part of a token. Raises ValueError unless it is spelled exactly as `encode` spells it."""
     try:
         raw = base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except binascii.Error:
@@ -95,7 +95,7 @@ def encode(raw: bytes) -> bytes:
 
 
 def to_der(raw: bytes) -> bytes:
-    """Converts an ES256 signature, two numbers of 32 bytes, to the DER encoding that `cryptography` verifies."""
+    """Convert an ES256 signature, two numbers of 32 bytes, to the DER encoding that `cryptography` verifies."""
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
     if len(raw) != 64:
@@ -104,7 +104,7 @@ def to_der(raw: bytes) -> bytes:
 
 
 def from_der(der: bytes) -> bytes:
-    """Converts a DER signature back to two numbers of 32 bytes."""
+    """Convert a DER signature back to two numbers of 32 bytes."""
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
     return b"".join(number.to_bytes(32) for number in decode_dss_signature(der))

@@ -14,7 +14,7 @@ def json_object(body: bytes) -> dict[str, Any]:
 
 
 def set_at(inner: dict[str, Any], path: str, value: str) -> None:
-    """Sets a value at a dotted path. Creates missing objects; raises ValueError if another value is in the way."""
+    """Set a value at a dotted path. Creates missing objects; raises ValueError if another value is in the way."""
     *steps, last = path.split(".")
     for step in steps:
         inner = inner.setdefault(step, {})

@@ -35,7 +35,7 @@ def compose(
     settings: SourceSettings | None = None,
     edit: Callable[[Sample], Sample] = lambda draft: draft,
 ) -> Sample:
-    """Composes a new event of this type as the provider would send it. `edit` changes it before it is signed.
+    """Compose a new event of this type as the provider would send it. `edit` changes it before it is signed.
 
     `settings` are those of the receiving source. Without a secret, the sample is not signed. Raises ValueError if the
     secret cannot sign it.
@@ -47,7 +47,7 @@ def compose(
 
 
 def make_draft(provider: Provider, type_: str, *, now: float, settings: SourceSettings | None = None) -> Sample:
-    """Composes a new event of this type without a signature."""
+    """Compose a new event of this type without a signature."""
     example = next((e for e in provider.examples if fnmatchcase(type_, glob(e.type))), None) or _minimal_example(
         provider
     )

@@ -38,7 +38,7 @@ def encode(raw: bytes, encoding: str) -> bytes:
 
 
 def decode(text: bytes | str, encoding: str) -> bytes:
-    """Decodes hex or base64 strictly: raises ValueError for other characters or missing padding."""
+    """Decode hex or base64 strictly: raises ValueError for other characters or missing padding."""
     try:
         return binascii.unhexlify(text) if encoding == "hex" else base64.b64decode(text, validate=True)
     except ValueError:
@@ -72,7 +72,7 @@ def load_secret(secret: str, form: str) -> bytes:
 
 
 def to_bytes(secret: str) -> bytes:
-    """Encodes a secret as UTF-8. The codec's own error would quote the secret, so it is replaced."""
+    """Encode a secret as UTF-8. The codec's own error would quote the secret, so it is replaced."""
     try:
         return secret.encode()
     except UnicodeEncodeError:
@@ -97,7 +97,7 @@ def _hmac(digest: str) -> Algorithm:
 
 
 def load_public(secret: str, form: str) -> "PublicKeyTypes":
-    """Loads a public key from PEM (key or certificate), `whpk_`, hex or base64 (DER, or 32 raw Ed25519 bytes)."""
+    """Load a public key from PEM (key or certificate), `whpk_`, hex or base64 (DER, or 32 raw Ed25519 bytes)."""
     from cryptography import x509
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -112,7 +112,7 @@ def load_public(secret: str, form: str) -> "PublicKeyTypes":
 
 
 def load_private(secret: str, form: str) -> "PrivateKeyTypes":
-    """Loads a private key from PEM, `whsk_`, hex or base64 (DER, or an Ed25519 seed with or without its public key)."""
+    """Load a private key from PEM, `whsk_`, hex or base64 (DER, or an Ed25519 seed with or without its public key)."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -136,7 +136,7 @@ def _raw_key(text: str) -> bytes:
 
 
 def _only(load: Load, kind: str, fits: Callable[[Key], bool]) -> Load:
-    """Wraps `load` so that it rejects other kinds of keys: a signature must not choose its own algorithm."""
+    """Wrap `load` so that it rejects other kinds of keys: a signature must not choose its own algorithm."""
 
     def checked(secret: str, form: str) -> Key:
         try:

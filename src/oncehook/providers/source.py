@@ -98,7 +98,7 @@ class Source:
             self.load_secrets()  # literal secrets are checked when the source is defined
 
     def load_secrets(self) -> None:
-        """Resolves the secrets and makes the verifier. Raises ConfigurationError, which names the setting.
+        """Resolve the secrets and make the verifier. Raises ConfigurationError, which names the setting.
 
         The inbox calls it at every start. Without a start, the first use of an attribute in FROM_SECRETS calls it.
         """
@@ -117,7 +117,7 @@ class Source:
         more = self.inline, self.fetches_certificates, self.proxies, self.handshakes, self.unsigned_handshakes
         self.is_plain = not any(more)
 
-    if not TYPE_CHECKING:  # otherwise mypy would accept every misspelt attribute
+    if not TYPE_CHECKING:  # otherwise mypy would accept every misspelled attribute
 
         def __getattr__(self, name: str) -> Any:
             if name not in FROM_SECRETS:

@@ -23,7 +23,7 @@ NO_ADDRESS = "the provider signs the address, and no proxy in trusted_proxies re
 
 
 class Verifier:
-    """A provider's checks with one source's secrets. Made at start-up, where an unusable secret is an error."""
+    """A provider's checks with one source's secrets. It is made at start-up; an unusable secret is an error then."""
 
     def __init__(
         self,
@@ -87,7 +87,10 @@ class Verifier:
 
 
 def _load_keys(provider: Provider, secrets: Sequence[str], where: str) -> list[list[tuple[int, Key]]]:
-    """For each alternative, the keys of the secrets that fit it. Raises ConfigurationError for one that fits none."""
+    """Return the keys of the secrets that fit each alternative.
+
+    Raises ConfigurationError for a secret that fits none.
+    """
     keys: list[list[tuple[int, Key]]] = [[] for _ in provider.signatures]
     for index, secret in enumerate(secrets):
         problems = []

@@ -13,7 +13,7 @@ DEEPEST = 64
 
 
 def read_xml(encoded: str) -> Any:
-    """Reads XML in base64 as plain data: a string, or a dict of child elements. The last element of a name wins.
+    """Read XML in base64 as plain data: a string, or a dict of child elements. The last element of a name wins.
 
     Raises NotReadable or TooDeep. A document type is rejected, because attacks on XML parsers use its entities.
     """
@@ -43,7 +43,7 @@ class _Reader:
 
     def _start(self, name: str, attributes: Any) -> None:
         if len(self.stack) > DEEPEST:
-            raise TooDeep("nested too deep")
+            raise TooDeep("nested too deeply")
         self.stack.append(({}, []))
 
     def _end(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Provider handshakes: the receiver recognises and answers them, and never stores them."""
+"""Provider handshakes: the receiver recognizes and answers them, and never stores them."""
 
 from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected

@@ -30,7 +30,7 @@ class Backlog:
     def __init__(self, clock: Clock, lowest: str) -> None:
         self.clock = clock
         self.sources: frozenset[str] = frozenset()
-        self.floor = self._lowest = lowest  # no receipt that this process may lease is due before
+        self.floor = self._lowest = lowest  # no receipt that this process may lease is due before this time
         self._next_refresh = self._next_search = float("-inf")
         self._handled: Handled | None = None
 

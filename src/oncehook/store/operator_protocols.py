@@ -78,7 +78,7 @@ class ReceiptStore(Protocol):
     async def window_end(self, filter: Filter, *, before: ReceiptPosition | None, size: int) -> ReceiptPosition | None:
         """Return the position of the last of the next `size` receipts, or None if there are fewer.
 
-        Of `filter`, only the times count.
+        Only the times of `filter` are used.
         """
 
     async def get(self, receipt: int) -> Receipt | None:
@@ -112,13 +112,13 @@ class OperationStore(Protocol):
     async def replay(
         self, receipts: Sequence[int], actor: str, detail: dict[str, Any], *, action: str = "replay"
     ) -> list[int]:
-        """Set finished receipts to `received` and audit the actor, in one transaction. Returns the changed receipts.
+        """Set finished receipts to `received` and record the actor, in one transaction. Returns the changed receipts.
 
         Receipts in another state, without a type or without a payload are not changed.
         """
 
     async def retry_now(self, receipts: Sequence[int], actor: str, detail: dict[str, Any]) -> list[int]:
-        """Make waiting retries due now and audit the actor, in one transaction. Returns the changed receipts.
+        """Make waiting retries due now and record the actor, in one transaction. Returns the changed receipts.
 
         Inline receipts are not changed: their provider delivers them again.
         """
@@ -183,7 +183,7 @@ class RetentionStore(Protocol):
         """Return the receipts of an object whose payloads still exist."""
 
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
-        """Erase the payloads of `receipts`, and `text` in their other columns. Audits the actor.
+        """Erase the payloads of `receipts`, and `text` in their other columns. Records the actor in the audit log.
 
         Returns the number of erased payloads.
         """

@@ -82,7 +82,7 @@ class EffectStore(Protocol):
         """Return, for each kind and target, the number of waiting effects and the lag of the oldest."""
 
     async def replay(self, ids: Sequence[int], actor: str) -> list[int]:
-        """Make failed effects due again and audit the actor, in one transaction. Returns the ids that were changed."""
+        """Make failed effects due again and record the actor, in one transaction. Returns the ids that were changed."""
 
 
 class EmailStore(Protocol):
@@ -190,13 +190,13 @@ class PauseStore(Protocol):
     """Paused sources."""
 
     async def pause(self, source: str, actor: str, *, reason: str | None = None, seconds: float | None = None) -> bool:
-        """Pause a source in all processes and audit the actor. Returns False if it was paused already.
+        """Pause a source in all processes and record the actor. Returns False if it was paused already.
 
         With `seconds`, the pause ends after that time: the next worker that refreshes its pauses resumes the source.
         """
 
     async def resume(self, source: str, actor: str) -> bool:
-        """Resume a source and audit the actor. Returns False if it was not paused."""
+        """Resume a source and record the actor. Returns False if it was not paused."""
 
     async def active(self) -> list[Pause]:
         """Return the pauses that are in force."""

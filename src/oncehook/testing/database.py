@@ -43,6 +43,6 @@ def _run(server: str, statement: str) -> None:
             thread.submit(asyncio.run, run()).result()
         except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
             raise ConfigurationError(
-                f"PostgreSQL has no database for this test: {error_summary(error)}. Is it running, is the address "
-                f"right, and may its user create databases?"
+                f"PostgreSQL could not create a database for this test: {error_summary(error)}. Check that it is "
+                "running, that the address is correct, and that its user may create databases"
             ) from None

@@ -193,7 +193,7 @@ def source_of(inbox: Inbox, to: str) -> Source:
     raise LookupError(f"{to!r} {problem}: the sources are {known}")
 
 
-# -- drafts and signatures-------------------------------------------------------------------------------------------
+# -- drafts and signatures ------------------------------------------------------------------------------------------
 
 
 def _draft(

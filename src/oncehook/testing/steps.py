@@ -226,7 +226,7 @@ def _performed(row: StoredEffect) -> Performed:
 
 
 async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
-    """Lease due events, as a worker does. An event whose last worker died is leased alone."""
+    """Lease due events, as a worker does. An event whose last worker died is leased by itself."""
     runtime = inbox._runtime
     seconds, handled = runtime.settings.lease, runtime.handlers.handled
     return await runtime.store.leases.take(most, seconds, "a test", handled=handled) or await runtime.store.leases.take(

@@ -40,7 +40,7 @@ class Service:
         if scope["type"] != "http":
             return self.inbox(scope, receive, send)
         if scope["http_version"] == "1.1" and sum(name == b"host" for name, _ in scope["headers"]) != 1:
-            return respond(send, rejected_response("malformed", CLOSE, message="Send one Host header."))
+            return respond(send, rejected_response("malformed", CLOSE, message="Send exactly one Host header."))
         path: str = scope["path"]
         if path.startswith(PREFIX):
             return self.receive(path[len(PREFIX) :].rstrip("/"), scope, receive, send)

@@ -9,7 +9,7 @@ from oncehook.web.page import Context, Problem
 
 
 async def list_audit(context: Context, before: str | None, limit: int) -> tuple[list[AuditEntry], int | None]:
-    """Returns a page of entries, newest first, and the cursor of the next page."""
+    """Return a page of entries, newest first, and the cursor of the next page."""
     if before and not (before.isascii() and before.isdigit() and len(before) < 19):
         raise Problem(400, "bad_cursor", "The cursor is not valid. Start at the first page.")
     rows = await context.store.operations.audited(before=int(before) if before else None, limit=limit + 1)
@@ -18,7 +18,7 @@ async def list_audit(context: Context, before: str | None, limit: int) -> tuple[
 
 
 async def _with_progress(context: Context, row: AuditEntry) -> AuditEntry:
-    """Adds to the entry of a bulk replay how many events its batches replayed, and whether it has ended."""
+    """Add to the entry of a bulk replay how many events its batches replayed, and whether it has ended."""
     batches = {batch.action: batch for batch in await context.store.operations.audited_run(row.detail["run"])}
     count = batches["replay"].number if "replay" in batches else 0
     state = json.loads(batches["replay_ended"].detail or "{}")["state"] if "replay_ended" in batches else "running"

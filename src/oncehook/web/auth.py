@@ -78,7 +78,7 @@ def hash_password(password: str, salt: bytes | None = None, cost: int = COST) ->
 
 
 def is_password(password: str, hashed: str) -> bool:
-    """Compares in constant time."""
+    """Compare in constant time."""
     _, cost, salt, _ = hashed.split(":")
     return hmac.compare_digest(hash_password(password, _bytes(salt), int(cost)), hashed)
 
@@ -131,7 +131,7 @@ class Access:
         return bool(self._users)
 
     async def check_password(self, name: str, password: str, address: str = "") -> str | None:
-        """Returns the name of the user's principal, or None. Raises Busy if too many passwords wait to be hashed."""
+        """Return the name of the user's principal, or None. Raises Busy if too many passwords wait to be hashed."""
         known = self._users.get(f"user:{name}")
         waiting = self._hashing_from
         if waiting.total() >= MAX_HASHING or waiting[address] >= MAX_HASHING_PER_ADDRESS:
@@ -160,13 +160,13 @@ class Access:
     # -- sessions -------------------------------------------------------------------------------------------------
 
     def start_session(self, name: str) -> str:
-        """Returns the value of a new session cookie."""
+        """Return the value of a new session cookie."""
         until = int(self.clock.now() + self.settings.session_length)
         body = _text(msgspec.json.encode(Session(name, secrets.token_hex(16), until)))
         return f"{body}.{self._sign(name, body)}"
 
     def check_session(self, cookie: str) -> Principal | None:
-        """Returns the principal of a session cookie; None if it is forged, has expired, or its user was removed."""
+        """Return the principal of a session cookie; None if it is forged, has expired, or its user was removed."""
         body, _, signature = cookie.partition(".")
         try:
             session = msgspec.json.decode(_bytes(body), type=Session)
@@ -180,7 +180,7 @@ class Access:
         return Principal(session.name, known[1], session.id, _text(_mac(self._key, f"csrf {session.id}")))
 
     def end_session(self, principal: Principal) -> None:
-        """Revokes the session in this process. The response also deletes the cookie from the browser."""
+        """Revoke the session in this process. The response also deletes the cookie from the browser."""
         if principal.session is not None:
             self._ended[principal.session] = None
             while len(self._ended) > MAX_REMEMBERED:
@@ -221,7 +221,7 @@ class Throttle:
         self._waiting = 0
 
     async def wait(self, key: Key) -> None:
-        """Returns when this sign-in may be checked. Raises Busy if too many wait."""
+        """Wait until this sign-in may be checked. Raises Busy if too many wait."""
         seconds = self._reserve(key)
         if seconds <= 0:
             return
@@ -232,7 +232,7 @@ class Throttle:
             self._waiting -= 1
 
     def _reserve(self, key: Key) -> float:
-        """Reserves the next slot and returns the seconds until then."""
+        """Reserve the next slot and return the seconds until then."""
         failures, now = self._failed.get(key), self.clock.monotonic()
         if failures is None or len(failures.times) < MAX_FAILURES or failures.times[0] + FAILURE_WINDOW < now:
             return 0.0

@@ -31,7 +31,7 @@ class Chart:
 
 
 def chart(buckets: Sequence[int], numbers: Sequence[int], seconds: int) -> Chart:
-    """Makes one bar per bucket. Its height is relative to the highest bar."""
+    """Make one bar per bucket. Its height is relative to the highest bar."""
     peak = max([0, *numbers])
     step = WIDTH / max(1, len(buckets))
     bars = []

@@ -73,11 +73,11 @@ class Dashboard:
         await self._guard(scope, receive, send)
 
     def close(self) -> None:
-        """Ends the event streams, so that no connection stays open."""
+        """End the event streams, so that no connection stays open."""
         self.live.stop()
 
     async def stop(self) -> None:
-        """Stops the replay runs. Call it before the store is closed."""
+        """Stop the replay runs. Call it before the store is closed."""
         await self.runs.stop()
 
 
@@ -90,7 +90,7 @@ async def _icon(request: Request) -> Response:
 
 
 def _renderer() -> "filters.Render":
-    """Makes the template renderer. Templates escape every value, and fail on an undefined name."""
+    """Make the template renderer. Templates escape every value, and fail on an undefined name."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(HERE / "templates"),
         autoescape=True,

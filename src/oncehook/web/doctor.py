@@ -24,7 +24,7 @@ class DiagnosisCache:
         self._secrets: dict[str, list[dict[str, Any]]] = {}
 
     async def get(self) -> tuple[dict[str, dict[str, Any]], dict[str, list[dict[str, Any]]]]:
-        """Returns two mappings by source: its newest rejection sample, and its secrets."""
+        """Return two mappings by source: its newest rejection sample, and its secrets."""
         async with self._lock:
             if self.clock.monotonic() - self._refreshed >= MAX_AGE:
                 await self._refresh()

@@ -34,7 +34,7 @@ class EffectFilterForm(msgspec.Struct, frozen=True):
         return cls(**{name: str(values.get(name) or "").strip() for name in cls.__struct_fields__})
 
     def parse(self) -> EffectFilter:
-        """Returns the filter. Raises Problem if a field is not valid."""
+        """Return the filter. Raises Problem if a field is not valid."""
         fields = self.non_empty()
         check_texts(fields)
         if self.status and self.status not in set(EffectState):
@@ -61,7 +61,7 @@ class EffectPage:
 async def list_effects(
     effects: EffectStore, condition: EffectFilter, before: int | None, limit: int = PAGE
 ) -> EffectPage:
-    """Returns the page before `before`. A filter without an index is searched in windows, for up to SECONDS seconds."""
+    """Return the page before `before`. A filter without an index is searched in windows, for up to SECONDS seconds."""
     if condition == EffectFilter() or condition.receipt is not None or condition.status == EffectState.FAILED.value:
         return _page(await effects.find(condition, limit=limit + 1, before=before), limit)
     deadline = SYSTEM.monotonic() + SECONDS
@@ -102,7 +102,7 @@ async def find_effect(context: Context, request: Request) -> StoredEffect:
 
 
 async def replay_effect(context: Context, request: Request) -> int:
-    """Replays one failed effect and returns its id. Raises Problem if it cannot be replayed."""
+    """Replay one failed effect and return its id. Raises Problem if it cannot be replayed."""
     row = await find_effect(context, request)
     if not await context.store.effects.replay([row.id], principal(request).name):
         why = "its arguments were erased" if row.status == EffectState.FAILED.value else f"it is {row.status}"

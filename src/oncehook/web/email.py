@@ -10,7 +10,7 @@ from oncehook.web.page import Context, Problem, check_texts, principal
 async def list_suppressions(
     context: Context, search: str, after: str, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Returns a page of suppressions by address, and the cursor of the next page."""
+    """Return a page of suppressions by address, and the cursor of the next page."""
     check_texts({"search": search, "cursor": after})
     rows = await context.runtime.email.suppressions(after=after, limit=limit + 1, search=search)
     return rows[:limit], rows[limit - 1]["address"] if len(rows) > limit else None
@@ -19,7 +19,7 @@ async def list_suppressions(
 async def change_suppression(
     context: Context, request: Request, address: str, note: str, *, remove: bool
 ) -> dict[str, Any]:
-    """Adds or removes a suppression and records the actor. Raises Problem if `address` is not an email address."""
+    """Add or remove a suppression and record the actor. Raises Problem if `address` is not an email address."""
     address, note = address.strip(), note.strip()
     check_texts({"address": address, "note": note}, 500)
     email = context.runtime.email

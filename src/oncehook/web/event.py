@@ -23,7 +23,7 @@ async def find_event(context: Context, request: Request) -> Receipt:
 
 
 async def download_payload(context: Context, request: Request) -> Response:
-    """Returns the exact bytes as a download, which no browser renders."""
+    """Return the exact bytes as a download, which no browser renders."""
     receipt = await find_event(context, request)
     payload = await context.store.receipts.payload(receipt.receipt)
     if payload is None:
@@ -33,7 +33,7 @@ async def download_payload(context: Context, request: Request) -> Response:
 
 
 async def run_retry_now(context: Context, request: Request, receipt: Receipt) -> None:
-    """Makes the event's next attempt due now. Raises Problem if the event is not waiting for a retry."""
+    """Make the event's next attempt due now. Raises Problem if the event is not waiting for a retry."""
     result = await retry_now(context.store, Selection(receipts=(receipt.receipt,)), actor=principal(request).name)
     if not result.count:
         reason = next(iter(result.left), CHANGED)

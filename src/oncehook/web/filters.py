@@ -19,7 +19,7 @@ STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def finalize(value: Any) -> Any:
-    """Runs on every value in a template. It makes hidden and direction-changing characters visible."""
+    """Run on every value in a template. It makes hidden and direction-changing characters visible."""
     if isinstance(value, str) and not isinstance(value, Markup):
         return visible(value)
     return "" if value is None else value
@@ -53,7 +53,7 @@ def span(seconds: float | None, least: str = "<1s") -> str:
 
 
 def code(value: str) -> Markup:
-    """Turns `names` in backticks into code elements. Short ones do not wrap."""
+    """Turn `names` in backticks into code elements. Short ones do not wrap."""
 
     def element(match: re.Match[str]) -> str:
         return f'<code class="{"nowrap" if len(match[1]) < 40 else ""}">{match[1]}</code>'

@@ -90,7 +90,7 @@ class Guard:
         await response(scope, receive, send_on)
 
     async def _admit(self, request: Request) -> Response | None:
-        """Puts the principal into the scope. Returns None to admit the request, or the response that ends it."""
+        """Put the principal into the scope. Returns None to admit the request, or the response that ends it."""
         principal = authenticate(self.context.access, request)
         request.scope["principal"] = principal
         path, query = request.scope["path"], request.scope["query_string"].decode("latin-1")
@@ -114,7 +114,7 @@ class Guard:
         return Response(text, 303, {"location": sign_in}, "text/plain")
 
     async def _sign_in_by_url(self, request: Request) -> Response:
-        """Signs in with the URL that `serve` printed, and redirects so that the token leaves the address bar."""
+        """Sign in with the URL that `serve` printed, and redirect so that the token leaves the address bar."""
         access, address = self.context.access, self.context.client_address(request)
         if request.headers.get("sec-fetch-site") == "cross-site":
             raise Problem(
@@ -138,7 +138,7 @@ class Guard:
 
 
 def authenticate(access: Access, request: Request) -> Principal | None:
-    """Authenticates by the bearer token, else by the session cookie."""
+    """Authenticate by the bearer token, else by the session cookie."""
     token = bearer(request)
     if token is not None:
         return access.check_token(token)
@@ -152,7 +152,7 @@ def bearer(request: Request) -> str | None:
 
 
 def check_origin(request: Request, public_origin: str | None) -> None:
-    """Rejects a request whose `Origin` header is missing or names another site."""
+    """Reject a request whose `Origin` header is missing or names another site."""
     origin = request.headers.get("origin", "").lower()
     host = request.headers.get("host", "").lower()
     if origin not in (f"http://{host}", f"https://{host}", public_origin) or not host:
@@ -187,7 +187,7 @@ def is_https(request: Request, public_url: str | None) -> bool:
 
 
 def guarded(context: Context, action: Action) -> Callable[[Request], Awaitable[Response]]:
-    """Wraps an action for the router: checks the scope, reads the body and checks the form token."""
+    """Wrap an action for the router: check the scope, read the body and check the form token."""
 
     async def endpoint(request: Request) -> Response:
         principal: Principal | None = request.scope["principal"]
@@ -253,7 +253,7 @@ def _media_type(request: Request) -> str:
 
 
 def as_problem(error: Exception) -> Problem:
-    """Maps any exception to a Problem. The details of unexpected exceptions go to the log only."""
+    """Map any exception to a Problem. The details of unexpected exceptions go to the log only."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, Unavailable):

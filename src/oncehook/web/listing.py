@@ -41,7 +41,7 @@ class EventPage:
 async def list_events(
     receipts: ReceiptStore, condition: Filter, before: ReceiptPosition | None, limit: int = PAGE
 ) -> EventPage:
-    """Returns the newest events that match `condition` and are older than `before`."""
+    """Return the newest events that match `condition` and are older than `before`."""
     if _is_indexed(condition):
         return _page(await receipts.find(condition, limit=limit + 1, before=before), limit)
     return await _search_windows(receipts, condition, before, limit)
@@ -96,7 +96,7 @@ def position(receipt: Receipt) -> ReceiptPosition:
 
 
 def write_cursor(position: ReceiptPosition | None) -> str | None:
-    """Encodes a position as an opaque cursor."""
+    """Encode a position as an opaque cursor."""
     if position is None:
         return None
     return base64.urlsafe_b64encode(f"{position[0]} {position[1]}".encode()).decode().rstrip("=")
@@ -128,11 +128,11 @@ class EventFilterForm(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "EventFilterForm":
-        """Reads the fields from a mapping and ignores its other keys."""
+        """Read the fields from a mapping and ignore its other keys."""
         return cls(**{name: str(values.get(name) or "").strip() for name in cls.__struct_fields__})
 
     def parse(self) -> Filter:
-        """Returns the filter. Raises Problem if a field is not valid."""
+        """Return the filter. Raises Problem if a field is not valid."""
         check_texts({name: getattr(self, name) for name in self.__struct_fields__})
         if self.status and self.status not in {*State, UNHANDLED}:
             raise Problem(422, "bad_filter", f"status must be one of {', '.join(State)}, {UNHANDLED}.")
@@ -152,7 +152,7 @@ class EventFilterForm(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def read_time(text: str, name: str) -> datetime | None:
-    """Parses an age (2h, 7d) or a time (2026-11-15T03:00:00Z, or without a zone, which means UTC)."""
+    """Parse an age (2h, 7d) or a time (2026-11-15T03:00:00Z, or without a zone, which means UTC)."""
     if not text:
         return None
     try:

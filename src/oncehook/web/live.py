@@ -37,7 +37,7 @@ class Live:
         return self.listeners >= MAX_STREAMS
 
     async def stream(self, seen: str | None = None) -> AsyncGenerator[bytes, None]:
-        """Yields server-sent events until the client disconnects or the service stops.
+        """Yield server-sent events until the client disconnects or the service stops.
 
         `seen` is the id of the last event of an earlier stream. Changes since then produce an event immediately.
         """
@@ -68,7 +68,7 @@ class Live:
         return self._stopped
 
     def stop(self) -> None:
-        """Ends every stream, because a draining server waits for open connections."""
+        """End every stream, because a draining server waits for open connections."""
         self._stopped = True
         self._changed.set()
 

@@ -25,7 +25,7 @@ class MountedDashboard:
         self.dashboard: Dashboard | None = None
 
     def start(self) -> None:
-        """Reads the settings. Raises ConfigurationError if they are not valid, or if they have no user and no token."""
+        """Read the settings. Raises ConfigurationError if they are not valid, or if they have no user and no token."""
         dashboard = Dashboard(self.inbox._runtime, secrets.token_hex(32), stream_seconds=STREAM_SECONDS)
         if dashboard.access.uses_run_token:
             raise ConfigurationError(
@@ -35,7 +35,7 @@ class MountedDashboard:
         self.dashboard = dashboard
 
     async def stop(self) -> None:
-        """Ends the event streams and the replay runs. Call it before the store is closed."""
+        """End the event streams and the replay runs. Call it before the store is closed."""
         dashboard, self.dashboard = self.dashboard, None
         if dashboard is not None:
             dashboard.close()
@@ -55,7 +55,7 @@ class MountedDashboard:
 
 
 def with_mount_path(send: Send, root: bytes) -> Send:
-    """Prefixes redirects and cookie paths with the mount path."""
+    """Prefix redirects and cookie paths with the mount path."""
 
     async def send_on(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -59,7 +59,7 @@ class Rates:
         self._lock = asyncio.Lock()
 
     async def get(self) -> tuple[list[int], Counts]:
-        """Returns the start times of the buckets, oldest first, and their counts."""
+        """Return the start times of the buckets, oldest first, and their counts."""
         async with self._lock:
             now = int(self.clock.now())
             first = (now - self.range.seconds) // self.range.bucket * self.range.bucket + self.range.bucket
@@ -106,7 +106,7 @@ class Overview:
         return RANGES["15m" if self._is_young else "1h"]
 
     async def rates(self, range_: str, source: str | None = None) -> tuple[list[int], dict[str, list[int]]]:
-        """Returns the bucket starts, and for each series one count per bucket; of one source or of all."""
+        """Return the bucket starts, and for each series one count per bucket; of one source or of all."""
         buckets, counts = await self._rates[range_].get()
         series = {name: [0] * len(buckets) for name in SERIES}
         for (name, of_source), numbers in counts.items():
@@ -134,7 +134,7 @@ class Overview:
             return self._snapshot[1]
 
     def invalidate(self) -> None:
-        """Discards the snapshot after a change."""
+        """Discard the snapshot after a change."""
         self._snapshot = None
 
     async def sources(self, range_: str) -> list[dict[str, Any]]:

@@ -124,7 +124,7 @@ def principal(request: Request) -> Principal:
 
 
 def parse_id(text: str) -> int | None:
-    """Parses the id of a row; None if `text` is not an id."""
+    """Parse the id of a row; None if `text` is not an id."""
     return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
@@ -133,7 +133,7 @@ MAX_FIELD_LENGTH = 2000
 
 
 def check_texts(fields: Mapping[str, str], max_length: int = MAX_FIELD_LENGTH) -> None:
-    """Raises Problem for a field that a database would reject."""
+    """Raise Problem for a field that a database would reject."""
     for name, value in fields.items():
         if len(value) > max_length or "\0" in value or not _is_text(value):
             raise Problem(422, "bad_filter", f"{name} is too long or is not valid text.")

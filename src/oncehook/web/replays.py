@@ -14,7 +14,7 @@ from oncehook.web.page import Context, Problem
 DEAD_LETTER_PAGE = 500
 MAX_BY_ERROR = 5_000
 COUNT_TIMEOUT = 15.0
-"""Seconds after which counting the events of a replay is given up."""
+"""Seconds after which Oncehook stops counting the events of a replay."""
 
 
 async def count_replay(context: Context, selection: Selection) -> Replayed:
@@ -46,7 +46,8 @@ async def _with_similar_error(context: Context, condition: Filter, error: str) -
         before = position(page[-1])
         if len(receipts) > MAX_BY_ERROR:
             message = (
-                f"More than {MAX_BY_ERROR:,} dead letters have this error. Replay the whole source or a shorter time."
+                f"More than {MAX_BY_ERROR:,} dead letters have this error. "
+                "Replay the whole source or a shorter time range."
             )
             raise Problem(422, "too_many", message)
     return tuple(receipts)

@@ -85,7 +85,7 @@ class DashboardSettings:
 
 
 def read_dashboard(table: Mapping[str, Any]) -> DashboardSettings:
-    """Reads and checks the table. A ConfigurationError names the key and never shows a hash."""
+    """Read and check the table. A ConfigurationError names the key and never shows a hash."""
     rest = {name: value for name, value in table.items() if name not in ("users", "tokens")}
     users = named_tables(table.get("users", {}), "dashboard.users")
     tokens = named_tables(table.get("tokens", {}), "dashboard.tokens")

@@ -28,14 +28,14 @@ _HIDDEN = re.compile(
 
 
 def visible(text: str) -> str:
-    """Replaces hidden and direction-changing characters with their escape sequences."""
+    """Replace hidden and direction-changing characters with their escape sequences."""
     if text.isprintable():
         return text
     return _HIDDEN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def pretty(body: bytes) -> tuple[Markup, bool]:
-    """Returns a body as HTML, and whether it was cut. Numbers stay as the sender wrote them."""
+    """Return a body as HTML, and whether it was cut. Numbers stay as the sender wrote them."""
     text = body.decode("utf-8", "replace")
     if is_json(body):
         return _format_json(text)
@@ -51,7 +51,7 @@ def is_json(body: bytes) -> bool:
 
 
 def _format_json(text: str) -> tuple[Markup, bool]:
-    """Formats JSON with one element per line. It stops at MAX_LENGTH: indentation can make a small body very long."""
+    """Format JSON with one element per line. It stops at MAX_LENGTH: indentation can make a small body very long."""
     parts: list[str] = []
     length = depth = 0
     just_opened = False

@@ -39,7 +39,7 @@ Rejection = dict[str, Any]
 
 
 def last_rejections(context: Context, name: str, case: Rejection | None) -> tuple[Rejection | None, Rejection | None]:
-    """Returns the latest rejection, and the latest one that the doctor examined if that one has a different cause.
+    """Return the latest rejection, and the latest one that the doctor examined if that one has a different cause.
 
     The latest rejection is known to this process, or is the newest sample of any process. The doctor examines samples.
     Its findings also apply to a later rejection with the same reason and detail.
@@ -59,7 +59,7 @@ def last_rejections(context: Context, name: str, case: Rejection | None) -> tupl
 async def set_paused(
     context: Context, request: Request, *, paused: bool, reason: str | None = None, seconds: float | None = None
 ) -> str:
-    """Pauses or resumes a source and returns its name. Raises Problem if there is no such source."""
+    """Pause or resume a source and return its name. Raises Problem if there is no such source."""
     name: str = request.path_params["source"]
     snapshot = await context.overview.snapshot()
     if name not in {*context.runtime.sources, *snapshot["sources"], *snapshot["paused"]}:

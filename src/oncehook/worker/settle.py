@@ -51,7 +51,7 @@ class Settler:
             landed = await self.leases.settle([settled for settled, _ in batch])
         except Unavailable as error:
             _fail(batch, error)
-        except Exception as error:  # a bug in Oncehook must not block a slot for ever
+        except Exception as error:  # a bug in Oncehook must not block a slot forever
             _fail(batch, StoreUnavailable(f"the store failed: {error!r}"))
         else:
             for settled, waiter in batch:

@@ -65,5 +65,5 @@ async def test_counts_are_grouped_by_the_requested_dimensions(shop: Inbox, progr
     assert {(row["tag"], row["type"], row["events"]) for row in counts} == {
         ("news", "delivered", 1), ("<i>", "delivered", 1), ("news", "opened", 1),
     }  # fmt: skip
-    unknown = await program.get("/api/email/counts", params={"by": "colour"})
+    unknown = await program.get("/api/email/counts", params={"by": "color"})
     assert unknown.status_code == 422 and "by must be a comma-separated list of" in unknown.text

@@ -110,4 +110,4 @@ async def test_counts_are_shown_as_charts_and_as_a_table(inbox: Inbox, browser: 
     tags = (await browser.get("/email?by=tag&days=7")).text
     assert "&lt;i&gt;" in tags and re.search(r'<th scope="row">news</th>', tags)
     assert "example.com" in (await browser.get("/email?by=domain")).text
-    assert "Events by day" in (await browser.get("/email?by=colour&days=x")).text, "unknown values mean the defaults"
+    assert "Events by day" in (await browser.get("/email?by=color&days=x")).text, "unknown values mean the defaults"

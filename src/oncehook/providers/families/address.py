@@ -114,5 +114,5 @@ def with_and_without_port(url: str) -> list[str]:
 
 
 def decode_escapes(query: bytes) -> bytes:
-    """Decodes the escapes that HubSpot decodes before it signs."""
+    """Decode the escapes that HubSpot decodes before it signs."""
     return _ESCAPE.sub(lambda match: _ESCAPES[match[1].upper()], query)

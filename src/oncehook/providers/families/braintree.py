@@ -31,7 +31,7 @@ def load_key(secret: str) -> tuple[bytes, bytes]:
     if not public.strip() or not private.strip():
         raise ValueError("it is not public_key|private_key")
     try:
-        return public.encode("ascii"), hashlib.sha1(private.encode("ascii")).digest()  # noqa: S324  # theirs, for HMAC
+        return public.encode("ascii"), hashlib.sha1(private.encode("ascii")).digest()  # noqa: S324  # Braintree derives its HMAC key with SHA-1
     except UnicodeEncodeError:
         raise ValueError("it is not public_key|private_key") from None
 
@@ -94,7 +94,7 @@ class BraintreeFamily(Family):
         return BraintreeCheck(keys)
 
     def sign(self, signature: Signature, unsigned: UnsignedDelivery, secret: str) -> SignedDelivery:
-        """Signs a body that is the XML, or the form that holds it."""
+        """Sign a body that is the XML, or the form that holds it."""
         public, key = load_key(secret)
         fields = parse_qs(unsigned.body.decode("utf-8", "replace"))
         payload = fields["bt_payload"][0] if "bt_payload" in fields else base64.b64encode(unsigned.body).decode() + "\n"

@@ -60,7 +60,7 @@ class EachCheck:
         self.paths = compile_paths(signature.body or "")
 
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
-        """Verifies the elements one by one, and stops at the first that does not verify."""
+        """Verify the elements one by one, and stop at the first that does not verify."""
         elements = self._elements(body)
         first = self._signed(elements[0]) if elements else None
         for index, key in self.keys:

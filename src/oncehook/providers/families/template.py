@@ -88,7 +88,7 @@ class TemplateCheck:
         return self._without_prefix(parts), self._stamp(delivery, body)
 
     def _find_in_fields(self, delivery: Delivery, body: Body) -> RequestSignatures:
-        """Reads fields such as `t=…,v1=…,v1=…`. A repeated timestamp is ambiguous, so it is None."""
+        """Read fields such as `t=…,v1=…,v1=…`. A repeated timestamp is ambiguous, so it is None."""
         signatures, stamps = [], []
         for part in delivery.headers.get(self.header, b"").split(self.separator, 2 * MOST_SIGNATURES):
             name, _, value = part.partition(b"=")
@@ -102,7 +102,7 @@ class TemplateCheck:
         return self._without_prefix(signatures), stamps[0] if len(stamps) == 1 else None
 
     def _find_in_headers(self, delivery: Delivery, body: Body) -> RequestSignatures:
-        """Reads several headers with a number at the end of the name, such as `X-DocuSign-Signature-1`."""
+        """Read several headers with a number at the end of the name, such as `X-DocuSign-Signature-1`."""
         signatures = []
         for name, value in delivery.headers.items():
             if name.startswith(self.header) and name[len(self.header) :].isdigit():
@@ -116,7 +116,7 @@ class TemplateCheck:
         return _NONE if value is None else (self._without_prefix([value]), self._stamp(delivery, body))
 
     def _without_prefix(self, signatures: list[bytes]) -> list[bytes]:
-        """Removes the prefix of each signature. A signature without it belongs to another scheme and is skipped."""
+        """Remove the prefix of each signature. A signature without it belongs to another scheme and is skipped."""
         if len(signatures) > MOST_SIGNATURES:
             raise Rejected("malformed", f"more than {MOST_SIGNATURES} signatures")
         prefix = self.prefix

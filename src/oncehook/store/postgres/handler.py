@@ -129,9 +129,9 @@ class HandlerConnections:
         return connection
 
     def are_busy(self, taken: int) -> bool:
-        """Whether another handler than number `taken` has just begun, so that more are likely to follow.
+        """Whether a handler other than number `taken` has just begun, so that more are likely to follow.
 
-        Behind a pooler this is never so: a transaction that is begun ahead would occupy a server connection.
+        Behind a pooler this is always False: a transaction that is begun ahead would occupy a server connection.
         """
         if self._cache_options():
             return False

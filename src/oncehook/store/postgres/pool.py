@@ -91,7 +91,7 @@ class PostgresPool:
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError) as error:
             raise StoreUnavailable(
                 f"PostgreSQL at {_location(self.settings.database)} cannot be reached: {error_summary(error)}. "
-                f"Check that it is running, and the address and password"
+                f"Check that it is running and that the address and password are correct"
             ) from error
         self._pid = os.getpid()
         await self._check_durability()

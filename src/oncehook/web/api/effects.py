@@ -45,7 +45,7 @@ async def replay_one(context: Context, request: Request) -> Response:
 
 
 async def replay_many(context: Context, request: Request) -> Response:
-    """Replays the failed effects of a source or target. `count` must be the number that a dry run returned."""
+    """Replay the failed effects of a source or target. `count` must be the number that a dry run returned."""
     body = read_body(request, SelectedEffects)
     selection = failed_effects(EffectFilterForm(source=body.source, target=body.target))
     count, erased = await context.store.effects.count_failed(selection)

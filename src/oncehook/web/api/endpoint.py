@@ -32,7 +32,7 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 
 def read_query(request: Request, kind: type[T]) -> T:
-    """Parses the query parameters. Raises Problem that names the invalid parameter."""
+    """Parse the query parameters. Raises Problem that names the invalid parameter."""
     known = {field.encode_name for field in msgspec.structs.fields(kind)}  # type: ignore[arg-type]
     for name in request.query_params:
         if name not in known:
@@ -41,7 +41,7 @@ def read_query(request: Request, kind: type[T]) -> T:
 
 
 def read_body(request: Request, kind: type[T]) -> T:
-    """Parses the JSON body. Raises Problem if it does not match the declared type."""
+    """Parse the JSON body. Raises Problem if it does not match the declared type."""
     try:
         return msgspec.json.decode(request.state.body, type=kind)
     except msgspec.ValidationError as error:

@@ -97,7 +97,7 @@ async def erase(context: Context, request: Request) -> Response:
 
 
 async def replay_many(context: Context, request: Request) -> Response:
-    """Replays the events of a filter. For more than one, `count` must be the number that a dry run returned."""
+    """Replay the events of a filter. For more than one, `count` must be the number that a dry run returned."""
     body = read_body(request, ReplaySelection)
     selection = await select_events(context, EventFilterForm.of(msgspec.structs.asdict(body)))
     plan = await count_replay(context, selection)

@@ -57,7 +57,7 @@ def document(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
 def _operation(endpoint: Endpoint) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
-        "description": f"Needs the scope `{endpoint.scope}`.",
+        "description": f"Requires the scope `{endpoint.scope}`.",
         "operationId": re.sub(r"\W+", "_", f"{endpoint.method.lower()}{endpoint.path.removeprefix('/api')}").strip("_"),
         "parameters": [
             *(

@@ -80,7 +80,7 @@ async def replay_one(context: Context, request: Request) -> Response:
 
 
 async def confirm_replay(context: Context, request: Request) -> Response:
-    """Shows how many effects a replay would select, and asks for confirmation."""
+    """Show how many effects a replay would select, and ask for confirmation."""
     return await _confirmation(context, request, EffectFilterForm.of(request.query_params))
 
 
@@ -102,7 +102,7 @@ async def _confirmation(
 
 
 async def start_replay(context: Context, request: Request) -> Response:
-    """Replays the confirmed effects. If their number has changed, it asks for confirmation again."""
+    """Replay the confirmed effects. If their number has changed, it asks for confirmation again."""
     filters = EffectFilterForm.of(form(request))
     selection = failed_effects(filters)
     count, _ = await context.store.effects.count_failed(selection)

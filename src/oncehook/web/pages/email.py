@@ -89,7 +89,7 @@ def _charts(daily: list[dict[str, Any]], since: datetime, days: int) -> dict[str
 
 
 def pivoted(counts: list[dict[str, Any]], by: str) -> tuple[list[str], list[dict[str, Any]]]:
-    """Returns the types, and a row per day, tag, domain or source. The newest day or the largest row comes first."""
+    """Return the types, and a row per day, tag, domain or source. The newest day or the largest row comes first."""
     types = sorted({row["type"] for row in counts}, key=lambda name: ORDER.get(name, len(ORDER)))
     table: dict[str, Counter[str]] = {}
     for row in counts:

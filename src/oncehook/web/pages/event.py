@@ -139,7 +139,7 @@ async def retry_one(context: Context, request: Request) -> Response:
 
 
 async def rehearse_one(context: Context, request: Request) -> Response:
-    """Runs the handler in a transaction that is rolled back, and shows what it did."""
+    """Run the handler in a transaction that is rolled back, and show what it did."""
     receipt = await find_event(context, request)
     await context.store.operations.audit(principal(request).name, "rehearse", {"receipts": [receipt.receipt]})
     rehearsal = await context.runtime.rehearse(receipt)

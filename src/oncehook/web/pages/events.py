@@ -46,7 +46,7 @@ async def _sources(context: Context) -> list[str]:
 
 
 async def confirm_replay(context: Context, request: Request) -> Response:
-    """Shows how many events a replay would select, and asks for confirmation."""
+    """Show how many events a replay would select, and ask for confirmation."""
     filters = EventFilterForm.of(request.query_params)
     plan = await count_replay(context, await select_events(context, filters))
     return context.render(request, "replay.html", filters=filters, plan=plan, query=urlencode(filters.non_empty()))
@@ -61,7 +61,7 @@ def _rate(text: str) -> float | None:
 
 
 async def start_replay(context: Context, request: Request) -> Response:
-    """Replays the confirmed events. If their number has changed, it asks for confirmation again."""
+    """Replay the confirmed events. If their number has changed, it asks for confirmation again."""
     filters = EventFilterForm.of(form(request))
     selection = await select_events(context, filters)
     rate = _rate(form(request).get("rate", ""))

@@ -1,4 +1,4 @@
-"""The overview page: rates over time, the backlog and open incidents. Before the first event: getting started."""
+"""The overview page: rates over time, the backlog and open incidents. Before the first event, it shows how to start."""
 
 from starlette.requests import Request
 from starlette.responses import Response

@@ -31,7 +31,7 @@ def _form(context: Context, request: Request, target: str, *, wrong: bool = Fals
 
 
 async def sign_in(context: Context, request: Request) -> Response:
-    """Signs in with a name and password, or with a token. The response never says which part was wrong."""
+    """Sign in with a name and password, or with a token. The response never says which part was wrong."""
     fields, access = form(request), context.access
     address = context.client_address(request)
     key = (address, fields.get("name", "")[:MAX_LENGTH] if not fields.get("token") else "")
@@ -51,7 +51,7 @@ async def sign_in(context: Context, request: Request) -> Response:
 
 
 async def _authenticate(context: Context, fields: dict[str, str], address: str) -> str | None:
-    """Returns the name of the principal, or None."""
+    """Return the name of the principal, or None."""
     if fields.get("token"):
         token_principal = context.access.check_token(fields["token"].strip()[:MAX_LENGTH])
         return token_principal.name if token_principal else None

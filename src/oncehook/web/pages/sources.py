@@ -11,7 +11,7 @@ from oncehook.web.sources import describe_source, last_rejections, set_paused
 
 ADVICE = {
     "bad_signature": "The signature does not match any configured secret, or a proxy changed the body. Compare the "
-    "secret with the one at the provider.",
+    "secret with the provider's secret.",
     "stale_timestamp": "The signature's timestamp is too old or in the future. Check this machine's clock.",
     "malformed": "The delivery does not have the provider's format. Compare its body with the provider's docs.",
     "head_too_large": "The delivery had more than 64 kB or 200 lines of headers. Check which client sends it.",
@@ -21,7 +21,7 @@ ADVICE = {
     "method_not_allowed": "The request was not a POST. Check which client sends it; a browser sends GET.",
     "foreign_origin": "A web page sent the request from a browser, and this source does not verify signatures. "
     "Configure a secret if the provider signs.",
-    "unknown_source": "No source has this name. Compare the URL at the provider with the URLs on this page.",
+    "unknown_source": "No source has this name. Compare the URL in the provider's settings with the URLs on this page.",
 }
 
 

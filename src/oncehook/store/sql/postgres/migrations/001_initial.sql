@@ -9,7 +9,7 @@ CREATE DOMAIN webhook_state AS text COLLATE "C"
 CREATE DOMAIN webhook_outcome AS text
     CHECK (VALUE IN ('processed', 'no handler', 'retrying', 'failed', 'crashed', 'released'));
 
--- A process draws ids before it inserts, so it recognises its own rows if the reply to a COMMIT is lost.
+-- A process draws ids before it inserts, so it recognizes its own rows if the reply to a COMMIT is lost.
 CREATE SEQUENCE webhook_receipt_ids AS bigint;
 
 -- One row per event. The unique constraint decides which delivery was first.

@@ -85,7 +85,7 @@ CREATE INDEX webhook_keys_receipt ON webhook_keys (receipt_id);
 
 -- == Payloads ==
 
--- The exact bytes as received. They can be pruned while their receipt stays and recognises duplicates.
+-- The exact bytes as received. They can be pruned while their receipt stays and recognizes duplicates.
 CREATE TABLE webhook_payloads (
     receipt_id INTEGER PRIMARY KEY,
     body       BLOB NOT NULL,
