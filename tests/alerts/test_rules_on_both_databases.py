@@ -262,7 +262,7 @@ async def test_silent_source_alerts_and_one_delivery_recovers(
         assert (await evaluate_after(inbox, "119m")).opened == []
         (opened,) = (await evaluate_after(inbox, "2m")).opened
         assert names([opened]) == [("silent", "shop")]
-        assert "no authentic delivery for 2h 1m (limit 2h)" in opened.summary
+        assert "no authentic delivery for 2h 1m (threshold 2h)" in opened.summary
         await deliver(inbox, "shop", stripe_body("evt_1"))  # a duplicate counts too
         await deliver(inbox, "shop", stripe_body("evt_2"))
         await inbox._runtime.reception.secret_uses.write()

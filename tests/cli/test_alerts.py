@@ -28,14 +28,14 @@ def test_every_rule_is_listed_with_its_limit(run: Run, config: Path) -> None:
     ran = run("alerts")
     first, _, head, *rules = ran.out.splitlines()
     assert (ran.code, first) == (0, "there are no open incidents")
-    assert head.split() == ["rule", "now", "limit", "source", "state"]
+    assert head.split() == ["rule", "now", "threshold", "source", "state"]
     assert [rule.split()[0] for rule in rules] == [line["rule"] for line in run("alerts", "--json").lines]
     assert next(rule for rule in rules if rule.startswith("silent")).split()[-1] == "off"
 
 
 def test_dead_letters_are_reported_with_a_remedy(run: Run, filled: list[int]) -> None:
     out = run("alerts").out
-    assert "stripe has dead letters: 3 (limit 0)." in out and "\n→ Run `oncehook dead`" in out
+    assert "stripe has dead letters: 3 (threshold 0)." in out and "\n→ Run `oncehook dead`" in out
 
 
 def test_a_test_message_is_sent_to_one_target(run: Run, targets: None, in_folder: Path) -> None:

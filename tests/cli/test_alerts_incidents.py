@@ -42,10 +42,10 @@ def test_alerts_command_lists_incidents_and_the_value_of_every_rule(
     ran = run("alerts")
     assert ran.code == 0
     first, notification, remedy, _, *table = ran.out.splitlines()
-    assert re.fullmatch(r"Dead letters of stripe: 1 now, 1 at worst \(limit 0\), since \S+Z", first)
+    assert re.fullmatch(r"Dead letters of stripe: 1 now, 1 at worst \(threshold 0\), since \S+Z", first)
     assert notification == "  page: opened, waiting: SendFailed: false exited with 1"
     assert remedy.startswith("→ ") and "oncehook replay --failed --source stripe" in remedy
-    assert table[0].split() == ["rule", "now", "limit", "source", "state"]
+    assert table[0].split() == ["rule", "now", "threshold", "source", "state"]
     assert [line.split()[0] for line in table[1:]] == [
         "dead_letters", "lag", "unhandled", "paused", "rejections", "silent", "effects", "refusing", "failing",
     ]  # fmt: skip
@@ -72,7 +72,7 @@ def test_alerts_command_shows_a_firing_rule_before_its_incident_opens(
     asyncio.run(fill())
     first, remedy, *_ = run("alerts").out.splitlines()
     assert first == (
-        "stripe has dead letters: 1 (limit 0). "
+        "stripe has dead letters: 1 (threshold 0). "
         "A running `oncehook serve` or `oncehook worker` opens an incident within 15s."
     )
     assert remedy.startswith("→ Run `oncehook dead` to see the errors")
@@ -100,9 +100,9 @@ def test_incident_shows_current_and_worst_value_and_when_it_closes(
 
     asyncio.run(fill())
     shop, stripe = sorted(line for line in run("alerts").out.splitlines() if "at worst" in line)
-    assert shop.startswith("Dead letters of shop: 1 now, 1 at worst (limit 0), since ") and "closes" not in shop
-    assert stripe.startswith("Dead letters of stripe: 0 now, 4 at worst (limit 0), since ")
-    assert re.search(r"; closes at \d\d:\d\d:\d\dZ if it stays below$", stripe)
+    assert shop.startswith("Dead letters of shop: 1 now, 1 at worst (threshold 0), since ") and "closes" not in shop
+    assert stripe.startswith("Dead letters of stripe: 0 now, 4 at worst (threshold 0), since ")
+    assert re.search(r"; closes at \d\d:\d\d:\d\dZ if it stays below the threshold$", stripe)
     (remedy,) = [line for line in run("alerts").out.splitlines() if line.startswith("→")]
     assert "oncehook replay --failed --source SOURCE" in remedy
     of_stripe, *_ = [row for row in run("alerts", "--json").lines if row.get("worst") == 4]

@@ -7,7 +7,7 @@ from rich.console import Console
 
 from oncehook.cli.demo_check import GuaranteeCheck
 from oncehook.cli.demo_screen import DemoSnapshot, LineOutput, LiveScreen, render
-from oncehook.cli.demo_traffic import BEHAVIOURS, SENDERS
+from oncehook.cli.demo_traffic import BEHAVIORS, SENDERS
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.model.receipt import Receipt
 from oncehook.model.states import State
@@ -20,7 +20,7 @@ def test_the_screen_fits_the_terminal(width: int, height: int) -> None:
     snapshot = DemoSnapshot(SOURCES, seconds=3725, rate=1234, check=GuaranteeCheck(acked=1_234_567, receipts=1_234_567))
     for name in ("deliveries", "accepted", "duplicate", "ignored", "rejected"):
         getattr(snapshot.counts, name).update(dict.fromkeys(SOURCES, 123_456))
-    snapshot.counts.behaviours.update(dict.fromkeys(BEHAVIOURS, 99_999))
+    snapshot.counts.behaviors.update(dict.fromkeys(BEHAVIORS, 99_999))
     console = Console(width=width, height=height, file=io.StringIO(), record=True)
     console.print(render(snapshot, events=3))
     lines = console.export_text().splitlines()

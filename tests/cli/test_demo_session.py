@@ -1,4 +1,4 @@
-"""The demo's session: senders show every behaviour, and the guarantee holds."""
+"""The demo's session: senders show every behavior, and the guarantee holds."""
 
 import asyncio
 from base64 import b64decode
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.serialization import load_der_public_key, lo
 
 from oncehook.cli.demo_screen import DemoSnapshot, LineOutput
 from oncehook.cli.demo_session import DemoSession, make_keys
-from oncehook.cli.demo_traffic import BEHAVIOURS, SENDERS
+from oncehook.cli.demo_traffic import BEHAVIORS, SENDERS
 from oncehook.cli.serve import listen
 from oncehook.observability import signals
 from tests.support.servers import ask
@@ -26,13 +26,13 @@ class RecordingView(LineOutput):
         self.last = snapshot
 
 
-def test_senders_show_every_behaviour_and_the_guarantee_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_senders_show_every_behavior_and_the_guarantee_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signals, "configure", lambda *_: None)
     session, view = DemoSession(tmp_path, listen("127.0.0.1", 0), 150), RecordingView()
     assert asyncio.run(session.run(view, 3))
     counts, check = view.last.counts, view.last.check
-    assert all(counts.behaviours[name] for name in BEHAVIOURS), counts.behaviours
-    assert counts.rejected.total() == sum(counts.behaviours[name] for name in ("forged", "stale", "malformed"))
+    assert all(counts.behaviors[name] for name in BEHAVIORS), counts.behaviors
+    assert counts.rejected.total() == sum(counts.behaviors[name] for name in ("forged", "stale", "malformed"))
     assert set(view.last.receipts) == SOURCES
     assert check.acked == check.receipts == counts.accepted.total() + counts.ignored.total()
     assert counts.unavailable.total() == 0

@@ -1,4 +1,4 @@
-"""The demo's senders: signed samples, behaviours, and pauses for a check."""
+"""The demo's senders: signed samples, behaviors, and pauses for a check."""
 
 import asyncio
 import http.server
@@ -10,7 +10,7 @@ import pytest
 
 from oncehook.cli.demo_check import USER_AGENT, ResponseLog
 from oncehook.cli.demo_session import make_keys
-from oncehook.cli.demo_traffic import BEHAVIOURS, NOT_SENT_BY, SENDERS, Sender, Stopped, Traffic, post
+from oncehook.cli.demo_traffic import BEHAVIORS, NOT_SENT_BY, SENDERS, Sender, Stopped, Traffic, post
 from oncehook.providers.sample import Sample
 from tests.support.waiting import next_turn
 
@@ -30,12 +30,12 @@ def test_the_ids_of_a_sample_are_its_event_ids(sender: Sender, traffic: Traffic)
     assert first.headers["User-Agent"] == USER_AGENT
 
 
-def test_the_percentages_of_the_behaviours_add_up_to_100() -> None:
-    assert sum(BEHAVIOURS.values()) == 100 and NOT_SENT_BY.keys() <= BEHAVIOURS.keys()
+def test_the_percentages_of_the_behaviors_add_up_to_100() -> None:
+    assert sum(BEHAVIORS.values()) == 100 and NOT_SENT_BY.keys() <= BEHAVIORS.keys()
 
 
-def test_every_behaviour_has_a_method() -> None:
-    assert all(hasattr(Traffic, "_" + name.replace(" ", "_")) for name in BEHAVIOURS)
+def test_every_behavior_has_a_method() -> None:
+    assert all(hasattr(Traffic, "_" + name.replace(" ", "_")) for name in BEHAVIORS)
 
 
 @pytest.mark.anyio

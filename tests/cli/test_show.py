@@ -81,7 +81,7 @@ def test_show_lists_every_attempt_and_replay(run: Run, filled: list[int]) -> Non
     assert "version v1" in people and "KeyError: 'in_1'" in people
 
 
-def test_show_prints_the_traceback_and_recognises_an_object_id(
+def test_show_prints_the_traceback_and_recognizes_an_object_id(
     run: Run, config: Path, make_inbox: Callable[..., Inbox]
 ) -> None:
     claim_and_settle(

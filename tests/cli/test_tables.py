@@ -1,4 +1,4 @@
-"""Tables on a terminal and in a pipe: widths, truncation, colours and escapes."""
+"""Tables on a terminal and in a pipe: widths, truncation, colors and escapes."""
 
 import sys
 import time
@@ -71,11 +71,11 @@ def test_control_characters_are_escaped(capsys: pytest.CaptureFixture[str]) -> N
     assert r"\x1b[2J" in capsys.readouterr().out
 
 
-def test_colours_follow_the_text_of_the_cell(
+def test_colors_follow_the_text_of_the_cell(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_terminal(monkeypatch)
-    print_table([Column("status", colours={"failed": "red"})], [("failed",), ("other",)])
+    print_table([Column("status", colors={"failed": "red"})], [("failed",), ("other",)])
     _, failed, other = capsys.readouterr().out.splitlines()
     assert "\x1b[31m" in failed and "\x1b" not in other
 

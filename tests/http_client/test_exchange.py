@@ -77,8 +77,8 @@ FAULTS: dict[str, tuple[Answering, str]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_incomplete_or_malformed_response_is_a_failure_within_the_time_limit(fault: str) -> None:
-    behaviour, sentence = FAULTS[fault]
-    async with receiving(behaviour) as receiver, asyncio.timeout(20):
+    behavior, sentence = FAULTS[fault]
+    async with receiving(behavior) as receiver, asyncio.timeout(20):
         with pytest.raises(SendFailed, match=sentence) as caught:
             await post(receiver.url, seconds=0.5)
         assert receiver.connections == 1

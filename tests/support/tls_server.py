@@ -66,7 +66,7 @@ class TlsServer:
                 return
             with self.context.wrap_socket(connection, server_side=True) as secure:
                 self.requests.append(secure.recv(65536))
-                self.behaviour(secure, self.stopping)
+                self.behavior(secure, self.stopping)
         except OSError:
             pass  # the client gave up, as most of these tests expect
 

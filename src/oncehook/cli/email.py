@@ -214,7 +214,7 @@ def import_command(file: TextIO, config: str | None) -> None:
         actor = whoami()
         async with opened_email(config) as email:
             with status_line("importing") as show:
-                done = lifted = 0
+                done = still_allowed = 0
                 for part in _batched(changes):
                     rows = await email.change(part, actor=actor)
                     done += len(rows)

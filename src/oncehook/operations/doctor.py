@@ -62,8 +62,8 @@ REMEDIES = {
     "this request, rejecting it is correct.",
     "topic": "If the topic is yours, add its ARN to the source's `topics`; if it is not, rejecting the delivery is "
     "correct.",
-    "no secret": "Create the webhook in the provider's settings, and add the secret that the log message `secret_offered` "
-    "shows to the source's `secrets`.",
+    "no secret": "Create the webhook in the provider's settings, and add the secret that the log message "
+    "`secret_offered` shows to the source's `secrets`.",
     "no signature": "Find the proxy that removes the header; if the provider did not send this request, rejecting it "
     "is correct.",
     "token": "Compare the source's secret with the one that is registered with the provider; the doctor cannot compare "

@@ -72,7 +72,7 @@ async def test_open_incidents_are_shown_with_their_values_and_advice(make_inbox:
         await evaluate_after(inbox)
         assert await inbox._runtime.store.stats.change_token() != before, "open pages must be notified"
         page = (await browser.get("/")).text
-    assert "Open incidents" in page and "Dead letters of stripe: 1 now</strong></a>, worst 1 (limit 0)" in page
+    assert "Open incidents" in page and "Dead letters of stripe: 1 now</strong></a>, worst 1 (threshold 0)" in page
     assert '<a href="/dead"><strong>' in page and ">oncehook dead</code>" in page
 
 
