@@ -88,7 +88,7 @@ def make_token() -> str:
 
 
 def hash_token(token: str) -> str:
-    """Hashes a token. A token has 256 random bits, so its hash needs no salt and no work factor."""
+    """Hash a token. A token has 256 random bits, so its hash needs no salt and no work factor."""
     return "sha256:" + hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
 
 

@@ -80,7 +80,7 @@ class Context:
 
 
 def with_root(html: str, root: str) -> str:
-    """Prefixes the links of a page with `root`. Quotes in senders' texts are escaped, so they never match."""
+    """Prefix the links of a page with `root`. Quotes in senders' texts are escaped, so they never match."""
     return _LINK.sub(lambda match: match[1] + escape(root), html) if root else html
 
 
