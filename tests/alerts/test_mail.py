@@ -84,7 +84,7 @@ async def test_mail_server_without_a_valid_certificate_gets_no_password(
         assert box.logins == []
     async with mail_server(MailBox()) as port:
         error = await failure_of(make_mail_target(port))
-        assert error.startswith(f"localhost:{port} supports no STARTTLS")
+        assert error.startswith(f"localhost:{port} does not support STARTTLS")
 
 
 async def test_error_of_a_mail_server_shows_its_code_and_not_its_text() -> None:
