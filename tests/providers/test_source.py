@@ -80,8 +80,8 @@ def test_secrets_of_a_reference_are_loaded_on_first_use(monkeypatch: pytest.Monk
     assert "verifier" not in vars(source)
     monkeypatch.setenv("OF_A_TEST", "whsec_of_the_test")
     assert source.verifier is not None and len(source.fingerprints) == 1
-    with pytest.raises(AttributeError, match="a source has no colour"):
-        source.colour  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="a source has no color"):
+        source.color  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_source_that_verifies_nothing_has_no_handshake_that_calls_an_address() -> None:

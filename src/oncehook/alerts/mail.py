@@ -72,7 +72,7 @@ def _error_summary(error: Exception, timeout: float) -> str:
     if isinstance(error, smtplib.SMTPSenderRefused):
         return f"rejected the sender ({error.smtp_code})"
     if isinstance(error, smtplib.SMTPNotSupportedError):
-        return "does not support STARTTLS, or no login method that Oncehook supports: check tls and user"
+        return "does not support STARTTLS, or offers no login method that Oncehook supports: check tls and user"
     if isinstance(error, smtplib.SMTPResponseException):
         return f"rejected it ({error.smtp_code})"
     if isinstance(error, ssl.SSLCertVerificationError):

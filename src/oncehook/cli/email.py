@@ -214,20 +214,18 @@ def import_command(file: TextIO, config: str | None) -> None:
         actor = whoami()
         async with opened_email(config) as email:
             with status_line("importing") as show:
-                done = still_allowed = 0
+                done = allowed = 0
                 for part in _batched(changes):
                     rows = await email.change(part, actor=actor)
                     done += len(rows)
-                    still_allowed += sum(row["since"] is None for row in rows)
+                    allowed += sum(row["since"] is None for row in rows)
                     show(f"{done:,} of {len(changes):,} addresses")
-        return done, still_allowed
+        return done, allowed
 
-    done, still_allowed = run(change())
+    done, allowed = run(change())
     click.echo(f"imported {done:,} addresses")
-    if still_allowed:
-        click.echo(
-            f"{still_allowed:,} of them stay allowed, because they were allowed manually after their `since`", err=True
-        )
+    if allowed:
+        click.echo(f"{allowed:,} of them stay allowed: they were allowed manually after their `since`", err=True)
 
 
 def _batched(changes: list[Any]) -> Iterator[list[Any]]:

@@ -226,10 +226,7 @@ class SuppressionChange:
 async def changes_of_forgotten(
     transaction: Transaction, changes: Mapping[str, SuppressionChange]
 ) -> dict[str, SuppressionChange]:
-    """Return the same removals for suppressions that are stored under a hash.
-
-    Notes are dropped, because they may contain the address.
-    """
+    """Return the same removals for suppressions that are stored under a hash. Notes, which may name it, are dropped."""
     hashes = {hash_address(to): replace(change, note=None) for to, change in changes.items() if change.remove}
     rows = await run_query(transaction, "email_suppressions_of", sorted(hashes))
     return {row[0]: hashes[row[0]] for row in rows}
