@@ -16,14 +16,14 @@ from oncehook.effects.effect import EFFECT_TIMEOUT, MAX_ARGUMENT_BYTES
 from oncehook.effects.relay import MARGIN
 from oncehook.handlers.canonical import FETCH_TIMEOUT
 from oncehook.handlers.forward import POLICY
-from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MOST_PAUSE
-from oncehook.http_client.client import MOST_BODY
+from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MAX_PAUSE
+from oncehook.http_client.client import MAX_RESPONSE_BODY
 from oncehook.model.effect import EffectState
 from oncehook.model.states import State
 from oncehook.observability.log_events import LOG_EVENTS
 from oncehook.providers import definition as providers
-from oncehook.providers.expressions import MOST_BYTES
-from oncehook.providers.families.template import MOST_SIGNATURES
+from oncehook.providers.expressions import MAX_BYTES
+from oncehook.providers.families.template import MAX_SIGNATURES
 from oncehook.receiver.ack import ERRORS
 from oncehook.store.rows import MAX_DUPLICATES
 from oncehook.web import overview
@@ -118,12 +118,12 @@ def test_every_json_key_of_an_event_is_documented() -> None:
     [
         ("README.md", f"at most {MAX_DUPLICATES} of a kind per receipt"),
         ("docs/claim.md", f"at most {MAX_DUPLICATES} per receipt"),
-        ("docs/claim.md", f"longer than {MOST_BYTES} bytes"),
+        ("docs/claim.md", f"longer than {MAX_BYTES} bytes"),
         ("docs/forwarding.md", f"up to {POLICY.attempts} attempts"),
         ("docs/forwarding.md", f"After {FAILURES} failures in a row"),
         ("docs/forwarding.md", f"open for {FIRST_PAUSE:.0f} seconds"),
-        ("docs/forwarding.md", f"up to {MOST_PAUSE / 60:.0f} minutes"),
-        ("docs/forwarding.md", f"larger than {MOST_BODY // 1024} kB"),
+        ("docs/forwarding.md", f"up to {MAX_PAUSE / 60:.0f} minutes"),
+        ("docs/forwarding.md", f"larger than {MAX_RESPONSE_BODY // 1024} kB"),
         ("docs/effects.md", f"at most {MAX_ARGUMENT_BYTES // 1024} kB as JSON"),
         ("docs/effects.md", f"{EFFECT_TIMEOUT:.0f} seconds unless you set `timeout`"),
         ("docs/effects.md", f"lease is {MARGIN:.0f} seconds longer than the time limit"),
@@ -133,7 +133,7 @@ def test_every_json_key_of_an_event_is_documented() -> None:
         ("docs/alerts.md", f"at {AlertSettings().retries} percent (`retries`)"),
         ("docs/alerts.md", f"the newest {NEWEST:,} receipts"),
         ("docs/alerts.md", f"below its threshold for {AlertSettings().recover_after / 60:.0f} minutes"),
-        ("docs/verify.md", f"alternatives, at most {MOST_SIGNATURES}"),
+        ("docs/verify.md", f"alternatives, at most {MAX_SIGNATURES}"),
         ("docs/dashboard.md", f"Counts stop at {overview.MAX_COUNT:,}"),
         ("docs/dashboard.md", f"for {DashboardSettings().session_length / 3600:.0f} hours"),
         ("README.md", f"{TENS[len(providers.built_in_names()) // 10]} others"),

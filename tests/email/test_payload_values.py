@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from oncehook.email.event import MOST_METADATA, MOST_REASON, MOST_TAGS
+from oncehook.email.event import MAX_METADATA_LENGTH, MAX_REASON_LENGTH, MAX_TAGS
 from oncehook.email.payload_values import (
     as_text,
     first_text,
@@ -36,12 +36,12 @@ def test_first_time_skips_values_that_are_not_times() -> None:
 
 
 def test_first_text_is_cut_to_the_longest_reason() -> None:
-    assert first_text(None, "", "x" * 5000, "y") == "x" * MOST_REASON
+    assert first_text(None, "", "x" * 5000, "y") == "x" * MAX_REASON_LENGTH
 
 
 def test_tags_are_distinct_in_order_and_limited() -> None:
     assert read_tags("b", ["a", "b", 1, None, ""], None) == ("b", "a")
-    assert len(read_tags([f"tag {number}" for number in range(100)])) == MOST_TAGS
+    assert len(read_tags([f"tag {number}" for number in range(100)])) == MAX_TAGS
 
 
 def test_metadata_has_plain_values_only() -> None:
@@ -52,8 +52,8 @@ def test_metadata_has_plain_values_only() -> None:
 
 
 def test_metadata_that_is_too_large_is_left_out() -> None:
-    assert read_metadata({"a": "x" * (MOST_METADATA - 1)}) != {}
-    assert read_metadata({"a": "x" * MOST_METADATA}) == {}
+    assert read_metadata({"a": "x" * (MAX_METADATA_LENGTH - 1)}) != {}
+    assert read_metadata({"a": "x" * MAX_METADATA_LENGTH}) == {}
 
 
 def test_json_in_a_string_is_parsed_or_none() -> None:

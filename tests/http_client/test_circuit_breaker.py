@@ -7,7 +7,7 @@ import pytest
 
 from oncehook.concurrency.clock import Clock
 from oncehook.http_client import circuit_breaker
-from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MOST_PAUSE, CircuitBreaker
+from oncehook.http_client.circuit_breaker import FAILURES, FIRST_PAUSE, MAX_PAUSE, CircuitBreaker
 from oncehook.model.retry import Postpone
 
 pytestmark = pytest.mark.anyio
@@ -71,9 +71,9 @@ async def test_pause_is_never_longer_than_its_limit() -> None:
     breaker = CircuitBreaker("http://x", 1, clock)
     await fail(breaker, FAILURES)
     for _ in range(20):
-        clock.at += MOST_PAUSE
+        clock.at += MAX_PAUSE
         await fail(breaker)
-    assert MOST_PAUSE <= await postponed_for(breaker) <= 1 + 1.5 * MOST_PAUSE
+    assert MAX_PAUSE <= await postponed_for(breaker) <= 1 + 1.5 * MAX_PAUSE
 
 
 async def test_probe_that_is_cancelled_leaves_the_probe_to_another_call() -> None:
@@ -104,8 +104,8 @@ async def test_target_that_asks_for_a_pause_opens_the_breaker_at_once() -> None:
     assert breaker.state == "open"
     clock.at += 7.0
     assert breaker.state == "half-open"
-    await fail(breaker, wait=10 * MOST_PAUSE)
-    clock.at += MOST_PAUSE
+    await fail(breaker, wait=10 * MAX_PAUSE)
+    clock.at += MAX_PAUSE
     assert breaker.state == "half-open", "a requested pause is limited too"
 
 

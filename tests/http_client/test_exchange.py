@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from oncehook.http_client.client import MOST_BODY
+from oncehook.http_client.client import MAX_RESPONSE_BODY
 from oncehook.http_client.exchange import Connection, Exchange
 from oncehook.model.errors import SendFailed
 from tests.support.http_client import BODY, open_client, post
@@ -111,10 +111,10 @@ async def test_trailers_do_not_become_headers() -> None:
 
 
 async def test_body_in_chunks_of_one_byte_is_read_completely() -> None:
-    chunks = b"1\r\na\r\n" * MOST_BODY + b"0\r\n\r\n"
+    chunks = b"1\r\na\r\n" * MAX_RESPONSE_BODY + b"0\r\n\r\n"
     async with receiving(CHUNKED.partition(b"1\r\n")[0] + chunks) as receiver:
         answer = await post(receiver.url)
-        assert (len(answer.body), answer.whole) == (MOST_BODY, True)
+        assert (len(answer.body), answer.whole) == (MAX_RESPONSE_BODY, True)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ async def test_body_in_chunks_of_one_byte_is_read_completely() -> None:
 async def test_response_body_is_cut_at_the_limit_and_its_status_counts(behaviour: Answering) -> None:
     async with receiving(behaviour) as receiver, asyncio.timeout(20):
         answer = await post(receiver.url)
-        assert (answer.status, len(answer.body), answer.whole) == (200, MOST_BODY, False)
+        assert (answer.status, len(answer.body), answer.whole) == (200, MAX_RESPONSE_BODY, False)
 
 
 async def test_response_counts_even_if_the_target_did_not_read_the_request_body() -> None:

@@ -11,7 +11,7 @@ import pytest
 from oncehook.concurrency.clock import Clock
 from oncehook.model.errors import Unavailable
 from oncehook.providers import certificates
-from oncehook.providers.certificates import MOST_BYTES, MOST_CACHED, MOST_FETCHING, Certificates, Fetch, fetch
+from oncehook.providers.certificates import MAX_BYTES, MAX_CACHED, MAX_CONCURRENT_FETCHES, Certificates, Fetch, fetch
 from tests.support.providers import CERTIFICATE_URL, NOW, pem_of
 from tests.support.servers import free_port
 from tests.support.tls_server import Behavior, Issued, TlsServer, dripping, endless, issue, ok, pem, silent
@@ -118,7 +118,7 @@ FAULTS: dict[str, Behavior | bytes] = {
     "a header too long": b"HTTP/1.1 200 OK\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
     "cut short": b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nabc",
     "a broken chunk": b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-    "a byte too much": ok(b"x" * (MOST_BYTES + 1)),
+    "a byte too much": ok(b"x" * (MAX_BYTES + 1)),
     "no end": endless,
     "no handshake": silent,
     "headers that drip": partial(dripping, b"HTTP/1.1 200 OK\r\nX: "),
@@ -272,7 +272,7 @@ def url(number: int) -> str:
 async def test_concurrent_fetches_are_limited() -> None:
     gate = Gate()
     known = Certificates(fetch=gate)
-    waiters = [asyncio.create_task(known.ensure(url(number))) for number in range(MOST_FETCHING)]
+    waiters = [asyncio.create_task(known.ensure(url(number))) for number in range(MAX_CONCURRENT_FETCHES)]
     await gate.begun.wait()
     with pytest.raises(Unavailable, match="too many"):
         await known.ensure(url(99))
@@ -285,8 +285,8 @@ async def test_concurrent_fetches_are_limited() -> None:
 async def test_number_of_cached_certificates_is_bounded() -> None:
     clock = Moving()
     known = Certificates(fetch=serving(pem_of()), clock=clock)
-    for number in range(MOST_CACHED + 3):
+    for number in range(MAX_CACHED + 3):
         clock.at += 3
         await known.ensure(url(number))
-    kept = [number for number in range(MOST_CACHED + 3) if known.get(url(number))]
-    assert kept == list(range(3, MOST_CACHED + 3))
+    kept = [number for number in range(MAX_CACHED + 3) if known.get(url(number))]
+    assert kept == list(range(3, MAX_CACHED + 3))

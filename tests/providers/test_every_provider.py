@@ -9,7 +9,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.states import State
 from oncehook.model.values import duration
-from oncehook.providers.families.template import MOST_SIGNATURES
+from oncehook.providers.families.template import MAX_SIGNATURES
 from tests.support.providers import NOW, SENDERS, Sender, at, changed, put
 
 every = pytest.mark.parametrize("sender", SENDERS, ids=str)
@@ -215,8 +215,8 @@ def test_thirty_two_signatures_are_tried_and_one_more_is_malformed(sender: Sende
         return changed(delivery, {**delivery.headers, name: separator.join(signatures)})
 
     assert secret_index(sender, many(2)) == 0
-    assert secret_index(sender, many(MOST_SIGNATURES)) == 0
-    assert reason(sender, many(MOST_SIGNATURES + 1)) == "malformed"
+    assert secret_index(sender, many(MAX_SIGNATURES)) == 0
+    assert reason(sender, many(MAX_SIGNATURES + 1)) == "malformed"
     assert reason(sender, many(5000)) == "malformed"
 
 

@@ -19,7 +19,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.model.receipt import Filter
 from oncehook.providers import jwt
-from oncehook.providers.certificates import CACHE_SECONDS, MOST_A_MINUTE, Certificates, KeyRequest, fetch
+from oncehook.providers.certificates import CACHE_SECONDS, MAX_FETCHES_PER_MINUTE, Certificates, KeyRequest, fetch
 from oncehook.providers.families import paypal, plaid
 from oncehook.providers.source import Source
 from oncehook.web.app import Service
@@ -167,13 +167,13 @@ async def test_key_is_fetched_again_after_a_day(name: str) -> None:
 async def test_fetches_per_minute_are_limited() -> None:
     clock, served = Moving(), Served(b"x")
     known = Certificates(fetch=served, clock=clock)
-    for _ in range(MOST_A_MINUTE):
+    for _ in range(MAX_FETCHES_PER_MINUTE):
         await known.fetch_counted(paypal.EXAMPLE_CERTIFICATE)
     with pytest.raises(Unavailable, match="last minute"):
         await known.fetch_counted(paypal.EXAMPLE_CERTIFICATE)
     clock.at += 61
     await known.fetch_counted(paypal.EXAMPLE_CERTIFICATE)
-    assert len(served.requests) == MOST_A_MINUTE + 1
+    assert len(served.requests) == MAX_FETCHES_PER_MINUTE + 1
 
 
 # -- over TLS -------------------------------------------------------------------------------------------------------

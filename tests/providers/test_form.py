@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncehook.providers.form import MOST_FIELDS, read_fields, unescape
+from oncehook.providers.form import MAX_FIELDS, read_fields, unescape
 
 pieces = st.sampled_from(
     ["a", "=", "&", "+", "%41", "%3d", "%25", "%0A", "%C3%BC", "%FF", "ü", "\n", "\r", " ", "%", "%4", "%zz"]
@@ -40,9 +40,9 @@ def test_percent_sign_without_two_digits_is_an_error(text: bytes) -> None:
 
 
 def test_form_with_too_many_fields_is_an_error() -> None:
-    assert len(read_fields(b"&".join([b"a=b"] * MOST_FIELDS))) == MOST_FIELDS
+    assert len(read_fields(b"&".join([b"a=b"] * MAX_FIELDS))) == MAX_FIELDS
     with pytest.raises(ValueError, match="fields"):
-        read_fields(b"&".join([b"a=b"] * (MOST_FIELDS + 1)))
+        read_fields(b"&".join([b"a=b"] * (MAX_FIELDS + 1)))
 
 
 def test_unescaped_characters_are_accepted_up_to_a_limit() -> None:

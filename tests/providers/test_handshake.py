@@ -19,7 +19,7 @@ from oncehook.providers.certificates import Certificates
 from oncehook.providers.handshake import HandshakeHost, kind_of, locate
 from oncehook.providers.handshake import answer as respond
 from oncehook.providers.sign import sign
-from oncehook.providers.source import MOST_OFFERS
+from oncehook.providers.source import MAX_OFFERS_PER_MINUTE
 from tests.support.providers import NOW, OPTIONS, body_of, sender
 from tests.support.receiver import serving_handshakes
 
@@ -263,8 +263,10 @@ async def test_source_without_its_secret_logs_a_warning_at_start(
 @pytest.mark.parametrize("name", OFFERS)
 async def test_offered_secrets_per_minute_are_limited(tmp_path: Path, name: str) -> None:
     async with serving_handshakes(tmp_path, here=settings(name, secrets=[])) as client:
-        statuses = [(await OFFERS[name](client, f"secret_{number}")).status_code for number in range(MOST_OFFERS + 2)]
-        assert statuses == [200] * MOST_OFFERS + [503] * 2
+        statuses = [
+            (await OFFERS[name](client, f"secret_{number}")).status_code for number in range(MAX_OFFERS_PER_MINUTE + 2)
+        ]
+        assert statuses == [200] * MAX_OFFERS_PER_MINUTE + [503] * 2
 
 
 @pytest.mark.parametrize("name", OFFERS)

@@ -14,7 +14,7 @@ from oncehook.model.delivery import Delivery
 from oncehook.model.errors import Unavailable
 from oncehook.providers.certificates import (
     CACHE_SECONDS,
-    MOST_A_MINUTE,
+    MAX_FETCHES_PER_MINUTE,
     RENEW_AFTER,
     STALE_SECONDS,
     Certificates,
@@ -121,7 +121,7 @@ async def test_forged_requests_to_one_source_do_not_use_up_the_fetches_of_anothe
     async with receiving(tmp_path, hosts, Moving(), "paypal", "ses") as (_, send):
         hosts.fail = KeyNotFound("the host answered 404")
         assert {await send("paypal", forged(number)) for number in range(150)} == {503}
-        assert len(hosts.requests) == MOST_A_MINUTE
+        assert len(hosts.requests) == MAX_FETCHES_PER_MINUTE
         hosts.fail = None
         assert await send("ses", message()) == 202
 

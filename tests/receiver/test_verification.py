@@ -12,7 +12,7 @@ import pytest
 from oncehook.model.delivery import LARGE, Delivery
 from oncehook.model.errors import Rejected, Unavailable
 from oncehook.model.receipt import Filter
-from oncehook.providers.families.each import MOST_ELEMENTS
+from oncehook.providers.families.each import MAX_ELEMENTS
 from oncehook.receiver.verification import VerificationThread
 from tests.support.providers import NOW, Sender, changed, sender
 from tests.support.receiver import serving_source
@@ -37,7 +37,7 @@ def _large_mandrill(sender: Sender) -> Delivery:
 
 def _large_graph(sender: Sender) -> Delivery:
     genuine = sender.compose()
-    return changed(genuine, body=_repeated(genuine.body, "value", MOST_ELEMENTS))
+    return changed(genuine, body=_repeated(genuine.body, "value", MAX_ELEMENTS))
 
 
 def _repeated(body: bytes, path: str, times: int) -> bytes:
@@ -68,7 +68,7 @@ def test_a_delivery_with_too_many_elements_is_rejected(name: str, path: str) -> 
     genuine, verifier = large_sender.compose(), large_sender.source().verifier
     assert verifier is not None
     first = msgspec.json.decode(genuine.body)[path][0]
-    most, more = (msgspec.json.encode({path: [first] * times}) for times in (MOST_ELEMENTS, MOST_ELEMENTS + 1))
+    most, more = (msgspec.json.encode({path: [first] * times}) for times in (MAX_ELEMENTS, MAX_ELEMENTS + 1))
     assert verifier.verify(changed(genuine, body=most), NOW) == 0
     with pytest.raises(Rejected, match="bad_signature"):
         verifier.verify(changed(genuine, body=more), NOW)

@@ -22,9 +22,9 @@ async def test_heartbeat_cannot_extend_a_lost_lease(store: Store, rows: Rows) ->
     def extend_both() -> list[Any]:
         """Extends the lost lease, then the current one, in one thread as the heartbeat does."""
         try:
-            connection.extend([lost.held], 3600)
+            connection.extend([lost.lease_key], 3600)
             after_lost = rows(lease_until)
-            connection.extend([current.held], 3600)
+            connection.extend([current.lease_key], 3600)
             return [after_lost, rows(lease_until)]
         finally:
             connection.close()

@@ -32,7 +32,7 @@ async def test_worker_with_a_lost_lease_cannot_release(store: Store, rows: Rows)
     (first,) = await claim_and_lease(store)
     await lose_lease(store, first)
     before = rows(ROW)
-    assert await store.leases.release([first.held]) == 0
+    assert await store.leases.release([first.lease_key]) == 0
     assert rows(ROW) == before
 
 
@@ -74,9 +74,9 @@ async def test_lease_expires_by_the_clock_of_the_database(
 async def test_released_receipt_is_due_later_and_uses_no_attempt(store: Store, rows: Rows) -> None:
     await claim(store, "evt_1", "evt_2")
     later, now = await store.leases.take(2, 30, "test")
-    assert await store.leases.release([later.held], 60.0) == 1
-    assert await store.leases.release([now.held]) == 1
-    assert await store.leases.release([later.held], 0.0) == 0, "a lease can be released only once"
+    assert await store.leases.release([later.lease_key], 60.0) == 1
+    assert await store.leases.release([now.lease_key]) == 1
+    assert await store.leases.release([later.lease_key], 0.0) == 0, "a lease can be released only once"
     (again,) = await store.leases.take(2, 30, "test")
     assert (again.receipt, again.attempt) == (now.receipt, 1)
     assert rows("SELECT attempts, status FROM webhook_receipts ORDER BY id") == [

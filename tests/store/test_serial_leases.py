@@ -48,7 +48,7 @@ async def test_same_key_in_another_source_is_another_key(store: Store) -> None:
 async def test_released_or_crashed_receipt_stays_the_first_of_its_key(store: Store) -> None:
     await store.claims.insert(claims_with_key("a", 2))
     (held,) = await lease(store)
-    assert await store.leases.release([held.held]) == 1
+    assert await store.leases.release([held.lease_key]) == 1
     (again,) = await lease(store)
     assert again.event_id == "a-0"
     await settle(store, [again], State.RETRYING, after=0.0, crashed=True)

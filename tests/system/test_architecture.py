@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from tests.support import ROOT
 
 SOURCE = ROOT / "src" / "oncehook"
-MOST_POSITIONAL = 5
-MOST_LINES_IN_A_FILE = 400
-MOST_LINES_IN_A_FUNCTION = 60
+MAX_POSITIONAL = 5
+MAX_LINES_IN_A_FILE = 400
+MAX_LINES_IN_A_FUNCTION = 60
 
 
 def drawn_packages(page: str) -> set[str]:
@@ -52,7 +52,7 @@ def long_positional_calls(source: str, ours: set[str]) -> Iterator[str]:
     tree = ast.parse(source)
     known = (ours | {"cls"}) - imported_from_elsewhere(tree)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and len(node.args) > MOST_POSITIONAL:
+        if isinstance(node, ast.Call) and len(node.args) > MAX_POSITIONAL:
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in known:
                 yield f"{node.lineno}: {name} with {len(node.args)} positional arguments"
@@ -73,12 +73,12 @@ def test_long_positional_calls_are_found() -> None:
 
 def test_files_and_functions_are_short() -> None:
     texts = {str(file.relative_to(SOURCE)): file.read_text("utf-8") for file in SOURCE.rglob("*.py")}
-    files = {name: count for name, text in texts.items() if (count := len(text.splitlines())) > MOST_LINES_IN_A_FILE}
+    files = {name: count for name, text in texts.items() if (count := len(text.splitlines())) > MAX_LINES_IN_A_FILE}
     functions = {
         f"{name}: {node.name}": count
         for name, text in texts.items()
         for node in ast.walk(ast.parse(text))
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-        and (count := (node.end_lineno or node.lineno) - node.lineno + 1) > MOST_LINES_IN_A_FUNCTION
+        and (count := (node.end_lineno or node.lineno) - node.lineno + 1) > MAX_LINES_IN_A_FUNCTION
     }
     assert (files, functions) == ({}, {})

@@ -249,7 +249,7 @@ class Everything(RuleBasedStateMachine):
         """A worker takes some, is asked to stop, and gives them back: no attempt is counted."""
         pairs = self.lease(most)
         if pairs:
-            self.bench.run(self.bench.inbox._runtime.store.leases.release([leased.held for _, leased in pairs]))
+            self.bench.run(self.bench.inbox._runtime.store.leases.release([leased.lease_key for _, leased in pairs]))
         for model, _ in pairs:
             model.attempts -= 1
             model.state = State.RETRYING if model.attempts else State.RECEIVED
@@ -272,7 +272,7 @@ class Everything(RuleBasedStateMachine):
         tx = transaction.make_tx(is_async=True)
         await tx.execute(self.insert, leased.receipt, leased.replays)
         transaction.close_tx()
-        return bool(await transaction.settle([Settled(*leased.held, State.PROCESSED, "processed")]))
+        return bool(await transaction.settle([Settled(*leased.lease_key, State.PROCESSED, "processed")]))
 
     # -- operators and time ---------------------------------------------------------------------------------------
 
@@ -300,7 +300,7 @@ class Everything(RuleBasedStateMachine):
         self.wait(by)
 
     def wait(self, by: float) -> None:
-        if self.now + by > MOST_TIME:
+        if self.now + by > MAX_TIME:
             return
         self.bench.advance(by)
         self.now += by

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from oncehook import Event, Inbox
-from oncehook.model.lease import Held
+from oncehook.model.lease import LeaseKey
 from oncehook.observability import signals
 from oncehook.store.postgres import heartbeat as postgres_heartbeat
 from oncehook.worker.heartbeat import Heartbeat
@@ -91,13 +91,13 @@ class RecordingConnection:
     """A heartbeat connection that records its calls."""
 
     def __init__(self) -> None:
-        self.extended: list[list[Held]] = []
-        self.released: list[Held] = []
+        self.extended: list[list[LeaseKey]] = []
+        self.released: list[LeaseKey] = []
 
-    def extend(self, held: Sequence[Held], seconds: float) -> None:
+    def extend(self, held: Sequence[LeaseKey], seconds: float) -> None:
         self.extended.append(list(held))
 
-    def release(self, held: Sequence[Held]) -> None:
+    def release(self, held: Sequence[LeaseKey]) -> None:
         self.released += held
 
     def close(self) -> None: ...

@@ -26,7 +26,7 @@ async def test_heartbeat_keeps_a_lease_while_the_event_loop_is_blocked(
     store: Store, heartbeat: Heartbeat, rows: Rows
 ) -> None:
     (leased,) = await claim_and_lease(store, seconds=1.0)
-    heartbeat.hold(leased.held, 60.0)
+    heartbeat.hold(leased.lease_key, 60.0)
     extensions: set[str] = set()
 
     def is_extended() -> bool:
@@ -41,5 +41,5 @@ async def test_heartbeat_lets_a_lease_expire_after_the_timeout_of_its_handler(
     store: Store, heartbeat: Heartbeat
 ) -> None:
     (leased,) = await claim_and_lease(store, seconds=1.0)
-    heartbeat.hold(leased.held, 0.5)
+    heartbeat.hold(leased.lease_key, 0.5)
     await eventually(lambda: store.leases.expired(10, 0), "the lease expires", within=20)

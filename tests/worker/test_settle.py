@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from oncehook.model.errors import StoreUnavailable, Unavailable
-from oncehook.model.lease import Held, Leased, Settled
+from oncehook.model.lease import Leased, LeaseKey, Settled
 from oncehook.model.states import State
 from oncehook.store.store import Store
 from oncehook.worker.settle import Settler
@@ -85,5 +85,5 @@ async def test_a_failed_write_fails_every_waiting_receipt_and_the_next_write_wor
 async def test_settled_receipts_have_no_lease_any_more(store: Store) -> None:
     settler, (leased,) = Settler(store.leases), await lease(store, 1)
     await settler.settle(processed(leased))
-    held: Held = leased.held
+    held: LeaseKey = leased.lease_key
     assert await settler.settle(Settled(held[0], held[1], State.FAILED, "failed")) is False

@@ -70,7 +70,7 @@ CHART_SECONDS = 7 * 86400.0
 """The time range of the charts. Rejection counts stay at least this long."""
 
 DAY = 86400.0
-MOST_SHOWN = 100
+MAX_SHOWN = 100
 FRESH = 5.0
 """Seconds for which measured values are shown again without a new measurement."""
 
@@ -211,7 +211,7 @@ class AlertMonitor:
 
     async def incidents(self) -> list[dict[str, Any]]:
         """Return the open incidents, newest first, with current and worst value, remedy and notifications."""
-        incidents = await self.store.alerts.incidents(MOST_SHOWN)
+        incidents = await self.store.alerts.incidents(MAX_SHOWN)
         readings = await self._fresh_readings() if incidents else []
         now = {(reading.rule.name, reading.source): reading.value for reading in readings}
         return [

@@ -12,7 +12,7 @@ from oncehook.model.incident import RuleMeasurement
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
 
-MOST_COUNTED = 100_000
+MAX_COUNTED = 100_000
 """The rule counts up to this many dead letters, the newest first."""
 
 NEWEST = 10_000
@@ -52,7 +52,7 @@ RULES = (
         page="/dead",
         title="Dead letters of {source}",
         column="number",
-        parameters={"most": MOST_COUNTED},
+        parameters={"most": MAX_COUNTED},
     ),
     Rule(
         name="lag",

@@ -57,7 +57,7 @@ class DemoSession:
         self.inbox = _make_inbox(folder, keys)
         self.dashboard = make_dashboard(self.inbox._runtime)
         self.log = ResponseLog()
-        self.held = True  # the guarantee, at every check so far
+        self.guarantee_holds = True  # the guarantee, at every check so far
         self.snapshot = DemoSnapshot([sender.source for sender in SENDERS])
         self._recent: deque[tuple[float, int]] = deque(maxlen=10)
         signing, forging = ({name: pair[0] for name, pair in pairs.items()} for pairs in (keys, make_keys()))
@@ -92,7 +92,7 @@ class DemoSession:
             await sending
             server.should_exit = True
             await serving
-        return self.held
+        return self.guarantee_holds
 
     # -- checking -------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class DemoSession:
             if self.snapshot.check.holds:
                 break
             await asyncio.sleep(0.1)
-        self.held = self.held and self.snapshot.check.holds
+        self.guarantee_holds = self.guarantee_holds and self.snapshot.check.holds
         self.snapshot.latest = await self.inbox._runtime.store.receipts.find(Filter(), limit=12)
         self._measure()
         return max(0.5, CHECK_INTERVAL * (SYSTEM.monotonic() - before))

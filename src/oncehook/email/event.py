@@ -42,9 +42,9 @@ HARD, SOFT = "hard", "soft"
 MAX_CLOCK_AHEAD = timedelta(days=1)
 """How far a provider's clock or time zone may be ahead of ours."""
 
-MOST_TAGS = 50
-MOST_REASON = 1000
-MOST_METADATA = 16_384
+MAX_TAGS = 50
+MAX_REASON_LENGTH = 1000
+MAX_METADATA_LENGTH = 16_384
 
 
 class EmailEvent(msgspec.Struct, kw_only=True, frozen=True):
@@ -92,7 +92,7 @@ _NOT_LOCAL = re.compile(r"[\s,;<>@]")
 _NOT_DOMAIN = re.compile(r"[\s,;<>@\"()]")
 """Characters that are not allowed in an address, or separate several."""
 
-MOST_DOMAIN, MOST_LABEL = 253, 63
+MAX_DOMAIN_LENGTH, MAX_LABEL_LENGTH = 253, 63
 _INVISIBLE = dict.fromkeys([0x00AD, 0x034F, 0x200B, 0x2060, 0xFEFF, *range(0x180B, 0x180E), *range(0xFE00, 0xFE10)])
 """Invisible characters, which IDNA removes from a domain."""
 
@@ -128,13 +128,13 @@ def _ascii_domain(domain: str) -> str:
 
     ß and ς stay distinct letters, as in IDNA 2008. Punycode takes quadratic time, so it only gets valid labels.
     """
-    if len(domain) > MOST_DOMAIN or _NOT_DOMAIN.search(domain):
+    if len(domain) > MAX_DOMAIN_LENGTH or _NOT_DOMAIN.search(domain):
         return ""
     if domain.isascii():
         return domain.lower().rstrip(".")
     text = unicodedata.normalize("NFKC", domain.translate(_INVISIBLE)).lower().replace("。", ".")
     labels = [label for label in text.split(".") if label]
-    if any(len(label) > MOST_LABEL for label in labels):
+    if any(len(label) > MAX_LABEL_LENGTH for label in labels):
         return ""
     return ".".join(label if label.isascii() else "xn--" + label.encode("punycode").decode() for label in labels)
 

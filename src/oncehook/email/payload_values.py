@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import parse_qsl
 
-from oncehook.email.event import MOST_METADATA, MOST_REASON, MOST_TAGS, EmailType, clean
+from oncehook.email.event import MAX_METADATA_LENGTH, MAX_REASON_LENGTH, MAX_TAGS, EmailType, clean
 from oncehook.providers.expressions import NotReadable, TooDeep, index_text, look_up, parse, parse_time
 
-MOST_FIELDS = 1000
+MAX_FIELDS = 1000
 
 Vocabulary = Mapping[str, tuple[EmailType, str | None]]
 """A provider's event name → its type and bounce."""
@@ -37,15 +37,15 @@ def first_time(*values: Any) -> datetime | None:
 
 
 def first_text(*values: Any) -> str | None:
-    """Return the first text that is not empty, cut to `MOST_REASON` characters."""
-    return next((text[:MOST_REASON] for value in values if (text := as_text(value))), None)
+    """Return the first text that is not empty, cut to `MAX_REASON_LENGTH` characters."""
+    return next((text[:MAX_REASON_LENGTH] for value in values if (text := as_text(value))), None)
 
 
 def read_tags(*values: Any) -> tuple[str, ...]:
     """Return the distinct tags of strings and lists of strings, in order."""
     items = [item for value in values for item in (value if isinstance(value, list) else [value])]
     tags = dict.fromkeys(index_text(clean(item)) or "" for item in items if isinstance(item, str) and item)
-    return tuple(tags)[:MOST_TAGS]
+    return tuple(tags)[:MAX_TAGS]
 
 
 def parse_json_list(value: Any) -> list[Any]:
@@ -60,13 +60,13 @@ def read_metadata(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
         return {}
     plain = {clean(name): _plain(item) for name, item in value.items() if not isinstance(item, dict | list)}
-    return plain if sum(len(name) + len(str(item)) for name, item in plain.items()) <= MOST_METADATA else {}
+    return plain if sum(len(name) + len(str(item)) for name, item in plain.items()) <= MAX_METADATA_LENGTH else {}
 
 
 def form_fields(body: bytes) -> dict[str, Any]:
     """Parse the fields of a form. A repeated field is a list."""
     try:
-        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MOST_FIELDS)
+        pairs = parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         return {}
     fields: dict[str, list[str]] = {}

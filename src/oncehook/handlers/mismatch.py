@@ -9,12 +9,12 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-MOST_VALUE = 40
+MAX_VALUE_LENGTH = 40
 """How many characters of a value are shown."""
 
-MOST_REASON = 200
+MAX_REASON_LENGTH = 200
 
-MOST_PATH = 120
+MAX_PATH_LENGTH = 120
 """How many characters of a path are shown: its beginning and its end."""
 
 _MESSAGE = re.compile(r"(.*?)(?: - at `([^`]*)`(?: in `([^`]*)`)?)?", re.DOTALL)
@@ -57,8 +57,8 @@ def _steps(path: str) -> list[str]:
 
 def _join(steps: Sequence[Any]) -> str:
     path = _printable(".".join(map(str, steps)))
-    half = MOST_PATH // 2
-    return path if len(path) <= MOST_PATH else f"{path[:half]}…{path[-half:]}"
+    half = MAX_PATH_LENGTH // 2
+    return path if len(path) <= MAX_PATH_LENGTH else f"{path[:half]}…{path[-half:]}"
 
 
 def _descend(value: Any, steps: Sequence[str]) -> Any:
@@ -74,7 +74,7 @@ def _descend(value: Any, steps: Sequence[str]) -> Any:
 def _explain(reason: str, actual: Any) -> str:
     if reason.startswith("Invalid enum value"):
         reason = "Invalid enum value"  # the rest is the value
-    reason = _printable(re.sub(r", got `.*`$", "", reason).replace("`", "")[:MOST_REASON])
+    reason = _printable(re.sub(r", got `.*`$", "", reason).replace("`", "")[:MAX_REASON_LENGTH])
     reason = reason[:1].lower() + reason[1:]
     return reason if actual is ... else f"{reason}, found {_show(actual)}"
 
@@ -83,8 +83,8 @@ def _show(value: Any) -> str:
     name = _JSON_NAMES.get(type(value), type(value).__name__)
     if not isinstance(value, (str, int, float)):
         return name
-    text = json.dumps(value[:MOST_VALUE] if isinstance(value, str) else value, ensure_ascii=False)
-    return f"{name} {_printable(text if len(text) <= MOST_VALUE else text[:MOST_VALUE] + '…')}"
+    text = json.dumps(value[:MAX_VALUE_LENGTH] if isinstance(value, str) else value, ensure_ascii=False)
+    return f"{name} {_printable(text if len(text) <= MAX_VALUE_LENGTH else text[:MAX_VALUE_LENGTH] + '…')}"
 
 
 def _printable(text: str) -> str:

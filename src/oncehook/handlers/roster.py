@@ -38,7 +38,7 @@ RESUME_SECONDS = 5.0
 IGNORE_SECONDS = 300.0
 """How long an event of a source with `unhandled = "ignore"` waits for a handler: a rolling deploy takes minutes."""
 
-WINDOW, MOST_TYPES = 2000, 10_000
+WINDOW, MAX_TYPES = 2000, 10_000
 LONGEST = 0.25
 """Seconds after which one part of a refresh stops. The next refresh continues."""
 
@@ -185,7 +185,7 @@ class Roster:
 
     def _warn(self, counts: Mapping[EventType, int]) -> None:
         """Log each type once."""
-        if len(self._warned) > MOST_TYPES:
+        if len(self._warned) > MAX_TYPES:
             self._warned.clear()
         for (source, type_), count in counts.items():
             if (source, type_) not in self._warned:
@@ -196,7 +196,7 @@ class Roster:
         """Resume the events that have a handler now, and ignore those whose source says so."""
         deadline = self.clock.monotonic() + LONGEST
         self._next_resume = self.clock.monotonic() + RESUME_SECONDS
-        for type_ in await self.store.roster.unhandled_types(MOST_TYPES):
+        for type_ in await self.store.roster.unhandled_types(MAX_TYPES):
             if self.is_handled(*type_):
                 await self._until(deadline, self._resume_some, type_)
             elif self._ignores(type_[0]):

@@ -16,7 +16,7 @@ from oncehook.observability import signals
 
 FAILURES = 5
 FIRST_PAUSE = 10.0
-MOST_PAUSE = 300.0
+MAX_PAUSE = 300.0
 PATIENCE = 1.0
 """Seconds that a caller waits for a slot. With a longer wait, one slow target could occupy every slot of a worker."""
 
@@ -103,7 +103,7 @@ class CircuitBreaker:
 
     @property
     def next_pause(self) -> float:
-        return min(MOST_PAUSE, FIRST_PAUSE * 2.0 ** min(self._times_opened, 16))
+        return min(MAX_PAUSE, FIRST_PAUSE * 2.0 ** min(self._times_opened, 16))
 
     @property
     def is_open(self) -> bool:
@@ -129,6 +129,6 @@ class Call:
         breaker = self.breaker
         breaker.failures += 1
         if self.is_probe or (not breaker.is_open and breaker.failures >= FAILURES):
-            breaker.open(max(breaker.next_pause, min(wait or 0.0, MOST_PAUSE)))
+            breaker.open(max(breaker.next_pause, min(wait or 0.0, MAX_PAUSE)))
         elif wait is not None and not breaker.is_open:
-            breaker.open(min(wait, MOST_PAUSE))
+            breaker.open(min(wait, MAX_PAUSE))

@@ -22,10 +22,10 @@ from oncehook.observability import tracing
 CONNECT_TIMEOUT = 5.0
 """Seconds to connect to one address. The time limit of the whole exchange applies too."""
 
-MOST_TRIED = 4
-MOST_BODY = 64 * 1024
+MAX_ADDRESSES_TRIED = 4
+MAX_RESPONSE_BODY = 64 * 1024
 KEPT_IDLE = 8
-MOST_TARGETS = 100
+MAX_IDLE_ORIGINS = 100
 IDLE_SECONDS = 4.0
 """Shorter than the idle timeout of common servers. Otherwise many requests would reuse a connection that is closing."""
 
@@ -103,7 +103,7 @@ class HttpClient:
         *,
         trusted: bool,
         timeout: float,  # noqa: ASYNC109  # errors name this limit
-        most: int = MOST_BODY,
+        most: int = MAX_RESPONSE_BODY,
     ) -> Response:
         """Send a POST and return the response, whatever its status. Reads up to `most` bytes of its body.
 
@@ -124,7 +124,7 @@ class HttpClient:
         *,
         trusted: bool,
         timeout: float,  # noqa: ASYNC109  # as above
-        most: int = MOST_BODY,
+        most: int = MAX_RESPONSE_BODY,
     ) -> Response:
         """Send a GET, by the same rules as `send`."""
         return await self._request("GET", url, None, headers, trusted=trusted, timeout=timeout, most=most)
@@ -196,7 +196,7 @@ class HttpClient:
             for _, address in addresses:
                 check_address(to, address)
         last_error: OSError = OSError("no address was tried")
-        for family, address in addresses[:MOST_TRIED]:
+        for family, address in addresses[:MAX_ADDRESSES_TRIED]:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT):
                     return await self._connect(to, family, address, trusted)
@@ -237,7 +237,7 @@ class HttpClient:
         return None
 
     def _keep_idle(self, connection: Connection, origin: str, trusted: bool) -> None:
-        if len(self._idle) > MOST_TARGETS:
+        if len(self._idle) > MAX_IDLE_ORIGINS:
             self._idle = {key: idle for key, idle in self._idle.items() if any(other.is_open for other in idle)}
         still_open = [other for other in self._idle.get((origin, trusted), []) if other.is_open]
         idle = self._idle[origin, trusted] = still_open

@@ -11,9 +11,9 @@ import httptools
 
 from oncehook.model.errors import SendFailed
 
-MOST_HEAD = 64 * 1024
-MOST_FRAMING = 6
-"""A body in chunks of one byte takes six bytes for each. More than that is not needed: trailers, for example."""
+MAX_HEAD_BYTES = 64 * 1024
+MAX_FRAMING_PER_BYTE = 6
+"""In chunks of one byte, each byte of a body takes six. A response with more around its body is not read further."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +99,9 @@ class Exchange:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
             self._fail("sent a response that is not HTTP/1.1")
-        if not self._head_read and self._fed > MOST_HEAD:
+        if not self._head_read and self._fed > MAX_HEAD_BYTES:
             self._fail("sent response headers that are too long")
-        elif self._fed > MOST_HEAD + MOST_FRAMING * self._most:
+        elif self._fed > MAX_HEAD_BYTES + MAX_FRAMING_PER_BYTE * self._most:
             self._fail("sent too many bytes around the response body")
 
     def end(self) -> None:

@@ -22,11 +22,11 @@ class Leased(EventFacts, kw_only=True, frozen=True):
     serial_key: str | None = None
 
     @property
-    def held(self) -> "Held":
+    def lease_key(self) -> "LeaseKey":
         return self.receipt, self.lease
 
 
-Held = tuple[int, int]
+LeaseKey = tuple[int, int]
 """(receipt, fencing counter). A write counts only if both match, so a worker that lost its lease writes nothing."""
 
 

@@ -157,12 +157,12 @@ ATTEMPT_EVENTS = {State.PROCESSED: "processed", State.RETRYING: "retrying", Stat
 """The log event of an attempt, by the status that it ends with."""
 
 
-def record_attempt(leased: Leased, done: Settled, is_written: bool) -> None:
+def record_attempt(leased: Leased, settled: Settled, is_written: bool) -> None:
     """Count and log the result of an attempt. `is_written` is False if its lease was lost before it settled."""
-    metrics.count("oncehook_processed_total", leased.source, done.outcome if is_written else "lease lost")
-    if done.seconds is not None and done.handler is not None:
-        metrics.observe("oncehook_handle_seconds", leased.source, done.handler, value=done.seconds)
-    event = ATTEMPT_EVENTS[done.status] if is_written else "lease_lost"
+    metrics.count("oncehook_processed_total", leased.source, settled.outcome if is_written else "lease lost")
+    if settled.seconds is not None and settled.handler is not None:
+        metrics.observe("oncehook_handle_seconds", leased.source, settled.handler, value=settled.seconds)
+    event = ATTEMPT_EVENTS[settled.status] if is_written else "lease_lost"
     if is_enabled(event):
         line = AttemptLine(
             event=event,
@@ -172,18 +172,18 @@ def record_attempt(leased: Leased, done: Settled, is_written: bool) -> None:
             type=leased.type,
             object_id=leased.object_id,
             receipt=leased.receipt,
-            status=done.status.value,
+            status=settled.status.value,
             correlation_id=leased.correlation_id or str(leased.receipt),
             delivery_id=leased.delivery_id,
             attempt=leased.attempt,
-            outcome=done.outcome,
-            handler=done.handler,
-            error=done.error,
+            outcome=settled.outcome,
+            handler=settled.handler,
+            error=settled.error,
         )
         if _json_stream is not None:
             _write_lines([line])
         else:
-            emit(event, **_fields(line), **_error_location(done.traceback))
+            emit(event, **_fields(line), **_error_location(settled.traceback))
 
 
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+)')
@@ -195,14 +195,14 @@ def _error_location(traceback_text: str | None) -> dict[str, str]:
     return {"where": f"{Path(frames[-1][0]).name}:{frames[-1][1]}"} if frames else {}
 
 
-def record_expired_lease(row: ExpiredReceipt, done: Settled) -> None:
+def record_expired_lease(row: ExpiredReceipt, settled: Settled) -> None:
     """Count and log an expired lease, and log the dead letter if this was the last attempt."""
-    is_dead_letter = done.status is State.FAILED
-    metrics.count("oncehook_processed_total", row.source, "failed" if is_dead_letter else done.outcome)
-    fields = _receipt_fields(row, done.status)
+    is_dead_letter = settled.status is State.FAILED
+    metrics.count("oncehook_processed_total", row.source, "failed" if is_dead_letter else settled.outcome)
+    fields = _receipt_fields(row, settled.status)
     emit("lease_expired", **fields)
     if is_dead_letter:
-        emit("dead_letter", **fields, handler=done.handler, error=done.error)
+        emit("dead_letter", **fields, handler=settled.handler, error=settled.error)
 
 
 def record_abandoned_event(row: AbandonedReceipt) -> None:
@@ -260,27 +260,27 @@ EFFECT_EVENTS = {
 """The log event of an effect's attempt, by the status that it ends with."""
 
 
-def record_effect_attempt(leased: LeasedEffect, done: SettledEffect, is_written: bool) -> None:
+def record_effect_attempt(leased: LeasedEffect, settled: SettledEffect, is_written: bool) -> None:
     """Log the result of an effect's attempt. `is_written` is False if its lease was lost before it settled."""
     emit(
-        EFFECT_EVENTS[done.status] if is_written else "effect_lease_lost",
+        EFFECT_EVENTS[settled.status] if is_written else "effect_lease_lost",
         source=leased.source,
         receipt=leased.receipt,
         effect=leased.id,
         key=leased.key,
         target=redacted_target(leased.kind, leased.target),
-        status=done.status.value,
+        status=settled.status.value,
         attempt=leased.attempt,
-        error=done.error,
+        error=settled.error,
     )
 
 
-def record_expired_effect_lease(row: ExpiredEffect, done: SettledEffect) -> None:
+def record_expired_effect_lease(row: ExpiredEffect, settled: SettledEffect) -> None:
     """Log an expired lease of an effect, and the failed effect if this was the last attempt."""
     fields = {"effect": row.id, "key": row.key, "target": redacted_target(row.kind, row.target)}
-    emit("effect_lease_expired", **fields, status=done.status.value, attempt=row.attempt)
-    if done.status is EffectState.FAILED:
-        emit("effect_failed", **fields, status=done.status.value, attempt=row.attempt, error=done.error)
+    emit("effect_lease_expired", **fields, status=settled.status.value, attempt=row.attempt)
+    if settled.status is EffectState.FAILED:
+        emit("effect_failed", **fields, status=settled.status.value, attempt=row.attempt, error=settled.error)
 
 
 def record_unavailable(source: str, detail: str) -> None:

@@ -8,7 +8,7 @@ from oncehook.model.receipt import Receipt
 from oncehook.model.rows import DeadLetters, StoredAttempt
 from oncehook.model.timestamps import rfc3339
 
-MOST_ERRORS = 10_000
+MAX_ERRORS = 10_000
 """The store returns up to this many distinct errors."""
 
 _VARIABLE_PART = re.compile(r"'[^']*'|\"[^\"]*\"|\b\w*\d\w*\b")

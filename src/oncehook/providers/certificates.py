@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 Fetch = Callable[..., Awaitable[bytes]]  # (address[, body to POST]) → the body of the response
 
 TIME_LIMIT = 5.0
-MOST_BYTES = 64 * 1024
-MOST_CACHED = 64
-MOST_FETCHING = 2
-MOST_A_MINUTE = 30
-"""MOST_FETCHING (concurrent fetches) and MOST_A_MINUTE limit each source."""
+MAX_BYTES = 64 * 1024
+MAX_CACHED = 64
+MAX_CONCURRENT_FETCHES = 2
+MAX_FETCHES_PER_MINUTE = 30
+"""MAX_CONCURRENT_FETCHES (concurrent fetches) and MAX_FETCHES_PER_MINUTE limit each source."""
 
 CACHE_SECONDS = 24 * 3600.0
 RENEW_AFTER = 20 * 3600.0
@@ -79,7 +79,7 @@ async def fetch(
     if response.status != 200:
         raise OSError(f"the host answered {response.status}")
     if not response.whole:
-        raise OSError(f"the response is larger than {MOST_BYTES} bytes")
+        raise OSError(f"the response is larger than {MAX_BYTES} bytes")
     return response.body
 
 
@@ -96,9 +96,9 @@ async def _send(url: str, content: bytes, context: ssl.SSLContext, dial: tuple[s
     client = HttpClient(context=context, resolve=resolve, keep=0)
     headers = {"Accept": "*/*"}
     if not content:
-        return await client.get(url, headers, trusted=True, timeout=TIME_LIMIT, most=MOST_BYTES)
+        return await client.get(url, headers, trusted=True, timeout=TIME_LIMIT, most=MAX_BYTES)
     headers["Content-Type"] = "application/json"
-    return await client.send(url, content, headers, trusted=True, timeout=TIME_LIMIT, most=MOST_BYTES)
+    return await client.send(url, content, headers, trusted=True, timeout=TIME_LIMIT, most=MAX_BYTES)
 
 
 @dataclass(slots=True)
@@ -135,7 +135,7 @@ class Certificates:
         return separate
 
     def _reset_budget(self) -> None:
-        self._fetch_times: deque[float] = deque(maxlen=MOST_A_MINUTE)
+        self._fetch_times: deque[float] = deque(maxlen=MAX_FETCHES_PER_MINUTE)
         self._busy = 0
 
     def get(self, name: str) -> Any:
@@ -166,7 +166,7 @@ class Certificates:
         """Start to renew keys that are in use and expire soon. The old keys stay valid until then."""
         now = self.clock.monotonic()
         due = [cached for cached in self._cached.values() if cached.renew_at <= now and cached.used]
-        for cached in due[:MOST_FETCHING]:
+        for cached in due[:MAX_CONCURRENT_FETCHES]:
             if cached.request.name not in self._fetching:
                 cached.renew_at = now + PAUSE
                 self._start(cached.request.name, self._renew(cached))
@@ -174,7 +174,7 @@ class Certificates:
     async def fetch_counted(self, url: str, content: bytes = b"") -> bytes:
         """Fetch an address within the source's budget. Raises OSError; Unavailable if the budget is used up."""
         now = self.clock.monotonic()
-        if len(self._fetch_times) == MOST_A_MINUTE and self._fetch_times[0] > now - 60:
+        if len(self._fetch_times) == MAX_FETCHES_PER_MINUTE and self._fetch_times[0] > now - 60:
             raise Unavailable("the source fetched too many addresses in the last minute", retry_after=30)
         self._fetch_times.append(now)
         return await self._fetch_uncounted(url, content)
@@ -188,7 +188,7 @@ class Certificates:
         return task
 
     def _start_counted(self, request: KeyRequest) -> "asyncio.Task[None]":
-        if self._busy >= MOST_FETCHING:
+        if self._busy >= MAX_CONCURRENT_FETCHES:
             raise Unavailable("too many keys of the source are being fetched")
         task = self._start(request.name, self._fetch(request))
         self._busy += 1
@@ -235,7 +235,7 @@ class Certificates:
 def _put(table: dict[str, Any], name: str, value: Any) -> None:
     """Add an entry as the newest, and remove the oldest if the table is full."""
     table.pop(name, None)
-    while len(table) >= MOST_CACHED:
+    while len(table) >= MAX_CACHED:
         table.pop(next(iter(table)))
     table[name] = value
 

@@ -27,7 +27,7 @@ from oncehook.providers.form import read_fields
 Headers = Mapping[bytes, bytes]
 Find = Callable[[Any, Headers], str | None]
 
-MOST_BYTES = 255
+MAX_BYTES = 255
 """The longest text in an index. A longer text is indexed by its hash; the body still holds it."""
 
 
@@ -311,10 +311,10 @@ def is_storable(text: str) -> bool:
 
 def index_text(text: str | None) -> str | None:
     """The text if an index can hold it (at most 255 bytes, no NUL, no lone surrogate), else its hash."""
-    if text is None or (text.isascii() and len(text) <= MOST_BYTES and "\x00" not in text):
+    if text is None or (text.isascii() and len(text) <= MAX_BYTES and "\x00" not in text):
         return text
     encoded = text.encode("utf-8", "surrogatepass")
-    if len(encoded) > MOST_BYTES or not is_storable(text):
+    if len(encoded) > MAX_BYTES or not is_storable(text):
         return "sha256:" + hashlib.sha256(encoded).hexdigest()
     return text
 

@@ -8,10 +8,10 @@ import binascii
 
 CONTENT_TYPE = "application/x-www-form-urlencoded"
 
-MOST_FIELDS = 1000
+MAX_FIELDS = 1000
 """No event of any sender has more fields than this."""
 
-MOST_PLAIN = 1000
+MAX_UNESCAPED = 1000
 """Senders escape `=` and line breaks in a value. Up to this many may be unescaped; `unescape` escapes them first."""
 
 _QUOTED_PRINTABLE = ((b"=", b"%3D"), (b"\r", b"%0D"), (b"\n", b"%0A"))  # characters with a meaning in that encoding
@@ -23,8 +23,8 @@ def read_fields(body: bytes) -> list[Field]:
     """Name and value of each field, in order. Raises ValueError for a body that is not a well-formed form."""
     if not body:
         return []
-    if body.count(b"&") >= MOST_FIELDS:
-        raise ValueError(f"more than {MOST_FIELDS} fields")
+    if body.count(b"&") >= MAX_FIELDS:
+        raise ValueError(f"more than {MAX_FIELDS} fields")
     body.decode("utf-8")
     fields = []
     for part in body.split(b"&"):
@@ -42,8 +42,8 @@ def unescape(text: bytes) -> bytes:
     if b"%" not in text:
         return text
     for plain, escape in _QUOTED_PRINTABLE:
-        if text.count(plain) > MOST_PLAIN:
-            raise ValueError(f"more than {MOST_PLAIN} unescaped characters")
+        if text.count(plain) > MAX_UNESCAPED:
+            raise ValueError(f"more than {MAX_UNESCAPED} unescaped characters")
         text = text.replace(plain, escape)
     decoded = binascii.a2b_qp(text.replace(b"%", b"="))
     if len(decoded) != len(text) - 2 * text.count(b"%"):

@@ -31,7 +31,7 @@ CERTIFICATE = "certificate"
 INLINE_ATTEMPTS = 5
 """Default number of attempts of an inline event. Each delivery by the provider is one attempt."""
 
-MOST_OFFERS = 5
+MAX_OFFERS_PER_MINUTE = 5
 """Offered secrets per minute that are logged. The limit keeps unauthenticated requests from flooding the log."""
 
 FROM_SECRETS = frozenset(
@@ -132,7 +132,7 @@ class Source:
         self.handshakes = [entry for entry in allowed if entry.verified]
         self.unsigned_handshakes = [entry for entry in allowed if not entry.verified]
         self.methods = sorted({"POST", *(entry.method for entry in allowed)})
-        self._offers: deque[float] = deque(maxlen=MOST_OFFERS)
+        self._offers: deque[float] = deque(maxlen=MAX_OFFERS_PER_MINUTE)
 
     def make_verifier(
         self, provider: Provider, secrets: Sequence[str], *, where: str, public_url: str | None = None
@@ -162,7 +162,7 @@ class Source:
     def _limited(self, offer: Callable[[str], None]) -> Callable[[str], None]:
         def limited(secret: str) -> None:
             now = SYSTEM.monotonic()
-            if len(self._offers) == MOST_OFFERS and self._offers[0] > now - 60:
+            if len(self._offers) == MAX_OFFERS_PER_MINUTE and self._offers[0] > now - 60:
                 raise Unavailable("too many secrets were offered in the last minute", retry_after=60)
             self._offers.append(now)
             offer(secret)

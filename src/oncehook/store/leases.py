@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from oncehook.concurrency.clock import Clock
-from oncehook.model.lease import Held, Leased, Settled
+from oncehook.model.lease import Leased, LeaseKey, Settled
 from oncehook.model.patterns import Handled
 from oncehook.model.rows import AbandonedReceipt, ExpiredReceipt
 from oncehook.store.decode import decode
@@ -96,8 +96,8 @@ class SqlLeaseStore(ABC):
     async def abandon_inline(self, reason: str) -> list[AbandonedReceipt]:
         return decode(await self._executor.write("abandon_inline", {"reason": reason}), AbandonedReceipt)
 
-    async def release(self, held: Sequence[Held], after: float | None = None) -> int:
-        return len(await self._executor.write("release", {"held": held_json(held), "after": after}))
+    async def release(self, keys: Sequence[LeaseKey], after: float | None = None) -> int:
+        return len(await self._executor.write("release", {"held": lease_keys_json(keys), "after": after}))
 
     async def release_strays(self, worker: str, held: Collection[int]) -> int:
         parameters = {"worker": worker, "held": self._dialect.array(held)}
@@ -118,6 +118,6 @@ def as_dicts(rows: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def held_json(held: Sequence[Held]) -> str:
+def lease_keys_json(keys: Sequence[LeaseKey]) -> str:
     """Encode leases for a statement."""
-    return _encode([{"receipt": receipt, "lease": lease} for receipt, lease in held]).decode()
+    return _encode([{"receipt": receipt, "lease": lease} for receipt, lease in keys]).decode()

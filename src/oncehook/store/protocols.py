@@ -19,7 +19,7 @@ from oncehook.model.effect import (
     StoredNoop,
     WaitingEffects,
 )
-from oncehook.model.lease import Held, Leased, Settled
+from oncehook.model.lease import Leased, LeaseKey, Settled
 from oncehook.model.patterns import Handled
 from oncehook.model.rows import (
     AbandonedReceipt,
@@ -158,7 +158,7 @@ class LeaseStore(Protocol):
     async def settle(self, settled: Sequence[Settled]) -> set[int]:
         """End attempts and record them. Changes the receipts whose lease is still held, and returns their ids."""
 
-    async def release(self, held: Sequence[Held], after: float | None = None) -> int:
+    async def release(self, keys: Sequence[LeaseKey], after: float | None = None) -> int:
         """Release leased receipts that were not started. The attempts do not count. Returns how many were held.
 
         With `after`, they are due again in `after` seconds.

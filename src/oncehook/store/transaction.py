@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from oncehook.concurrency.calling import await_or_block
 from oncehook.model.errors import OncehookError
-from oncehook.model.lease import Held, Settled
+from oncehook.model.lease import LeaseKey, Settled
 
 SAVEPOINT = ("SAVEPOINT handler", "ROLLBACK TO SAVEPOINT handler", "RELEASE SAVEPOINT handler")
 """Set, roll back, release: the same statements on both databases."""
@@ -76,10 +76,10 @@ class DriverTransaction:
 class HeartbeatConnection(Protocol):
     """A dedicated connection that extends and releases leases from the heartbeat's thread."""
 
-    def extend(self, held: Sequence[Held], seconds: float) -> None:
+    def extend(self, keys: Sequence[LeaseKey], seconds: float) -> None:
         """Extend these leases to `seconds` from now. Raises StoreUnavailable if the database does not answer."""
 
-    def release(self, held: Sequence[Held]) -> None:
+    def release(self, keys: Sequence[LeaseKey]) -> None:
         """Release these receipts without an attempt. Raises StoreUnavailable if the database does not answer."""
 
     def close(self) -> None:

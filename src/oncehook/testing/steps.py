@@ -236,7 +236,7 @@ async def lease_due(inbox: Inbox, most: int) -> list[Leased]:
 
 async def _handle(processor: Processor, leased: Sequence[Leased]) -> None:
     for event in leased:
-        processor.heartbeat.hold(event.held)
+        processor.heartbeat.hold(event.lease_key)
     ready = deque(leased)
     while ready:
         event = ready.popleft()

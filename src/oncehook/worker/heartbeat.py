@@ -11,7 +11,7 @@ import threading
 
 from oncehook.concurrency.clock import SYSTEM, Clock
 from oncehook.model.errors import StoreUnavailable
-from oncehook.model.lease import Held
+from oncehook.model.lease import LeaseKey
 from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
 from oncehook.store.transaction import HeartbeatConnection
@@ -31,8 +31,8 @@ class Heartbeat:
         self.lease_seconds = lease_seconds
         self.clock = clock
         self.stalled = STALLED
-        self._held: dict[Held, float | None] = {}  # → when the extensions end; None: not started, no end yet
-        self._released: set[Held] = set()  # released here, while the loop was blocked
+        self._held: dict[LeaseKey, float | None] = {}  # → when the extensions end; None: not started, no end yet
+        self._released: set[LeaseKey] = set()  # released here, while the loop was blocked
         self._loop: asyncio.AbstractEventLoop | None = None
         self._missed_callbacks = 0  # consecutive callbacks that the loop has not run
         self._lock = threading.Lock()
@@ -47,19 +47,19 @@ class Heartbeat:
             pass
         self._thread.start()
 
-    def hold(self, held: Held, seconds: float | None = None) -> bool:
+    def hold(self, key: LeaseKey, seconds: float | None = None) -> bool:
         """Extend a lease from now on, for at most `seconds`. Returns False if the lease was released."""
         with self._lock:
-            if held in self._released:
+            if key in self._released:
                 return False
-            self._held[held] = None if seconds is None else self.clock.monotonic() + seconds
+            self._held[key] = None if seconds is None else self.clock.monotonic() + seconds
             return True
 
-    def drop(self, held: Held) -> None:
+    def drop(self, key: LeaseKey) -> None:
         """Stop extending a lease."""
         with self._lock:
-            self._held.pop(held, None)
-            self._released.discard(held)
+            self._held.pop(key, None)
+            self._released.discard(key)
 
     @property
     def receipts(self) -> list[int]:
@@ -67,31 +67,31 @@ class Heartbeat:
         with self._lock:
             return [receipt for receipt, _ in self._held]
 
-    def is_released(self, held: Held) -> bool:
+    def is_released(self, key: LeaseKey) -> bool:
         """Whether the lease was released while the loop was blocked. Another worker may have the receipt."""
-        return held in self._released
+        return key in self._released
 
-    def _extendable(self) -> list[Held]:
+    def _extendable(self) -> list[LeaseKey]:
         now = self.clock.monotonic()
         with self._lock:
-            return [held for held, until in self._held.items() if until is None or until > now]
+            return [key for key, until in self._held.items() if until is None or until > now]
 
     def _run(self) -> None:
         step = min(self.lease_seconds / 3, self.stalled / 5)
         steps = math.ceil(self.lease_seconds / 3 / step)
-        done = 0
+        passes = 0
         while not self._stop.wait(step):
-            done += 1
+            passes += 1
             self._watch_loop(max_missed=round(self.stalled / step))
-            held = self._extendable() if done % steps == 0 else []
-            if held:
+            keys = self._extendable() if passes % steps == 0 else []
+            if keys:
                 try:
-                    self.connection.extend(held, self.lease_seconds)
+                    self.connection.extend(keys, self.lease_seconds)
                     reach(Checkpoint.LEASES_RENEWED)
                 except StoreUnavailable as error:
-                    signals.emit("heartbeat_failed", held=len(held), detail=error.detail)
+                    signals.emit("heartbeat_failed", leases=len(keys), detail=error.detail)
                 except Exception as error:  # a bug here must not end the thread that all leases depend on
-                    signals.emit("heartbeat_failed", held=len(held), detail=type(error).__name__)
+                    signals.emit("heartbeat_failed", leases=len(keys), detail=type(error).__name__)
         self.connection.close()
 
     def _watch_loop(self, max_missed: int) -> None:
@@ -114,9 +114,9 @@ class Heartbeat:
 
     def _release_unstarted(self) -> None:
         with self._lock:
-            unstarted = [held for held, until in self._held.items() if until is None]
-            for held in unstarted:
-                del self._held[held]
+            unstarted = [key for key, until in self._held.items() if until is None]
+            for key in unstarted:
+                del self._held[key]
             self._released.update(unstarted)
         if unstarted:
             signals.emit("event_loop_blocked", released=len(unstarted))

@@ -86,7 +86,7 @@ class Processor:
             signals.emit("settle_failed", receipt=leased.receipt, source=leased.source, detail=error.detail)
             return None
         finally:
-            self.heartbeat.drop(leased.held)
+            self.heartbeat.drop(leased.lease_key)
 
     async def _release(self, batch: Sequence[Leased], after: float | None = None) -> None:
         """Release receipts without counting or recording an attempt. If that fails, their leases expire.
@@ -94,9 +94,9 @@ class Processor:
         A receipt that is settled by now stays settled: the fence of its lease no longer matches.
         """
         for leased in batch:
-            self.heartbeat.drop(leased.held)
+            self.heartbeat.drop(leased.lease_key)
         try:
-            await self.store.leases.release([leased.held for leased in batch], after)
+            await self.store.leases.release([leased.lease_key for leased in batch], after)
             self.wakeups.schedule(after)
         except Unavailable as error:
             signals.emit("release_failed", count=len(batch), detail=error.detail)
@@ -123,7 +123,7 @@ class Processor:
             if readable and not await self._process_together(handler, readable):
                 single += readable
             for leased in single:
-                self.heartbeat.hold(leased.held)  # it waits for the receipts before it, however long they take
+                self.heartbeat.hold(leased.lease_key)  # it waits for the receipts before it, however long they take
             for leased in single:
                 if is_stopping():
                     raise asyncio.CancelledError
@@ -160,11 +160,11 @@ class Processor:
         try:
             self._finish(leased, settled, await self.settler.settle(settled))
         except Unavailable as error:
-            self.heartbeat.drop(leased.held)
+            self.heartbeat.drop(leased.lease_key)
             signals.emit("settle_failed", receipt=leased.receipt, source=leased.source, detail=error.detail)
 
     def _finish(self, leased: Leased, settled: Settled, landed: bool) -> None:
-        self.heartbeat.drop(leased.held)
+        self.heartbeat.drop(leased.lease_key)
         signals.record_attempt(leased, settled, landed)
 
     async def _attempt(self, leased: Leased, retry: Retry | None = None) -> tuple[Settled, Transaction | None]:
@@ -194,12 +194,12 @@ class Processor:
         return settled, transaction if transaction is not None and transaction.used else None
 
     async def _run(
-        self, handler: Handler, events: Sequence[BaseEvent], transaction: Transaction, held: Sequence[Leased]
+        self, handler: Handler, events: Sequence[BaseEvent], transaction: Transaction, batch: Sequence[Leased]
     ) -> None:
         """Run the handler, then the projection of its events."""
         payloads = None if handler.payloads is None else handler.payloads.decode(events[0])
         if not await is_repeated(handler, events[0], transaction):
-            await self._call(handler, events, transaction, held, payloads)
+            await self._call(handler, events, transaction, batch, payloads)
         await self.handlers.project(events, transaction)
 
     async def _call(
@@ -207,11 +207,11 @@ class Processor:
         handler: Handler,
         events: Sequence[BaseEvent],
         transaction: Transaction,
-        held: Sequence[Leased],
+        batch: Sequence[Leased],
         payloads: DecodedPayloads | None,
     ) -> None:
         seconds = handler.longest(self.threads)
-        if not all(self.heartbeat.hold(leased.held, seconds) for leased in held):
+        if not all(self.heartbeat.hold(leased.lease_key, seconds) for leased in batch):
             raise Postpone("the event loop was blocked, and another worker has the receipt", after=0.0)
         await handler.call(events if handler.batch else events[0], transaction, self.threads, payloads)
 

@@ -13,7 +13,7 @@ from oncehook.concurrency.quarantine import Quarantine
 from oncehook.concurrency.stopping import finish_or_cancel
 from oncehook.handlers.registry import Handler
 from oncehook.model.errors import Unavailable
-from oncehook.model.lease import Held, Leased
+from oncehook.model.lease import Leased, LeaseKey
 from oncehook.model.patterns import Handled
 from oncehook.observability import signals
 from oncehook.observability.checkpoints import Checkpoint, reach
@@ -83,7 +83,7 @@ class Worker:
             await asyncio.gather(self._feeder, return_exceptions=True)
         leased = [*self._ready, *filter(None, [self._quarantine.postpone()])]
         self._ready.clear()
-        await self._release([receipt.held for receipt in leased])
+        await self._release([receipt.lease_key for receipt in leased])
 
     async def _release_paused(self) -> None:
         """Release unstarted receipts of sources that were paused after the lease."""
@@ -101,17 +101,17 @@ class Worker:
             self._ready = deque(leased for leased in self._ready if leased.source not in paused)
         if self._quarantine.item is not None and self._quarantine.item.source in paused:
             released += filter(None, [self._quarantine.postpone()])
-        await self._release([leased.held for leased in released])
+        await self._release([leased.lease_key for leased in released])
 
-    async def _release(self, held: Sequence[Held]) -> None:
-        for lease in held:
+    async def _release(self, keys: Sequence[LeaseKey]) -> None:
+        for lease in keys:
             self.processor.heartbeat.drop(lease)
-        if held:
+        if keys:
             try:
-                await self.store.leases.release(held)
+                await self.store.leases.release(keys)
                 self.announce()
             except Unavailable as error:
-                signals.emit("release_failed", count=len(held), detail=error.detail)
+                signals.emit("release_failed", count=len(keys), detail=error.detail)
 
     # -- feeding --------------------------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Worker:
         """Lease receipts before the ready ones are used up. While a quarantined receipt waits, lease nothing."""
         patience = self._quarantine.patience_left
         if patience is not None and patience <= 0 and self._running:
-            await self._release([leased.held for leased in filter(None, [self._quarantine.postpone()])])
+            await self._release([leased.lease_key for leased in filter(None, [self._quarantine.postpone()])])
         if self._quarantine.item is not None:
             return 0
         batch = self.processor.handlers.largest_batch + 1
@@ -168,7 +168,7 @@ class Worker:
             self._stray_until = self._leased_at + self.lease_seconds
             return 0
         for receipt in leased:
-            self.processor.heartbeat.hold(receipt.held)
+            self.processor.heartbeat.hold(receipt.lease_key)
         if self._quarantine.item is None:
             self._ready.extend(leased)
             self._was_full = len(leased) == room
@@ -216,9 +216,9 @@ class Worker:
         while self._ready and len(self._running) < self.concurrency:
             leased = self._ready.popleft()
             if self.processor.heartbeat.is_released(
-                leased.held
+                leased.lease_key
             ):  # the heartbeat released it while the loop was blocked
-                self.processor.heartbeat.drop(leased.held)
+                self.processor.heartbeat.drop(leased.lease_key)
                 continue
             handler = self.processor.handlers.find(leased.source, leased.type)
             if handler is not None and handler.batch:

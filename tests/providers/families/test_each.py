@@ -5,7 +5,7 @@ import json
 import pytest
 
 from oncehook.model.delivery import Delivery
-from oncehook.providers.families.each import MOST_ELEMENTS, read_elements
+from oncehook.providers.families.each import MAX_ELEMENTS, read_elements
 from oncehook.providers.sign import sign
 from tests.support.providers import NOW, at, changed, is_accepted, put, sender
 
@@ -108,9 +108,9 @@ def test_element_without_a_signed_field_cannot_be_signed() -> None:
 
 
 def test_array_with_too_many_elements_is_not_read() -> None:
-    assert len(read_elements(b"[" + b",".join([b"1"] * MOST_ELEMENTS) + b"]") or ()) == MOST_ELEMENTS
-    assert read_elements(b"[" + b",".join([b"1"] * (MOST_ELEMENTS + 1)) + b"]") is None
+    assert len(read_elements(b"[" + b",".join([b"1"] * MAX_ELEMENTS) + b"]") or ()) == MAX_ELEMENTS
+    assert read_elements(b"[" + b",".join([b"1"] * (MAX_ELEMENTS + 1)) + b"]") is None
     long = b'"' + b"x" * 100 + b'"'
-    assert len(read_elements(b"[" + b",".join([long] * MOST_ELEMENTS) + b"]") or ()) == MOST_ELEMENTS
-    assert read_elements(b"[" + b",".join([long] * (MOST_ELEMENTS + 1)) + b"]") is None
+    assert len(read_elements(b"[" + b",".join([long] * MAX_ELEMENTS) + b"]") or ()) == MAX_ELEMENTS
+    assert read_elements(b"[" + b",".join([long] * (MAX_ELEMENTS + 1)) + b"]") is None
     assert read_elements(b"{}") is None and read_elements(b"[") is None

@@ -24,7 +24,7 @@ async def test_leases_are_extended_on_a_dedicated_connection(store: Store, rows:
 
     def extend() -> int:
         try:
-            connection.extend([leased.held], 3600.0)
+            connection.extend([leased.lease_key], 3600.0)
             return int(rows(SESSIONS)[0][0])
         finally:
             connection.close()
@@ -40,7 +40,7 @@ async def test_receipts_are_released_without_an_attempt(store: Store, rows: Rows
 
     def release() -> None:
         try:
-            connection.release([leased.held])
+            connection.release([leased.lease_key])
         finally:
             connection.close()
 
@@ -54,7 +54,7 @@ async def test_lost_connection_raises_unavailable_and_the_next_call_connects_aga
         connection = store.heartbeat_connection()
 
         def extend() -> None:
-            connection.extend([leased.held], 3600.0)
+            connection.extend([leased.lease_key], 3600.0)
 
         try:
             await asyncio.to_thread(extend)

@@ -21,9 +21,9 @@ async def test_lease_is_extended_and_released_in_a_thread(store: Store, rows: Ro
 
     def extend_and_release() -> list[tuple[object, ...]]:
         try:
-            connection.extend([leased.held], 3600.0)
+            connection.extend([leased.lease_key], 3600.0)
             extended = rows("SELECT lease_until FROM webhook_receipts")
-            connection.release([leased.held])
+            connection.release([leased.lease_key])
             return extended
         finally:
             connection.close()
@@ -40,9 +40,9 @@ async def test_locked_file_raises_unavailable_and_leaves_no_transaction(store: S
     writer.execute("BEGIN IMMEDIATE")
     try:
         with pytest.raises(StoreUnavailable, match="the heartbeat failed: database is locked"):
-            connection.extend([leased.held], 0.03)
+            connection.extend([leased.lease_key], 0.03)
         writer.execute("ROLLBACK")
-        connection.extend([leased.held], 60.0)
+        connection.extend([leased.lease_key], 60.0)
     finally:
         writer.close()
         connection.close()

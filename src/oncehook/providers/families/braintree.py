@@ -21,7 +21,7 @@ from oncehook.providers.key_pairs import Pair
 from oncehook.providers.template import Body
 from oncehook.providers.xml import read_xml
 
-MOST_PAIRS = 32
+MAX_PAIRS = 32
 _SIGNATURE, _PAYLOAD = (("bt_signature",),), (("bt_payload",),)
 
 
@@ -43,7 +43,7 @@ def sign(key: bytes, message: bytes) -> bytes:
 def signature_of(public: bytes, pairs: bytes) -> bytes | None:
     """The signature of this public key in `public|signature&…`, if there is exactly one."""
     signatures = []
-    for pair in pairs.split(b"&", MOST_PAIRS):
+    for pair in pairs.split(b"&", MAX_PAIRS):
         name, _, signature = pair.partition(b"|")
         if name == public:
             signatures.append(signature)

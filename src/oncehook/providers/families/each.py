@@ -19,7 +19,7 @@ from oncehook.providers.placement import json_object, set_at
 from oncehook.providers.signatures import Key, algorithm
 from oncehook.providers.template import Body, Template, compile_paths
 
-MOST_ELEMENTS = 1000
+MAX_ELEMENTS = 1000
 """A delivery with more elements is rejected before any is read. Adyen sends one, Microsoft Graph hundreds."""
 
 FEW_BYTES = 16 * 1024
@@ -28,18 +28,18 @@ _decode_small = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 @cache
 def _bounded_decoder() -> msgspec.json.Decoder[Any]:
-    """A decoder that stops at MOST_ELEMENTS. It is built on first use, because its 1,000 fields take milliseconds."""
-    fields = [(f"element_{i}", msgspec.Raw | UnsetType, UNSET) for i in range(MOST_ELEMENTS)]
+    """A decoder that stops at MAX_ELEMENTS. It is built on first use, because its 1,000 fields take milliseconds."""
+    fields = [(f"element_{i}", msgspec.Raw | UnsetType, UNSET) for i in range(MAX_ELEMENTS)]
     return msgspec.json.Decoder(msgspec.defstruct("Elements", fields, array_like=True, forbid_unknown_fields=True))
 
 
 def read_elements(array: bytes) -> list[msgspec.Raw] | None:
-    """The elements of a JSON array. None if it is not an array, or has more than MOST_ELEMENTS."""
+    """The elements of a JSON array. None if it is not an array, or has more than MAX_ELEMENTS."""
     try:
         elements = _decode_small(array) if len(array) <= FEW_BYTES else _decode_large(array)
     except (msgspec.MsgspecError, RecursionError, UnicodeError):
         return None
-    return elements if len(elements) <= MOST_ELEMENTS else None
+    return elements if len(elements) <= MAX_ELEMENTS else None
 
 
 def _decode_large(array: bytes) -> list[msgspec.Raw]:

@@ -24,7 +24,7 @@ from oncehook.providers.template import Body, read_field
 SENDER = "0bf30f3b-4a52-48df-9a82-234910c4a086"
 KEYS = "https://login.microsoftonline.com/common/discovery/v2.0/keys"
 LEEWAY = 300
-MOST_TOKENS = 32
+MAX_TOKENS = 32
 _TENANT = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _ISSUER = re.compile(rf"https://(?:login\.microsoftonline\.com/{_TENANT}/v2\.0|sts\.windows\.net/{_TENANT}/)", re.ASCII)
 _text = msgspec.json.Decoder(str).decode
@@ -85,7 +85,7 @@ class MicrosoftCheck(EachCheck):
         if raw is None or raw == b"null":
             return ()
         elements = read_elements(raw)
-        if elements is None or len(elements) > MOST_TOKENS:
+        if elements is None or len(elements) > MAX_TOKENS:
             return None
         try:
             tokens = [TOKENS.read(_text(element).encode("utf-8", "surrogatepass")) for element in elements]

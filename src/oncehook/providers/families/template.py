@@ -27,7 +27,7 @@ from oncehook.providers.placement import json_object, set_at
 from oncehook.providers.signatures import Key, algorithm, encode, signing_key
 from oncehook.providers.template import Body, Template, compile_paths
 
-MOST_SIGNATURES = 32
+MAX_SIGNATURES = 32
 """The most signatures in one request. A rotation needs two or three; more would only cost CPU time."""
 
 PUBLIC_KEYS = ("whpk", "public")  # formats of public keys: only the sender can sign
@@ -84,13 +84,13 @@ class TemplateCheck:
         value = delivery.headers.get(self.header)
         if value is None:
             return _NONE
-        parts = value.split(self.separator, MOST_SIGNATURES + 1) if self.separator else [value]
+        parts = value.split(self.separator, MAX_SIGNATURES + 1) if self.separator else [value]
         return self._without_prefix(parts), self._stamp(delivery, body)
 
     def _find_in_fields(self, delivery: Delivery, body: Body) -> RequestSignatures:
         """Read fields such as `t=…,v1=…,v1=…`. A repeated timestamp is ambiguous, so it is None."""
         signatures, stamps = [], []
-        for part in delivery.headers.get(self.header, b"").split(self.separator, 2 * MOST_SIGNATURES):
+        for part in delivery.headers.get(self.header, b"").split(self.separator, 2 * MAX_SIGNATURES):
             name, _, value = part.partition(b"=")
             name = name.strip(b" ")
             if name == self.field:
@@ -117,8 +117,8 @@ class TemplateCheck:
 
     def _without_prefix(self, signatures: list[bytes]) -> list[bytes]:
         """Remove the prefix of each signature. A signature without it belongs to another scheme and is skipped."""
-        if len(signatures) > MOST_SIGNATURES:
-            raise Rejected("malformed", f"more than {MOST_SIGNATURES} signatures")
+        if len(signatures) > MAX_SIGNATURES:
+            raise Rejected("malformed", f"more than {MAX_SIGNATURES} signatures")
         prefix = self.prefix
         return [value[len(prefix) :] for value in signatures if value.startswith(prefix)] if prefix else signatures
 

@@ -7,9 +7,9 @@ from typing import Any
 import asyncpg
 
 from oncehook.model.errors import StoreUnavailable
-from oncehook.model.lease import Held
+from oncehook.model.lease import LeaseKey
 from oncehook.store import queries
-from oncehook.store.leases import held_json
+from oncehook.store.leases import lease_keys_json
 from oncehook.store.postgres.pool import CONNECTION_LOST, PostgresPool
 
 
@@ -21,11 +21,11 @@ class PostgresHeartbeatConnection:
         self._loop = asyncio.new_event_loop()
         self._connection: Any = None
 
-    def extend(self, held: Sequence[Held], seconds: float) -> None:
-        self._send("extend", {"seconds": seconds, "held": held_json(held)}, seconds)
+    def extend(self, keys: Sequence[LeaseKey], seconds: float) -> None:
+        self._send("extend", {"seconds": seconds, "held": lease_keys_json(keys)}, seconds)
 
-    def release(self, held: Sequence[Held]) -> None:
-        self._send("release", {"held": held_json(held), "after": None}, self._pool.settings.claim_timeout)
+    def release(self, keys: Sequence[LeaseKey]) -> None:
+        self._send("release", {"held": lease_keys_json(keys), "after": None}, self._pool.settings.claim_timeout)
 
     def _send(self, name: str, parameters: dict[str, Any], seconds: float) -> None:
         try:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from oncehook.model.errors import StoreUnavailable
-from oncehook.model.lease import Held
-from oncehook.store.leases import held_json
+from oncehook.model.lease import LeaseKey
+from oncehook.store.leases import lease_keys_json
 from oncehook.store.sqlite.file import BUSY_MS
 
 
@@ -19,11 +19,11 @@ class SqliteHeartbeatConnection:
         self.sql = sql
         self._connection: sqlite3.Connection | None = None
 
-    def extend(self, held: Sequence[Held], seconds: float) -> None:
-        self._execute("extend", {"held": held_json(held), "seconds": seconds}, seconds / 3)
+    def extend(self, keys: Sequence[LeaseKey], seconds: float) -> None:
+        self._execute("extend", {"held": lease_keys_json(keys), "seconds": seconds}, seconds / 3)
 
-    def release(self, held: Sequence[Held]) -> None:
-        self._execute("release", {"held": held_json(held), "after": None}, BUSY_MS / 1000)
+    def release(self, keys: Sequence[LeaseKey]) -> None:
+        self._execute("release", {"held": lease_keys_json(keys), "after": None}, BUSY_MS / 1000)
 
     def _execute(self, name: str, parameters: dict[str, Any], seconds: float) -> None:
         try:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from oncehook.model.rows import Pause
 from oncehook.model.timestamps import rfc3339
-from oncehook.operations.dead_letters import MOST_ERRORS, group_by_error
+from oncehook.operations.dead_letters import MAX_ERRORS, group_by_error
 from oncehook.web.api.endpoint import Endpoint, json_response, read_body, read_query
 from oncehook.web.api.schemas.alerts import AlertsState
 from oncehook.web.api.schemas.audit import Audit, AuditQuery
@@ -44,7 +44,7 @@ async def overview(context: Context, request: Request) -> Response:
 
 
 async def dead(context: Context, request: Request) -> Response:
-    groups = group_by_error(await context.store.stats.dead_letters(MOST_ERRORS))
+    groups = group_by_error(await context.store.stats.dead_letters(MAX_ERRORS))
     return json_response({"total": sum(group["receipts"] for group in groups), "groups": groups})
 
 
