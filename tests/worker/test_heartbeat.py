@@ -59,7 +59,7 @@ def test_the_heartbeat_survives_an_unexpected_error_of_the_store(emitted: list[t
     heartbeat.start()
     wait_until(lambda: connection.extensions >= 4, "the heartbeat extends the lease after two errors")
     heartbeat.stop()
-    assert emitted == [("heartbeat_failed", {"held": 1, "detail": "LookupError"})] * 2
+    assert emitted == [("heartbeat_failed", {"leases": 1, "detail": "LookupError"})] * 2
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
