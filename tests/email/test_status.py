@@ -62,7 +62,7 @@ def test_fold_ignores_the_order_and_repetition_of_facts(rows: Any, seed: int) ->
     facts = make_facts(rows)
     shuffled = facts + random.Random(seed).choices(facts, k=len(facts))
     random.Random(seed).shuffle(shuffled)
-    assert status.fold(shuffled) == status.fold(facts)
+    assert status.derive_statuses(shuffled) == status.derive_statuses(facts)
     for to in {fact.recipient for fact in facts}:
         about = [fact for fact in facts if fact.recipient == to]
         assert suppressions.earliest(list(reversed(about)), POLICY) == suppressions.earliest(about, POLICY)
@@ -201,16 +201,16 @@ def test_status_is_that_of_the_greatest_fact(facts: list[Any], expected: tuple[s
         make_fact(number, type_, day, bounce=bounce, message_id="m")
         for number, (type_, day, bounce) in enumerate(facts)
     ]
-    (row,) = status.fold(made).values()
+    (row,) = status.derive_statuses(made).values()
     assert (row.status, row.bounce) == expected
 
 
 def test_fact_without_a_message_has_no_status() -> None:
-    assert status.fold([make_fact(1, "complained", message_id="")]) == {}
+    assert status.derive_statuses([make_fact(1, "complained", message_id="")]) == {}
 
 
 def test_first_open_and_last_event_are_kept() -> None:
-    (row,) = status.fold(
+    (row,) = status.derive_statuses(
         [make_fact(number, "opened", day, message_id="m") for number, day in enumerate((3, 1, 2))]
     ).values()
     assert (row.opened_at or "")[:10] == "2025-11-02" and row.last_at[:10] == "2025-11-04"

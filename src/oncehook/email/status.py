@@ -102,7 +102,7 @@ def sort_key(fact: Fact) -> str:
     return f"{terminal:d} {fact.occurred_at} {rank}"
 
 
-def fold(facts: Iterable[Fact]) -> dict[Key, Status]:
+def derive_statuses(facts: Iterable[Fact]) -> dict[Key, Status]:
     """Derive the status of every message and recipient from facts."""
     statuses: dict[Key, Status] = {}
     for fact in facts:
@@ -146,7 +146,7 @@ async def record(transaction: Transaction, facts: Sequence[Fact]) -> list[Fact]:
     distinct = {fact.identity: fact for fact in reversed(facts)}
     rows = await run_query(transaction, "email_insert_events", [distinct[identity] for identity in sorted(distinct)])
     new = [distinct[source, key] for source, key in rows]
-    statuses = fold(new)
+    statuses = derive_statuses(new)
     if statuses:
         await run_query(transaction, "email_update_status", [statuses[key] for key in sorted(statuses)])
     return new
@@ -177,7 +177,7 @@ async def check_page(
         Fact(**dict(zip(FACT_COLUMNS, row, strict=True)))
         for row in await run_query(transaction, "email_status_events", key_rows)
     ]
-    statuses = fold(facts)
+    statuses = derive_statuses(facts)
     derived = {key: tuple(getattr(status, name) for name in STATUS_COLUMNS) for key, status in statuses.items()}
     wrong = sorted(key for key in {*stored, *derived} if stored.get(key) != derived.get(key))
     if wrong and fix:

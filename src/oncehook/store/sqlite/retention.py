@@ -45,7 +45,7 @@ class SqlitePruning(SqlPruning):
         self._file = file
 
     async def create_days(self) -> None:
-        """SQLite has no partitions."""
+        """Do nothing: SQLite has no partitions."""
 
     async def drop_days(self, payloads: Cutoffs) -> list[str]:
         return []
