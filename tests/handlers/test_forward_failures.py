@@ -69,7 +69,7 @@ async def test_forward_is_retried_until_the_target_accepts_it(
     monkeypatch.setattr(forward, "POLICY", QUICK)
     behavior, error = FAULTS[fault]
     async with (
-        receiving(behaviour, http_response(200)) as receiver,
+        receiving(behavior, http_response(200)) as receiver,
         running_inbox(forward_config(receiver.url, 'forward_timeout = "300ms"')) as inbox,
     ):
         await claim(inbox, "evt_1")

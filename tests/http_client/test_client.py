@@ -361,7 +361,7 @@ def test_summary_of_a_system_error_never_quotes_an_address(error: OSError, summa
 async def test_idle_connections_of_many_targets_are_forgotten_when_they_are_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "MOST_TARGETS", 1)
+    monkeypatch.setattr(client, "MAX_IDLE_ORIGINS", 1)
     async with receiving() as first, receiving() as second, receiving() as third, open_client() as http:
         for receiver in (first, second):
             await http.send(receiver.url, BODY, {}, trusted=True, timeout=5)

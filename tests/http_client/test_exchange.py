@@ -118,10 +118,10 @@ async def test_body_in_chunks_of_one_byte_is_read_completely() -> None:
 
 
 @pytest.mark.parametrize(
-    "behaviour", [endless, http_response(200, body=b"x" * (MOST_BODY + 1))], ids=["endless", "a byte more"]
+    "behavior", [endless, http_response(200, body=b"x" * (MAX_RESPONSE_BODY + 1))], ids=["endless", "a byte more"]
 )
-async def test_response_body_is_cut_at_the_limit_and_its_status_counts(behaviour: Answering) -> None:
-    async with receiving(behaviour) as receiver, asyncio.timeout(20):
+async def test_response_body_is_cut_at_the_limit_and_its_status_counts(behavior: Answering) -> None:
+    async with receiving(behavior) as receiver, asyncio.timeout(20):
         answer = await post(receiver.url)
         assert (answer.status, len(answer.body), answer.whole) == (200, MAX_RESPONSE_BODY, False)
 

@@ -131,10 +131,10 @@ async def test_unverified_delivery_costs_at_most_50_ms(sender: Sender, tmp_path:
             assert len(delivery.body) <= source.max_body
             with counted() as steps:
                 took = in_this_thread(examine, source, delivery)  # counting only makes it slower
-            assert steps[0] < MOST_STEPS, what
-            assert took < MOST_SECONDS or _is_cheap(source, delivery), what
-            if await on_the_loop(inbox, delivery) > MOST_SECONDS:
-                assert min([await on_the_loop(inbox, delivery) for _ in range(RUNS)]) < MOST_SECONDS, what
+            assert steps[0] < MAX_STEPS, what
+            assert took < MAX_SECONDS or _is_cheap(source, delivery), what
+            if await on_the_loop(inbox, delivery) > MAX_SECONDS:
+                assert min([await on_the_loop(inbox, delivery) for _ in range(RUNS)]) < MAX_SECONDS, what
 
 
 def _is_cheap(source: Source, delivery: Delivery) -> bool:

@@ -41,7 +41,7 @@ class TlsServer:
 
     def __init__(self, context: ssl.SSLContext, behavior: Behavior | bytes) -> None:
         self.context = context
-        self.behaviour = partial(send_bytes, behaviour) if isinstance(behaviour, bytes) else behaviour
+        self.behavior = partial(send_bytes, behavior) if isinstance(behavior, bytes) else behavior
         self.connections = 0
         self.requests: list[bytes] = []
         self.stopping = threading.Event()

@@ -80,7 +80,7 @@ class HeartbeatConnection(Protocol):
         """Extend these leases to `seconds` from now. Raises StoreUnavailable if the database does not answer."""
 
     def release(self, keys: Sequence[LeaseKey]) -> None:
-        """Release these receipts without counting an attempt. Raises StoreUnavailable if the database does not answer."""
+        """Release these receipts. No attempt is counted. Raises StoreUnavailable if the database does not answer."""
 
     def close(self) -> None:
         """Disconnect."""
