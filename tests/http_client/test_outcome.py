@@ -54,7 +54,7 @@ def test_2xx_is_success(status: int) -> None:
     [
         (410, None, Fail, "http://x answered 410 Gone, so this event is not retried"),
         (410, 5.0, Fail, "http://x answered 410 Gone, so this event is not retried"),
-        (503, 5.0, RetryLater, "http://x answered 503 and asked to wait"),
+        (503, 5.0, RetryLater, "http://x answered 503 with Retry-After"),
         (302, None, UnexpectedStatus, "http://x answered 302: redirects are not followed, configure the final address"),
         (404, None, UnexpectedStatus, "http://x answered 404"),
         (500, None, UnexpectedStatus, "http://x answered 500"),

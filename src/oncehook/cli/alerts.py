@@ -78,10 +78,13 @@ def _print_incidents(incidents: list[dict[str, Any]], not_opened: list[Reading],
 
 
 def _incident_text(incident: dict[str, Any]) -> str:
-    limit = f" (limit {incident['limit']})" if incident["limit"] else ""
-    values = f"{incident['now']} now, {incident['at_worst']} at worst{limit}"
+    threshold = f" (threshold {incident['limit']})" if incident["limit"] else ""
+    values = f"{incident['now']} now, {incident['at_worst']} at worst{threshold}"
     text = f"{incident['title']}: {values}, since {incident['opened_at'][:19]}Z"
-    return f"{text}; closes at {incident['closes_at'][11:19]}Z if it stays below" if incident["closes_at"] else text
+    closes = (
+        f"; closes at {incident['closes_at'][11:19]}Z if it stays below the threshold" if incident["closes_at"] else ""
+    )
+    return text + closes
 
 
 def _print_rules(rules: list[dict[str, Any]]) -> None:
