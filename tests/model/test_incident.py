@@ -8,7 +8,7 @@ from oncehook.model.incident import Incident, RuleMeasurement, SentAlert, Settle
 def incident(**changes: object) -> Incident:
     values: dict[str, object] = {
         "incident": 1, "rule": "dead_letters", "source": "stripe", "opened_at": "2026-11-15T00:00:00.000000Z",
-        "value": 1.0, "worst": 2.0, "threshold": 0.0, "summary": "Dead letters of stripe: 1 (limit 0).",
+        "value": 1.0, "worst": 2.0, "threshold": 0.0, "summary": "Dead letters of stripe: 1 (threshold 0).",
         "below_at": None,
     }  # fmt: skip
     return Incident(**values | changes)  # type: ignore[arg-type]

@@ -37,9 +37,9 @@ retention of 300 and 1100 days, which ends with a day."""
 RETRY_LATER = 40 * 3600.0
 PAYLOADS, RECEIPTS = 300 * DAY, 1100 * DAY
 ATTEMPTS = 3
-MOST_STEPS = 60
-MOST_TIME = 40 * 365 * DAY
-assert ATTEMPTS * MOST_STEPS * SHORT < RETRY_LATER and MOST_STEPS * LONG < PAYLOADS / 2 < TO_PAYLOADS - PAYLOADS / 2
+MAX_STEPS = 60
+MAX_TIME = 40 * 365 * DAY
+assert ATTEMPTS * MAX_STEPS * SHORT < RETRY_LATER and MAX_STEPS * LONG < PAYLOADS / 2 < TO_PAYLOADS - PAYLOADS / 2
 
 NAMES = ["evt_1", "evt_2", "evt_batch_1", "evt_batch_2"]
 IDS = st.sampled_from(NAMES)
@@ -391,4 +391,4 @@ def test_random_sequence_of_steps_agrees_with_the_model(kind: str, examples: int
 @pytest.mark.torture
 @pytest.mark.parametrize(("kind", "examples"), [("sqlite", 2000), ("postgres", 400)])
 def test_many_random_sequences_of_steps_agree_with_the_model(kind: str, examples: int, postgres: Postgres) -> None:
-    run(kind, postgres, examples=examples, steps=MOST_STEPS)
+    run(kind, postgres, examples=examples, steps=MAX_STEPS)
