@@ -8,7 +8,7 @@ from tests.support.events import make_leased
 
 
 def test_fence_of_a_leased_receipt_is_its_number_and_its_counter() -> None:
-    assert make_leased(receipt=7, lease=3).held == (7, 3)
+    assert make_leased(receipt=7, lease=3).lease_key == (7, 3)
 
 
 def test_leased_receipt_cannot_be_changed() -> None:
