@@ -15,7 +15,7 @@ import httpx
 from oncehook.web.auth import hash_token
 from tests.support import programs
 from tests.support.serve import Process, write_config
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 
 SIZES = (10_000, 1_000_000)
 ROUNDS = 25
@@ -63,9 +63,9 @@ def measure(server: Postgres, folder: Path, size: int) -> dict[str, float]:
         file.write(f'[dashboard.tokens.bench]\ntoken = "{hash_token("bench")}"\n')
     service = Process(config, "--no-worker")
     try:
-        ask(database, FILL.format(size=size))
-        ask(database, "ANALYZE")
-        middle = ask(database, "SELECT to_char(now() - interval '15 days', 'YYYY-MM-DD')")[0][0]
+        run_sql(database, FILL.format(size=size))
+        run_sql(database, "ANALYZE")
+        middle = run_sql(database, "SELECT to_char(now() - interval '15 days', 'YYYY-MM-DD')")[0][0]
         headers = {"authorization": "Bearer bench"}
         with httpx.Client(base_url=f"http://127.0.0.1:{service.port}", headers=headers, timeout=60) as client:
             return {name: median(client, path.format(middle=middle)) for name, path in PAGES.items()}

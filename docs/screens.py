@@ -14,7 +14,7 @@ from oncehook.providers.sample import compose
 from oncehook.web.auth import hash_password
 from tests.support import programs
 from tests.support.serve import Process
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 IMAGES = Path(__file__).parent / "images"
 SECRETS = {"stripe": "whsec_picture", "github": "github-secret", "shopify": "shop-secret"}
@@ -135,13 +135,13 @@ def send_email_events(port: int) -> None:
 def spread_over_an_hour(database: str) -> None:
     """Spread the receipts over the last hour."""
     for table, column in (("webhook_receipts", "received_at"), ("webhook_deliveries", "received_at")):
-        for (id,) in ask(database, f"SELECT id FROM {table}"):
+        for (id,) in run_sql(database, f"SELECT id FROM {table}"):
             seconds = min(3500, int(abs(random.gauss(0, 1500))) + random.randint(0, 200))
-            ask(database, SHIFT.format(table=table, column=column, seconds=seconds, id=id))
-    ask(database, "UPDATE webhook_receipts SET occurred_at = received_at")
-    ask(database, "UPDATE webhook_receipts SET failed_at = received_at WHERE failed_at IS NOT NULL")
-    for id, receipt in ask(database, "SELECT id, receipt_id FROM webhook_past_attempts"):
-        ask(
+            run_sql(database, SHIFT.format(table=table, column=column, seconds=seconds, id=id))
+    run_sql(database, "UPDATE webhook_receipts SET occurred_at = received_at")
+    run_sql(database, "UPDATE webhook_receipts SET failed_at = received_at WHERE failed_at IS NOT NULL")
+    for id, receipt in run_sql(database, "SELECT id, receipt_id FROM webhook_past_attempts"):
+        run_sql(
             database,
             "UPDATE webhook_past_attempts SET ended_at = (SELECT received_at FROM webhook_receipts r "
             f"WHERE r.id = {receipt}) WHERE id = {id}",

@@ -27,7 +27,7 @@ from oncehook.store.store import Store
 from tests.support import markers
 from tests.support.command_line import Ran, Run
 from tests.support.events import Rows
-from tests.support.servers import Postgres, ask, in_memory, sqlite_file
+from tests.support.servers import Postgres, in_memory, run_sql, sqlite_file
 
 os.environ.pop("ONCEHOOK_CONFIG", None)
 os.environ.pop("ONCEHOOK_DATABASE", None)
@@ -104,7 +104,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def rows(database: str) -> Rows:
     """The rows of a statement on this test's database."""
-    return partial(ask, database)
+    return partial(run_sql, database)
 
 
 @pytest.fixture

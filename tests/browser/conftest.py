@@ -15,7 +15,7 @@ from oncehook.web.auth import hash_password, hash_token
 from tests.support import programs
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import Process
-from tests.support.servers import Postgres, ask, sqlite_file
+from tests.support.servers import Postgres, run_sql, sqlite_file
 from tests.support.waiting import wait_until
 
 PASSWORD = "correct horse battery"
@@ -91,7 +91,7 @@ class Service:
         self.address = f"http://127.0.0.1:{self.process.port}"
         self.client = httpx.Client(base_url=self.address, timeout=30)
         self.sessions: dict[str, str] = {}
-        ask(database, "CREATE TABLE paid (id TEXT)")
+        run_sql(database, "CREATE TABLE paid (id TEXT)")
 
     def send(
         self, event_id: str, type_: str = "invoice.paid", headers: dict[str, str] | None = None, **more: Any

@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.conftest import OpenPage, Service
 from tests.support.email_payloads import SG, sendgrid
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -68,7 +68,7 @@ def filled(sqlite_service: Service) -> Service:
     )
     wait_until(lambda: bool(sqlite_service.api("/api/email/suppressed")["suppressions"]))
     wait_until(lambda: sqlite_service.api("/api/effects")["counts"]["failed"] > 1)
-    ask(sqlite_service.database, "INSERT OR IGNORE INTO webhook_pauses (source, actor) VALUES ('calendly', 'jane')")
+    run_sql(sqlite_service.database, "INSERT OR IGNORE INTO webhook_pauses (source, actor) VALUES ('calendly', 'jane')")
     return sqlite_service
 
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.browser.conftest import OpenPage, Service
 from tests.support.email_payloads import JANE, SG, sendgrid
 from tests.support.events import stripe_body, stripe_headers
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import wait_until
 
 NAVIGATION = ["Overview", "Events", "Dead letters", "Effects", "Email", "Sources", "Audit"]
@@ -65,13 +65,13 @@ def test_event_is_rehearsed_replayed_and_erased(service: Service, open_page: Ope
     expect(page.locator(".body")).to_contain_text('"id": "evt_one"')
     page.get_by_role("button", name="Rehearse").click()
     expect(page.locator(".diff .added")).to_contain_text("INSERT INTO paid")
-    assert ask(service.database, "SELECT count(*) FROM paid WHERE id = 'in_one'") == [(1,)]
+    assert run_sql(service.database, "SELECT count(*) FROM paid WHERE id = 'in_one'") == [(1,)]
     page.goto(f"/events/{receipt}")
     page.get_by_role("button", name="Replay").click()
     expect(page.get_by_role("status")).to_contain_text("replayed. ")
     expect(page.locator(".timeline")).to_contain_text("user:otto")
     service.wait_until_settled(receipt)
-    assert ask(service.database, "SELECT count(*) FROM paid WHERE id = 'in_one'") == [(2,)]
+    assert run_sql(service.database, "SELECT count(*) FROM paid WHERE id = 'in_one'") == [(2,)]
     with page.expect_download() as download:
         page.get_by_role("link", name="Download raw payload").click()
     assert download.value.suggested_filename == f"event-{receipt}.txt"
@@ -154,13 +154,13 @@ def test_message_is_looked_up_and_suppressions_are_removed_and_added(service: Se
 
 def test_source_explains_its_rejection_and_is_paused_and_resumed(service: Service, open_page: OpenPage) -> None:
     service.wait_until_settled(service.send("evt_before_the_pause"))
-    before = ask(service.database, "SELECT max(id) FROM webhook_rejections")
+    before = run_sql(service.database, "SELECT max(id) FROM webhook_rejections")
 
     def is_sampled() -> bool:
         """At most one rejection per second is sampled, so some are skipped."""
         body = stripe_body("evt_wrong")
         service.client.post("/webhooks/stripe", content=body, headers=stripe_headers(body, "another"))
-        return ask(service.database, "SELECT max(id) FROM webhook_rejections") != before
+        return run_sql(service.database, "SELECT max(id) FROM webhook_rejections") != before
 
     wait_until(is_sampled)
     page = open_page(service, path="/sources")

@@ -14,7 +14,7 @@ from tests.support.alerts import configured, evaluate_after
 from tests.support.command_line import Run
 from tests.support.events import stripe_body
 from tests.support.serve import write_config
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 
@@ -95,7 +95,7 @@ def test_incident_shows_current_and_worst_value_and_when_it_closes(
             await evaluate_after(inbox)
             await deliver(inbox, "stripe", b'{"type": "invoice.paid", "n": 3}')
             await evaluate_after(inbox)
-            ask(database, "UPDATE webhook_receipts SET status = 'processed' WHERE source = 'stripe'")
+            run_sql(database, "UPDATE webhook_receipts SET status = 'processed' WHERE source = 'stripe'")
             await evaluate_after(inbox)
 
     asyncio.run(fill())

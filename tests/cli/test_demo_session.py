@@ -12,7 +12,7 @@ from oncehook.cli.demo_session import DemoSession, make_keys
 from oncehook.cli.demo_traffic import BEHAVIORS, SENDERS
 from oncehook.cli.serve import listen
 from oncehook.observability import signals
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 SOURCES = {sender.source for sender in SENDERS}
 
@@ -39,7 +39,7 @@ def test_senders_show_every_behavior_and_the_guarantee_holds(tmp_path: Path, mon
     assert {receipt.source for receipt in view.last.latest} <= SOURCES
     database = f"sqlite:///{tmp_path / 'oncehook.db'}"
     for table in ("effects", "entities", "email_events", "email_status"):  # every page has something to show
-        assert ask(database, f"SELECT count(*) FROM webhook_{table}")[0][0] > 0, table
+        assert run_sql(database, f"SELECT count(*) FROM webhook_{table}")[0][0] > 0, table
 
 
 def test_each_source_has_new_keys() -> None:

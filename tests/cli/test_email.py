@@ -14,7 +14,7 @@ from tests.support.email_inbox import START, wait_until_settled
 from tests.support.email_payloads import JANE, postmark_bounce, sendgrid
 from tests.support.events import Rows
 from tests.support.serve import ONCEHOOK, write_config
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 MESSAGE = "QxOyqPXBTJCrtqDtuwUqBA"
@@ -153,7 +153,7 @@ def test_events_are_counted_by_any_dimension(run: Run, filled: None) -> None:
 def test_verify_finds_a_difference_that_rebuild_fixes(run: Run, filled: None, database: str) -> None:
     assert run("email", "verify").out == "compared 2 messages and 1 address: 0 differ\n"
     back = " RETURNING 1" if database.startswith("postgresql") else ""
-    ask(
+    run_sql(
         database,
         "UPDATE webhook_email_status SET status = 'delivered' WHERE status = 'bounced' AND bounce = 'hard'" + back,
     )
@@ -176,7 +176,7 @@ def test_forgetting_an_address_erases_its_email_rows_and_keeps_it_suppressed(
         "webhook_suppressions",
         "webhook_audit",
     ]
-    assert "jane" not in str([ask(database, f"SELECT * FROM {table}") for table in tables]).lower()
+    assert "jane" not in str([run_sql(database, f"SELECT * FROM {table}") for table in tables]).lower()
     (row,) = run("email", "suppressed", JANE, "--json").lines
     assert row["address"].startswith("sha256:") and row["reason"] == "hard_bounce"
     assert run("email", "verify").code == 0
@@ -189,7 +189,7 @@ def test_a_rehearsal_runs_the_projection_and_changes_nothing(
 ) -> None:
     (in_folder / "hooks.py").write_text("from oncehook import Inbox\n\ninbox = Inbox()\n")
     for table in ("webhook_email_events", "webhook_email_status", "webhook_suppressions"):
-        ask(database, f"DELETE FROM {table} WHERE true" + (" RETURNING 1" if database.startswith("p") else ""))
+        run_sql(database, f"DELETE FROM {table} WHERE true" + (" RETURNING 1" if database.startswith("p") else ""))
     shown = run("replay", "--source", "sendgrid", "--rehearse", "--app", "hooks:inbox", "--json", "--yes")
     assert shown.code == 0 and {line["handler"] for line in shown.lines} == {"oncehook.email.projection.project_only"}
     assert rows("SELECT count(*) FROM webhook_email_events") == [(0,)]

@@ -22,7 +22,7 @@ from tests.support.serve import (
     wait_until_refused,
     write_config,
 )
-from tests.support.servers import Postgres, ask, free_port
+from tests.support.servers import Postgres, free_port, run_sql
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_without_workers_the_events_wait(tmp_path: Path) -> None:
     address = f"http://127.0.0.1:{service.port}/webhooks/stripe"
     assert httpx.post(address, content=body, headers=stripe_headers(body), verify=False).status_code == 202
     assert service.end() == 0
-    assert ask(database, "SELECT status, attempts FROM webhook_receipts") == [("received", 0)]
+    assert run_sql(database, "SELECT status, attempts FROM webhook_receipts") == [("received", 0)]
 
 
 # -- failing to start ----------------------------------------------------------------------------------------------

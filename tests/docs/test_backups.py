@@ -16,7 +16,7 @@ from oncehook.testing import deliver, drain
 from tests.support.command_line import Ran, Run
 from tests.support.events import stripe_body
 from tests.support.serve import write_config
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -143,7 +143,7 @@ async def test_restored_backup_continues_where_it_was_made(backup: Backup, run: 
     assert sorted(handled) == ["evt_held", "evt_lost", "evt_waits"], "evt_done was handled before the backup"
     assert sorted(performed) == sorted(before), "a repeated effect has the same idempotency key"
     assert held.receipt is not None and redelivered.receipt is not None and redelivered.receipt > held.receipt
-    assert ask(restored, "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(4,)]
+    assert run_sql(restored, "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'") == [(4,)]
 
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
@@ -156,10 +156,10 @@ async def test_restored_dump_has_its_partitions_and_can_be_pruned(
     partitions = (
         "SELECT count(*), min(inhrelid::regclass::text) FROM pg_inherits WHERE inhparent = 'webhook_payloads'::regclass"
     )
-    before = ask(backup.database, partitions)
+    before = run_sql(backup.database, partitions)
     backup.make()
     restored = backup.restore()
-    assert ask(restored, partitions) == before and before[0][0] > 1
+    assert run_sql(restored, partitions) == before and before[0][0] > 1
     write_config(in_folder, restored)
     assert (await run_in_thread(run, "prune", "--dry-run")).code in (0, 1)
     assert (await run_in_thread(run, "prune")).code in (0, 1)
@@ -172,8 +172,8 @@ async def test_copy_of_a_live_sqlite_file_is_not_a_backup(inbox: Inbox, database
     copy = tmp_path / "copy.db"
     shutil.copy(database.removeprefix("sqlite:///"), copy)
     try:
-        rows = ask(f"sqlite:///{copy}", "SELECT event_id FROM webhook_receipts")
+        rows = run_sql(f"sqlite:///{copy}", "SELECT event_id FROM webhook_receipts")
     except sqlite3.OperationalError:  # even the tables are missing
         rows = []
     assert rows == []
-    assert ask(database, "SELECT event_id FROM webhook_receipts") == [("evt_1",)]
+    assert run_sql(database, "SELECT event_id FROM webhook_receipts") == [("evt_1",)]

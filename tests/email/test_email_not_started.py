@@ -9,7 +9,7 @@ import pytest
 from oncehook import ConfigurationError, Event, Inbox
 from oncehook.runtime import checks
 from oncehook.testing import post
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -52,8 +52,8 @@ async def test_counts_reject_unknown_dimensions_and_bounds(options: dict[str, An
 async def test_email_operations_reject_a_schema_from_before_the_first_release(
     database: str, make_inbox: Callable[..., Inbox], migrate: str
 ) -> None:
-    ask(database, "DELETE FROM webhook_migrations")
-    ask(database, "INSERT INTO webhook_migrations (number, name) VALUES (1, 'door'), (22, 'unhandled')")
+    run_sql(database, "DELETE FROM webhook_migrations")
+    run_sql(database, "INSERT INTO webhook_migrations (number, name) VALUES (1, 'door'), (22, 'unhandled')")
     with pytest.raises(ConfigurationError, match="before the first release"):
         await make_inbox(migrate=migrate).email.can_send(JANE)
 

@@ -21,7 +21,7 @@ from tests.support.email_facts import (
     record_facts,
 )
 from tests.support.events import Rows
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -43,10 +43,10 @@ async def test_rebuild_fixes_and_reports_differences(store: Store, database: str
     assert (await email.verify()).as_json()["differences"] == 0
     back = " RETURNING 1" if database.startswith("p") else ""
     broken = "UPDATE webhook_email_status SET status = 'delivered', bounce = NULL WHERE status = 'bounced'"
-    count = len(ask(database, "SELECT 1 FROM webhook_email_status WHERE status = 'bounced'"))
-    ask(database, broken + back)
-    ask(database, "DELETE FROM webhook_email_status WHERE status = 'opened' OR message_id LIKE 'm1%'" + back)
-    ask(database, "DELETE FROM webhook_suppressions WHERE address LIKE 'r1%'" + back)
+    count = len(run_sql(database, "SELECT 1 FROM webhook_email_status WHERE status = 'bounced'"))
+    run_sql(database, broken + back)
+    run_sql(database, "DELETE FROM webhook_email_status WHERE status = 'opened' OR message_id LIKE 'm1%'" + back)
+    run_sql(database, "DELETE FROM webhook_suppressions WHERE address LIKE 'r1%'" + back)
     assert count and len((await email.verify()).differences) > 10
     seen: list[int] = []
     done = await email.rebuild(lambda so_far: seen.append(so_far.messages))
@@ -135,7 +135,7 @@ async def test_forgetting_erases_facts_and_keeps_the_suppression_as_a_hash(
     assert await email.forget("JANE@Example.com", actor="ops") > 0
     dump = str(
         [
-            ask(database, f"SELECT * FROM {table}")
+            run_sql(database, f"SELECT * FROM {table}")
             for table in ("webhook_email_events", "webhook_email_status", "webhook_suppressions", "webhook_audit")
         ]
     )

@@ -16,7 +16,7 @@ from oncehook.store.sqlite import handler as sqlite_handler
 from tests.support.email_inbox import FACTS, START, STATUSES, make_email_inbox, send_payload, wait_until_settled
 from tests.support.email_payloads import JANE, postmark_bounce, sendgrid
 from tests.support.events import Rows
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -106,7 +106,7 @@ async def test_failed_attempt_rolls_back_handler_and_projection(
         reason = await tx.fetchval(
             f"SELECT reason FROM webhook_suppressions WHERE address = {placeholder}", event["Email"]
         )
-        seen.append((event.attempt, reason, ask(database, "SELECT count(*) FROM webhook_email_events")))
+        seen.append((event.attempt, reason, run_sql(database, "SELECT count(*) FROM webhook_email_events")))
         if event.attempt == 1:
             raise ConnectionError("later")
 

@@ -12,7 +12,7 @@ from oncehook import Event, Inbox
 from tests.support.email_inbox import START, make_email_inbox, send_payload, wait_until_settled
 from tests.support.email_payloads import JANE, sendgrid, sns
 from tests.support.events import Rows
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -99,17 +99,17 @@ async def test_batch_with_one_failing_projection_is_projected_one_by_one(
     waiting = "SELECT count(*) FROM webhook_receipts WHERE status IN ('received', 'processing')"
     async with inbox.lifespan():
         for statement in begin:
-            ask(database, statement)
+            run_sql(database, statement)
         events = [sendgrid("delivered", START + n, sg_event_id=f"e{n}", sg_message_id=f"m{n}") for n in range(20)]
         await send_payload(inbox, "sendgrid", events)
-        await eventually(lambda: ask(database, waiting) == [(0,)])
+        await eventually(lambda: run_sql(database, waiting) == [(0,)])
         assert rows("SELECT event_id, status, attempts FROM webhook_receipts WHERE status <> 'processed'") == [
             ("e7", "retrying", 1)
         ]
         assert rows("SELECT count(*) FROM webhook_email_events") == [(19,)]  # the failed event left nothing
-        ask(database, end)
+        run_sql(database, end)
         back = " RETURNING 1" if database.startswith("p") else ""
-        ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at WHERE status = 'retrying'" + back)
+        run_sql(database, "UPDATE webhook_receipts SET next_attempt_at = received_at WHERE status = 'retrying'" + back)
         await wait_until_settled(database)
         assert (await inbox.email.verify()).differences == []
     assert rows("SELECT count(*) FROM webhook_email_status WHERE status = 'delivered'") == [(20,)]

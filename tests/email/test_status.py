@@ -162,7 +162,7 @@ async def assert_facts_are_stored(database: str, provider: str, payloads: list[A
         await store.close()
 
 
-async def replay_twice(store: Store, database: str, count: int) -> None:
+async def assert_repeated_facts_change_nothing(store: Store, database: str, count: int) -> None:
     facts = make_history(count)
     for start in range(0, len(facts), 500):
         await record_facts(store, facts[start : start + 500])
@@ -177,12 +177,12 @@ async def replay_twice(store: Store, database: str, count: int) -> None:
 
 
 async def test_replaying_all_events_twice_changes_no_row(store: Store, database: str) -> None:
-    await replay_twice(store, database, 5_000)
+    await assert_repeated_facts_change_nothing(store, database, 5_000)
 
 
 @pytest.mark.torture
 async def test_replaying_a_hundred_thousand_events_twice_changes_no_row(store: Store, database: str) -> None:
-    await replay_twice(store, database, 100_000)
+    await assert_repeated_facts_change_nothing(store, database, 100_000)
     assert (await Email.of(store, Settings(email_soft_bounces=3)).verify()).differences == []
 
 

@@ -14,7 +14,7 @@ from oncehook.config.settings import Settings
 from oncehook.store import make_store
 from tests.support.events import STRIPE_SECRET, make_claim
 from tests.support.serve import ONCEHOOK
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.waiting import wait_until
 
 HOOKS = """
@@ -70,7 +70,7 @@ def database(postgres: Postgres, tmp_path: Path) -> str:
         await store.close()
 
     asyncio.run(claim())
-    ask(address, "CREATE TABLE ledger (event_id TEXT)")
+    run_sql(address, "CREATE TABLE ledger (event_id TEXT)")
     (tmp_path / "hooks.py").write_text(HOOKS.format(database=address, secret=STRIPE_SECRET))
     return address
 
@@ -81,8 +81,8 @@ def test_receipts_behind_a_handler_that_blocks_the_loop_are_handled_by_another_w
     with worker(tmp_path, BLOCK="600") as blocked:
         wait_until((tmp_path / "blocked").exists)
         with worker(tmp_path):
-            wait_until(lambda: ask(database, FINISHED) == [(11,)])
-        others = ask(database, "SELECT DISTINCT attempts, crashes FROM webhook_receipts WHERE event_id <> 'evt_0'")
+            wait_until(lambda: run_sql(database, FINISHED) == [(11,)])
+        others = run_sql(database, "SELECT DISTINCT attempts, crashes FROM webhook_receipts WHERE event_id <> 'evt_0'")
         assert others == [(1, 0)], "a receipt that was not started has used no attempt, and none of it crashed"
         blocked.terminate()
         assert blocked.wait(20) == 1, "SIGTERM ends a process whose loop is blocked"
@@ -92,9 +92,9 @@ def test_worker_with_a_blocked_loop_does_not_start_receipts_that_it_released(tmp
     with worker(tmp_path, BLOCK="2.5") as blocked:
         wait_until((tmp_path / "blocked").exists)
         with worker(tmp_path):
-            wait_until(lambda: ask(database, "SELECT count(*) FROM ledger") == [(12,)])
+            wait_until(lambda: run_sql(database, "SELECT count(*) FROM ledger") == [(12,)])
         blocked.terminate()
         assert blocked.wait(20) == 0
     starts = Counter((tmp_path / "starts").read_text().split())
     assert starts == {f"evt_{n}": 1 for n in range(12)}
-    assert ask(database, "SELECT DISTINCT status, attempts FROM webhook_receipts") == [("processed", 1)]
+    assert run_sql(database, "SELECT DISTINCT status, attempts FROM webhook_receipts") == [("processed", 1)]

@@ -11,7 +11,7 @@ import pytest
 from tests.faults.power import compile_library
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import process, write_config
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -46,7 +46,7 @@ async def test_events_that_wait_while_the_clock_goes_back_are_handled_once_and_a
     offset.write_bytes(struct.pack("<q", 0))
     clock = {"LD_PRELOAD": str(compile_library("clock.c", tmp_path)), "CLOCK_OFFSET": str(offset)}
     with process(config, app="hooks:inbox", cwd=tmp_path, **clock) as service:
-        ask(database, "CREATE TABLE ledger (event_id TEXT)")
+        run_sql(database, "CREATE TABLE ledger (event_id TEXT)")
         async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{service.port}", verify=False, timeout=30) as client:
             for jump in (HOUR, 0, -HOUR, 0):
                 with offset.open("r+b") as file:
@@ -55,9 +55,9 @@ async def test_events_that_wait_while_the_clock_goes_back_are_handled_once_and_a
                     body = stripe_body(f"evt_{jump}_{number}_{time.monotonic()}")
                     headers = stripe_headers(body, now=time.time() + jump)
                     assert (await client.post("/webhooks/stripe", content=body, headers=headers)).status_code == 202
-        assert ask(database, "SELECT count(*) > 10 FROM webhook_receipts WHERE status = 'received'") == [(1,)]
+        assert run_sql(database, "SELECT count(*) > 10 FROM webhook_receipts WHERE status = 'received'") == [(1,)]
         unfinished = "SELECT count(*) FROM webhook_receipts WHERE status <> 'processed'"
-        await eventually(lambda: ask(database, unfinished) == [(0,)], "every event is processed", within=60)
+        await eventually(lambda: run_sql(database, unfinished) == [(0,)], "every event is processed", within=60)
         assert service.end() == 0
-    assert ask(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger") == [(4 * EVENTS, 4 * EVENTS)]
-    assert ask(database, "SELECT max(attempts) FROM webhook_receipts") == [(1,)]
+    assert run_sql(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger") == [(4 * EVENTS, 4 * EVENTS)]
+    assert run_sql(database, "SELECT max(attempts) FROM webhook_receipts") == [(1,)]

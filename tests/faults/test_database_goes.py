@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.support.load import assert_every_ack_is_recorded, under_load
-from tests.support.servers import Postgres, ask, private_postgres
+from tests.support.servers import Postgres, private_postgres, run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -34,7 +34,7 @@ async def test_terminated_connections_under_load_lose_no_event_and_cause_no_503(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
         "WHERE datname = current_database() AND application_name = 'oncehook'"
     )
-    await run(address, 25, lambda: asyncio.to_thread(ask, address, terminate), most_unavailable=0)
+    await run(address, 25, lambda: asyncio.to_thread(run_sql, address, terminate), most_unavailable=0)
 
 
 async def restart(server: Postgres, *, kill: bool) -> None:

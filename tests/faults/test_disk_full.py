@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.events import stripe_body, stripe_headers
 from tests.support.serve import process, write_config
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 KEPT = "SELECT event_id, body FROM webhook_receipts r JOIN webhook_payloads ON receipt_id = r.id"
 
@@ -39,6 +39,6 @@ def test_full_disk_loses_no_acked_event(tmp_path: Path) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
         assert post(client, "evt_19") == 202
         assert service.end() == 0
-    stored = dict(ask(database, KEPT))
+    stored = dict(run_sql(database, KEPT))
     assert stored == acked
-    assert ask(database, "PRAGMA integrity_check") == [("ok",)]
+    assert run_sql(database, "PRAGMA integrity_check") == [("ok",)]

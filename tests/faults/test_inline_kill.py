@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.events import STRIPE_SECRET, stripe_body, stripe_headers
 from tests.support.serve import Process, process
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import wait_until
 
 HOOKS = """
@@ -51,7 +51,7 @@ class InlineService:
         (folder / "hooks.py").write_text(HOOKS.format(config=str(self.config)))
         migrate = [sys.executable, "-m", "oncehook", "migrate", "--config", str(self.config)]
         subprocess.run(migrate, check=True, stdout=subprocess.DEVNULL)
-        ask(database, "CREATE TABLE ledger (event_id TEXT)")
+        run_sql(database, "CREATE TABLE ledger (event_id TEXT)")
 
     def serve(self, **environment: str) -> Any:
         return process(self.config, app="hooks:inbox", cwd=self.folder, **environment)
@@ -79,18 +79,18 @@ class InlineService:
         return answer
 
     def state(self) -> tuple[str, int]:
-        (row,) = ask(self.database, STATE)
+        (row,) = run_sql(self.database, STATE)
         return row[0], row[1]
 
     def waits_for_days(self) -> bool:
-        return bool(ask(self.database, WAITS_FOR_DAYS[self.database.partition(":")[0]])[0][0])
+        return bool(run_sql(self.database, WAITS_FOR_DAYS[self.database.partition(":")[0]])[0][0])
 
 
 def assert_redelivery_is_processed(service: InlineService, server: Process, attempts: int) -> None:
     assert service.waits_for_days(), "an inline receipt waits for its provider, not for a worker's retry"
     assert service.deliver(server) == (200, "processed")
     assert service.state() == ("processed", attempts)
-    assert ask(service.database, "SELECT count(*) FROM ledger") == [(1,)]
+    assert run_sql(service.database, "SELECT count(*) FROM ledger") == [(1,)]
     assert service.deliver(server) == (200, "duplicate")
 
 

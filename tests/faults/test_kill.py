@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.recording_senders import Ledger, send
 from tests.support.serve import Process, write_config
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import pause_at_random
 
 pytestmark = pytest.mark.anyio
@@ -31,7 +31,7 @@ async def kill_under_load(config: Path, ledger: Ledger) -> None:
 
 def assert_every_ack_is_recorded(database: str, ledger: Ledger) -> None:
     seed = f"repeat with Ledger({ledger.seed})"
-    rows = ask(database, STORED)
+    rows = run_sql(database, STORED)
     stored = dict(rows)
     assert not ledger.odd, f"{ledger.odd[:3]}: {seed}"
     assert len(rows) == len(stored), f"an event has two rows: {seed}"

@@ -14,7 +14,7 @@ from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.events import make_claim
 from tests.support.proxy import Proxy, proxied
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -47,7 +47,7 @@ async def test_committed_claim_without_a_reply_is_fresh_and_has_one_row(
     old, lost = await store.claims.insert([make_claim("warm"), make_claim("evt_lost", body=b"kept")])
     assert proxy.lost.is_set()
     assert (old.fresh, lost.fresh, lost.same_body) == (False, True, True)
-    assert ask(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
+    assert run_sql(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
     payload = await store.receipts.payload(lost.receipt)
     assert payload is not None and payload.body == b"kept"
     assert not (await store.claims.insert([make_claim("evt_lost")]))[0].fresh
@@ -61,7 +61,7 @@ async def test_claim_that_never_arrived_is_sent_again_and_has_one_row(
     old, lost = await store.claims.insert([make_claim("warm"), make_claim("evt_lost")])
     assert proxy.lost.is_set()
     assert (old.fresh, lost.fresh) == (False, True)
-    assert ask(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
+    assert run_sql(address, ROWS) == [("evt_lost", lost.receipt), ("warm", old.receipt)]
 
 
 async def test_lost_reply_to_the_draw_of_ids_changes_no_claim(address: str) -> None:
@@ -71,7 +71,7 @@ async def test_lost_reply_to_the_draw_of_ids_changes_no_claim(address: str) -> N
         proxy.lose_reply(b"nextval")
         assert (await store.claims.insert([make_claim("evt_1")]))[0].fresh
         assert proxy.lost.is_set()
-        assert len(ask(address, ROWS)) == 1
+        assert len(run_sql(address, ROWS)) == 1
         await store.close()
 
 
@@ -97,7 +97,7 @@ async def test_store_waits_for_a_running_claim_whose_connection_died(
     lost, new = await asyncio.wait_for(claiming, 10)
     assert lost.fresh == (ending == "ROLLBACK")
     assert new.fresh
-    stored = dict(ask(address, ROWS))
+    stored = dict(run_sql(address, ROWS))
     assert sorted(stored) == ["evt_lost", "evt_new", "warm"]
     assert (stored["evt_lost"], stored["evt_new"]) == (lost.receipt, new.receipt)
 
@@ -110,7 +110,7 @@ async def until_waiting(address: str, count: int) -> None:
     )
 
     async def is_waiting() -> bool:
-        return bool((await asyncio.to_thread(ask, address, waiting))[0][0] >= count)
+        return bool((await asyncio.to_thread(run_sql, address, waiting))[0][0] >= count)
 
     await eventually(is_waiting, f"{count} sessions of the store wait for a lock")
 
@@ -135,7 +135,7 @@ async def test_database_that_does_not_answer_is_unavailable_in_time_and_recovers
         proxy.accept()
         outcomes = await store.claims.insert([make_claim("evt_1"), make_claim("evt_2"), make_claim("evt_4")])
         assert (outcomes[0].fresh, outcomes[2].fresh) == (False, True)  # evt_2 may have been recorded after all
-        assert len([row for row in ask(address, ROWS) if row[0] == "evt_2"]) == 1
+        assert len([row for row in run_sql(address, ROWS) if row[0] == "evt_2"]) == 1
         await store.close()
 
 
@@ -164,8 +164,8 @@ async def test_lease_without_a_reply_uses_no_attempt_and_is_released_at_once(add
             proxy.lose_answer(b"evt_1")
             inbox._runtime.start_worker()
             done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed'"
-            await eventually(lambda: ask(address, done) == [(2,)], "both events are processed")
+            await eventually(lambda: run_sql(address, done) == [(2,)], "both events are processed")
             assert proxy.lost.is_set()
     assert sorted(handled) == ["evt_1", "evt_2"]
-    assert ask(address, "SELECT DISTINCT attempts, lease FROM webhook_receipts") == [(1, 2)]
-    assert ask(address, "SELECT count(*) FROM webhook_past_attempts") == [(0,)]
+    assert run_sql(address, "SELECT DISTINCT attempts, lease FROM webhook_receipts") == [(1, 2)]
+    assert run_sql(address, "SELECT count(*) FROM webhook_past_attempts") == [(0,)]

@@ -18,7 +18,7 @@ import pytest
 from tests.faults.power import LEFT, Disk, compile_library, read_journal
 from tests.support.recording_senders import Ledger, send
 from tests.support.serve import ONCEHOOK, Process, write_config
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -72,7 +72,7 @@ async def record(folder: Path, events: int) -> Witness:
             await ledger.until_more(100)
 
         async def are_processed() -> bool:
-            return await asyncio.to_thread(ask, f"sqlite:///{file}", UNFINISHED + " AND id < 50") == [(0,)]
+            return await asyncio.to_thread(run_sql, f"sqlite:///{file}", UNFINISHED + " AND id < 50") == [(0,)]
 
         await eventually(are_processed, "the first events are processed", within=60)
     finally:

@@ -10,7 +10,7 @@ import pytest
 from oncehook.testing import deliver
 from tests.support.load import assert_every_ack_is_recorded, under_load
 from tests.support.proxy import proxied
-from tests.support.servers import Postgres, ask, private_postgres
+from tests.support.servers import Postgres, private_postgres, run_sql
 
 pytestmark = [pytest.mark.anyio, pytest.mark.torture]
 
@@ -40,7 +40,9 @@ async def test_event_that_a_restore_lost_is_accepted_when_it_is_delivered_again(
             await load.until_more(300)
             proxy.refuse()
             await asyncio.to_thread(swap, server, address, dump)
-            kept = {row[0] for row in await asyncio.to_thread(ask, address, "SELECT event_id FROM webhook_receipts")}
+            kept = {
+                row[0] for row in await asyncio.to_thread(run_sql, address, "SELECT event_id FROM webhook_receipts")
+            }
             gone = [event_id for event_id in load.acked if event_id not in kept]
             proxy.accept()
             load.fresh = [event_id for event_id in load.fresh if event_id in kept]

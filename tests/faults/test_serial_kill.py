@@ -7,7 +7,7 @@ import pytest
 
 from oncehook import Inbox
 from tests.support.serial_order import check_order
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.stores import claims_with_key, interleave
 from tests.support.waiting import pause_at_random
 from tests.support.worker_process import UNFINISHED, WorkerProcess, until_count
@@ -22,14 +22,14 @@ def worker(database: str) -> WorkerProcess:
     return WorkerProcess(database, module="tests.faults.serial_worker")
 
 
-async def work_off(postgres: Postgres, kills: int, each: int) -> None:
+async def assert_keys_run_in_order(postgres: Postgres, kills: int, each: int) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     database = postgres.database(migrated=True)
     inbox = Inbox(database, worker=False)
     inbox.source("stripe", secrets=["whsec_test"], serial_by="object_id")
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE spans (id bigserial, key text, number integer, what text)")
+        run_sql(database, "CREATE TABLE spans (id bigserial, key text, number integer, what text)")
         workers = [worker(database), worker(database)]
         try:
             for start in range(0, each, 10):
@@ -38,7 +38,7 @@ async def work_off(postgres: Postgres, kills: int, each: int) -> None:
                 )
             for _ in range(kills):
                 # A worker may have finished everything while the other one started.
-                enough = min(ask(database, "SELECT count(*) FROM spans")[0][0] + 10, 2 * each * len(KEYS) - 1)
+                enough = min(run_sql(database, "SELECT count(*) FROM spans")[0][0] + 10, 2 * each * len(KEYS) - 1)
                 await until_count(database, "SELECT count(*) FROM spans", lambda now, enough=enough: now > enough)  # type: ignore[misc]
                 await pause_at_random(chance, 0.03)
                 victim = chance.randrange(2)
@@ -47,7 +47,7 @@ async def work_off(postgres: Postgres, kills: int, each: int) -> None:
             await until_count(database, UNFINISHED, lambda left: left == 0)
         finally:
             codes = [process.end(signal.SIGTERM) for process in workers]
-    notes = [tuple(row) for row in ask(database, NOTES)]
+    notes = [tuple(row) for row in run_sql(database, NOTES)]
     done = check_order(notes, crashes=kills > 0)
     # A worker that was killed between the end of its handler and its commit has its event handled again.
     assert {key: sorted(set(numbers)) for key, numbers in done.items()} == {k: list(range(each)) for k in KEYS}, seed
@@ -56,13 +56,13 @@ async def work_off(postgres: Postgres, kills: int, each: int) -> None:
 
 
 async def test_two_worker_processes_run_events_of_a_key_one_at_a_time_in_order(postgres: Postgres) -> None:
-    await work_off(postgres, kills=0, each=50)
+    await assert_keys_run_in_order(postgres, kills=0, each=50)
 
 
 async def test_killed_worker_holds_its_keys_only_for_its_lease(postgres: Postgres) -> None:
-    await work_off(postgres, kills=3, each=40)
+    await assert_keys_run_in_order(postgres, kills=3, each=40)
 
 
 @pytest.mark.torture
 async def test_many_kills_leave_every_key_in_order(postgres: Postgres) -> None:
-    await work_off(postgres, kills=60, each=1000)
+    await assert_keys_run_in_order(postgres, kills=60, each=1000)

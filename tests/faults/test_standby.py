@@ -16,7 +16,7 @@ from tests.support.events import STRIPE_SECRET, stripe_body
 from tests.support.load import assert_every_ack_is_recorded, under_load
 from tests.support.proxy import proxied
 from tests.support.serve import ONCEHOOK, write_config
-from tests.support.servers import Postgres, ask, private_postgres
+from tests.support.servers import Postgres, private_postgres, run_sql
 from tests.support.standbys import following
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_duplicate_is_not_acked_while_the_synchronous_standby_lacks_the_ev
             standby.link.stall()
             assert await send(inbox, "evt_late") == 503
             await restart(primary)
-            assert await asyncio.to_thread(ask, database, EVENTS) == [("evt_before",), ("evt_late",)]
+            assert await asyncio.to_thread(run_sql, database, EVENTS) == [("evt_before",), ("evt_late",)]
             assert await send(inbox, "evt_late") == 503, "acked from a row that is on no standby"
             assert await send(inbox, "evt_before") == 503
             standby.link.flow()
@@ -83,7 +83,7 @@ async def test_duplicate_is_not_acked_while_the_synchronous_standby_lacks_the_ev
         await asyncio.to_thread(primary.stop, kill=True)
         await asyncio.to_thread(standby.promote)
         promoted = standby.server.url(database.rpartition("/")[2])
-        events = await asyncio.to_thread(ask, promoted, EVENTS)
+        events = await asyncio.to_thread(run_sql, promoted, EVENTS)
         assert events == [("evt_after",), ("evt_before",), ("evt_late",)]
         await assert_promoted_standby_takes_over(promoted)
 

@@ -10,7 +10,7 @@ from oncehook import Event, Inbox, Retry
 from oncehook.store.postgres.session import IDLE, session_limits, session_name
 from tests.support.events import make_claim
 from tests.support.proxy import proxied
-from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
+from tests.support.servers import PgBouncer, Postgres, private_pgbouncer, run_sql
 from tests.support.worker_process import WorkerProcess, until_count
 
 pytestmark = [pytest.mark.anyio, pytest.mark.xdist_group("pgbouncer")]
@@ -40,15 +40,18 @@ async def test_events_of_a_vanished_worker_are_processed_despite_its_locks(
         await tx.execute("INSERT INTO ledger (event_id) VALUES ($1)", event.id)
 
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (event_id TEXT PRIMARY KEY, twice TEXT)")
+        run_sql(database, "CREATE TABLE ledger (event_id TEXT PRIMARY KEY, twice TEXT)")
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
         if way == "direct":
             await _lose_worker(database, database, inbox)
         else:
             with private_pgbouncer(postgres) as bouncer:
                 await _lose_worker(database, PgBouncer.url(bouncer, database), inbox)
-        assert ask(database, "SELECT count(*) FROM ledger") == [(3,)]
-    assert {(status, attempts) for status, attempts, _ in ask(database, STATES)} <= {("processed", 2), ("processed", 3)}
+        assert run_sql(database, "SELECT count(*) FROM ledger") == [(3,)]
+    assert {(status, attempts) for status, attempts, _ in run_sql(database, STATES)} <= {
+        ("processed", 2),
+        ("processed", 3),
+    }
 
 
 async def _lose_worker(database: str, address: str, inbox: Inbox) -> None:
@@ -58,7 +61,7 @@ async def _lose_worker(database: str, address: str, inbox: Inbox) -> None:
         await until_count(database, OPEN, lambda count: count == 3)
         proxy.vanish()
         await asyncio.to_thread(lost.end)
-        assert ask(database, OPEN) == [(3,)]
+        assert run_sql(database, OPEN) == [(3,)]
         inbox._runtime.start_worker()
         done = "SELECT count(*) FROM webhook_receipts WHERE status IN ('processed', 'failed')"
         await until_count(database, done, lambda count: count == 3)
@@ -70,16 +73,18 @@ async def test_sessions_of_a_worker_with_a_live_lease_are_not_ended(
     inbox = make_inbox(worker=False)
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (event_id TEXT PRIMARY KEY, twice TEXT)")
+        run_sql(database, "CREATE TABLE ledger (event_id TEXT PRIMARY KEY, twice TEXT)")
         await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         worker = await asyncio.to_thread(WorkerProcess, database, "60")
         try:
             idle = OPEN + " AND state_change < now() - interval '1.5 seconds'"
             await until_count(database, idle, lambda count: count == 1)
-            name = ask(database, "SELECT worker FROM webhook_receipts")[0][0]
+            name = run_sql(database, "SELECT worker FROM webhook_receipts")[0][0]
             assert await inbox._runtime.store.leases.end_sessions(name) == 0
-            assert ask(database, OPEN) == [(1,)]
-            ask(database, "UPDATE webhook_receipts SET lease_until = now() - interval '1 second', lease = lease + 1")
+            assert run_sql(database, OPEN) == [(1,)]
+            run_sql(
+                database, "UPDATE webhook_receipts SET lease_until = now() - interval '1 second', lease = lease + 1"
+            )
             assert await inbox._runtime.store.leases.end_sessions(name) == 1
         finally:
             await asyncio.to_thread(worker.end)

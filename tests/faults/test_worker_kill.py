@@ -9,7 +9,7 @@ import pytest
 
 from oncehook import Inbox
 from tests.support.events import make_claim
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.waiting import pause_at_random
 from tests.support.worker_process import DONE, UNFINISHED, WorkerProcess, until_count
 
@@ -22,7 +22,7 @@ async def filled(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterat
     inbox = make_inbox(worker=False)
     claimed = 0
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (event_id TEXT NOT NULL, twice TEXT)")
+        run_sql(database, "CREATE TABLE ledger (event_id TEXT NOT NULL, twice TEXT)")
 
         async def claim(count: int) -> None:
             nonlocal claimed
@@ -36,22 +36,22 @@ async def filled(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterat
 
 def assert_each_event_was_applied_once(database: str, seed: int) -> None:
     detail = f"seed {seed}"
-    rows = ask(database, "SELECT event_id, twice FROM ledger")
-    receipts = ask(database, "SELECT event_id, status FROM webhook_receipts")
+    rows = run_sql(database, "SELECT event_id, twice FROM ledger")
+    receipts = run_sql(database, "SELECT event_id, status FROM webhook_receipts")
     assert len(rows) == len({row[0] for row in rows}), f"an event's work was applied twice: {detail}"
     assert {row[0] for row in rows} == {row[0] for row in receipts}, f"an event's work is missing: {detail}"
     assert all(event_id == twice for event_id, twice in rows), f"half of an event's work was kept: {detail}"
     assert {row[1] for row in receipts} == {"processed"}, f"not every event ended: {detail}"
 
 
-async def kill_workers(make_inbox: Callable[..., Inbox], database: str, kills: int) -> None:
+async def assert_kills_apply_each_event_once(make_inbox: Callable[..., Inbox], database: str, kills: int) -> None:
     seed = random.randrange(2**32)
     chance = random.Random(seed)
     async with filled(make_inbox, database) as claim:
         workers = [WorkerProcess(database), WorkerProcess(database)]
         try:
             for _ in range(kills):
-                before = ask(database, DONE)[0][0]
+                before = run_sql(database, DONE)[0][0]
                 await claim(chance.randrange(20, 80))  # type: ignore[misc]
                 await until_count(database, DONE, lambda done, before=before: done > before)  # type: ignore[misc]
                 await pause_at_random(chance, 0.05)
@@ -68,14 +68,14 @@ async def kill_workers(make_inbox: Callable[..., Inbox], database: str, kills: i
 async def test_kills_of_workers_under_load_apply_each_event_once(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    await kill_workers(make_inbox, database, 4)
+    await assert_kills_apply_each_event_once(make_inbox, database, 4)
 
 
 @pytest.mark.torture
 async def test_three_hundred_kills_of_workers_apply_each_event_once(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    await kill_workers(make_inbox, database, 300)
+    await assert_kills_apply_each_event_once(make_inbox, database, 300)
 
 
 async def test_worker_that_was_stopped_past_its_lease_cannot_commit(postgres: Postgres) -> None:
@@ -108,6 +108,8 @@ async def test_two_workers_share_the_work(postgres: Postgres) -> None:
         finally:
             codes = [worker.end(signal.SIGTERM) for worker in workers]
     assert_each_event_was_applied_once(database, 0)
-    shares = ask(database, "SELECT worker, count(*) FROM webhook_attempts WHERE outcome = 'processed' GROUP BY worker")
+    shares = run_sql(
+        database, "SELECT worker, count(*) FROM webhook_attempts WHERE outcome = 'processed' GROUP BY worker"
+    )
     assert len(shares) == 2 and min(count for _, count in shares) >= 100, shares
     assert codes == [0, 0]

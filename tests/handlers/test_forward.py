@@ -23,7 +23,7 @@ from tests.support.http_target import (
     receiving,
     wait_for,
 )
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 from tests.support.work import HISTORY, QUICK, claim, receipts_are
 
@@ -55,7 +55,7 @@ async def test_body_is_forwarded_unchanged_and_2xx_settles_the_event_as_processe
         assert (headers["oncehook-event-type"], headers["oncehook-attempt"]) == ("invoice.paid", "1")
         assert "stripe-signature" not in headers
     handler = f"forward to http://127.0.0.1:{receiver.port}"
-    assert ask(database, "SELECT status, outcome, handler FROM webhook_receipts") == [
+    assert run_sql(database, "SELECT status, outcome, handler FROM webhook_receipts") == [
         ("processed", "processed", handler)
     ]
 
@@ -96,7 +96,7 @@ async def test_webhook_id_and_idempotency_key_stay_the_same_at_every_attempt_and
         (n, "retrying", f"UnexpectedStatus: http://127.0.0.1:{receiver.port} answered {s}")
         for n, s in ((1, 500), (2, 502))
     ]
-    assert ask(database, HISTORY) == [*failed, (3, "processed", None), (1, "processed", None)]
+    assert run_sql(database, HISTORY) == [*failed, (3, "processed", None), (1, "processed", None)]
 
 
 def test_header_text_is_percent_encoded_ascii() -> None:
@@ -179,7 +179,7 @@ async def test_no_transaction_is_open_while_the_target_is_called(
             other.close()
         else:
             idle = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'"
-            assert ask(database, idle) == [(0,)], "no transaction may be open during the call"
+            assert run_sql(database, idle) == [(0,)], "no transaction may be open during the call"
         go.set()
         await eventually(receipts_are(database, "processed", 1))
 
@@ -196,4 +196,6 @@ async def test_inline_forward_finishes_before_the_sender_gets_its_response(
         # The circuit breaker is open now: the target is not called, and the sender has to retry.
         assert (await deliver(inbox, "stripe", stripe_body("evt_3"))).outcome == (500, "handler_failed")
         assert len(receiver.requests) == 6
-    assert ask(database, "SELECT status, attempts FROM webhook_receipts WHERE event_id = 'evt_3'") == [("retrying", 1)]
+    assert run_sql(database, "SELECT status, attempts FROM webhook_receipts WHERE event_id = 'evt_3'") == [
+        ("retrying", 1)
+    ]

@@ -25,7 +25,7 @@ from tests.support.http_target import (
     wait_for,
 )
 from tests.support.serve import Process
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.tls_server import Canary
 from tests.support.waiting import eventually
 from tests.support.work import HISTORY, QUICK, STATES, claim, receipts_are
@@ -41,7 +41,7 @@ def due_in(database: str) -> float:
         statement = "SELECT (julianday(next_attempt_at) - julianday('now')) * 86400 FROM webhook_receipts"
     else:
         statement = "SELECT extract(epoch FROM next_attempt_at - now())::float FROM webhook_receipts"
-    return float(ask(database, statement)[0][0])
+    return float(run_sql(database, statement)[0][0])
 
 
 FAULTS: dict[str, tuple[Answering, str]] = {
@@ -76,7 +76,7 @@ async def test_forward_is_retried_until_the_target_accepts_it(
         inbox._runtime.start_worker()
         await eventually(receipts_are(database, "processed", 1))
     message = error.format(f"http://127.0.0.1:{receiver.port}")
-    assert ask(database, HISTORY) == [(1, "retrying", message), (2, "processed", None)]
+    assert run_sql(database, HISTORY) == [(1, "retrying", message), (2, "processed", None)]
     assert len({request.headers["idempotency-key"] for request in receiver.requests}) == 1
 
 
@@ -103,7 +103,7 @@ async def test_redirect_is_not_followed_and_the_error_says_what_to_do(
             inbox._runtime.start_worker()
             await eventually(receipts_are(database, "retrying", 1))
     assert canary.connections == 0
-    (state,) = ask(database, STATES)
+    (state,) = run_sql(database, STATES)
     assert state[4].endswith("answered 307: redirects are not followed, configure the final address")
 
 
@@ -116,7 +116,7 @@ async def test_410_makes_the_event_a_dead_letter_without_a_retry(
         await eventually(receipts_are(database, "failed", 1))
         assert len(receiver.requests) == 1
     gone = f"Fail: http://127.0.0.1:{receiver.port} answered 410 Gone, so this event is not retried"
-    assert ask(database, STATES) == [("evt_1", "failed", 1, "failed", gone)]
+    assert run_sql(database, STATES) == [("evt_1", "failed", 1, "failed", gone)]
 
 
 async def test_endless_response_with_status_200_is_a_success(
@@ -145,8 +145,8 @@ async def test_retry_after_delays_the_event_and_holds_others_back_without_an_att
         assert inbox._runtime.worker is not None
         inbox._runtime.worker.wake()
         later = "SELECT count(*) FROM webhook_receipts WHERE event_id = 'evt_2' AND next_attempt_at IS NOT NULL"
-        await eventually(lambda: ask(database, later) == [(1,)])
-        assert [row[:3] for row in ask(database, STATES)] == [("evt_1", "retrying", 1), ("evt_2", "received", 0)]
+        await eventually(lambda: run_sql(database, later) == [(1,)])
+        assert [row[:3] for row in run_sql(database, STATES)] == [("evt_1", "retrying", 1), ("evt_2", "received", 0)]
         assert len(receiver.requests) == 1
 
 
@@ -177,10 +177,10 @@ async def test_open_circuit_breaker_stops_forwards_until_a_probe_succeeds(
         receiver.answers[:] = [http_response(200)]
         await eventually(receipts_are(database, "processed", 30), within=60)
         assert breaker.state == "closed"
-    assert ask(database, "SELECT count(*) FROM webhook_attempts WHERE outcome <> 'processed'") == [
+    assert run_sql(database, "SELECT count(*) FROM webhook_attempts WHERE outcome <> 'processed'") == [
         (circuit_breaker.FAILURES,)
     ]
-    assert ask(database, "SELECT sum(attempts) FROM webhook_receipts") == [(30 + circuit_breaker.FAILURES,)]
+    assert run_sql(database, "SELECT sum(attempts) FROM webhook_receipts") == [(30 + circuit_breaker.FAILURES,)]
     events = [str(vars(record).get("event")) for record in caplog.records]
     lines = [event for event in events if event.startswith("circuit_")]
     assert lines == ["circuit_opened", "circuit_closed"]
@@ -211,7 +211,7 @@ async def test_forward_concurrency_is_limited_and_a_slow_target_delays_no_other_
         go.set()
         await eventually(receipts_are(database, "processed", 61), within=60)
         assert receiver.most_under_way == 3
-    assert ask(database, "SELECT count(*) FROM webhook_attempts") == [(61,)]
+    assert run_sql(database, "SELECT count(*) FROM webhook_attempts") == [(61,)]
 
 
 async def test_killed_worker_causes_a_second_request_with_the_same_key_and_no_loss(
@@ -230,7 +230,7 @@ async def test_killed_worker_causes_a_second_request_with_the_same_key_and_no_lo
         replacement = await asyncio.to_thread(Process, config)
         try:
             await eventually(receipts_are(database, "retrying", 1), within=60)
-            ask(database, "UPDATE webhook_receipts SET next_attempt_at = NULL")  # a pause follows a crash
+            run_sql(database, "UPDATE webhook_receipts SET next_attempt_at = NULL")  # a pause follows a crash
             await eventually(receipts_are(database, "processed", 1), within=60)
         finally:
             assert await asyncio.to_thread(replacement.end) == 0
@@ -240,4 +240,4 @@ async def test_killed_worker_causes_a_second_request_with_the_same_key_and_no_lo
     assert first.body == second.body == b'{"id":"evt_1"}'
     assert (first.headers["oncehook-attempt"], second.headers["oncehook-attempt"]) == ("1", "2")
     standardwebhooks.Webhook(SECRET).verify(second.body, second.headers)
-    assert [row[:2] for row in ask(database, HISTORY)] == [(1, "crashed"), (2, "processed")]
+    assert [row[:2] for row in run_sql(database, HISTORY)] == [(1, "crashed"), (2, "processed")]

@@ -15,7 +15,7 @@ from tests.support.forwarding import running_inbox
 from tests.support.http_target import (
     receiving,
 )
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.tls_server import Canary
 from tests.support.waiting import eventually
 from tests.support.work import STATES, claim, receipts_are
@@ -34,7 +34,7 @@ async def test_forward_address_in_code_must_be_public(make_inbox: Callable[..., 
             inbox._runtime.start_worker()
             await eventually(receipts_are(database, "retrying", 1))
     assert canary.connections == 0
-    (state,) = ask(database, STATES)
+    (state,) = run_sql(database, STATES)
     assert state[4].startswith("SendRefused: localhost has the address ") and "configuration file" in state[4]
 
 

@@ -9,7 +9,7 @@ import pytest
 from oncehook import Event, Inbox, Retry
 from oncehook.testing import advance, drain
 from tests.support.http_target import http_response, receiving
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 from tests.support.work import claim
 
@@ -61,7 +61,7 @@ async def test_backoff_of_a_retry_is_that_of_the_source(tmp_path: Path, database
         assert len(await drain(inbox)) < 20
         await advance(inbox, "3h")
         await drain(inbox)
-    assert min(attempts for (attempts,) in ask(database, "SELECT attempts FROM webhook_receipts")) >= 2
+    assert min(attempts for (attempts,) in run_sql(database, "SELECT attempts FROM webhook_receipts")) >= 2
 
 
 async def test_handler_that_exceeds_the_timeout_of_its_source_fails(tmp_path: Path, database: str) -> None:
@@ -74,7 +74,7 @@ async def test_handler_that_exceeds_the_timeout_of_its_source_fails(tmp_path: Pa
     async with inbox.lifespan():
         await claim(inbox, "evt_1", type="invoice.paid")
         await drain(inbox)
-    ((status, attempts, error),) = ask(database, ROW)
+    ((status, attempts, error),) = run_sql(database, ROW)
     assert (status, attempts) == ("failed", 1)
     assert "0.05 s" in error
 
@@ -88,7 +88,7 @@ async def test_source_that_is_added_after_its_handler_sets_the_defaults_too(
     async with inbox.lifespan():
         await claim(inbox, "evt_1", type="invoice.paid")
         await drain(inbox)
-    assert ask(database, "SELECT status, attempts FROM webhook_receipts") == [("failed", 1)]
+    assert run_sql(database, "SELECT status, attempts FROM webhook_receipts") == [("failed", 1)]
 
 
 async def test_forward_uses_the_retry_policy_of_its_source(tmp_path: Path, database: str) -> None:
@@ -97,7 +97,7 @@ async def test_forward_uses_the_retry_policy_of_its_source(tmp_path: Path, datab
         inbox = Inbox(config=write(tmp_path, database, *lines))
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
-            await eventually(lambda: ask(database, "SELECT status FROM webhook_receipts") == [("failed",)])
+            await eventually(lambda: run_sql(database, "SELECT status FROM webhook_receipts") == [("failed",)])
         assert len(receiver.requests) == 2
 
 

@@ -14,7 +14,7 @@ from oncehook.observability import metrics, signals
 from oncehook.testing import DeliveryResponse, deliver, post
 from tests.support.events import github_headers, stripe_body, stripe_headers
 from tests.support.log_lines import EVERY_EVENT, EXPECTED, deliver_one_of_each, parse_lines
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -146,7 +146,7 @@ async def test_no_secret_payload_or_credential_is_logged_returned_or_stored_as_t
 def text_columns(database: str) -> str:
     """Return everything that the inbox stores, except for the bodies."""
     tables = ("webhook_receipts", "webhook_payloads", "webhook_deliveries")
-    values = [value for table in tables for row in ask(database, f"SELECT * FROM {table}") for value in row]
+    values = [value for table in tables for row in run_sql(database, f"SELECT * FROM {table}") for value in row]
     return "\n".join(str(value) for value in values if not isinstance(value, bytes))
 
 

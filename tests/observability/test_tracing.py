@@ -18,7 +18,7 @@ from oncehook.observability import tracing
 from oncehook.testing import deliver, drain
 from tests.support.events import stripe_body
 from tests.support.http_target import http_response, receiving
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.spans import FOREIGN, Spans, all_text, attributes, ids_of, links_of, trace_with
 
 pytestmark = pytest.mark.anyio
@@ -274,15 +274,15 @@ async def test_span_that_is_not_recorded_stores_no_context(
     make_inbox: Callable[..., Inbox], database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans = trace_with(monkeypatch, ALWAYS_OFF)
-    await process_one_event(make_inbox())
+    await assert_handler_sees_no_trace_header(make_inbox())
     assert not spans.get_finished_spans()
     monkeypatch.setattr(tracing, "active", tracing.Tracing())  # the API alone: its spans are never recorded
-    await process_one_event(make_inbox())
-    stored = [json.loads(headers) for (headers,) in ask(database, "SELECT headers FROM webhook_payloads")]
+    await assert_handler_sees_no_trace_header(make_inbox())
+    stored = [json.loads(headers) for (headers,) in run_sql(database, "SELECT headers FROM webhook_payloads")]
     assert len(stored) == 2 and not any(tracing.CONTEXT_HEADER in headers for headers in stored)
 
 
-async def process_one_event(inbox: Inbox) -> None:
+async def assert_handler_sees_no_trace_header(inbox: Inbox) -> None:
     inbox.source("stripe", secrets=["whsec_test"])
     seen: list[dict[str, str]] = []
     inbox.on("stripe", "*")(lambda event: seen.append(event.headers))
@@ -293,12 +293,12 @@ async def process_one_event(inbox: Inbox) -> None:
 
 
 async def test_stored_context_is_hidden_from_handlers(stripe: Inbox, database: str) -> None:
-    await process_with_headers(stripe)
-    ((stored,),) = ask(database, "SELECT headers FROM webhook_payloads")
+    await assert_handler_sees_its_headers(stripe)
+    ((stored,),) = run_sql(database, "SELECT headers FROM webhook_payloads")
     assert tracing.CONTEXT_HEADER in json.loads(stored)
 
 
-async def process_with_headers(inbox: Inbox) -> None:
+async def assert_handler_sees_its_headers(inbox: Inbox) -> None:
     seen: list[dict[str, str]] = []
     inbox.on("stripe", "*")(lambda event: seen.append(event.headers))
     async with inbox.lifespan():
@@ -320,7 +320,7 @@ async def test_failing_sampler_loses_no_event(
     make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trace_with(monkeypatch, FailingSampler())
-    await process_one_event(make_inbox())
+    await assert_handler_sees_no_trace_header(make_inbox())
 
 
 SCRIPT = """

@@ -14,7 +14,7 @@ from oncehook.store.store import Store
 from oncehook.testing import deliver
 from tests.support.events import Rows, stripe_body
 from tests.support.retention import events_with_payload
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
@@ -52,7 +52,7 @@ async def test_forgotten_event_stays_a_duplicate_and_its_body_is_erased_from_dis
     async with inbox.lifespan():
         for body in (jane, mary):
             await deliver(inbox, "stripe", body)
-        ask(
+        run_sql(
             database,
             "UPDATE webhook_receipts SET object_id = 'jane@example.com', last_error = 'no Jane@Example.com here' "
             "WHERE event_id = 'evt_jane'",

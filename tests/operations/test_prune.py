@@ -25,7 +25,7 @@ from tests.support.retention import (
     prune_now,
     stored_events,
 )
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
@@ -46,12 +46,12 @@ async def test_old_receipt_is_deleted_with_its_payload_deliveries_and_attempts(
     for receipt in (old, new):
         fingerprint = "x'00'" if database.startswith("sqlite") else "'\\x00'"
         same = "1" if database.startswith("sqlite") else "true"
-        ask(
+        run_sql(
             database,
             "INSERT INTO webhook_deliveries (receipt_id, fingerprint, same_body) "
             f"VALUES ({receipt}, {fingerprint}, {same})",
         )
-        ask(
+        run_sql(
             database,
             "INSERT INTO webhook_past_attempts (receipt_id, number, started_at, outcome) "
             f"VALUES ({receipt}, 1, '2026-01-01T00:00:00Z', 'processed')",
@@ -206,13 +206,13 @@ async def test_deliveries_are_accepted_during_a_large_prune(
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         await claim(inbox._runtime.store, *(f"old_{n}" for n in range(400)))
-        ask(database, "UPDATE webhook_receipts SET status = 'processed'")
+        run_sql(database, "UPDATE webhook_receipts SET status = 'processed'")
         if database.startswith("sqlite"):
-            ask(database, "UPDATE webhook_receipts SET received_at = '2020-01-01T00:00:00.000000Z'")
+            run_sql(database, "UPDATE webhook_receipts SET received_at = '2020-01-01T00:00:00.000000Z'")
         else:
-            ask(database, "UPDATE webhook_receipts SET received_at = '2020-01-01T00:00:00Z'")
+            run_sql(database, "UPDATE webhook_receipts SET received_at = '2020-01-01T00:00:00Z'")
             create_day(database, datetime(2020, 1, 1).date())
-            ask(database, "UPDATE webhook_payloads SET day = '2020-01-01'")
+            run_sql(database, "UPDATE webhook_payloads SET day = '2020-01-01'")
         pruning = asyncio.create_task(prune(inbox._runtime.store, KEEP_30))
         answers: list[tuple[int, str]] = []
         while not pruning.done():

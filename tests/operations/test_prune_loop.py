@@ -16,7 +16,7 @@ from oncehook.store.store import Store
 from tests.support.ages import set_age
 from tests.support.events import Rows
 from tests.support.retention import DAY, KEEP_30, events_with_payload, stored_events
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 from tests.support.work import claim
 
@@ -84,7 +84,7 @@ async def test_prune_loop_scans_old_payloads_again_after_some_runs(
     set_age(database, "evt_1", 20, "failed")
     prune_loop = PruneLoop(store, [Horizon("stripe", 30 * DAY, 3600)])
     await prune_loop.prune_once()
-    ask(database, "UPDATE webhook_receipts SET status = 'processed'")
+    run_sql(database, "UPDATE webhook_receipts SET status = 'processed'")
     while events_with_payload(rows):
         assert prune_loop._runs < 5
         await prune_loop.prune_once()

@@ -11,7 +11,7 @@ from oncehook import Event, Inbox
 from oncehook.testing import post
 from oncehook.worker.rescue import ABANDONED
 from tests.support.events import stripe_body, stripe_headers
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -46,7 +46,7 @@ async def test_the_handler_runs_before_the_ack(make_inbox: Callable[..., Inbox],
         assert await send(inbox) == (200, "processed")
         assert await send(inbox) == (200, "duplicate")
     assert seen == ["evt_1"]
-    assert ask(database, STATES) == [("evt_1", "processed", 1)]
+    assert run_sql(database, STATES) == [("evt_1", "processed", 1)]
 
 
 async def test_a_failed_handler_answers_500_and_the_redelivery_is_the_next_attempt(
@@ -62,13 +62,13 @@ async def test_a_failed_handler_answers_500_and_the_redelivery_is_the_next_attem
             raise ConnectionError("the bank is closed")
 
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (note TEXT)")
+        run_sql(database, "CREATE TABLE ledger (note TEXT)")
         assert await send(inbox) == (500, "handler_failed")
-        assert ask(database, STATES) == [("evt_1", "retrying", 1)]
-        assert ask(database, "SELECT note FROM ledger") == []
+        assert run_sql(database, STATES) == [("evt_1", "retrying", 1)]
+        assert run_sql(database, "SELECT note FROM ledger") == []
         assert await send(inbox) == (200, "processed")
-    assert ask(database, STATES) == [("evt_1", "processed", 2)]
-    assert ask(database, "SELECT note FROM ledger") == [("attempt 2",)]
+    assert run_sql(database, STATES) == [("evt_1", "processed", 2)]
+    assert run_sql(database, "SELECT note FROM ledger") == [("attempt 2",)]
 
 
 @pytest.mark.parametrize(("policy", "answers"), [("retry", [500, 500, 200]), ("dead_letter", [200])])
@@ -84,7 +84,7 @@ async def test_an_event_is_an_acked_dead_letter_after_its_attempts(
     async with inbox.lifespan():
         assert [(await send(inbox))[0] for _ in answers] == answers
         assert await send(inbox) == (200, "duplicate")
-    assert ask(database, STATES) == [("evt_1", "failed", len(answers))]
+    assert run_sql(database, STATES) == [("evt_1", "failed", len(answers))]
 
 
 async def test_a_redelivery_while_the_handler_runs_gets_503(make_inbox: Callable[..., Inbox], database: str) -> None:
@@ -105,7 +105,7 @@ async def test_a_redelivery_while_the_handler_runs_gets_503(make_inbox: Callable
         assert message == "The event is recorded, and its handler is running. Deliver it again later."
         go_on.set()
         assert await first == (200, "processed")
-    assert ask(database, STATES) == [("evt_1", "processed", 1)]
+    assert run_sql(database, STATES) == [("evt_1", "processed", 1)]
 
 
 async def test_a_client_that_disconnects_does_not_stop_the_handler(
@@ -125,7 +125,7 @@ async def test_a_client_that_disconnects_does_not_stop_the_handler(
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         go_on.set()
-        await eventually(lambda: ask(database, STATES) == [("evt_1", "processed", 1)], "the handler finishes")
+        await eventually(lambda: run_sql(database, STATES) == [("evt_1", "processed", 1)], "the handler finishes")
 
 
 async def test_an_event_that_the_provider_stops_retrying_is_a_dead_letter(
@@ -140,9 +140,9 @@ async def test_an_event_that_the_provider_stops_retrying_is_a_dead_letter(
     async with inbox.lifespan():
         assert await send(inbox) == (500, "handler_failed")
         assert await inbox._runtime.store.leases.abandon_inline(ABANDONED) == []
-        ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
+        run_sql(database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
         assert [row.receipt for row in await inbox._runtime.store.leases.abandon_inline(ABANDONED)] == [1]
-    assert ask(database, STATES) == [("evt_1", "failed", 1)]
+    assert run_sql(database, STATES) == [("evt_1", "failed", 1)]
 
 
 async def test_a_single_cloudevent_is_answered_as_one_event_and_a_batch_with_counts(

@@ -11,7 +11,7 @@ from oncehook.store import make_store, queries
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
 from tests.support.migrations import AddMigration
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 
 @pytest.fixture
@@ -52,6 +52,8 @@ def add_migration(monkeypatch: pytest.MonkeyPatch) -> AddMigration:
 @pytest.fixture
 def unreleased_database(database: str) -> str:
     """A database of a development version from before the first release, with other migrations."""
-    ask(database, "DELETE FROM webhook_migrations")
-    ask(database, "INSERT INTO webhook_migrations (number, name) VALUES (1, 'door'), (2, 'work'), (22, 'unhandled')")
+    run_sql(database, "DELETE FROM webhook_migrations")
+    run_sql(
+        database, "INSERT INTO webhook_migrations (number, name) VALUES (1, 'door'), (2, 'work'), (22, 'unhandled')"
+    )
     return database

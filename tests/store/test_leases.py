@@ -8,7 +8,7 @@ from oncehook.model.lease import Settled
 from oncehook.model.states import State
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import claim_and_lease, lose_lease, processed
 from tests.support.waiting import eventually
 from tests.support.work import claim
@@ -37,7 +37,7 @@ async def test_worker_with_a_lost_lease_cannot_release(store: Store, rows: Rows)
 
 
 async def test_batch_with_one_lost_lease_commits_nothing(store: Store, rows: Rows, database: str) -> None:
-    ask(database, "CREATE TABLE ledger (note TEXT)")
+    run_sql(database, "CREATE TABLE ledger (note TEXT)")
     batch = await claim_and_lease(store, 3)
     again = await lose_lease(store, batch[1])
     transaction = store.transaction()

@@ -9,7 +9,7 @@ from oncehook.model.states import State
 from oncehook.store.rows import EffectTarget
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ def go_back(database: str) -> Clock:
 
     def move() -> None:
         for table, columns in COLUMNS.items():
-            ask(database, f"UPDATE {table} SET {', '.join(f'{name} = {later.format(name)}' for name in columns)}")
+            run_sql(database, f"UPDATE {table} SET {', '.join(f'{name} = {later.format(name)}' for name in columns)}")
 
     return move
 
@@ -83,7 +83,7 @@ async def test_effect_from_the_future_is_due_after_the_clock_was_set_back(
     store: Store, database: str, go_back: Clock
 ) -> None:
     ((claimed),) = await store.claims.insert([make_claim("evt_1")])
-    ask(
+    run_sql(
         database,
         "INSERT INTO webhook_effects (scope, key, kind, target, args, source, receipt_id, status) "
         f"VALUES ('s', 'k', 'call', 'send', '{{}}', 'stripe', {claimed.receipt}, 'waiting')",

@@ -14,7 +14,7 @@ from oncehook.config.settings import Settings
 from oncehook.model.timestamps import rfc3339
 from oncehook.store import make_store, queries
 from oncehook.store.store import Store
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.stores import postgres_of, sqlite_of
 
 pytestmark = pytest.mark.anyio
@@ -32,7 +32,7 @@ async def large(database: str) -> AsyncIterator[Store]:
     at = "strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-' || (20000 - i) || ' seconds')"
     at = at if is_sqlite else "now() - (20000 - i) * interval '1 second'"
     empty = "x''" if is_sqlite else r"'\x00'::bytea"
-    ask(
+    run_sql(
         database,
         f"""INSERT INTO webhook_receipts
         (id, source, provider, event_id, type, object_id, received_at, status, fingerprint)
@@ -40,23 +40,23 @@ async def large(database: str) -> AsyncIterator[Store]:
                CASE WHEN i % 500 = 0 THEN 'failed' WHEN i > 19990 THEN 'received' ELSE 'processed' END, {empty}
         FROM ({series}) AS n""",
     )
-    ask(
+    run_sql(
         database,
         f"""INSERT INTO webhook_deliveries (receipt_id, received_at, fingerprint, same_body)
         SELECT i, {at}, {empty}, {"1" if is_sqlite else "true"} FROM ({series}) AS n WHERE i % 10 = 0""",
     )
-    ask(
+    run_sql(
         database,
         f"""INSERT INTO webhook_past_attempts (receipt_id, number, started_at, ended_at, outcome)
         SELECT i, 1, {at}, {at}, CASE WHEN i % 500 = 0 THEN 'failed' ELSE 'processed' END FROM ({series}) AS n""",
     )
-    ask(
+    run_sql(
         database,
         f"""INSERT INTO webhook_entities (scope, kind, id, is_terminal, event_id, receipt_id)
         SELECT 'stripe', CASE WHEN i % 2 = 0 THEN 'invoice' ELSE 'charge' END, 'in_' || i,
                {"0" if is_sqlite else "false"}, 'evt_' || i, i FROM ({series}) AS n""",
     )
-    ask(database, "ANALYZE")
+    run_sql(database, "ANALYZE")
     yield store
     await store.close()
 
@@ -164,8 +164,8 @@ async def find_plan(address: str, **parameters: object) -> str:
 
 
 async def test_hot_queries_use_an_index_on_postgresql(store: Store, address: str) -> None:
-    ask(address, MANY)
-    ask(address, "ANALYZE webhook_receipts")
+    run_sql(address, MANY)
+    run_sql(address, "ANALYZE webhook_receipts")
     plans = {
         "webhook_receipts_once": await plan(
             address, store.sql["claimed_before"], ["stripe"] * 3, ["old_7", "old_8", "new"], True

@@ -8,7 +8,7 @@ from oncehook.model.patterns import Handled
 from oncehook.store import make_store, queries
 from oncehook.store.pauses import handled_parameters
 from oncehook.store.postgres.dialect import POSTGRES
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +27,8 @@ async def test_lease_does_not_read_the_backlog_of_another_process(postgres: Post
     await store.open()
     try:
         address = store.settings.database
-        ask(address, MANY)
-        ask(address, "ANALYZE webhook_receipts")
+        run_sql(address, MANY)
+        run_sql(address, "ANALYZE webhook_receipts")
         handled = Handled((("github", "*"),), is_shared=True)
         assert len(await store.leases.take(1, 30, "test", handled=handled)) == 1
         text, names = queries.number_parameters(store.sql["lease"])
@@ -62,11 +62,11 @@ async def test_roster_statements_use_an_index(postgres: Postgres) -> None:
     await store.open()
     address = store.settings.database
     await store.close()
-    ask(address, MANY)
-    ask(address, "UPDATE webhook_receipts SET status = 'processed' WHERE id % 50 <> 0")
-    ask(address, "UPDATE webhook_receipts SET unhandled_at = now() WHERE status = 'received' AND id % 100 = 0")
-    ask(address, "UPDATE webhook_receipts SET serial_key = 'k' || id WHERE id % 150 = 0")
-    ask(address, "ANALYZE webhook_receipts")
+    run_sql(address, MANY)
+    run_sql(address, "UPDATE webhook_receipts SET status = 'processed' WHERE id % 50 <> 0")
+    run_sql(address, "UPDATE webhook_receipts SET unhandled_at = now() WHERE status = 'received' AND id % 100 = 0")
+    run_sql(address, "UPDATE webhook_receipts SET serial_key = 'k' || id WHERE id % 150 = 0")
+    run_sql(address, "ANALYZE webhook_receipts")
     connection = await asyncpg.connect(address)
     for name, index in INDEXES.items():
         text, names = queries.number_parameters(queries.load("postgres")[name])

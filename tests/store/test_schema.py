@@ -10,7 +10,7 @@ from oncehook.store import queries
 from oncehook.store.store import Store
 from tests.support.events import NotAState, Rows, make_claim
 from tests.support.schema import column_types
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.anyio
 def check_of_status(database: str) -> set[str]:
     """The statuses that the database allows."""
     if database.startswith("sqlite"):
-        (text,) = ask(database, "SELECT sql FROM sqlite_master WHERE name = 'webhook_receipts'")[0]
+        (text,) = run_sql(database, "SELECT sql FROM sqlite_master WHERE name = 'webhook_receipts'")[0]
         text = re.search(r"status IN \(([^)]*)\)", text)[1]  # type: ignore[index]
     else:
         query = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE contypid = 'webhook_state'::regtype"
-        ((text,),) = ask(database, query)
+        ((text,),) = run_sql(database, query)
     return set(re.findall(r"'(\w+)'", text))
 
 
@@ -57,7 +57,7 @@ def tables(database: str) -> set[str]:
     else:
         query = "SELECT relname FROM pg_class WHERE relkind IN ('r', 'p', 'v') AND NOT relispartition"
         query += " AND relname LIKE 'webhook%'"
-    return {row[0] for row in ask(database, query)}
+    return {row[0] for row in run_sql(database, query)}
 
 
 async def test_database_has_exactly_the_documented_columns(store: Store, database: str) -> None:

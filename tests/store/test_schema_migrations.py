@@ -12,7 +12,7 @@ from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.events import make_claim
 from tests.support.migrations import APPLIED, BROKEN, SECOND, AddMigration, migration_names
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import open_store
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ async def test_concurrent_starts_apply_each_migration_once(database: str, add_mi
     add_migration(SECOND)
     stores = [make_store(Settings(database=database)) for _ in range(6)]
     await asyncio.gather(*(store.open() for store in stores))
-    assert ask(database, APPLIED) == migration_names(database) and migration_names(database)[-1] == (2, "notes")
+    assert run_sql(database, APPLIED) == migration_names(database) and migration_names(database)[-1] == (2, "notes")
     outcomes = await asyncio.gather(*(store.claims.insert([make_claim()]) for store in stores))
     assert sum(claimed.fresh for (claimed,) in outcomes) == 1
     await asyncio.gather(*(store.close() for store in stores))
@@ -52,7 +52,7 @@ async def test_older_schema_is_migrated_and_keeps_its_events(database: str, add_
             assert await waiting.schema.pending() == [SECOND]
         async with open_store(database) as newer:
             assert await newer.schema.pending() == []
-            assert ask(database, "SELECT event_id, note FROM webhook_receipts") == [("evt_1", None)]
+            assert run_sql(database, "SELECT event_id, note FROM webhook_receipts") == [("evt_1", None)]
             assert not (await newer.claims.insert([make_claim("evt_1")]))[0].fresh
             (second,) = await older.claims.insert([make_claim("evt_2")])
             assert second.fresh, "the older release must keep working on the newer schema"
@@ -60,7 +60,7 @@ async def test_older_schema_is_migrated_and_keeps_its_events(database: str, add_
 
 
 async def test_schema_of_a_newer_release_is_accepted(database: str) -> None:
-    ask(database, "INSERT INTO webhook_migrations (number, name) VALUES (99, 'later')")
+    run_sql(database, "INSERT INTO webhook_migrations (number, name) VALUES (99, 'later')")
     async with open_store(database) as store:
         assert await store.schema.pending() == [] and (await store.claims.insert([make_claim()]))[0].fresh
 
@@ -69,8 +69,8 @@ async def test_failed_migration_is_rolled_back(database: str, add_migration: Add
     add_migration(BROKEN)
     with pytest.raises(StoreUnavailable, match="webhook_nowhere"):
         await make_store(Settings(database=database)).open()
-    assert ask(database, APPLIED) == migration_names(database)[:-1]
-    ask(database, "CREATE TABLE webhook_notes (id integer)")  # fails if the table exists
+    assert run_sql(database, APPLIED) == migration_names(database)[:-1]
+    run_sql(database, "CREATE TABLE webhook_notes (id integer)")  # fails if the table exists
 
 
 @pytest.mark.parametrize("migrate", ["auto", "never"])
@@ -83,4 +83,4 @@ def test_start_fails_on_an_unreleased_schema(
 
     with pytest.raises(ConfigurationError, match=r"before the first release.* 001 is door.* recreate the database"):
         asyncio.run(start())
-    assert ask(unreleased_database, APPLIED) == [(1, "door"), (2, "work"), (22, "unhandled")]
+    assert run_sql(unreleased_database, APPLIED) == [(1, "door"), (2, "work"), (22, "unhandled")]

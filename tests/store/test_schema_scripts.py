@@ -13,7 +13,7 @@ from oncehook.store import queries
 from tests.support import programs
 from tests.support.command_line import Run
 from tests.support.migrations import APPLIED, BROKEN, SECOND, AddMigration, migration_names
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -47,7 +47,7 @@ def test_printed_sql_creates_a_complete_schema(run: Run, tmp_path: Path, databas
     config = tmp_path / "oncehook.toml"
     config.write_text(f'database = "{database}"\n')
     run_script(database, run(*command, "--config", str(config)).out)
-    assert ask(database, APPLIED) == migration_names(database)
+    assert run_sql(database, APPLIED) == migration_names(database)
     assert run("migrate", "--config", str(config), "--sql").out == ""
     assert run("migrate", "--config", str(config)).out == "the schema is up to date\n"
 
@@ -60,7 +60,8 @@ def test_printed_sql_migrates_an_older_schema(
     add_migration(SECOND)
     run_script(database, run("migrate", "--config", str(config), "--sql").out)
     assert (
-        ask(database, APPLIED) == migration_names(database) and ask(database, "SELECT note FROM webhook_receipts") == []
+        run_sql(database, APPLIED) == migration_names(database)
+        and run_sql(database, "SELECT note FROM webhook_receipts") == []
     )
     assert run("migrate", "--config", str(config)).out == "the schema is up to date\n"
 
@@ -73,8 +74,8 @@ def test_printed_sql_that_fails_changes_nothing(
     add_migration(BROKEN)
     with pytest.raises((sqlite3.OperationalError, subprocess.CalledProcessError)):
         run_script(database, run("migrate", "--config", str(config), "--sql").out)
-    assert ask(database, APPLIED) == migration_names(database)[:-1]
-    ask(database, "CREATE TABLE webhook_notes (id integer)")  # fails if the table exists
+    assert run_sql(database, APPLIED) == migration_names(database)[:-1]
+    run_sql(database, "CREATE TABLE webhook_notes (id integer)")  # fails if the table exists
 
 
 @pytest.mark.parametrize("command", [["migrate"], ["migrate", "--sql"], ["dead"], ["stats"]])

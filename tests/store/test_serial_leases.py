@@ -15,7 +15,7 @@ from oncehook.operations.replay import replay
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import claims_with_key, event_ids, interleave, settle
 
 pytestmark = pytest.mark.anyio
@@ -85,8 +85,8 @@ async def test_dead_letter_without_a_payload_does_not_block_its_key(store: Store
 async def test_database_rejects_two_processing_receipts_of_one_key(store: Store, database: str) -> None:
     await store.claims.insert([*claims_with_key("a", 2), make_claim("free_1"), make_claim("free_2")])
     with pytest.raises((sqlite3.IntegrityError, psycopg.errors.UniqueViolation)):
-        ask(database, "UPDATE webhook_receipts SET status = 'processing' WHERE serial_key = 'a'")
-    ask(database, "UPDATE webhook_receipts SET status = 'processing' WHERE serial_key IS NULL")
+        run_sql(database, "UPDATE webhook_receipts SET status = 'processing' WHERE serial_key = 'a'")
+    run_sql(database, "UPDATE webhook_receipts SET status = 'processing' WHERE serial_key IS NULL")
 
 
 async def test_key_with_many_receipts_does_not_starve_other_keys(store: Store) -> None:

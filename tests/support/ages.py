@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, timedelta
 
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 PARTITIONS = (
     "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'webhook_payloads'::regclass ORDER BY 1"
@@ -15,20 +15,20 @@ def set_age(database: str, event_id: str, days: float, status: str | None = None
     new = f", status = '{status}'" if status else ""
     if database.startswith("sqlite"):
         then = f"strftime('%Y-%m-%dT%H:%M:%f000Z', 'now', '-{days * 86400.0:f} seconds')"
-        ask(database, f"UPDATE webhook_receipts SET received_at = {then}{new} WHERE event_id = '{event_id}'")
+        run_sql(database, f"UPDATE webhook_receipts SET received_at = {then}{new} WHERE event_id = '{event_id}'")
         return
     then = f"now() - {days} * interval '1 day'"
     update = f"UPDATE webhook_receipts SET received_at = {then}{new} WHERE event_id = '{event_id}'"
-    for receipt, received_at in ask(database, f"{update} RETURNING id, received_at"):
+    for receipt, received_at in run_sql(database, f"{update} RETURNING id, received_at"):
         day = received_at.astimezone(UTC).date()
         create_day(database, day)
-        ask(database, f"UPDATE webhook_payloads SET day = '{day}' WHERE receipt_id = {receipt}")
+        run_sql(database, f"UPDATE webhook_payloads SET day = '{day}' WHERE receipt_id = {receipt}")
 
 
 def create_day(database: str, day: date) -> str:
     """Create the partition of a day in PostgreSQL, if it does not exist, and return its name."""
     name = f"webhook_payloads_{day:%Y%m%d}"
-    if ask(database, f"SELECT to_regclass('{name}') IS NULL") == [(True,)]:
+    if run_sql(database, f"SELECT to_regclass('{name}') IS NULL") == [(True,)]:
         bounds = f"FROM ('{day}') TO ('{day + timedelta(days=1)}')"
-        ask(database, f"CREATE TABLE {name} PARTITION OF webhook_payloads FOR VALUES {bounds}")
+        run_sql(database, f"CREATE TABLE {name} PARTITION OF webhook_payloads FOR VALUES {bounds}")
     return name

@@ -10,7 +10,7 @@ from oncehook.email import status, suppressions
 from oncehook.email.status import Fact
 from oncehook.email.suppressions import Policy
 from oncehook.store.store import Store
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 POLICY = Policy(soft_bounces=3)
 DAY0 = datetime(2025, 11, 1, tzinfo=UTC)
@@ -41,7 +41,7 @@ async def record_facts(store: Store, facts: list[Fact], policy: Policy = POLICY)
 
 def email_tables(database: str) -> dict[str, list[Any]]:
     """Return all rows of the projection."""
-    return {name: ask(database, sql) for name, sql in TABLES.items()}
+    return {name: run_sql(database, sql) for name, sql in TABLES.items()}
 
 
 def clear_tables(database: str) -> None:
@@ -52,7 +52,7 @@ def clear_tables(database: str) -> None:
 
 def run_statement(database: str, sql: str) -> None:
     """Run a statement that changes rows."""
-    ask(database, sql + (" RETURNING 1" if database.startswith("p") else ""))
+    run_sql(database, sql + (" RETURNING 1" if database.startswith("p") else ""))
 
 
 def make_facts(rows: list[tuple[int, str, str | None, int, int]]) -> list[Fact]:
@@ -76,7 +76,9 @@ def row_versions(database: str) -> list[Any]:
     """Return which transaction wrote each row, on PostgreSQL."""
     if database.startswith("sqlite"):
         return []
-    return ask(database, "SELECT message_id, recipient, xmin::text, ctid::text FROM webhook_email_status ORDER BY 1, 2")
+    return run_sql(
+        database, "SELECT message_id, recipient, xmin::text, ctid::text FROM webhook_email_status ORDER BY 1, 2"
+    )
 
 
 def make_history(count: int, seed: int = 7) -> list[Fact]:

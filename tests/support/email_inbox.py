@@ -6,7 +6,7 @@ from typing import Any
 
 from oncehook import Inbox
 from oncehook.testing import DeliveryResponse, post
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 STATUSES = "SELECT message_id, recipient, status, bounce FROM webhook_email_status ORDER BY message_id, recipient"
@@ -33,4 +33,4 @@ async def send_payload(inbox: Inbox, source: str, payload: Any) -> DeliveryRespo
 async def wait_until_settled(database: str) -> None:
     """Wait until every event is processed or failed."""
     waiting = "SELECT count(*) FROM webhook_receipts WHERE status IN ('received', 'processing', 'retrying')"
-    await eventually(lambda: ask(database, waiting) == [(0,)], "every event is settled")
+    await eventually(lambda: run_sql(database, waiting) == [(0,)], "every event is settled")

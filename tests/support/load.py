@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from oncehook import Inbox
 from oncehook.testing import deliver
 from tests.support.events import STRIPE_SECRET, stripe_body
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 SENDERS = 12
 
@@ -71,7 +71,9 @@ async def under_load(address: str, seed: int) -> AsyncIterator[Load]:
 def assert_every_ack_is_recorded(address: str, load: Load) -> None:
     """Each acked event has one receipt with its body, and none was accepted twice."""
     seed = f"seed {load.seed}"
-    rows = ask(address, "SELECT event_id, body FROM webhook_receipts r LEFT JOIN webhook_payloads ON receipt_id = r.id")
+    rows = run_sql(
+        address, "SELECT event_id, body FROM webhook_receipts r LEFT JOIN webhook_payloads ON receipt_id = r.id"
+    )
     assert len(rows) == len(dict(rows)), f"an event has two rows: {seed}"
     stored = dict(rows)
     lost = [event_id for event_id, body in load.acked.items() if stored.get(event_id) != body]

@@ -142,10 +142,10 @@ class Process:
             command, stdout=subprocess.PIPE, stderr=log, text=True, cwd=cwd, env={**os.environ, **environment}
         )
         assert self.process.stdout is not None
-        self.said = self.process.stdout.readline()
-        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.said)
+        self.announcement = self.process.stdout.readline()
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.announcement)
         if found is None:
-            raise AssertionError(f"oncehook serve did not start: {self.said!r}, exit code {self.end()}")
+            raise AssertionError(f"oncehook serve did not start: {self.announcement!r}, exit code {self.end()}")
         self.port = int(found[1])
 
     def kill(self) -> None:

@@ -308,7 +308,7 @@ def private_postgres(**settings: str) -> Iterator[Postgres]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def ask(database: str, statement: str) -> list[tuple[Any, ...]]:
+def run_sql(database: str, statement: str) -> list[tuple[Any, ...]]:
     """The rows of a statement, read from the database itself, independent of the code under test."""
     if database.startswith("sqlite:///"):
         with contextlib.closing(sqlite3.connect(database.removeprefix("sqlite:///"), timeout=10)) as connection:

@@ -11,7 +11,7 @@ from oncehook import Fail, Inbox, Retry, SyncEvent
 from tests.support import sessions
 from tests.support.engines import AnyEngine
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import statuses
 from tests.support.waiting import eventually
 
@@ -80,13 +80,13 @@ def sqlite_state(connection: Connection) -> dict[str, Any]:
 
 async def start(inbox: Inbox, database: str) -> None:
     if database.startswith("sqlite"):
-        ask(database, "CREATE TABLE ledger (note TEXT)")
-        ask(database, "CREATE TABLE customers (name TEXT)")
-        ask(database, "INSERT INTO customers VALUES ('of everybody')")
+        run_sql(database, "CREATE TABLE ledger (note TEXT)")
+        run_sql(database, "CREATE TABLE customers (name TEXT)")
+        run_sql(database, "INSERT INTO customers VALUES ('of everybody')")
         return
     for statement in sessions.OBJECTS:
-        ask(database, statement)
-    ask(database, sessions.CREATE_ROLE)
+        run_sql(database, statement)
+    run_sql(database, sessions.CREATE_ROLE)
 
 
 async def assert_isolation(

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from tests.support.proxy import Proxy, proxied
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 
 NAME = "standby_1"
 
@@ -43,7 +43,7 @@ class Standby:
         """Wait until the primary lists it as `sync` or `async`."""
         streaming = f"SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND sync_state = '{state}'"
         async with asyncio.timeout(30):
-            while await asyncio.to_thread(ask, self.primary.url("postgres"), streaming) != [(1,)]:
+            while await asyncio.to_thread(run_sql, self.primary.url("postgres"), streaming) != [(1,)]:
                 await asyncio.sleep(0.05)
 
     def promote(self) -> None:

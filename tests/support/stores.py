@@ -15,7 +15,7 @@ from oncehook.store.postgres.handler import HandlerConnections
 from oncehook.store.sqlite.database import SqliteDatabase
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 
@@ -90,7 +90,7 @@ async def settle(store: Store, leased: Sequence[Leased], status: State = State.P
 
 def statuses(database: str) -> list[str]:
     """The status of each receipt, in the order of event ids."""
-    return [row[0] for row in ask(database, "SELECT status FROM webhook_receipts ORDER BY event_id")]
+    return [row[0] for row in run_sql(database, "SELECT status FROM webhook_receipts ORDER BY event_id")]
 
 
 def event_ids(leased: Sequence[Leased]) -> list[str]:

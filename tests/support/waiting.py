@@ -16,6 +16,9 @@ from tests.support.signals import SIGNALS
 INTERVAL = 0.02
 """Seconds between two checks while no checkpoint is reached."""
 
+SLOW_STATEMENT = "SELECT pg_sleep(60)"
+"""A statement that PostgreSQL runs for a minute, unless it is cancelled."""
+
 Condition = Callable[[], object | Awaitable[object]]
 
 

@@ -9,7 +9,7 @@ from oncehook import Event, Inbox, Retry
 from oncehook.model.lease import Settled
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 
 QUICK = Retry(attempts=3, first=0.01, most=0.02)
 
@@ -38,7 +38,7 @@ def effects_are(database: str | Rows, status: str, count: int) -> Callable[[], b
 
 
 def _returns(database: str | Rows, sql: str, count: int) -> Callable[[], bool]:
-    rows = partial(ask, database) if isinstance(database, str) else database
+    rows = partial(run_sql, database) if isinstance(database, str) else database
     return lambda: rows(sql) == [(count,)]
 
 

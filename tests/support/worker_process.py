@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 LEASE = 1.0
@@ -35,4 +35,4 @@ class WorkerProcess:
 
 async def until_count(database: str, statement: str, condition: Callable[[int], bool]) -> None:
     """Wait until the number that the statement returns fulfils the condition."""
-    await eventually(lambda: condition(ask(database, statement)[0][0]), statement, within=60)
+    await eventually(lambda: condition(run_sql(database, statement)[0][0]), statement, within=60)

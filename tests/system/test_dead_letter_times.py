@@ -22,7 +22,7 @@ from oncehook.worker.rescue import abandon, rescue
 from tests.support.command_line import Run
 from tests.support.dashboard import dashboard_of
 from tests.support.events import Rows, stripe_body, stripe_headers
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -82,7 +82,7 @@ async def fail_abandoned(inbox: Inbox) -> None:
 
     body = stripe_body("evt_1")
     assert (await post(inbox, "inline", body, stripe_headers(body))).status == 500
-    ask(inbox._runtime.settings.database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
+    run_sql(inbox._runtime.settings.database, "UPDATE webhook_receipts SET next_attempt_at = received_at")
     await abandon(inbox._runtime.store)
 
 

@@ -97,10 +97,10 @@ class Everything(RuleBasedStateMachine):
             *(("?", "?") if self.kind == "sqlite" else ("$1", "$2"))
         )
         self.bench = self.exit.enter_context(Bench(self.make_inbox(database)))
-        self.ask = self.exit.enter_context(open_connection(database))
-        self.ask("CREATE TABLE ledger (receipt BIGINT NOT NULL, replays INTEGER NOT NULL)")
-        self.ask("CREATE TABLE moves (before TEXT NOT NULL, after TEXT NOT NULL)")
-        self.ask(SQLITE_MOVES if self.kind == "sqlite" else POSTGRES_MOVES)
+        self.run_sql = self.exit.enter_context(open_connection(database))
+        self.run_sql("CREATE TABLE ledger (receipt BIGINT NOT NULL, replays INTEGER NOT NULL)")
+        self.run_sql("CREATE TABLE moves (before TEXT NOT NULL, after TEXT NOT NULL)")
+        self.run_sql(SQLITE_MOVES if self.kind == "sqlite" else POSTGRES_MOVES)
 
     def teardown(self) -> None:
         self.exit.close()
@@ -319,7 +319,7 @@ class Everything(RuleBasedStateMachine):
 
     @invariant()
     def rows_are_as_the_model_says(self) -> None:
-        rows = self.ask(
+        rows = self.run_sql(
             "SELECT r.event_id, r.id, r.status, r.attempts, r.lease, r.crashes, r.replays, p.receipt_id IS NOT NULL "
             "FROM webhook_receipts r LEFT JOIN webhook_payloads p ON p.receipt_id = r.id"
         )
@@ -331,12 +331,12 @@ class Everything(RuleBasedStateMachine):
 
     @invariant()
     def work_was_applied_once(self) -> None:
-        rows = self.ask("SELECT receipt, replays FROM ledger")
+        rows = self.run_sql("SELECT receipt, replays FROM ledger")
         assert sorted(rows) == sorted(self.ledger)
 
     @invariant()
     def every_move_was_legal(self) -> None:
-        for before, after in self.ask("SELECT DISTINCT before, after FROM moves"):
+        for before, after in self.run_sql("SELECT DISTINCT before, after FROM moves"):
             assert State(after) in TRANSITIONS[State(before)], (before, after)
 
 

@@ -19,7 +19,7 @@ from oncehook.worker.rescue import ABANDONED
 from tests.support import ROOT, programs
 from tests.support.events import STRIPE_SECRET, stripe_body, stripe_headers
 from tests.support.serve import process
-from tests.support.servers import ask, free_port
+from tests.support.servers import free_port, run_sql
 from tests.support.waiting import wait_until
 
 RULES_FILE = ROOT / "deploy/prometheus/alerts.yaml"
@@ -163,7 +163,7 @@ async def make_dead_letters(inbox: Inbox, database: str) -> None:
         await deliver(inbox, "stripe", json.dumps({"id": {"new": "shape"}, "type": "invoice.paid"}).encode())
         body = stripe_body("evt_3")
         assert (await post(inbox, "inline", body, stripe_headers(body))).status == 500
-        ask(database, "UPDATE webhook_receipts SET next_attempt_at = received_at WHERE source = 'inline'")
+        run_sql(database, "UPDATE webhook_receipts SET next_attempt_at = received_at WHERE source = 'inline'")
         assert len(await inbox._runtime.store.leases.abandon_inline(ABANDONED)) == 1
 
 

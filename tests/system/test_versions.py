@@ -30,7 +30,7 @@ def test_libraries_whose_internals_are_used_have_an_upper_bound() -> None:
 
 @pytest.mark.parametrize("name", sorted(UPPER_BOUNDED))
 def test_upper_bound_is_the_minor_version_after_the_pinned_one(name: str) -> None:
-    """Whoever pins a newer version raises the bound, and a bound is never above what `make test` has run."""
+    """A newer pin raises the bound, and a bound is never above the version that `make test` runs."""
     major, minor, *_ = parse(pins()[name].partition("==")[2])
     above = BOUNDS[name][1]
     assert above == f"{major}.{minor + 1}"

@@ -4,7 +4,7 @@ import pytest
 
 from oncehook import ConfigurationError
 from oncehook.testing.database import fresh_database
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 
 
 def databases(postgres: Postgres) -> str:
@@ -15,7 +15,7 @@ def test_database_is_empty_and_is_dropped_afterwards(postgres: Postgres) -> None
     with fresh_database(postgres.url("postgres")) as address:
         name = address.rpartition("/")[2]
         assert name.startswith("oncehook_test_") and name in databases(postgres)
-        assert ask(address, "SELECT count(*) FROM pg_class WHERE relname LIKE 'webhook_%'") == [(0,)]
+        assert run_sql(address, "SELECT count(*) FROM pg_class WHERE relname LIKE 'webhook_%'") == [(0,)]
     assert name not in databases(postgres)
 
 

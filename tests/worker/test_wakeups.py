@@ -22,7 +22,7 @@ from oncehook.testing import deliver
 from oncehook.worker.wakeups import MIN_INTERVAL
 from tests.support.events import make_claim, stripe_body, stripe_headers
 from tests.support.serve import ONCEHOOK, Process, process, write_config
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.waiting import eventually, let_time_pass, next_turn
 from tests.support.work import FailsAtFirst, receipts_are
 
@@ -82,13 +82,13 @@ async def test_a_notification_wakes_a_worker_in_another_process_even_after_its_c
 ) -> None:
     config = write_config(tmp_path, database, f'poll = "{NEVER}"')
     with process(config, "--no-worker") as receiver, worker_process(tmp_path, config):
-        await eventually(lambda: len(ask(database, LISTENERS)) == 1)
+        await eventually(lambda: len(run_sql(database, LISTENERS)) == 1)
         for number in (1, 2, 3):  # the worker may find the first at its start, the others only by notification
             await post(receiver, f"evt_{number}")
             await eventually(receipts_are(database, "processed", number))
-        ((before,),) = ask(database, LISTENERS)
-        ask(database, f"SELECT pg_terminate_backend({before})")
-        await eventually(lambda: [pid for (pid,) in ask(database, LISTENERS) if pid != before] != [])
+        ((before,),) = run_sql(database, LISTENERS)
+        run_sql(database, f"SELECT pg_terminate_backend({before})")
+        await eventually(lambda: [pid for (pid,) in run_sql(database, LISTENERS) if pid != before] != [])
         for number in (4, 5, 6):
             await post(receiver, f"evt_{number}")
             await eventually(receipts_are(database, "processed", number))
@@ -99,7 +99,7 @@ async def test_a_worker_polls_if_notifications_are_off(tmp_path: Path, database:
     with process(config, "--no-worker") as receiver, worker_process(tmp_path, config):
         await post(receiver, "evt_1")
         await eventually(receipts_are(database, "processed", 1))
-        assert ask(database, LISTENERS) == []
+        assert run_sql(database, LISTENERS) == []
 
 
 # -- in this process ------------------------------------------------------------------------------------------------
@@ -147,13 +147,13 @@ async def test_many_announcements_share_few_notifications_and_the_last_is_sent(i
 async def test_a_replay_wakes_a_worker(inbox: Inbox, database: str) -> None:
     inbox.on("stripe", "*")(_ignore)
     inbox._runtime.start_worker()
-    await eventually(lambda: len(ask(database, LISTENERS)) == 1)
+    await eventually(lambda: len(run_sql(database, LISTENERS)) == 1)
     await deliver(inbox, "stripe", stripe_body("evt_1"))
     await eventually(receipts_are(database, "processed", 1))
     for times in (1, 2):
         assert (await replay(inbox._runtime.store, Selection(receipts=(1,)))).count == 1
         again = f"SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND replays = {times}"
-        await eventually(lambda again=again: ask(database, again) == [(1,)])  # type: ignore[misc]
+        await eventually(lambda again=again: run_sql(database, again) == [(1,)])  # type: ignore[misc]
 
 
 async def _ignore(event: Event) -> None: ...
@@ -191,7 +191,7 @@ async def test_the_listener_reconnects_and_logs_a_lost_connection_once(
 ) -> None:
     name = database.rpartition("/")[2]
     inbox._runtime.start_worker()
-    await eventually(lambda: len(ask(database, LISTENERS)) == 1)
+    await eventually(lambda: len(run_sql(database, LISTENERS)) == 1)
     postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS false")
     try:
         postgres.sql(
@@ -204,7 +204,7 @@ async def test_the_listener_reconnects_and_logs_a_lost_connection_once(
         await let_time_pass(0.5)  # several attempts to reconnect
     finally:
         postgres.sql(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
-    await eventually(lambda: len(ask(database, LISTENERS)) == 1)
+    await eventually(lambda: len(run_sql(database, LISTENERS)) == 1)
     assert sum(vars(record).get("event") == "wakeup_connection_lost" for record in caplog.records) == 1
 
 

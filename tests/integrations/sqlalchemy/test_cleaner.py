@@ -13,7 +13,7 @@ from oncehook import Fail, Inbox, SyncEvent
 from tests.support import sessions
 from tests.support.engines import AnyEngine, dispose
 from tests.support.events import make_claim
-from tests.support.servers import Postgres, ask, sqlite_file
+from tests.support.servers import Postgres, run_sql, sqlite_file
 from tests.support.shared_connection import (
     as_app,
     assert_isolation,
@@ -146,7 +146,7 @@ async def test_session_state_of_a_batch_reaches_neither_other_handlers_nor_the_a
     inbox._runtime.start_worker()
     await eventually(lambda: statuses(database) == ["processed"] * 3)
     assert sizes == [3]
-    assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
+    assert run_sql(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
     assert await as_app(engine, state) == before
 
 
@@ -159,15 +159,15 @@ async def test_event_is_processed_whatever_session_settings_the_handler_leaves(
 ) -> None:
     register(inbox, "charge.paid", lambda event, session: session.connection().exec_driver_sql(left))
     await handle(inbox, database, "charge.paid")
-    assert ask(database, "SELECT status, last_error FROM webhook_receipts") == [("processed", None)]
+    assert run_sql(database, "SELECT status, last_error FROM webhook_receipts") == [("processed", None)]
 
 
 @pytest.mark.parametrize("driver", [*POSTGRES, "psycopg async"], indirect=True)
 async def test_settings_of_a_connect_listener_are_restored(
     make_inbox: Callable[..., Inbox], engine: AnyEngine, database: str
 ) -> None:
-    ask(database, sessions.CREATE_ROLE)
-    ask(database, "CREATE SCHEMA app")
+    run_sql(database, sessions.CREATE_ROLE)
+    run_sql(database, "CREATE SCHEMA app")
     calls = listen(
         engine,
         'SET search_path TO app, "It\'s", public',
@@ -193,7 +193,7 @@ async def test_settings_of_a_connect_listener_are_restored(
 
     async with inbox.lifespan():
         await start(inbox, database)
-        ask(database, "GRANT ALL ON ALL TABLES IN SCHEMA public TO other_role")
+        run_sql(database, "GRANT ALL ON ALL TABLES IN SCHEMA public TO other_role")
         [first, *_] = await assert_isolation(inbox, engine, database, leave, state)
     assert first["settings"] == ('app, "It\'s", public', "other_role", "12345ms", "0", "7MB")
     if inbox._runtime.settings.fast_paths:
@@ -277,9 +277,9 @@ async def test_handler_that_commits_its_connection_fails(inbox: Inbox, engine: A
     register(inbox, "charge.paid", commit)
     await handle(inbox, database, "charge.paid")
     assert statuses(database) == ["failed"]
-    error = ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
+    error = run_sql(database, "SELECT last_error FROM webhook_receipts")[0][0]
     assert "the handler ended its transaction itself" in error
-    assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
+    assert run_sql(database, "SELECT count(*) FROM ledger") == [(0,)]
     assert await as_app(engine, state) == before
 
 
@@ -301,7 +301,7 @@ async def test_handler_that_rolls_back_its_connection_fails_and_leaves_no_state(
     register(inbox, "charge.paid", roll_back)
     await handle(inbox, database, "charge.paid")
     assert statuses(database) == ["failed"]
-    assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
+    assert run_sql(database, "SELECT count(*) FROM ledger") == [(0,)]
     assert await as_app(engine, state) == before
 
 
@@ -346,7 +346,7 @@ async def test_rolled_back_savepoint_and_schema_change_do_not_break_later_handle
         session.connection().exec_driver_sql("DROP TABLE passing")
 
     await assert_isolation(inbox, engine, database, write, postgres_state)
-    assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
+    assert run_sql(database, "SELECT count(*) FROM ledger") == [(0,)]
 
 
 @pytest.mark.parametrize(

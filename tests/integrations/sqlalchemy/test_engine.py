@@ -19,7 +19,7 @@ from tests.support.engines import (
     work_until,
 )
 from tests.support.events import Rows, make_claim
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -162,4 +162,4 @@ async def test_open_read_of_the_app_does_not_block_deliveries(
         with engine.connect() as reading:
             reading.execute(select(func.count()).select_from(Invoice))
             await asyncio.wait_for(inbox._runtime.store.claims.insert([make_claim("evt_2")]), 30)
-    assert ask(database, "SELECT count(*) FROM webhook_receipts")[0][0] >= 1
+    assert run_sql(database, "SELECT count(*) FROM webhook_receipts")[0][0] >= 1

@@ -22,7 +22,7 @@ from tests.support.engines import (
     work_until,
 )
 from tests.support.events import Rows, make_claim
-from tests.support.waiting import eventually, hang
+from tests.support.waiting import SLOW_STATEMENT, eventually, hang
 from tests.support.work import QUICK
 
 pytestmark = pytest.mark.anyio
@@ -205,7 +205,7 @@ async def test_statement_of_a_handler_that_exceeds_its_timeout_is_interrupted(
     def paid(event: Event, session: Session) -> None:
         session.add(Invoice(id=event.id, status="paid"))
         session.flush()
-        session.execute(text(endless if is_sqlite else "SELECT pg_sleep(60)"))
+        session.execute(text(endless if is_sqlite else SLOW_STATEMENT))
 
     on_paid(paid, retry=SLOW, timeout="0.3s")
     await work_until(inbox, rows, "retrying")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from oncehook import Inbox
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.sessions import CREATE_ROLE, OBJECTS
 
 
@@ -21,7 +21,7 @@ async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterato
     inbox = make_inbox(worker=False, concurrency=1)
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
+        run_sql(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
         yield inbox
 
 
@@ -29,5 +29,5 @@ async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterato
 def tenant_inbox(inbox: Inbox, database: str) -> Inbox:
     """The same with the tables, functions and the role that `tests.support.sessions` uses."""
     for statement in (*OBJECTS, CREATE_ROLE):
-        ask(database, statement)
+        run_sql(database, statement)
     return inbox

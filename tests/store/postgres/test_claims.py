@@ -11,7 +11,7 @@ from oncehook.model.errors import RowRefused, StoreUnavailable
 from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import Postgres, ask, private_postgres
+from tests.support.servers import Postgres, private_postgres, run_sql
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +33,7 @@ async def test_claim_survives_a_kill_of_the_server() -> None:
             await asyncio.to_thread(restart_after_kill, server)
         finally:
             await store.close()
-        assert ask(database, "SELECT event_id FROM webhook_receipts ORDER BY id") == [("evt_0",), ("evt_1",)]
+        assert run_sql(database, "SELECT event_id FROM webhook_receipts ORDER BY id") == [("evt_0",), ("evt_1",)]
 
 
 async def test_claim_is_durable_if_commits_become_asynchronous_after_the_start() -> None:
@@ -54,7 +54,7 @@ async def test_claim_is_durable_if_commits_become_asynchronous_after_the_start()
         cluster.stop(kill=True)
         await store.close()
         cluster.start()
-        assert ask(database, "SELECT event_id FROM webhook_receipts ORDER BY id") == [("warm",), ("evt_1",)]
+        assert run_sql(database, "SELECT event_id FROM webhook_receipts ORDER BY id") == [("warm",), ("evt_1",)]
 
 
 async def test_claim_draws_new_ids_if_another_process_has_used_them(store: Store, database: str) -> None:
@@ -62,7 +62,7 @@ async def test_claim_draws_new_ids_if_another_process_has_used_them(store: Store
     other = make_store(Settings(database=database, claim_timeout=2.0))
     await other.open()
     await store.claims.insert([make_claim("warm")])
-    ask(database, "SELECT setval('webhook_receipt_ids', 1)")
+    run_sql(database, "SELECT setval('webhook_receipt_ids', 1)")
     claimed_here = await store.claims.insert([make_claim(f"a_{n}") for n in range(60)])
     claimed_there = [(await other.claims.insert([make_claim(f"b_{n}")]))[0] for n in range(5)]
     assert all(claimed.fresh for claimed in [*claimed_here, *claimed_there])
@@ -85,7 +85,7 @@ async def test_locked_receipt_does_not_delay_other_claims(store: Store, database
 
 
 async def test_claim_on_a_standby_fails_as_read_only(store: Store, database: str) -> None:
-    ask(database, f"ALTER DATABASE {database.rpartition('/')[2]} SET default_transaction_read_only = on")
+    run_sql(database, f"ALTER DATABASE {database.rpartition('/')[2]} SET default_transaction_read_only = on")
     reader = make_store(Settings(database=database, migrate="never"))
     await reader.open()
     with pytest.raises(StoreUnavailable, match="read-only"):
@@ -96,4 +96,4 @@ async def test_claim_on_a_standby_fails_as_read_only(store: Store, database: str
 async def test_event_id_with_nul_is_rejected(store: Store, database: str) -> None:
     with pytest.raises(RowRefused):
         await store.claims.insert([make_claim("evt_1"), make_claim("evt\x00")])
-    assert ask(database, "SELECT count(*) FROM webhook_receipts") == [(0,)]
+    assert run_sql(database, "SELECT count(*) FROM webhook_receipts") == [(0,)]

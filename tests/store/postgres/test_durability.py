@@ -10,17 +10,17 @@ from oncehook.model.errors import ConfigurationError
 from oncehook.store import make_store
 from oncehook.store.postgres.durability import risks, unsafe_setting
 from tests.support.events import make_claim
-from tests.support.servers import Postgres, ask, private_postgres
+from tests.support.servers import Postgres, private_postgres, run_sql
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_start_fails_if_commits_are_asynchronous(postgres: Postgres) -> None:
     database = postgres.database()
-    ask(database, f"ALTER DATABASE {database.rpartition('/')[2]} SET synchronous_commit = off")
+    run_sql(database, f"ALTER DATABASE {database.rpartition('/')[2]} SET synchronous_commit = off")
     with pytest.raises(ConfigurationError, match=r"synchronous_commit = off.*unsafe_durability"):
         await make_store(Settings(database=database)).open()
-    assert ask(database, "SELECT count(*) FROM pg_class WHERE relname LIKE 'webhook_%'") == [(0,)]
+    assert run_sql(database, "SELECT count(*) FROM pg_class WHERE relname LIKE 'webhook_%'") == [(0,)]
     unsafe = make_store(Settings(database=database, unsafe_durability=True))
     await unsafe.open()
     assert (await unsafe.claims.insert([make_claim()]))[0].fresh
@@ -61,11 +61,11 @@ async def test_full_page_writes_off_is_reported_as_a_risk(caplog: pytest.LogCapt
 
 async def test_failed_start_closes_its_connections(database: str) -> None:
     name = database.rpartition("/")[2]
-    ask(database, f"ALTER DATABASE {name} SET synchronous_commit = off")
+    run_sql(database, f"ALTER DATABASE {name} SET synchronous_commit = off")
     with pytest.raises(ConfigurationError):
         await make_store(Settings(database=database)).open()
     others = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{name}' AND application_name = 'oncehook'"
-    assert ask(database, others) == [(0,)]
+    assert run_sql(database, others) == [(0,)]
 
 
 SAFE = {

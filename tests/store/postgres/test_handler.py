@@ -12,7 +12,7 @@ from oncehook.store.postgres.handler import MAX_AHEAD_SECONDS
 from oncehook.store.postgres.session import HandlerConnection
 from tests.support.events import Rows, make_claim
 from tests.support.proxy import proxied
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import handler_connections, open_store, statuses
 from tests.support.waiting import eventually
 from tests.support.work import receipts_are
@@ -35,17 +35,17 @@ async def test_batch_with_one_lost_lease_commits_nothing_and_runs_again_one_by_o
             await tx.execute("INSERT INTO ledger VALUES ($1)", event.id)
         if len(events) == 3:
             taken = "UPDATE webhook_receipts SET lease = lease + 1 WHERE event_id = 'evt_2'"
-            await asyncio.to_thread(ask, database, taken)
+            await asyncio.to_thread(run_sql, database, taken)
 
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
+        run_sql(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
         await inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(1, 4)])
         inbox._runtime.start_worker()
         await eventually(lambda: len(ran) == 4 and statuses(database).count("processed") == 2)
         assert inbox._runtime.worker is not None
         await inbox._runtime.worker.stop()
     assert statuses(database) == ["processed", "processing", "processed"]
-    assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_3",)]
+    assert run_sql(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_3",)]
 
 
 async def test_cancelled_begin_releases_its_slot(database: str) -> None:
@@ -93,7 +93,7 @@ async def test_no_transaction_stays_open_after_the_last_handler(
         idle = (
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle in transaction'"
         )
-        await eventually(lambda: ask(database, idle) == [(0,)])
+        await eventually(lambda: run_sql(database, idle) == [(0,)])
     assert any(ahead) is inbox._runtime.settings.fast_paths
 
 
@@ -114,11 +114,11 @@ SLOW = Retry(attempts=5, first=3600, most=3600)
 
 
 async def test_error_of_a_deferred_trigger_fails_the_attempt(inbox: Inbox, database: str) -> None:
-    ask(
+    run_sql(
         database,
         "CREATE FUNCTION divide() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM 1 / 0; RETURN NULL; END $$",
     )
-    ask(
+    run_sql(
         database,
         "CREATE CONSTRAINT TRIGGER divided AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION divide()",
@@ -131,8 +131,8 @@ async def test_error_of_a_deferred_trigger_fails_the_attempt(inbox: Inbox, datab
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await eventually(lambda: statuses(database) == ["retrying"])
-    assert ask(database, "SELECT last_error FROM webhook_receipts") == [("DivisionByZeroError: division by zero",)]
-    assert ask(database, "SELECT * FROM ledger") == []
+    assert run_sql(database, "SELECT last_error FROM webhook_receipts") == [("DivisionByZeroError: division by zero",)]
+    assert run_sql(database, "SELECT * FROM ledger") == []
 
 
 @pytest.mark.parametrize("setting", ["on", "off"])
@@ -151,7 +151,7 @@ async def test_event_is_processed_under_any_string_setting_of_the_session(
         await inbox._runtime.store.claims.insert([make_claim("evt_1")])
         inbox._runtime.start_worker()
         await eventually(lambda: statuses(database) == ["processed"])
-    assert ask(database, "SELECT version FROM webhook_attempts") == [(version,)]
+    assert run_sql(database, "SELECT version FROM webhook_attempts") == [(version,)]
 
 
 async def test_busy_handlers_do_not_block_claims(make_inbox: Callable[..., Inbox], database: str) -> None:

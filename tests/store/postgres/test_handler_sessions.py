@@ -7,7 +7,7 @@ import pytest
 
 from oncehook import Event, Fail, Inbox
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import statuses
 from tests.support.waiting import eventually
 
@@ -121,7 +121,7 @@ async def test_prepared_statement_of_a_handler_is_closed_with_its_connection(inb
     assert first != second == third  # its connection is cut, and no other
     with pytest.raises(Exception, match=r"closed|released"):
         await prepared[0].fetchval()
-    assert ask(database, "SELECT * FROM ledger") == []
+    assert run_sql(database, "SELECT * FROM ledger") == []
 
 
 async def test_connection_is_not_reused_after_a_handler_set_a_codec(inbox: Inbox, database: str) -> None:

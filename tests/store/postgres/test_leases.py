@@ -24,7 +24,7 @@ from oncehook.store.postgres.session import session_name
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import Postgres, ask
+from tests.support.servers import Postgres, run_sql
 from tests.support.stores import claims_with_key, event_ids, open_store, settle
 from tests.support.waiting import eventually, next_turn
 from tests.support.work import receipts_are
@@ -35,14 +35,14 @@ pytestmark = pytest.mark.anyio
 async def test_lease_does_not_read_the_backlog_of_a_paused_source(postgres: Postgres) -> None:
     database = postgres.database(migrated=True)
     async with open_store(database) as store:
-        ask(
+        run_sql(
             database,
             """INSERT INTO webhook_receipts (id, source, provider, event_id, type, received_at, status, fingerprint)
             SELECT n, CASE WHEN n % 500 = 0 THEN 'github' ELSE 'stripe' END, 'p', 'e' || n, 't',
                    now() - (60000 - n) * interval '1 second', CASE WHEN n % 500 = 0 AND n < 40000 THEN 'processed'
                    ELSE 'received' END, '\\x00' FROM generate_series(1, 50000) n""",
         )
-        ask(database, "ANALYZE webhook_receipts")
+        run_sql(database, "ANALYZE webhook_receipts")
         await store.pauses.pause("stripe", "me")
         assert len(await store.leases.take(1, 30, "test")) == 1
         text, names = queries.number_parameters(store.sql["lease"])
@@ -115,7 +115,7 @@ async def test_serial_lease_uses_the_indexes_of_its_key(postgres: Postgres, is_a
         await store.claims.insert([claims_with_key(f"dead_{n}", 1, status=State.FAILED)[0] for n in range(500)])
         await store.claims.insert([make_claim(f"free_{n}") for n in range(500)])
         if is_analysed:
-            ask(address, "ANALYZE webhook_receipts")
+            run_sql(address, "ANALYZE webhook_receipts")
         connection = await asyncpg.connect(address)
         plans = {}
         for name in ("serial_keys", "lease_serial", "lease"):

@@ -11,7 +11,7 @@ from oncehook.model.errors import ConfigurationError, StoreUnavailable
 from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import ask, free_port
+from tests.support.servers import free_port, run_sql
 from tests.support.stores import postgres_of
 
 pytestmark = pytest.mark.anyio
@@ -37,41 +37,41 @@ PARTITIONS = (
 
 
 def expected_partitions(database: str) -> list[str]:
-    ((today,),) = ask(database, "SELECT (now() AT TIME ZONE 'UTC')::date")
+    ((today,),) = run_sql(database, "SELECT (now() AT TIME ZONE 'UTC')::date")
     return [f"webhook_payloads_{today + timedelta(days=n):%Y%m%d}" for n in range(-1, 8)]
 
 
 async def test_partitions_exist_for_every_day_of_the_coming_week(store: Store, database: str) -> None:
-    assert [name for (name,) in ask(database, PARTITIONS)] == expected_partitions(database)
+    assert [name for (name,) in run_sql(database, PARTITIONS)] == expected_partitions(database)
 
 
 @pytest.mark.parametrize("how", ["DROP TABLE {}", "ALTER TABLE webhook_payloads DETACH PARTITION {}"])
 async def test_claim_creates_a_missing_partition(store: Store, database: str, how: str) -> None:
     await store.claims.insert([make_claim("before")])
     for name in expected_partitions(database)[:3]:
-        ask(database, how.format(name))
+        run_sql(database, how.format(name))
     outcomes = await asyncio.gather(
         *(store.claims.insert([make_claim("evt_1"), make_claim(f"evt_{n}")]) for n in range(2, 6))
     )
     assert sorted(claimed.fresh for claimed, _ in outcomes) == [False, False, False, True]
-    assert [name for (name,) in ask(database, PARTITIONS)] == expected_partitions(database)
-    assert ask(database, "SELECT count(*) FROM webhook_receipts") == [(6,)]
+    assert [name for (name,) in run_sql(database, PARTITIONS)] == expected_partitions(database)
+    assert run_sql(database, "SELECT count(*) FROM webhook_receipts") == [(6,)]
     payload = await store.receipts.payload(outcomes[0][1].receipt)
     assert payload is not None and payload.body == make_claim("evt_2").body
 
 
 async def test_start_creates_missing_partitions(store: Store, database: str) -> None:
     for name in expected_partitions(database):
-        ask(database, f"DROP TABLE {name}")
+        run_sql(database, f"DROP TABLE {name}")
     again = make_store(Settings(database=database, migrate="never"))
     await again.open()
-    assert [name for (name,) in ask(database, PARTITIONS)] == expected_partitions(database)
+    assert [name for (name,) in run_sql(database, PARTITIONS)] == expected_partitions(database)
     await again.close()
 
 
 async def test_open_reader_does_not_block_the_creation_of_a_partition(store: Store, database: str) -> None:
     await store.claims.insert([make_claim("before")])
-    ask(database, f"DROP TABLE {expected_partitions(database)[3]}")
+    run_sql(database, f"DROP TABLE {expected_partitions(database)[3]}")
     reader = await asyncpg.connect(database)
     async with reader.transaction():
         await reader.fetch("SELECT * FROM webhook_receipts, webhook_payloads")

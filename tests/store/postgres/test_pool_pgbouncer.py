@@ -28,7 +28,7 @@ from oncehook.testing import deliver
 from tests.support.ages import PARTITIONS, set_age
 from tests.support.events import make_claim, stripe_body
 from tests.support.serial_order import Note, check_order
-from tests.support.servers import PgBouncer, Postgres, ask, private_pgbouncer
+from tests.support.servers import PgBouncer, Postgres, private_pgbouncer, run_sql
 from tests.support.sessions import CREATE_ROLE, FOUND, LEFT, OBJECTS
 from tests.support.waiting import eventually
 from tests.support.work import receipts_are
@@ -73,7 +73,7 @@ async def inbox(bouncer: PgBouncer, database: str) -> AsyncIterator[Inbox]:
     inbox = Inbox(bouncer.url(database), worker=False, poll="100ms", lease="5s")
     inbox.source("stripe", secrets=["whsec_test"], serial_by="data.object.account")
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (event_id TEXT NOT NULL UNIQUE, note TEXT)")
+        run_sql(database, "CREATE TABLE ledger (event_id TEXT NOT NULL UNIQUE, note TEXT)")
         yield inbox
 
 
@@ -97,12 +97,14 @@ async def test_duplicate_events_are_handled_once_over_few_connections(inbox: Inb
     for start in range(0, 400, 50):
         answers = await asyncio.gather(*(deliver(inbox, "stripe", stripe_body(n)) for n in names[start : start + 50]))
         assert {answer.status for answer in answers} <= {200, 202}
-        most = max(most, ask(database, BACKENDS)[0][0])
+        most = max(most, run_sql(database, BACKENDS)[0][0])
     await eventually(receipts_are(database, "processed", 200), within=60)
-    assert ask(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger WHERE note = 'written'") == [(200, 200)]
-    assert ask(database, "SELECT count(*) FROM webhook_receipts WHERE attempts = 2") == [(29,)]
+    assert run_sql(database, "SELECT count(*), count(DISTINCT event_id) FROM ledger WHERE note = 'written'") == [
+        (200, 200)
+    ]
+    assert run_sql(database, "SELECT count(*) FROM webhook_receipts WHERE attempts = 2") == [(29,)]
     await inbox._runtime.reception.duplicates.drain()
-    assert ask(database, "SELECT count(*) FROM webhook_deliveries") == [(200,)]
+    assert run_sql(database, "SELECT count(*) FROM webhook_deliveries") == [(200,)]
     assert 1 < most <= PgBouncer.CONNECTIONS
 
 
@@ -120,14 +122,17 @@ async def test_batches_and_plain_functions_commit_with_the_processed_status(inbo
     await inbox._runtime.store.claims.insert([make_claim(f"chg_{n}", type="charge.paid") for n in range(10)])
     inbox._runtime.start_worker()
     await eventually(receipts_are(database, "processed", 50))
-    assert ask(database, "SELECT note, count(*) FROM ledger GROUP BY note ORDER BY 1") == [("batch", 40), ("plain", 10)]
+    assert run_sql(database, "SELECT note, count(*) FROM ledger GROUP BY note ORDER BY 1") == [
+        ("batch", 40),
+        ("plain", 10),
+    ]
 
 
 async def test_session_state_does_not_reach_another_handler(inbox: Inbox, database: str) -> None:
     """Many handlers use each server connection: none may observe the state of another."""
     for statement in OBJECTS:
-        ask(database, statement)
-    ask(database, CREATE_ROLE)
+        run_sql(database, statement)
+    run_sql(database, CREATE_ROLE)
     observed: list[dict[str, Any]] = []
 
     @inbox.on("stripe", "invoice.paid")
@@ -202,8 +207,8 @@ async def test_session_state_does_not_reach_another_handler_with_sqlalchemy(
             inbox.on("stripe", type, retry=retry)(work_async)
     async with inbox.lifespan():
         for statement in OBJECTS:
-            ask(database, statement)
-        ask(database, CREATE_ROLE)
+            run_sql(database, statement)
+        run_sql(database, CREATE_ROLE)
         inbox._runtime.start_worker()
         for name in left:
             await inbox._runtime.store.claims.insert(
@@ -251,7 +256,7 @@ async def test_heartbeat_keeps_the_lease_of_a_running_handler(bouncer: PgBouncer
         extensions: set[Any] = set()
 
         def is_extended() -> bool:
-            extensions.update(ask(database, "SELECT lease_until FROM webhook_receipts"))
+            extensions.update(run_sql(database, "SELECT lease_until FROM webhook_receipts"))
             return len(extensions) > 7  # three per lease: two leases have passed
 
         await eventually(is_extended, "the heartbeat extends the lease")
@@ -274,8 +279,8 @@ async def test_replay_and_rehearsal_work_behind_a_pooler(inbox: Inbox, database:
     assert (rehearsed.error, len(rehearsed.statements)) == (None, 1)
     assert (await replay(inbox._runtime.store, Selection(Filter(status="processed")))).count == 20
     done = "SELECT count(*) FROM webhook_receipts WHERE status = 'processed' AND replays = 1"
-    await eventually(lambda: ask(database, done) == [(20,)])
-    assert ask(database, "SELECT count(*) FROM ledger") == [(20,)]
+    await eventually(lambda: run_sql(database, done) == [(20,)])
+    assert run_sql(database, "SELECT count(*) FROM ledger") == [(20,)]
 
 
 async def test_prune_and_forget_work_behind_a_pooler(inbox: Inbox, database: str) -> None:
@@ -284,11 +289,11 @@ async def test_prune_and_forget_work_behind_a_pooler(inbox: Inbox, database: str
     set_age(database, "evt_1", 59, "processed")
     set_age(database, "evt_2", 59, "failed")
     old = f"webhook_payloads_{datetime.now(UTC) - timedelta(days=60):%Y%m%d}"
-    assert (old,) in ask(database, PARTITIONS)
+    assert (old,) in run_sql(database, PARTITIONS)
     done = await prune(inbox._runtime.store, [Horizon("stripe", 30 * 86400.0, 30 * 86400.0)])
     assert done is not None and done.receipts == {"stripe": 2} and old in done.days
-    assert (old,) not in ask(database, PARTITIONS)
-    assert ask(database, "SELECT event_id FROM webhook_receipts ORDER BY 1") == [("evt_2",), ("evt_3",)]
+    assert (old,) not in run_sql(database, PARTITIONS)
+    assert run_sql(database, "SELECT event_id FROM webhook_receipts ORDER BY 1") == [("evt_2",), ("evt_3",)]
     receipts = await inbox._runtime.store.retention.with_object("in_1")
     assert await forget(inbox._runtime.store, receipts, actor="test", object_id="in_1") == 2
 
@@ -297,7 +302,7 @@ async def test_concurrent_starts_migrate_once(bouncer: PgBouncer, database: str)
     stores = [make_store(Settings(database=bouncer.url(database))) for _ in range(4)]
     await asyncio.gather(*(store.open() for store in stores))
     assert await stores[0].schema.pending() == []
-    assert ask(database, "SELECT count(*) = max(number) FROM webhook_migrations") == [(True,)]
+    assert run_sql(database, "SELECT count(*) = max(number) FROM webhook_migrations") == [(True,)]
     await asyncio.gather(*(store.close() for store in stores))
 
 

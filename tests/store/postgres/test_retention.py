@@ -13,7 +13,7 @@ from oncehook.operations.prune import Pruned, prune
 from oncehook.store.store import Store
 from tests.support.ages import PARTITIONS, create_day, set_age
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import open_store
 from tests.support.work import claim
 
@@ -41,17 +41,18 @@ async def prune_old(store: Store, horizons: list[Horizon] = KEEP_30) -> Pruned:
 
 
 def days(database: str) -> set[str]:
-    return {row[0] for row in ask(database, PARTITIONS)}
+    return {row[0] for row in run_sql(database, PARTITIONS)}
 
 
 def tables(database: str) -> set[str]:
     return {
-        row[0] for row in ask(database, "SELECT relname FROM pg_class WHERE relname ~ '^webhook_payloads_[0-9]{8}$'")
+        row[0]
+        for row in run_sql(database, "SELECT relname FROM pg_class WHERE relname ~ '^webhook_payloads_[0-9]{8}$'")
     }
 
 
 def day_of(database: str, event_id: str) -> str:
-    ((name,),) = ask(
+    ((name,),) = run_sql(
         database,
         "SELECT p.tableoid::regclass::text FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id "
         f"WHERE r.event_id = '{event_id}'",
@@ -115,7 +116,7 @@ async def test_open_reader_delays_the_drop_of_a_day_but_no_claim(
     done = await pruning
     assert accepted > 10
     assert done is not None and done.days == [] and done.receipts == {"stripe": 1}
-    assert ask(database, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhdetachpending") == [(day,)]
+    assert run_sql(database, "SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhdetachpending") == [(day,)]
 
     await reader.execute("ROLLBACK")
     await reader.close()
@@ -125,15 +126,15 @@ async def test_open_reader_delays_the_drop_of_a_day_but_no_claim(
 
 async def test_day_that_was_detached_before_a_crash_is_dropped(store: Store, database: str) -> None:
     day = create_day(database, datetime(2020, 1, 1).date())
-    ask(database, f"COMMENT ON TABLE {day} IS 'oncehook: to be dropped'")
-    ask(database, f"ALTER TABLE webhook_payloads DETACH PARTITION {day}")
+    run_sql(database, f"COMMENT ON TABLE {day} IS 'oncehook: to be dropped'")
+    run_sql(database, f"ALTER TABLE webhook_payloads DETACH PARTITION {day}")
     assert (await prune_old(store)).days == [day]
     assert day not in tables(database)
 
 
 async def test_day_that_a_person_detached_is_kept(store: Store, database: str) -> None:
     day = create_day(database, datetime(2020, 1, 1).date())
-    ask(database, f"ALTER TABLE webhook_payloads DETACH PARTITION {day}")
+    run_sql(database, f"ALTER TABLE webhook_payloads DETACH PARTITION {day}")
     assert (await prune_old(store)).days == []
     assert day in tables(database)
 
@@ -158,6 +159,6 @@ async def test_partitions_are_created_while_a_detach_is_pending(
 
 async def test_prune_creates_the_partitions_of_the_coming_week(store: Store, database: str) -> None:
     last = max(days(database))
-    ask(database, f"DROP TABLE {last}")
+    run_sql(database, f"DROP TABLE {last}")
     await prune_old(store)
     assert last in days(database)

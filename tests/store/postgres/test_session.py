@@ -7,7 +7,7 @@ import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.sessions import FOUND, LEFT
 from tests.support.stores import statuses
 from tests.support.waiting import eventually
@@ -71,8 +71,8 @@ ONCE = Retry(attempts=1)
 async def test_event_is_processed_in_any_session_state_that_the_handler_leaves(
     tenant_inbox: Inbox, database: str, left: str, batch: int | None
 ) -> None:
-    ask(database, "CREATE SCHEMA shadow")
-    ask(database, "CREATE TABLE shadow.webhook_receipts (LIKE public.webhook_receipts)")
+    run_sql(database, "CREATE SCHEMA shadow")
+    run_sql(database, "CREATE TABLE shadow.webhook_receipts (LIKE public.webhook_receipts)")
     attempts: list[int] = []
 
     async def leave(events: Any, tx: Any) -> None:
@@ -85,8 +85,8 @@ async def test_event_is_processed_in_any_session_state_that_the_handler_leaves(
     await tenant_inbox._runtime.store.claims.insert([make_claim(f"evt_{number}") for number in range(3)])
     tenant_inbox._runtime.start_worker()
     await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
-    assert ask(database, "SELECT status, last_error FROM webhook_receipts") == [("processed", None)] * 3
-    assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
+    assert run_sql(database, "SELECT status, last_error FROM webhook_receipts") == [("processed", None)] * 3
+    assert run_sql(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",)]
     assert attempts == ([3] if batch else [1, 1, 1])
 
 
@@ -120,14 +120,14 @@ async def test_handler_that_ends_or_replaces_its_transaction_fails(
 
     inbox.on("stripe", "invoice.paid", retry=ONCE, batch=batch)(end)
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
+        run_sql(database, "CREATE TABLE ledger (note text PRIMARY KEY)")
         await inbox._runtime.store.claims.insert([make_claim("evt_1"), make_claim("evt_2")])
         inbox._runtime.start_worker()
         await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
     assert statuses(database) == ["failed", "failed"]
-    [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
+    [error] = {row[0] for row in run_sql(database, "SELECT last_error FROM webhook_receipts")}
     assert "the handler ended its transaction itself" in error
-    assert ask(database, "SELECT count(*) FROM ledger") == [(int(is_kept),)]
+    assert run_sql(database, "SELECT count(*) FROM ledger") == [(int(is_kept),)]
 
 
 async def test_handler_fails_if_it_makes_its_transaction_read_only(tenant_inbox: Inbox, database: str) -> None:
@@ -138,20 +138,20 @@ async def test_handler_fails_if_it_makes_its_transaction_read_only(tenant_inbox:
     await tenant_inbox._runtime.store.claims.insert([make_claim("evt_1")])
     tenant_inbox._runtime.start_worker()
     await eventually(lambda: statuses(database) == ["failed"])
-    assert "read-only transaction" in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
+    assert "read-only transaction" in run_sql(database, "SELECT last_error FROM webhook_receipts")[0][0]
 
 
 async def test_deferred_trigger_runs_with_the_settings_and_role_of_its_handler(
     tenant_inbox: Inbox, database: str
 ) -> None:
-    ask(database, "CREATE TABLE audit (who text, role text)")
-    ask(database, "GRANT INSERT ON audit, ledger TO other_role")
-    ask(
+    run_sql(database, "CREATE TABLE audit (who text, role text)")
+    run_sql(database, "GRANT INSERT ON audit, ledger TO other_role")
+    run_sql(
         database,
         "CREATE FUNCTION audits() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
         "INSERT INTO audit VALUES (current_setting('app.who'), current_user); RETURN NULL; END $$",
     )
-    ask(
+    run_sql(
         database,
         "CREATE CONSTRAINT TRIGGER audits AFTER INSERT ON ledger DEFERRABLE INITIALLY DEFERRED "
         "FOR EACH ROW EXECUTE FUNCTION audits()",
@@ -165,4 +165,4 @@ async def test_deferred_trigger_runs_with_the_settings_and_role_of_its_handler(
     await tenant_inbox._runtime.store.claims.insert([make_claim("evt_1")])
     tenant_inbox._runtime.start_worker()
     await eventually(lambda: statuses(database) == ["processed"])
-    assert ask(database, "SELECT * FROM audit") == [("the handler", "other_role")]
+    assert run_sql(database, "SELECT * FROM audit") == [("the handler", "other_role")]

@@ -11,7 +11,7 @@ from oncehook.model.lease import Settled
 from oncehook.model.states import State
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import handler_connections, statuses
 from tests.support.waiting import eventually
 
@@ -40,7 +40,7 @@ async def test_session_is_closed_after_deallocate_all(tenant_inbox: Inbox, datab
     tenant_inbox._runtime.start_worker()
     await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
     assert statuses(database) == ["processed", "processed", "processed", "failed", "processed"]
-    assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",), ("evt_4",)]
+    assert run_sql(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_0",), ("evt_1",), ("evt_2",), ("evt_4",)]
     if tenant_inbox._runtime.settings.fast_paths:  # else the driver keeps no statement, and misses none
         assert [backends.index(backend) for backend in backends] == [0, 0, 2, 3, 4]
 
@@ -59,7 +59,7 @@ async def test_missing_prepared_statement_before_the_commit_fails_the_attempt(
     tenant_inbox: Inbox, database: str
 ) -> None:
     """The same error as after DEALLOCATE ALL, but raised by a deferred trigger: nothing is committed."""
-    ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
+    run_sql(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
                   "$$ BEGIN EXECUTE 'EXECUTE missing'; RETURN NULL; END $$")  # fmt: skip
 
     @tenant_inbox.on("stripe", "invoice.paid", retry=ONCE)
@@ -70,14 +70,14 @@ async def test_missing_prepared_statement_before_the_commit_fails_the_attempt(
     await tenant_inbox._runtime.store.claims.insert([make_claim("evt_1")])
     tenant_inbox._runtime.start_worker()
     await eventually(lambda: statuses(database) == ["failed"])
-    assert '"missing" does not exist' in ask(database, "SELECT last_error FROM webhook_receipts")[0][0]
-    assert ask(database, "SELECT count(*) FROM ledger") == [(0,)]
+    assert '"missing" does not exist' in run_sql(database, "SELECT last_error FROM webhook_receipts")[0][0]
+    assert run_sql(database, "SELECT count(*) FROM ledger") == [(0,)]
 
 
 async def test_session_is_closed_if_a_deferred_trigger_changed_its_user(tenant_inbox: Inbox, database: str) -> None:
     """The trigger runs in the message that ends the transaction, so the client learns of it afterwards."""
-    ask(database, "GRANT SELECT, UPDATE ON webhook_receipts TO other_role")
-    ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
+    run_sql(database, "GRANT SELECT, UPDATE ON webhook_receipts TO other_role")
+    run_sql(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
                   "$$ BEGIN SET SESSION AUTHORIZATION other_role; RETURN NULL; END $$")  # fmt: skip
     observed: list[tuple[str, int]] = []
 
@@ -121,12 +121,12 @@ async def test_connection_is_not_reused_after_a_cancelled_commit(tenant_inbox: I
     connections = handler_connections(tenant_inbox._runtime.store)
     connection = await connections.take()
     await connection.execute("INSERT INTO watched_late VALUES (1)")
-    ask(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
+    run_sql(database, "CREATE OR REPLACE FUNCTION enters() RETURNS trigger LANGUAGE plpgsql AS "
                   "$$ BEGIN PERFORM pg_sleep_for('60 s'); RETURN NULL; END $$")  # fmt: skip
     settled = [Settled(1, 1, State.PROCESSED, "processed")]
     committing = asyncio.create_task(connections.commit(connection, settled, and_begin=False))
     sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-    await eventually(lambda: ask(database, sleeping) == [(1,)])
+    await eventually(lambda: run_sql(database, sleeping) == [(1,)])
     committing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await committing

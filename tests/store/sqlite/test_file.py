@@ -16,7 +16,7 @@ from oncehook.store import make_store
 from oncehook.store.sqlite import file as sqlite
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import sqlite_of
 from tests.support.waiting import eventually, next_turn
 
@@ -45,15 +45,15 @@ async def pragma(store: Store, name: str) -> object:
 
 
 async def test_file_uses_wal_incremental_vacuum_and_full_synchronization(store: Store, address: str) -> None:
-    assert ask(address, "PRAGMA journal_mode") == [("wal",)]
-    assert ask(address, "PRAGMA auto_vacuum") == [(2,)]  # incremental
+    assert run_sql(address, "PRAGMA journal_mode") == [("wal",)]
+    assert run_sql(address, "PRAGMA auto_vacuum") == [(2,)]  # incremental
     assert await pragma(store, "synchronous") == 2  # full
 
 
 async def test_file_can_be_shrunk_after_payloads_were_deleted(store: Store, address: str) -> None:
     await store.claims.insert([make_claim(f"evt_{n}", body=b"x" * 50_000) for n in range(40)])
-    ask(address, "DELETE FROM webhook_payloads")
-    ask(address, "PRAGMA wal_checkpoint(TRUNCATE)")
+    run_sql(address, "DELETE FROM webhook_payloads")
+    run_sql(address, "PRAGMA wal_checkpoint(TRUNCATE)")
     before = sqlite_of(store).file.path.stat().st_size
     shrink = sqlite3.connect(sqlite_of(store).file.path)
     shrink.executescript("PRAGMA incremental_vacuum; PRAGMA wal_checkpoint(TRUNCATE)")
@@ -123,11 +123,11 @@ async def test_claim_on_a_full_disk_fails_and_stores_nothing(store: Store, addre
             taken += len(batch)
     with pytest.raises(StoreUnavailable, match="full"):
         await store.claims.insert([make_claim("large", body=b"x" * 100_000)])
-    assert ask(address, "SELECT count(*) FROM webhook_receipts") == [(taken,)]
-    assert ask(address, "SELECT count(*) FROM webhook_payloads") == [(taken,)]
+    assert run_sql(address, "SELECT count(*) FROM webhook_receipts") == [(taken,)]
+    assert run_sql(address, "SELECT count(*) FROM webhook_payloads") == [(taken,)]
     await pragma(store, "max_page_count = 1000000")
     assert (await store.claims.insert([make_claim("large", body=b"x" * 100_000)]))[0].fresh
-    assert ask(address, "PRAGMA integrity_check") == [("ok",)]
+    assert run_sql(address, "PRAGMA integrity_check") == [("ok",)]
 
 
 async def test_writer_replaces_a_broken_connection_with_a_durable_one(store: Store) -> None:

@@ -8,7 +8,7 @@ from oncehook.config.settings import Horizon
 from oncehook.operations.prune import prune
 from oncehook.store.store import Store
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.stores import open_store
 from tests.support.work import claim
 
@@ -23,7 +23,7 @@ async def test_prune_shrinks_the_file(tmp_path: Path, database: str) -> None:
         for start in range(0, 200, 50):
             await store.claims.insert([make_claim(f"evt_{n}", body=b"x" * 50_000) for n in range(start, start + 50)])
     before = file.stat().st_size  # the write-ahead log is empty after a close
-    ask(database, "UPDATE webhook_receipts SET status = 'processed', received_at = '2020-01-01T00:00:00.000000Z'")
+    run_sql(database, "UPDATE webhook_receipts SET status = 'processed', received_at = '2020-01-01T00:00:00.000000Z'")
     async with open_store(database) as store:
         assert await prune(store, [Horizon("stripe", MONTH, MONTH)]) is not None
         after = file.stat().st_size

@@ -7,7 +7,7 @@ import pytest
 
 from oncehook import Event, Fail, Inbox, Retry
 from tests.support.events import make_claim
-from tests.support.servers import ask
+from tests.support.servers import run_sql
 from tests.support.sessions import SQLITE_FOUND, SQLITE_LEFT
 from tests.support.stores import sqlite_of, statuses
 from tests.support.waiting import eventually
@@ -20,9 +20,9 @@ async def inbox(make_inbox: Callable[..., Inbox], database: str) -> AsyncIterato
     inbox = make_inbox(worker=False)
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
-        ask(database, "CREATE TABLE ledger (note TEXT)")
-        ask(database, "CREATE TABLE customers (name TEXT)")
-        ask(database, "INSERT INTO customers VALUES ('of everybody')")
+        run_sql(database, "CREATE TABLE ledger (note TEXT)")
+        run_sql(database, "CREATE TABLE customers (name TEXT)")
+        run_sql(database, "INSERT INTO customers VALUES ('of everybody')")
         yield inbox
 
 
@@ -53,7 +53,7 @@ async def test_connection_state_does_not_reach_the_next_handler(inbox: Inbox, da
     assert statuses(database) == ["processed", "processed", "processed", "failed", "processed"]
     assert observed == [observed[0]] * 3
     assert observed[0]["customer"] == "of everybody" and observed[0]["temporary"] == observed[0]["last_number"] == 0
-    notes = [row[0] for row in ask(database, "SELECT note FROM ledger")]
+    notes = [row[0] for row in run_sql(database, "SELECT note FROM ledger")]
     assert [note for note in notes if note != "of A"] == ["evt_0", "evt_2", "evt_4"]
 
 
@@ -73,7 +73,7 @@ async def test_handler_that_makes_its_connection_read_only_is_the_only_one_that_
     inbox._runtime.start_worker()
     await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
     assert statuses(database) == ["failed", "processed", "processed"]
-    assert ask(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_2",)]
+    assert run_sql(database, "SELECT note FROM ledger ORDER BY 1") == [("evt_1",), ("evt_2",)]
 
 
 async def test_event_is_processed_if_the_handler_has_a_temporary_table_of_the_same_name(
@@ -87,7 +87,7 @@ async def test_event_is_processed_if_the_handler_has_a_temporary_table_of_the_sa
     await inbox._runtime.store.claims.insert([make_claim("evt_1")])
     inbox._runtime.start_worker()
     await eventually(lambda: statuses(database) == ["processed"])
-    assert ask(database, "SELECT note FROM ledger") == [("evt_1",)]
+    assert run_sql(database, "SELECT note FROM ledger") == [("evt_1",)]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ async def test_handler_that_ends_or_replaces_its_transaction_fails(
     inbox._runtime.start_worker()
     await eventually(lambda: set(statuses(database)) <= {"processed", "failed"})
     assert statuses(database) == ["failed", "failed"]
-    [error] = {row[0] for row in ask(database, "SELECT last_error FROM webhook_receipts")}
+    [error] = {row[0] for row in run_sql(database, "SELECT last_error FROM webhook_receipts")}
     assert "the handler ended its transaction itself" in error
-    assert set(ask(database, "SELECT note FROM ledger")) == ({("before",)} if is_kept else set())
+    assert set(run_sql(database, "SELECT note FROM ledger")) == ({("before",)} if is_kept else set())
 
 
 async def test_plain_statements_keep_the_connection(inbox: Inbox, database: str) -> None:
