@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.requests import Request
 
+from oncehook.http_client.client import parse_url
 from oncehook.model.timestamps import rfc3339
 from oncehook.model.values import as_duration
 from oncehook.providers.source import Source
@@ -25,6 +26,7 @@ def describe_source(context: Context, name: str) -> dict[str, Any]:
         "secrets": len(source.settings.secrets),
         "secret": provider.secret,
         "mode": source.settings.mode,
+        "forward": _describe_forward(context, source),
         "types": None if source.settings.types is None else list(source.settings.types),
         "max_body": source.max_body,
         "retries": provider.retries.schedule,
@@ -73,6 +75,14 @@ async def set_paused(
     await store.wakeups.notify()
     context.runtime.wake_worker()
     return name
+
+
+def _describe_forward(context: Context, source: Source) -> dict[str, str] | None:
+    """The target of a source with `forward`, and the circuit breaker that this process has for it."""
+    if not source.settings.forward:
+        return None
+    origin = parse_url(source.settings.forward).origin
+    return {"origin": origin, "circuit": context.runtime.breakers[origin].state}
 
 
 def _signed_by(source: Source) -> str:

@@ -119,3 +119,19 @@ async def test_pause_and_resume_are_shown_to_everyone_and_audited(
     assert resumed.status_code == 303 and "Paused:" not in (await browser.get("/")).text
     actions = rows("SELECT actor, action FROM webhook_audit WHERE action IN ('pause', 'resume') ORDER BY id")
     assert actions == [("user:otto", "pause"), ("user:otto", "resume")]
+
+
+async def test_page_and_api_show_the_circuit_breaker_of_a_forward(make_inbox: Callable[..., Inbox]) -> None:
+    inbox = make_inbox()
+    inbox.source("stripe", secrets=["whsec_test"], forward="https://orders.example/hooks")
+    inbox.source("github", secrets=["github-secret"])
+    async with dashboard_of(inbox) as site, site.signed_in() as browser:
+        page = await browser.get("/sources")
+        assert "https://orders.example</code>" in page.text and "circuit open" not in page.text
+        inbox._runtime.breakers["https://orders.example"].open(60.0)
+        assert "circuit open" in (await browser.get("/sources")).text
+        sources = await sources_json(site)
+        assert sources["stripe"]["forward"] == {"origin": "https://orders.example", "circuit": "open"}
+        assert sources["github"]["forward"] is None
+        inbox._runtime.breakers["https://orders.example"].open(0.0)
+        assert "circuit half-open" in (await browser.get("/sources")).text

@@ -26,6 +26,7 @@ SOURCE_FIELDS = (
     "is_verified",
     "secrets",
     "mode",
+    "forward",
     "types",
     "dedupe_window",
     "payload_retention",

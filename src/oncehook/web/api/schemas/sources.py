@@ -60,6 +60,13 @@ class PauseState(Struct):
     paused: bool
 
 
+class ForwardState(Struct):
+    """The target of a source with `forward`. `circuit` is the circuit breaker that this process has for it."""
+
+    origin: str
+    circuit: Literal["closed", "open", "half-open"]
+
+
 class SourceState(Struct):
     """A source: its URL, its settings and its current state.
 
@@ -87,6 +94,7 @@ class SourceState(Struct):
     support: Literal["confirmed", "unconfirmed"]
     secrets_used: list[SecretUse]
     paused: Pause | None
+    forward: ForwardState | None
 
 
 class Sources(Struct):
