@@ -54,7 +54,7 @@ def test_value_is_parsed(parse: Callable[[Any], Any], value: Any, parsed: Any) -
         (values.positive_duration, LONGEST + 1, "at most 366d"),
         (positive(duration), "0s", "expected more than 0"),
         (one_of("auto", "never"), "always", "expected one of auto, never"),
-        (any_of("a", "b"), ["a", "c"], "'c' is not a known value; expected some of a, b"),
+        (any_of("a", "b"), ["a", "c"], "'c' is not a known value; the allowed values are a, b"),
         (networks, ["10.0.0.1/8"], "is not an address such as 10.0.0.5 or a network"),
         (networks, ["0.0.0.0/0"], "contains every address"),
     ],

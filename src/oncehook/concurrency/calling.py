@@ -249,7 +249,7 @@ class Threads:
             self._free.release()
             return
         self._abandoned -= 1
-        if self._abandoned >= self._max_abandoned:  # its slot was not freed
+        if self._abandoned >= self._max_abandoned:  # when this call was abandoned, its slot was not freed
             self._free.release()
 
     def _abandon(self) -> None:

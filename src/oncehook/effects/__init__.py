@@ -1,1 +1,1 @@
-"""Effects: side effects outside the database. The registry of their functions, and the relay that runs them."""
+"""Effects, which are actions outside the database: the registry of their functions, and the relay that runs them."""

@@ -35,7 +35,7 @@ class Fail(OncehookError):
 
 
 class Postpone(OncehookError):
-    """Raised if an event cannot be handled now for a reason that is not its own, such as no free thread.
+    """Raised if an event cannot be handled now for a reason outside the event, such as no free thread.
 
     The worker releases the receipt, and no attempt is counted. For an inline event, whose attempts are the provider's
     deliveries, it counts as a failure.

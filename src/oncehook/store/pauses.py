@@ -64,7 +64,7 @@ class SqlPauseStore:
 
 
 async def _end_pauses(run: Run) -> None:
-    """Remove the pauses whose time is over, and audit their end."""
+    """Remove the pauses whose time is over, and record it in the audit log."""
     for row in decode(await run("end_pauses", {}), EndedPause):
         detail = json.dumps({"source": row.source, "ended_at": row.ends_at})
         await run("audit", {"actor": AUTOMATIC, "action": "resume", "detail": detail})

@@ -234,7 +234,7 @@ class RosterStore(Protocol):
         """Let workers lease up to `size` held receipts of a type, the oldest first. Returns how many were released."""
 
     async def ignore_unhandled(self, type_: EventType, reason: str, seconds: float, size: int) -> int:
-        """Set up to `size` receipts of a type that were held for `seconds` to `ignored`. Returns how many.
+        """Ignore up to `size` receipts of a type that were held for `seconds`. Returns how many were ignored.
 
         Does nothing if a process has registered within the last minute.
         """

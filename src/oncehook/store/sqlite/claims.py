@@ -37,7 +37,7 @@ class SqliteClaimStore:
         return self._claim(connection, claims)
 
     def _claim(self, connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claimed]:
-        """Claim with few, large statements. `sqlite3` releases the GIL at each, and getting it back is slow."""
+        """Claim with few, large statements. `sqlite3` releases the GIL at each, and reacquiring it is slow."""
         connection.execute("BEGIN IMMEDIATE")
         (last,) = connection.execute(self._sql["last_receipt"]).fetchone()
         numbered = list(enumerate(claims, last + 1))  # no other writer can use these ids before our COMMIT

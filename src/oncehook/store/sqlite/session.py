@@ -3,7 +3,7 @@
 When SQLite compiles a statement, it reports to the authorizer what the statement does, including its views and
 triggers. Only statements that read and write rows of the main database leave a connection unchanged. After any other
 statement (a pragma, ATTACH, a temporary table, a schema change) the connection is closed. SQLite does not report a
-statement again that Python has cached, but a statement that was not harmless has already closed its connection.
+cached statement again. That is safe: a statement that changes the connection has already closed it.
 """
 
 import sqlite3
