@@ -188,7 +188,7 @@ def _forwarding(source: Source) -> str:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with our signal handlers. Its own raise SIGTERM again after the drain, and the exit code is then not 0."""
+    """uvicorn with our signal handlers. Its own raise SIGTERM again after the drain, so the exit code is not 0."""
 
     dashboard: "Dashboard | None" = None
 
