@@ -42,4 +42,4 @@ def test_exit_code_is_1_if_no_payload_matches(run: Run, accepted: None) -> None:
 @pytest.mark.parametrize("options", [[], ["--object", "in_1", "--address", "jane@example.com"]], ids=["none", "both"])
 def test_exactly_one_of_object_and_address_is_needed(run: Run, accepted: None, options: list[str]) -> None:
     ran = run("forget", *options, "--yes")
-    assert ran.code == 2 and "name either --object ID or --address EMAIL" in ran.error
+    assert ran.code == 2 and "pass either --object ID or --address EMAIL" in ran.error

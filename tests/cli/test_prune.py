@@ -47,7 +47,7 @@ def test_a_dry_run_counts_and_deletes_nothing(run: Run, aged: Path, rows: Rows) 
 
 def test_prune_deletes_old_processed_events_and_removed_sources_on_request(run: Run, aged: Path, rows: Rows) -> None:
     ran = run("prune")
-    assert ran.code == 0 and "skipped: gone (not configured: name your app, or add --removed-sources)" in ran.error
+    assert ran.code == 0 and "skipped: gone (not configured: pass your app, or add --removed-sources)" in ran.error
     assert stored_events(rows) == ["evt_dead", "evt_gone", "evt_young"]
     assert run("prune", "--removed-sources").code == 0
     assert stored_events(rows) == ["evt_dead", "evt_young"]

@@ -32,5 +32,8 @@ def test_database_is_dropped_when_the_test_fails(postgres: Postgres) -> None:
 
 def test_server_that_cannot_be_reached_is_an_error_with_a_hint() -> None:
     unreachable = "postgresql://oncehook@127.0.0.1:1/postgres"
-    with pytest.raises(ConfigurationError, match="Is it running, is the address right"), fresh_database(unreachable):
+    with (
+        pytest.raises(ConfigurationError, match="Check that it is running, that the address is correct"),
+        fresh_database(unreachable),
+    ):
         pass
