@@ -73,7 +73,6 @@ def test_the_secret_is_private_and_existing_lines_are_kept(tmp_path: Path, run: 
     assert lines[0] == "OTHER=1" and lines[1].startswith("STRIPE_WEBHOOK_SECRET=")
     again = run("init", "stripe", "--folder", str(tmp_path))
     assert again.code == 1 and ".env already has STRIPE_WEBHOOK_SECRET: not changed" in again.error
-    assert "[sources.stripe]" in again.error  # the lines to add to the existing configuration
     assert (tmp_path / ".env").read_text().splitlines() == lines
 
 
@@ -118,6 +117,14 @@ def test_init_never_overwrites_a_file(run: Run, tmp_path: Path) -> None:
     (target / "oncehook.toml").unlink()
     assert run("init", "--folder", str(target)).code == 0
     assert (target / "hooks.py").read_text() == "mine"
+
+
+def test_init_prints_a_source_only_if_the_configuration_lacks_it(run: Run, in_folder: Path) -> None:
+    assert run("init", "stripe").code == 0
+    again = run("init", "stripe")
+    assert again.code == 1 and "Add to" not in again.error, "the source is there already"
+    other = run("init", "github")
+    assert "Add to oncehook.toml" in other.error and "[sources.github]" in other.error
 
 
 def test_the_commented_examples_are_a_valid_configuration(

@@ -24,6 +24,7 @@ def test_providers_are_listed_and_described(run: Run) -> None:
     assert all(name in shown for name in names)
     one = run("providers", "stripe")
     assert one.code == 0 and "Signing secret" in one.out and "hmac-sha256" in one.out
+    assert "oncehook send stripe invoice.paid" in one.out
     (row,) = run("providers", "stripe", "--json").lines
     assert row["name"] == "stripe" and row["retry_horizon"] == "3d"
     unknown = run("providers", "strip")

@@ -36,7 +36,7 @@ def command(provider: str | None, folder: str) -> None:
     secrets, can_send = ({}, False) if definition is None else _secrets(definition)
     source = "" if definition is None else source_lines(definition, secrets)
     written = [_write(target / name, content) for name, content in files(definition, source).items()]
-    if definition is not None and not written[0]:
+    if definition is not None and f"[sources.{definition.name}]" not in (target / "oncehook.toml").read_text("utf-8"):
         click.echo(f"Add to {target / 'oncehook.toml'}:\n\n{source}", err=True)
     written += [_write_secret(target, name, value) for name, value in secrets.items()]
     if not any(written):

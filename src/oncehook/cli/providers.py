@@ -5,6 +5,7 @@ import sys
 import click
 
 from oncehook.cli.options import config_option, console, json_option, print_json
+from oncehook.cli.starter_files import example_type
 from oncehook.config.configuration import load
 from oncehook.providers import definition as providers
 from oncehook.providers.definition import Provider
@@ -117,7 +118,7 @@ def _print_details(provider: Provider) -> None:
         "Retries": (provider.retries.schedule or "unknown") + horizon + stop,
         "Ack deadline": provider.retries.time_limit or "",
         "Largest body": provider.max_body or "",
-        "Try it": f"oncehook send {provider.name} {_example_type(provider)}",
+        "Try it": f"oncehook send {provider.name} {example_type(provider)}",
         "Documentation": f"{provider.docs} (checked {provider.checked})" if provider.docs else "",
     }
     for title, text in facts.items():
@@ -125,11 +126,6 @@ def _print_details(provider: Provider) -> None:
             out.print(Text.assemble((f"{title:<14} ", "bold"), text))
     for note in provider.notes:
         out.print(Text(f"• {note}"))
-
-
-def _example_type(provider: Provider) -> str:
-    type_ = provider.examples[0].type if provider.examples else "*"
-    return type_.replace("*", "example")
 
 
 def _expression_text(expression: str | list[str] | None) -> str:
