@@ -32,7 +32,7 @@ async def test_first_event_has_the_id_and_only_a_change_says_changed(inbox: Inbo
 
 
 async def test_reconnecting_page_is_notified_of_what_it_missed(updates: Live) -> None:
-    stream = updates.stream(seen="an older state")
+    stream = updates.stream(last_id="an older state")
     await anext(stream)
     assert (await anext(stream)).startswith(b"event: changed\n")
     await stream.aclose()

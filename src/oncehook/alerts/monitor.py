@@ -178,11 +178,11 @@ class AlertMonitor:
 
     async def send_due(self) -> int:
         """Send all notifications that are due now, and return how many there were."""
-        sent = 0
+        count = 0
         while alerts := await self._lease(SLOTS):
             await asyncio.gather(*map(self._send, alerts))
-            sent += len(alerts)
-        return sent
+            count += len(alerts)
+        return count
 
     async def _lease(self, free_slots: int) -> list[LeasedAlert]:
         if free_slots <= 0 or not self.targets:

@@ -64,12 +64,12 @@ class HttpTarget:
     def _request(self, message: Message) -> tuple[bytes, dict[str, str]]:
         headers = {"User-Agent": "oncehook", "content-type": "application/json", "Idempotency-Key": message.id}
         if self.kind == "slack":
-            return json.dumps({"text": _escaped(message.text)}, ensure_ascii=False).encode(), headers
+            return json.dumps({"text": _escape(message.text)}, ensure_ascii=False).encode(), headers
         body = message.as_json()
         return body, headers | signature_headers(message.id, body, self.secrets, self.clock.now())
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Escape the three characters that Slack reads as markup."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 

@@ -56,13 +56,13 @@ async def _list(config: str | None, as_json: bool) -> int:
 
 
 async def _print_events(store: Store) -> int:
-    shown, before = 0, None
+    count, before = 0, None
     while page := await store.receipts.find(Filter(status=State.FAILED.value), limit=PAGE, before=before):
-        shown += len(page)
+        count += len(page)
         before = rfc3339(page[-1].received_at) or "", page[-1].receipt
         for receipt in page:
             print_json(receipt.as_json())
-    return shown
+    return count
 
 
 def _print_groups(groups: list[dict[str, Any]]) -> None:

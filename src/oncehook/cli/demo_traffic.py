@@ -172,12 +172,12 @@ class Traffic:
         await self._deliver(sender, first)
         body = json.loads(first.body)
         (body[0] if isinstance(body, list) else body)["changed"] = True
-        await self._deliver(sender, self._signed(sender, json.dumps(body).encode(), first.headers))
+        await self._deliver(sender, self._sign(sender, json.dumps(body).encode(), first.headers))
 
     async def _malformed(self, sender: Sender) -> None:
         whole = self._compose(sender)
         await self._deliver(
-            sender, self._signed(sender, whole.body[: len(whole.body) // 2], whole.headers), genuine=False
+            sender, self._sign(sender, whole.body[: len(whole.body) // 2], whole.headers), genuine=False
         )
 
     async def _no_id(self, sender: Sender) -> None:
@@ -186,7 +186,7 @@ class Traffic:
         body = json.loads(whole.body)
         body.pop(sender.id_key, None)
         headers = {name: value for name, value in whole.headers.items() if name != sender.id_header}
-        sample = self._signed(sender, json.dumps(body).encode(), headers)
+        sample = self._sign(sender, json.dumps(body).encode(), headers)
         await self._deliver(sender, sample, ids=["sha256:" + hashlib.sha256(sample.body).hexdigest()])
 
     # -- composing and posting ---------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class Traffic:
         )
         return Sample({**sample.headers, "User-Agent": USER_AGENT}, sample.body)
 
-    def _signed(self, sender: Sender, body: bytes, headers: Mapping[str, str]) -> Sample:
+    def _sign(self, sender: Sender, body: bytes, headers: Mapping[str, str]) -> Sample:
         return Sample(*sign(sender.provider, body, self.keys[sender.source], headers=headers, now=SYSTEM.now()))
 
     async def _deliver(

@@ -148,12 +148,12 @@ def replay(
     if bool(ids) == failed or (ids and (source or target)):
         raise click.UsageError("pass effects by number, or use --failed with --source or --target, but not both")
     effect_filter = EffectFilter(ids=ids or None, status=EffectState.FAILED.value, source=source, target=target)
-    moved, left = run(_replay(config or group_config, effect_filter, actor or whoami()))
+    moved, skipped = run(_replay(config or group_config, effect_filter, actor or whoami()))
     if as_json:
-        print_json({"replayed": moved, "left": len(left)})
+        print_json({"replayed": moved, "left": len(skipped)})
     else:
         click.echo(f"replayed {moved:,} effect{'s' * (moved != 1)}", err=not moved)
-        for id, reason in left.items():
+        for id, reason in skipped.items():
             click.echo(f"skipped: effect {id}, {reason}", err=True)
     sys.exit(0 if moved else 1)
 

@@ -127,21 +127,21 @@ def suppressed_command(address: str | None, config: str | None, as_json: bool) -
             return await _list(email, as_json)
 
     try:
-        shown = run(query())
+        count = run(query())
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="ADDRESS") from None
-    if not shown:
+    if not count:
         _exit_empty(
             "no address is suppressed" if address is None else f"{printable(address)} is not suppressed", as_json
         )
 
 
 async def _list(email: Email, as_json: bool) -> int:
-    shown = 0
+    count = 0
     async for page in _pages(email):
-        shown += len(page)
+        count += len(page)
         _print_suppressions(page, as_json)
-    return shown
+    return count
 
 
 async def _pages(email: Email) -> AsyncIterator[list[dict[str, Any]]]:
@@ -215,7 +215,7 @@ def import_command(file: TextIO, config: str | None) -> None:
         async with opened_email(config) as email:
             with status_line("importing") as show:
                 done = allowed = 0
-                for part in _batched(changes):
+                for part in _batches(changes):
                     rows = await email.change(part, actor=actor)
                     done += len(rows)
                     allowed += sum(row["since"] is None for row in rows)
@@ -228,7 +228,7 @@ def import_command(file: TextIO, config: str | None) -> None:
         click.echo(f"{allowed:,} of them stay allowed: they were allowed manually after their `since`", err=True)
 
 
-def _batched(changes: list[Any]) -> Iterator[list[Any]]:
+def _batches(changes: list[Any]) -> Iterator[list[Any]]:
     return (changes[start : start + PAGE] for start in range(0, len(changes), PAGE))
 
 
@@ -357,11 +357,11 @@ def _print_differences(done: CheckResult, verb: str) -> None:
         click.echo(f"{printable(about)}: stored {row['kept']}, but the events give {row['folded']}")
     if len(done.differences) > MAX_DIFFERENCES:
         click.echo(f"… and {len(done.differences) - MAX_DIFFERENCES:,} more")
-    compared = f"{_counted(done.messages, 'message')} and {_counted(done.addresses, 'address')}"
+    compared = f"{_with_number(done.messages, 'message')} and {_with_number(done.addresses, 'address')}"
     click.echo(f"compared {compared}: {len(done.differences):,} {verb}")
 
 
-def _counted(number: int, noun: str) -> str:
+def _with_number(number: int, noun: str) -> str:
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
 

@@ -83,18 +83,18 @@ def command(
 
 
 async def _list(config: str | None, event_filter: Filter, limit: int, as_json: bool) -> int:
-    shown = 0
+    count = 0
     rows: list[Receipt] = []
     async with opened_store(config) as store:
         async for receipt in find_events(store, event_filter, limit):
-            shown += 1
+            count += 1
             if as_json:
                 print_json(receipt.as_json())
             else:
                 rows.append(receipt)
     if rows:
         print_events(rows)
-    return shown
+    return count
 
 
 COLUMNS = (

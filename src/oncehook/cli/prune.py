@@ -127,9 +127,9 @@ def _print(rows: list[PrunedSource], dry_run: bool, as_json: bool) -> None:
     for title in ("window", "retention", "receipts", "payloads"):
         table.add_column(title, justify="right")
     for row in rows:
-        shown = row.as_json()
+        fields = row.as_json()
         numbers = (f"{row.receipts:,}", f"{row.payloads:,}") if row.horizon else ("", "")
-        table.add_row(row.source, shown["dedupe_window"], shown["payload_retention"], *numbers)
+        table.add_row(row.source, fields["dedupe_window"], fields["payload_retention"], *numbers)
     if rows:
         console().print(table)
     if dry_run:

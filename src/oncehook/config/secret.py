@@ -47,7 +47,7 @@ def in_env_file(name: str, file: Path = Path(ENV_FILE)) -> str | None:
     return None
 
 
-def resolve(secret: str, where: str, what: str = "source") -> str:
+def resolve(secret: str, where: str, owner: str = "source") -> str:
     """Return the value of a secret: `env:NAME`, `file:PATH` or the value itself.
 
     Errors contain the setting `where`, never the value.
@@ -57,7 +57,7 @@ def resolve(secret: str, where: str, what: str = "source") -> str:
         value = os.environ.get(name, "") or in_env_file(name) or ""
         if not value.strip():
             raise ConfigurationError(
-                f"{where} is empty: set {name} in the environment or in {ENV_FILE}, or remove the {what}"
+                f"{where} is empty: set {name} in the environment or in {ENV_FILE}, or remove the {owner}"
             )
     elif kind == "file":
         try:
@@ -69,8 +69,8 @@ def resolve(secret: str, where: str, what: str = "source") -> str:
     else:
         value = secret
         if not value.strip():
-            raise ConfigurationError(f"{where} is empty: write the secret, or remove the {what}")
+            raise ConfigurationError(f"{where} is empty: write the secret, or remove the {owner}")
     bare = value.strip().strip(_INVISIBLE).strip()
     if not bare or bare.lower() in PLACEHOLDERS:
-        raise ConfigurationError(f"{where} is a placeholder, not a secret: write the secret, or remove the {what}")
+        raise ConfigurationError(f"{where} is a placeholder, not a secret: write the secret, or remove the {owner}")
     return value

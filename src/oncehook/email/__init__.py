@@ -174,8 +174,8 @@ class Email:
         bounds = {"since": rfc3339(since), "until": rfc3339(until), "source": source}
         async with self._opened_store() as store:
             rows = await store.email.query("email_counts", {**dimensions, **bounds}, EventCount)
-        shown = [name for name in DIMENSIONS if name in by]
-        columns = [*shown, *(["bounce"] if "type" in shown else []), "events"]
+        group_columns = [name for name in DIMENSIONS if name in by]
+        columns = [*group_columns, *(["bounce"] if "type" in group_columns else []), "events"]
         return [{name: getattr(row, name) for name in columns} for row in rows]
 
     # -- rebuilding -----------------------------------------------------------------------------------------------

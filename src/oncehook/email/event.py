@@ -85,7 +85,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9._+=-]{1,64}@[a-z0-9.-]{1,180}[a-z0-9]", re.ASCI
 """The form of nearly every address, which needs no normalization."""
 
 
-_NAMED = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^"<>,;])*<([^<>]*)>\s*(?:\([^()]*\))?')
+_WITH_DISPLAY_NAME = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^"<>,;])*<([^<>]*)>\s*(?:\([^()]*\))?')
 """An address with a display name before it, and a comment after it."""
 
 _NOT_LOCAL = re.compile(r"[\s,;<>@]")
@@ -109,7 +109,7 @@ def normalise_address(value: Any) -> str | None:
     if _PLAIN.fullmatch(value):
         return value
     bare = value.strip()
-    if match := _NAMED.fullmatch(bare):
+    if match := _WITH_DISPLAY_NAME.fullmatch(bare):
         bare = match[1].strip()
     local, _, domain = bare.rpartition("@")
     domain = _ascii_domain(domain)

@@ -366,9 +366,9 @@ def as_json(row: Suppression) -> dict[str, Any]:
         "note",
         "actor",
     )
-    shown = {name: getattr(row, name) or None for name in names}
-    shown["event"] = shown.pop("event_key")
-    return shown
+    fields = {name: getattr(row, name) or None for name in names}
+    fields["event"] = fields.pop("event_key")
+    return fields
 
 
 async def forget(transaction: Transaction, to: str) -> int:

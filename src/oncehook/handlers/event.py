@@ -181,17 +181,17 @@ class Event(BaseEvent):
     __slots__ = ()
 
     def effect(
-        self, key: str, what: Function | str, /, *, scope: str | None = None, **args: Any
+        self, key: str, target: Function | str, /, *, scope: str | None = None, **args: Any
     ) -> Coroutine[Any, Any, bool]:
-        """Request an effect: the relay calls `what` with `args` after the handler's transaction commits, once per key.
+        """Request an effect: after the handler's transaction commits, the relay calls `target` with `args`.
 
-        `what` is a function registered with `@inbox.effect`, its name, or an http(s) address. The request is recorded
-        in the handler's transaction. Returns True if the key is new, and False if an event of the same scope already
-        recorded it. The scope is the event's source unless `scope` names another.
+        Each key has one effect. `target` is a function registered with `@inbox.effect`, its name, or an http(s)
+        address. The request is recorded in the handler's transaction. Returns True if the key is new, and False if an
+        event of the same scope already recorded it. The scope is the event's source unless `scope` names another.
 
             await event.effect(f"receipt:{event.object_id}", send_receipt, invoice=event.object_id)
         """
-        return self._outbox.effect(self._leased, key, what, args, scope)
+        return self._outbox.effect(self._leased, key, target, args, scope)
 
     def publish(
         self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None
@@ -237,9 +237,9 @@ class SyncEvent(BaseEvent):
 
     __slots__ = ()
 
-    def effect(self, key: str, what: Function | str, /, *, scope: str | None = None, **args: Any) -> bool:
+    def effect(self, key: str, target: Function | str, /, *, scope: str | None = None, **args: Any) -> bool:
         """Request an effect, as `Event.effect` does. Returns True if its key is new."""
-        return self._outbox.wait_for(self._outbox.effect(self._leased, key, what, args, scope))
+        return self._outbox.wait_for(self._outbox.effect(self._leased, key, target, args, scope))
 
     def publish(self, topic: str, payload: Any, *, key: str | None = None, scope: str | None = None) -> bool:
         """Publish a message, as `Event.publish` does. Returns True if its key is new."""

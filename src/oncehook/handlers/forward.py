@@ -127,9 +127,9 @@ def signature_headers(event_id: str, body: bytes, secrets: Sequence[str], now: f
     return {**headers, "webhook-signature": " ".join(signatures)} if signatures else headers
 
 
-def resolve_secrets(secrets: Sequence[str], where: str, what: str = "source") -> list[str]:
+def resolve_secrets(secrets: Sequence[str], where: str, owner: str = "source") -> list[str]:
     """Return the values of secrets, checked to be able to sign. Errors name the setting, never the value."""
-    values = [resolve(secret, where, what) for secret in secrets]
+    values = [resolve(secret, where, owner) for secret in secrets]
     try:
         signature_headers("id", b"", values, 0)
     except ValueError as error:

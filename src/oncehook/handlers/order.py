@@ -28,7 +28,7 @@ class Occurred:
 
 OCCURRED: Final = Occurred()
 _NEVER = datetime.min.replace(tzinfo=UTC)
-_LEAST = -(2**63)
+_MIN_INTEGER = -(2**63)
 
 
 class InvalidOrder(OncehookError):
@@ -67,7 +67,7 @@ OrderKey = tuple[bool, datetime, int, str]
 
 
 def make_order_key(is_terminal: bool, at: datetime | None, version: int | None, event_id: str) -> OrderKey:
-    return bool(is_terminal), at or _NEVER, _LEAST if version is None else version, event_id
+    return bool(is_terminal), at or _NEVER, _MIN_INTEGER if version is None else version, event_id
 
 
 def advance_of(
@@ -87,7 +87,7 @@ def advance_of(
         raise InvalidOrder(f"{kind} {id} cannot be ordered: the event has no time; pass at=… or version=…")
     if moment is not None and (not isinstance(moment, datetime) or moment.tzinfo is None):
         raise InvalidOrder(f"at= is {moment!r}: pass a datetime with a time zone")
-    if version is not None and (type(version) is not int or not _LEAST <= version < 2**63):
+    if version is not None and (type(version) is not int or not _MIN_INTEGER <= version < 2**63):
         raise InvalidOrder(f"version= is {version!r}: pass an integer of at most 64 bits")
     if state is not None and (not isinstance(state, str) or not is_storable(state)):
         raise InvalidOrder("state= must be a string without NUL characters and lone surrogates")

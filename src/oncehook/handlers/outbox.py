@@ -224,10 +224,10 @@ class Outbox:
     # -- effects --------------------------------------------------------------------------------------------------
 
     def effect(
-        self, leased: Leased, key: str, what: Function | str, args: dict[str, Any], scope: str | None
+        self, leased: Leased, key: str, target: Function | str, args: dict[str, Any], scope: str | None
     ) -> DeferredCall[bool]:
-        kind, target = self._effects.resolve(what, args)
-        return self._request(leased, key, kind=kind, target=target, args=encode(args), scope=scope)
+        kind, name = self._effects.resolve(target, args)
+        return self._request(leased, key, kind=kind, target=name, args=encode(args), scope=scope)
 
     def publish(
         self, leased: Leased, topic: str, payload: Any, key: str | None, scope: str | None

@@ -99,9 +99,9 @@ class DecodedPayloads:
     values: dict[str, Any]
     positional: Sequence[str]
 
-    def bind(self, others: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return the positional and the keyword arguments of the call. `others` are the event and `tx`."""
-        rest, keywords = iter(others), dict(self.values)
+    def bind(self, event_and_tx: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the positional and the keyword arguments of the call. `event_and_tx` fills those without payload."""
+        rest, keywords = iter(event_and_tx), dict(self.values)
         arguments = [keywords.pop(name) if name in keywords else next(rest) for name in self.positional]
         return arguments, keywords
 

@@ -71,9 +71,11 @@ class CircuitBreaker:
     def _check(self) -> None:
         if self._open_until is None:
             return
-        left = self._open_until - self.clock.monotonic()
-        if left > 0:
-            raise Postpone(f"the circuit breaker of {self.name} is open", after=left + _jitter(0, 1 + left / 2))
+        remaining = self._open_until - self.clock.monotonic()
+        if remaining > 0:
+            raise Postpone(
+                f"the circuit breaker of {self.name} is open", after=remaining + _jitter(0, 1 + remaining / 2)
+            )
         if self._probing:
             raise Postpone(
                 f"the circuit breaker of {self.name} is half open, and a probe is running", after=_jitter(1, 5)

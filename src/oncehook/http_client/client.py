@@ -270,8 +270,8 @@ def compose(method: str, to: Url, headers: Mapping[str, str], body: bytes | None
     lines = [f"{method} {to.path} HTTP/1.1", f"Host: {to.authority}"]
     for name, value in headers.items():
         if not is_sendable(name, value):
-            shown = name if _NAME.fullmatch(name) else "a header"
-            raise SendRefused(f"{shown} cannot be sent: its name is not allowed, or its value is not one line of text")
+            label = name if _NAME.fullmatch(name) else "a header"
+            raise SendRefused(f"{label} cannot be sent: its name is not allowed, or its value is not one line of text")
         lines.append(f"{name}: {value}")
     if body is not None:
         lines.append(f"Content-Length: {len(body)}")

@@ -211,6 +211,6 @@ def _time_finding(match: Match, source: Source, rejection: StoredRejection) -> F
         return _finding(
             "would be accepted", "The signature and its time are valid with the secrets that are configured now."
         )
-    far = as_duration(float(round(abs(late))))
-    when = f"{far} before it arrived" if late > 0 else f"{far} after it arrived"
+    difference = as_duration(float(round(abs(late))))
+    when = f"{difference} before it arrived" if late > 0 else f"{difference} after it arrived"
     return _finding("clock", f"The signature is valid, but its time is {when}.")

@@ -36,6 +36,6 @@ async def check_source(store: Store, source: str, known: Iterable[str]) -> None:
     names = {*known, *await store.receipts.sources()}
     names |= {row.source for row in await store.pauses.active()}
     if source not in names:
-        shown = source if source.isprintable() else source.encode("unicode_escape").decode()
-        message = f"there is no source {shown}; the sources are {', '.join(sorted(names)) or 'none'}"
+        printable_name = source if source.isprintable() else source.encode("unicode_escape").decode()
+        message = f"there is no source {printable_name}; the sources are {', '.join(sorted(names)) or 'none'}"
         raise ConfigurationError(f"{message}. For a source that is defined in code, pass --app module:inbox")

@@ -232,7 +232,7 @@ class RecordingConnection:
         self._record = record
 
     async def execute(self, sql: Any, *args: Any, **options: Any) -> Any:
-        with self._recorded(sql, args) as statement:
+        with self._record_statement(sql, args) as statement:
             result = await self._connection.execute(sql, *args, **options)
             if statement is not None:
                 statement.rows = row_count(result)
@@ -240,11 +240,11 @@ class RecordingConnection:
 
     async def executemany(self, sql: str, args: Any, **options: Any) -> Any:
         rows = [tuple(row) for row in args]
-        with self._recorded(sql, tuple(rows)):  # the driver does not report the number of rows
+        with self._record_statement(sql, tuple(rows)):  # the driver does not report the number of rows
             return await self._connection.executemany(sql, rows, **options)
 
     async def fetch(self, sql: str, *args: Any, **options: Any) -> Any:
-        with self._recorded(sql, args) as statement:
+        with self._record_statement(sql, args) as statement:
             rows = await self._connection.fetch(sql, *args, **options)
             if statement is not None:
                 statement.rows = len(rows)
@@ -263,7 +263,7 @@ class RecordingConnection:
         return getattr(self._connection, name)
 
     @contextmanager
-    def _recorded(self, sql: Any, args: tuple[Any, ...]) -> Iterator[Statement | None]:
+    def _record_statement(self, sql: Any, args: tuple[Any, ...]) -> Iterator[Statement | None]:
         statement = self._record.write(str(sql), args)
         try:
             if statement is not None and _ENDS_TRANSACTION.search(statement.sql):

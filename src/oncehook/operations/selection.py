@@ -82,15 +82,17 @@ def make_filter(**conditions: Unpack[EventFilter]) -> Filter:
 
 async def find_events(store: Store, event_filter: Filter, limit: int | None = None) -> AsyncIterator[Receipt]:
     """Read the events that match the filter page by page, newest first, up to `limit`."""
-    before, left = None, limit
-    while left is None or left > 0:
-        page = await store.receipts.find(event_filter, limit=PAGE if left is None else min(PAGE, left), before=before)
+    before, remaining = None, limit
+    while remaining is None or remaining > 0:
+        page = await store.receipts.find(
+            event_filter, limit=PAGE if remaining is None else min(PAGE, remaining), before=before
+        )
         for receipt in page:
             yield receipt
         if not page:
             return
         before = rfc3339(page[-1].received_at) or "", page[-1].receipt
-        left = None if left is None else left - len(page)
+        remaining = None if remaining is None else remaining - len(page)
 
 
 async def find_event(store: Store, name: int | str) -> Receipt | None:

@@ -206,7 +206,7 @@ class Certificates:
             if isinstance(error, (KeyNotFound, ValueError)):
                 self._cached.pop(request.name, None)  # the host has answered: the key that it sent before is invalid
             if isinstance(error, KeyNotFound):
-                _put(self._missing, request.name, self.clock.monotonic() + PAUSE)
+                _add_newest(self._missing, request.name, self.clock.monotonic() + PAUSE)
             raise Unavailable(f"the signing key could not be fetched: {error}", retry_after=20) from error
 
     async def _renew(self, cached: CachedKey) -> None:
@@ -221,7 +221,7 @@ class Certificates:
 
     def _store(self, request: KeyRequest, key: Any) -> None:
         now = self.clock.monotonic()
-        _put(self._cached, request.name, CachedKey(request, key, now, now + CACHE_SECONDS, now + RENEW_AFTER))
+        _add_newest(self._cached, request.name, CachedKey(request, key, now, now + CACHE_SECONDS, now + RENEW_AFTER))
 
     def _extend(self, name: str) -> bool:
         """Keep an old key valid while its host does not answer. Returns False if there is none, or it is too old."""
@@ -232,7 +232,7 @@ class Certificates:
         return True
 
 
-def _put(table: dict[str, Any], name: str, value: Any) -> None:
+def _add_newest(table: dict[str, Any], name: str, value: Any) -> None:
     """Add an entry as the newest, and remove the oldest if the table is full."""
     table.pop(name, None)
     while len(table) >= MAX_CACHED:

@@ -21,7 +21,7 @@ def with_id(
     if where[0].startswith("header:"):
         return Sample(merge_headers(draft.headers, {where[0].removeprefix("header:").strip(): id}), draft.body)
     try:
-        parsed = inner = _decoded(provider, draft)
+        parsed = inner = _decode_payload(provider, draft)
         for step in [*_path_to_event(split), *where[0].split(".")[:-1]]:
             inner = inner[step]
         inner[where[0].rpartition(".")[2]] = id
@@ -33,7 +33,7 @@ def with_id(
 def with_field(provider: Provider, draft: Sample, path: str, value: Any, *, split: str | None) -> Sample:
     """Set a value at a dotted path of a draft's event. Missing objects on the path are created."""
     try:
-        parsed = inner = _decoded(provider, draft)
+        parsed = inner = _decode_payload(provider, draft)
     except (msgspec.DecodeError, LookupError, UnicodeDecodeError):
         form = "a form" if _is_form(draft.headers) else "JSON"
         raise ValueError(f"{path!r} cannot be set: the payload is not {form}") from None
@@ -66,7 +66,7 @@ def merge_headers(headers: Mapping[str, str], over: Mapping[str, str]) -> dict[s
     return {**{name: value for name, value in headers.items() if name.lower() not in replaced}, **over}
 
 
-def _decoded(provider: Provider, draft: Sample) -> Any:
+def _decode_payload(provider: Provider, draft: Sample) -> Any:
     """The payload of a draft as plain data. Raises LookupError if a form lacks the field that holds it."""
     if not _is_form(draft.headers):
         return msgspec.json.decode(draft.body)

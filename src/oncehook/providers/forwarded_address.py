@@ -74,7 +74,7 @@ class Proxies:
         element = _last(delivery, "forwarded")
         if not element:
             return _build(scope, delivery, x_forwarded)
-        forwarded = _forwarded(element)
+        forwarded = _parse_forwarded(element)
         if forwarded is None:
             return ""
         if not any(x_forwarded.values()):
@@ -97,7 +97,7 @@ def _last(delivery: Delivery, name: str) -> str:
     return delivery.headers.get(name.encode(), b"").decode("latin-1").rpartition(",")[2].strip()
 
 
-def _forwarded(element: str) -> dict[str, str] | None:
+def _parse_forwarded(element: str) -> dict[str, str] | None:
     """The last element of `Forwarded`, under the names of the other headers. None if it is malformed."""
     values: dict[str, str] = {}
     for part in element.split(";"):
@@ -126,8 +126,8 @@ def _build(scope: Scope, delivery: Delivery, headers: Mapping[str, str]) -> str:
         return ""
     if prefix == _served_below(scope) and path.startswith(prefix + "/"):
         prefix = ""  # the server knows the prefix too, and has already added it to the path
-    shown = host[2] if not port else None if port == USUAL_PORTS[scheme] else port
-    return f"{scheme}://{host[1]}{':' + shown if shown else ''}{prefix}{path}"
+    shown_port = host[2] if not port else None if port == USUAL_PORTS[scheme] else port
+    return f"{scheme}://{host[1]}{':' + shown_port if shown_port else ''}{prefix}{path}"
 
 
 def _own_host(delivery: Delivery) -> str:

@@ -90,10 +90,10 @@ def _minimal_example(provider: Provider) -> Example:
     if provider.timestamp and provider.timestamp.body:
         stamp = {"s": "$now", "ms": "$now_ms", "iso": "$now_iso"}[provider.timestamp.unit]
         _set_fact(provider.timestamp.body.split("|")[0], stamp, body, headers)
-    return Example(body=json.dumps(_wrapped(body, facts.split)), headers=headers)
+    return Example(body=json.dumps(_wrap(body, facts.split)), headers=headers)
 
 
-def _wrapped(body: dict[str, Any], path: str | None) -> Any:
+def _wrap(body: dict[str, Any], path: str | None) -> Any:
     """The event inside the array that `split` names."""
     if path is None:
         return body

@@ -204,7 +204,7 @@ class Template:
         elif self.names == ["timestamp", "body"] and not literals[2]:
             self.fill = _after_timestamp(literals[0], literals[1])
         else:
-            self.fill = _composed([_part(name, url) for name in self.names], literals)
+            self.fill = _compose([_part(name, url) for name in self.names], literals)
 
 
 def _whole_body(delivery: Delivery, body: Body, timestamp: bytes | None) -> bytes:
@@ -218,7 +218,7 @@ def _after_timestamp(before: bytes, between: bytes) -> Fill:
     return fill
 
 
-def _composed(parts: Sequence[Fill], literals: Sequence[bytes]) -> Fill:
+def _compose(parts: Sequence[Fill], literals: Sequence[bytes]) -> Fill:
     first, *after = literals
 
     def fill(delivery: Delivery, body: Body, timestamp: bytes | None) -> bytes | None:

@@ -85,7 +85,7 @@ class InlineReceiver:
             return unavailable_response(PAUSED_SECONDS, PAUSED)  # nothing is recorded: the sender delivers again
         accepted: list[Claim] = []
         for claim in claims:
-            finished = claim if self._handles(source, claim) else self._ignored(source, claim)
+            finished = claim if self._handles(source, claim) else self._as_ignored(source, claim)
             if finished is None:  # nothing is recorded; the next delivery may reach a process with a handler
                 return unavailable_response(UNHANDLED_SECONDS)
             accepted.append(finished)
@@ -107,7 +107,7 @@ class InlineReceiver:
             return not self.roster.is_handled_elsewhere(source.name, type_, projections=False)
         return handler is not None
 
-    def _ignored(self, source: Source, claim: Claim) -> Claim | None:
+    def _as_ignored(self, source: Source, claim: Claim) -> Claim | None:
         """The claim with the status `ignored`, if no process handles the event and its source ignores such events."""
         type_ = claim.type or ""
         if (

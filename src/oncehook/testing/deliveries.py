@@ -129,20 +129,20 @@ async def deliver(
     if source.inline:
         inbox._runtime.start_processor()  # runs inline handlers before the response
     if isinstance(payload, Sample):
-        sent = payload
+        sample = payload
     else:
         moment = inbox._runtime.clock.now() if now is None else now
         draft = _draft(source, payload, type_=type, id=id, headers=headers or {}, now=moment)
-        sent = _signed(inbox, source, draft, secret=secret, headers=headers or {}, now=moment)
+        sample = _sign_draft(inbox, source, draft, secret=secret, headers=headers or {}, now=moment)
     if tampered:
-        sent = Sample(sent.headers, sent.body + b" ")
+        sample = Sample(sample.headers, sample.body + b" ")
     query = (source.settings.public_url or "").partition("?")[2]
-    headers, peer = _through_proxy(source, sent.headers)
-    posts = [post(inbox, source.name, sent.body, headers, query=query, peer=peer) for _ in range(copies)]
+    headers, peer = _through_proxy(source, sample.headers)
+    posts = [post(inbox, source.name, sample.body, headers, query=query, peer=peer) for _ in range(copies)]
     if copies == 1:
-        return replace(await posts[0], sent=sent)
+        return replace(await posts[0], sent=sample)
     first, *others = sorted(await asyncio.gather(*posts), key=lambda response: response.was_duplicate)
-    return replace(first, sent=sent, others=tuple(others))
+    return replace(first, sent=sample, others=tuple(others))
 
 
 async def post(
@@ -210,7 +210,7 @@ def _draft(
     return with_id(source.provider, draft, id, split=source.split, natural=source.settings.id)
 
 
-def _signed(
+def _sign_draft(
     inbox: Inbox, source: Source, draft: Sample, *, secret: str | None, headers: Mapping[str, str], now: float
 ) -> Sample:
     if not source.is_verified:

@@ -215,11 +215,11 @@ class DrainRun:
         rows = await store.effects.find(EffectFilter(ids=ids), limit=len(ids)) if ids else []
         by_id = {row.id: row for row in rows}
         return Drained(
-            [row for row in receipts if row is not None], [_performed(by_id[id]) for id in ids if id in by_id]
+            [row for row in receipts if row is not None], [_make_performed(by_id[id]) for id in ids if id in by_id]
         )
 
 
-def _performed(row: StoredEffect) -> Performed:
+def _make_performed(row: StoredEffect) -> Performed:
     args = None if row.args is None else json.loads(row.args)
     fields = {name: getattr(row, name) for name in ("key", "target", "attempts", "last_error")}
     return Performed(**fields, args=args, status=EffectState(row.status))

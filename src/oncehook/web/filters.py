@@ -42,14 +42,14 @@ def ago(value: datetime | str | None) -> Markup:
         return Markup("–")
     seconds = max(0.0, (SYSTEM.datetime() - at).total_seconds())
     full = rfc3339(at) or ""
-    return Markup('<time datetime="{0}" title="{0}">{1} ago</time>').format(full, span(seconds, least="1s"))
+    return Markup('<time datetime="{0}" title="{0}">{1} ago</time>').format(full, span(seconds, minimum="1s"))
 
 
-def span(seconds: float | None, least: str = "<1s") -> str:
+def span(seconds: float | None, minimum: str = "<1s") -> str:
     """A duration in its largest unit: 3d, 45m, 12s."""
     if not seconds or seconds <= 0:
-        return "–" if least == "<1s" else least
-    return next((f"{int(seconds / size)}{unit}" for size, unit in STEPS if seconds >= size), least)
+        return "–" if minimum == "<1s" else minimum
+    return next((f"{int(seconds / size)}{unit}" for size, unit in STEPS if seconds >= size), minimum)
 
 
 def code(value: str) -> Markup:

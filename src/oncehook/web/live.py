@@ -36,10 +36,10 @@ class Live:
     def is_full(self) -> bool:
         return self.listeners >= MAX_STREAMS
 
-    async def stream(self, seen: str | None = None) -> AsyncGenerator[bytes, None]:
+    async def stream(self, last_id: str | None = None) -> AsyncGenerator[bytes, None]:
         """Yield server-sent events until the client disconnects or the service stops.
 
-        `seen` is the id of the last event of an earlier stream. Changes since then produce an event immediately.
+        `last_id` is the id of the last event of an earlier stream. Changes since then produce an event immediately.
         """
         self.listeners += 1
         if self._poller is None:
@@ -49,10 +49,10 @@ class Live:
         try:
             yield b": connected\n\nretry: %d\n\n" % (5000 if self.stream_seconds is None else 100)
             while not self._is_over() and now() < ends:
-                if self._change_token is not None and seen != self._change_token:
-                    event = b"" if seen is None else b"event: changed\ndata: \n"
-                    seen = self._change_token
-                    yield event + b"id: " + seen.encode() + b"\n\n"
+                if self._change_token is not None and last_id != self._change_token:
+                    event = b"" if last_id is None else b"event: changed\ndata: \n"
+                    last_id = self._change_token
+                    yield event + b"id: " + last_id.encode() + b"\n\n"
                     continue
                 try:
                     await asyncio.wait_for(self._changed.wait(), min(KEEPALIVE_SECONDS, ends - now()))

@@ -59,13 +59,13 @@ def with_mount_path(send: Send, root: bytes) -> Send:
 
     async def send_on(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [(name, _prefixed(name, value, root)) for name, value in message["headers"]]
+            message["headers"] = [(name, _add_prefix(name, value, root)) for name, value in message["headers"]]
         await send(message)
 
     return send_on
 
 
-def _prefixed(name: bytes, value: bytes, root: bytes) -> bytes:
+def _add_prefix(name: bytes, value: bytes, root: bytes) -> bytes:
     if name == b"location" and value.startswith(b"/"):
         return root + value
     return value.replace(b"; Path=/;", b"; Path=" + (root or b"/") + b";") if name == b"set-cookie" else value

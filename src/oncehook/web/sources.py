@@ -46,13 +46,13 @@ def last_rejections(context: Context, name: str, case: Rejection | None) -> tupl
     The latest rejection is known to this process, or is the newest sample of any process. The doctor examines samples.
     Its findings also apply to a later rejection with the same reason and detail.
     """
-    seen = context.runtime.reception.stats.last_rejections.get(name)
+    latest = context.runtime.reception.stats.last_rejections.get(name)
     examined = None
     if case is not None:
         examined = {"at": case["rejected_at"], **{name: case[name] for name in ("reason", "detail", "findings")}}
-    if seen is None or (examined is not None and (rfc3339(seen.at) or "") < examined["at"]):
+    if latest is None or (examined is not None and (rfc3339(latest.at) or "") < examined["at"]):
         return examined, None
-    last: Rejection = {"at": rfc3339(seen.at), "reason": seen.reason, "detail": seen.detail, "findings": []}
+    last: Rejection = {"at": rfc3339(latest.at), "reason": latest.reason, "detail": latest.detail, "findings": []}
     if examined is not None and (last["reason"], last["detail"]) == (examined["reason"], examined["detail"]):
         return {**last, "findings": examined["findings"]}, None
     return last, examined

@@ -250,8 +250,8 @@ class Worker:
         """Remove up to `limit` ready receipts of the same batch handler from the queue, and return them."""
         find = self.processor.handlers.find
         batch = [leased for leased in self._ready if find(leased.source, leased.type) is handler][:limit]
-        taken = {leased.receipt for leased in batch}
-        self._ready = deque(leased for leased in self._ready if leased.receipt not in taken)
+        numbers = {leased.receipt for leased in batch}
+        self._ready = deque(leased for leased in self._ready if leased.receipt not in numbers)
         return batch
 
     def _task_done(self, task: "asyncio.Task[Any]") -> None:

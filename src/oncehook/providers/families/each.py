@@ -62,9 +62,9 @@ class EachCheck:
     def matches(self, delivery: Delivery, body: Body) -> Match | None:
         """Verify the elements one by one, and stop at the first that does not verify."""
         elements = self._elements(body)
-        first = self._signed(elements[0]) if elements else None
+        first = self._signed_parts(elements[0]) if elements else None
         for index, key in self.keys:
-            rest = (self._signed(element) for element in elements[1:])
+            rest = (self._signed_parts(element) for element in elements[1:])
             if self._verifies(key, first) and all(self._verifies(key, signed) for signed in rest):
                 return index, None
         return None
@@ -76,7 +76,7 @@ class EachCheck:
     def _verifies(self, key: Key, signed: tuple[bytes, bytes] | None) -> bool:
         return signed is not None and self.verify(key, signed[0], signed[1:], self.encoding)
 
-    def _signed(self, element: msgspec.Raw) -> tuple[bytes, bytes] | None:
+    def _signed_parts(self, element: msgspec.Raw) -> tuple[bytes, bytes] | None:
         """The signed message and the signature of an element. None if a part is missing."""
         delivery = Delivery(bytes(element))
         body = Body(delivery, lambda headers: False)

@@ -69,7 +69,7 @@ class PlaidCheck:
             return None
         for index, key in self._keys(token):
             if TOKENS.is_signed_by(key, token):
-                return index, _issued(token)
+                return index, _issued_at(token)
         return None
 
     def key_to_fetch(self, delivery: Delivery, body: Body) -> KeyRequest | None:
@@ -81,7 +81,7 @@ class PlaidCheck:
 
     def stamp(self, delivery: Delivery, body: Body) -> bytes | None:
         token = self._token(delivery)
-        return None if token is None else _issued(token)
+        return None if token is None else _issued_at(token)
 
     def _token(self, delivery: Delivery) -> Token[PlaidClaims] | None:
         try:
@@ -106,7 +106,7 @@ class PlaidCheck:
         return key_request(token.key_name, credentials, sandbox=self.sandbox)
 
 
-def _issued(token: Token[PlaidClaims]) -> bytes:
+def _issued_at(token: Token[PlaidClaims]) -> bytes:
     return str(token.claims.iat).encode()
 
 

@@ -175,7 +175,7 @@ class PostgresPool:
         return self._pool
 
     @asynccontextmanager
-    async def _acquired(self, seconds: float) -> AsyncIterator[Connection]:
+    async def _acquire(self, seconds: float) -> AsyncIterator[Connection]:
         """Yield a connection of the pool. Close it if its reply was lost or came too late."""
         pool = self.check_open()
         connection = await pool.acquire(timeout=seconds)
@@ -191,7 +191,7 @@ class PostgresPool:
     async def connection(self) -> AsyncIterator[Connection]:
         """Yield a connection. Convert errors of the driver to StoreUnavailable."""
         try:
-            async with self._acquired(self.settings.claim_timeout) as connection:
+            async with self._acquire(self.settings.claim_timeout) as connection:
                 yield connection
         except (*CONNECTION_LOST, asyncpg.PostgresError) as error:
             raise StoreUnavailable(f"PostgreSQL: {error_summary(error)}") from error
@@ -205,7 +205,7 @@ class PostgresPool:
         while True:
             remaining = deadline - self.clock.monotonic()
             try:
-                async with asyncio.timeout(remaining), self._acquired(remaining) as connection:
+                async with asyncio.timeout(remaining), self._acquire(remaining) as connection:
                     return await work(connection)
             except asyncpg.CheckViolationError as error:
                 if error.constraint_name:
@@ -229,10 +229,10 @@ class PostgresPool:
 
     async def pending_migrations(self) -> list[tuple[int, str, str]]:
         async with self.connection() as connection:
-            applied = await self._applied(connection)
+            applied = await self._applied_migrations(connection)
         return queries.pending_migrations("postgres", applied)
 
-    async def _applied(self, connection: Connection) -> dict[int, str]:
+    async def _applied_migrations(self, connection: Connection) -> dict[int, str]:
         try:
             return {row["number"]: row["name"] for row in await connection.fetch(self.sql["applied_migrations"])}
         except asyncpg.UndefinedTableError:
@@ -243,7 +243,7 @@ class PostgresPool:
         async with self.connection() as connection, connection.transaction():
             await connection.execute(self.sql["migration_lock"], timeout=MIGRATION_SECONDS)
             await connection.execute(self.sql["create_migrations"])
-            applied = await self._applied(connection)
+            applied = await self._applied_migrations(connection)
             for number, name, sql in queries.pending_migrations("postgres", applied):
                 await connection.execute(sql, timeout=MIGRATION_SECONDS)
                 await connection.execute(self.sql["record_migration"].format(number=number, name=name))

@@ -64,7 +64,7 @@ class SqliteFile:
             raise StoreUnavailable("the store is not open")
 
         def lock() -> None:
-            address = f"file:{_quoted(self.path)}?mode=rw"
+            address = f"file:{_quote(self.path)}?mode=rw"
             connection = sqlite3.connect(address, uri=True, isolation_level=None, timeout=PING_SECONDS)
             try:
                 connection.execute("BEGIN IMMEDIATE")
@@ -100,7 +100,7 @@ class SqliteFile:
 
     async def read(self, sql: str, parameters: Mapping[str, Any]) -> list[sqlite3.Row]:
         def read() -> list[sqlite3.Row]:
-            connection = sqlite3.connect(f"file:{_quoted(self.path)}?mode=ro", uri=True, timeout=BUSY_MS / 1000)
+            connection = sqlite3.connect(f"file:{_quote(self.path)}?mode=ro", uri=True, timeout=BUSY_MS / 1000)
             try:
                 connection.row_factory = sqlite3.Row
                 return connection.execute(sql, parameters).fetchall()
@@ -233,5 +233,5 @@ def _permission_risks(path: Path) -> list[str]:
     return [f"{path}: all users of this machine can read it, including the payloads. Run: chmod o= {path}*"]
 
 
-def _quoted(path: Path) -> str:
+def _quote(path: Path) -> str:
     return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")

@@ -171,12 +171,12 @@ class SqliteTransaction(DriverTransaction):
             raise TransactionClosed("the transaction could not begin, or has ended")
         if self._is_lost:
             raise TransactionClosed(ENDED_BY_HANDLER)
-        result = await self.thread.run(lambda connection: self._watched(connection, work))
+        result = await self.thread.run(lambda connection: self._watch(connection, work))
         if self._is_lost:
             raise TransactionClosed(ENDED_BY_HANDLER)
         return result
 
-    def _watched(self, connection: sqlite3.Connection, work: Any) -> Any:
+    def _watch(self, connection: sqlite3.Connection, work: Any) -> Any:
         """Run `work`, which is one statement, and record whether it ended the transaction."""
         try:
             return work(connection)

@@ -55,7 +55,7 @@ async def _render(
         is_cut=is_cut,
         replay_obstacle=replay_obstacle,
         timeline=await timeline(context, receipt),
-        related=await _related(context, receipt),
+        related=await _related_events(context, receipt),
         rehearsal=rehearsal,
         curl=as_curl(receipt, payload, base) if payload else None,
         send=as_send(receipt, base),
@@ -111,7 +111,7 @@ def _noop(row: StoredNoop) -> TimelineEntry:
     return TimelineEntry(row.at, row.reason, title, (("entity" if is_stale else "key", row.key),))
 
 
-async def _related(context: Context, receipt: Receipt) -> list[Receipt]:
+async def _related_events(context: Context, receipt: Receipt) -> list[Receipt]:
     """The newest other events about the same object."""
     if receipt.object_id is None:
         return []
