@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from oncehook import Inbox
 from oncehook.cli.prune import PrunedSource
 from oncehook.config.settings import Horizon
-from oncehook.runtime import pruning
+from oncehook.store.postgres.retention import PRUNE_LOCK
 from tests.support.ages import set_age
 from tests.support.command_line import Run
 from tests.support.events import STRIPE_SECRET, Rows, make_claim
@@ -63,14 +64,14 @@ def test_a_window_that_is_too_short_is_rejected(run: Run, aged: Path, rows: Rows
     assert stored_events(rows) == ALL_EVENTS
 
 
-@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_exit_code_is_1_if_another_process_is_pruning(run: Run, aged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def locked(*_: object, **__: object) -> None:
-        return None
-
-    monkeypatch.setattr(pruning, "prune", locked)
-    ran = run("prune")
+@pytest.mark.parametrize("database", ["postgres"], indirect=True)
+def test_exit_code_is_1_if_another_process_is_pruning(run: Run, aged: Path, database: str, rows: Rows) -> None:
+    with psycopg.connect(database) as other:
+        other.execute("SELECT pg_advisory_xact_lock(%s)", [PRUNE_LOCK])
+        ran = run("prune")
     assert (ran.code, ran.error) == (1, "oncehook: another process is pruning\n")
+    assert stored_events(rows) == ALL_EVENTS, "nothing is deleted without the lock"
+    assert run("prune").code == 0, "the lock is free again"
 
 
 def test_json_of_a_source_has_its_window_and_retention() -> None:

@@ -25,6 +25,7 @@ from oncehook.operations.replay import (
     with_horizon,
 )
 from oncehook.store.rows import Selection
+from tests.support.clocks import ManualClock
 from tests.support.events import Rows
 from tests.support.waiting import eventually
 from tests.support.work import all_rows, claim
@@ -303,29 +304,16 @@ async def test_replay_is_logged_once_with_actor_count_and_selection(
     assert {audit["run"] for audit in audit_records(rows)} == {line["run"]}
 
 
-def test_empty_replay_result_as_json() -> None:
+def test_json_of_an_empty_replay_has_zero_counts() -> None:
     assert Replayed().as_json() == {"matched": 0, "replayed": 0, "from": {}, "left": {}}
 
 
-@pytest.mark.anyio
-async def test_rate_limit_does_not_catch_up_after_a_slow_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    class ManualClock:
-        now = 0.0
-
-        def monotonic(self) -> float:
-            return self.now
-
-    clock, slept = ManualClock(), list[float]()
-
-    async def advance_clock(seconds: float) -> None:
-        slept.append(seconds)
-        clock.now += seconds
-
-    monkeypatch.setattr(asyncio, "sleep", advance_clock)
-    limit = RateLimit(10.0, clock)  # type: ignore[arg-type]
-    for took in (0.0, 5.0, 0.0):
-        await limit.wait()
-        clock.now += took
+def test_rate_limit_does_not_catch_up_after_a_slow_batch() -> None:
+    clock = ManualClock()
+    limit, delays = RateLimit(10.0, clock), list[float]()
+    for seconds in (0.0, 5.0, 0.0):
+        delays.append(limit.delay())
+        clock.advance(limit.delay() + seconds)
         limit.count(10)
-    await limit.wait()
-    assert slept == [0.0, 1.0, 1.0, 1.0]  # also after the batch that took 5 s
+    delays.append(limit.delay())
+    assert delays == [0.0, 1.0, 1.0, 1.0], "the batch after one that took 5 s must wait too"

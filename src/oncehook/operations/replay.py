@@ -161,7 +161,11 @@ class RateLimit:
             self._next = max(self._next, self.clock.monotonic()) + number / self.rate
 
     async def wait(self) -> None:
-        await asyncio.sleep(max(0.0, self._next - self.clock.monotonic()))
+        await asyncio.sleep(self.delay())
+
+    def delay(self) -> float:
+        """Return the seconds until the next batch may run."""
+        return max(0.0, self._next - self.clock.monotonic())
 
 
 async def _replay_page(
