@@ -152,6 +152,14 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[dict[str, Any]]]
 
 
 @pytest.fixture
+def emitted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Every log line of the test, as its event name and fields."""
+    lines: list[tuple[str, dict[str, Any]]] = []
+    monkeypatch.setattr(signals, "emit", lambda line, **fields: lines.append((line, fields)))
+    return lines
+
+
+@pytest.fixture
 def run(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_folder: Path) -> Run:
     """Run a command in a temporary folder, whose `oncehook.toml` is the configuration."""
     monkeypatch.setenv("COLUMNS", "220")

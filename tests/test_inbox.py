@@ -92,7 +92,7 @@ def test_secrets_must_be_a_list(tmp_path: Path) -> None:
         Inbox(f"sqlite:///{tmp_path}/inbox.db").source("stripe", secrets="whsec_test")
 
 
-async def test_a_pause_of_no_duration_is_an_error(inbox: Inbox) -> None:
+async def test_a_pause_of_zero_seconds_is_an_error(inbox: Inbox) -> None:
     with pytest.raises(ValueError, match="duration='0s'"):
         await inbox.pause("stripe", duration="0s")
 

@@ -248,7 +248,7 @@ VERIFY: tuple[Literal["signature", "none"], ...] = ("signature", "none")
 
 
 @pytest.mark.parametrize("verify", VERIFY)
-async def test_silent_source_alerts_and_one_delivery_recovers(
+async def test_silent_source_opens_an_incident_and_a_delivery_ends_it(
     make_inbox: Make, verify: Literal["signature", "none"]
 ) -> None:
     inbox = make_inbox(config=configured(sources={"shop": {"silent": "2h"}}, lag="off"))

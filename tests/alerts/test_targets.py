@@ -74,7 +74,7 @@ async def test_command_gets_the_alert_on_standard_input_without_a_shell(tmp_path
     assert json.loads(body)["data"]["summary"] == OPENED.summary
 
 
-async def test_error_of_a_command_hides_its_arguments_and_kills_what_it_started(tmp_path: Path) -> None:
+async def test_failed_command_hides_its_arguments_and_its_child_processes_are_killed(tmp_path: Path) -> None:
     python = Path(sys.executable).name
     target = make_target(command=[sys.executable, "-c", "import sys; sys.exit(3)", "token-of-the-pager"])
     assert await failure_of(target) == f"{python} exited with 3"

@@ -30,7 +30,7 @@ def test_the_screen_fits_the_terminal(width: int, height: int) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120, 160])
-def test_no_status_and_no_word_of_the_verdict_is_truncated(width: int) -> None:
+def test_statuses_and_the_verdict_are_not_truncated(width: int) -> None:
     latest = [
         Receipt(
             receipt=n, source="sendgrid", provider="sendgrid", event_id=f"evt_{n:030d}", type="invoice.paid",

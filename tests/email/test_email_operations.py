@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 from oncehook.config.settings import Settings
 from oncehook.email import Email, suppressions
 from oncehook.operations.prune import prune_email
-from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.email_facts import (
     DAY0,
@@ -24,14 +22,6 @@ from tests.support.events import Rows
 from tests.support.servers import run_sql
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store(database: str) -> AsyncIterator[Store]:
-    store = make_store(Settings(database=database, concurrency=8))
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def test_rebuild_fixes_and_reports_differences(store: Store, database: str, monkeypatch: Any) -> None:

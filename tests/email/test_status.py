@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,14 +32,6 @@ from tests.support.odd_payloads import mangled
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def store(database: str) -> AsyncIterator[Store]:
-    store = make_store(Settings(database=database, concurrency=8))
-    await store.open()
-    yield store
-    await store.close()
-
-
 STATES = ["queued", "delivered", "bounced", "bounced", "complained", "opened", "clicked", "unsubscribed", "unknown"]
 
 
@@ -58,7 +49,7 @@ HISTORIES = st.lists(ROWS, min_size=8, max_size=24, unique=True)
 
 @given(rows=HISTORIES, seed=st.integers(0, 2**32))
 @settings(max_examples=200, deadline=None)
-def test_fold_ignores_the_order_and_repetition_of_facts(rows: Any, seed: int) -> None:
+def test_derived_statuses_ignore_the_order_and_repetition_of_facts(rows: Any, seed: int) -> None:
     facts = make_facts(rows)
     shuffled = facts + random.Random(seed).choices(facts, k=len(facts))
     random.Random(seed).shuffle(shuffled)

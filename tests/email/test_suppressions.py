@@ -2,7 +2,6 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -27,14 +26,6 @@ from tests.support.email_facts import (
 from tests.support.events import Rows
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store(database: str) -> AsyncIterator[Store]:
-    store = make_store(Settings(database=database, concurrency=8))
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def test_earliest_reason_by_the_providers_time_counts_in_any_order(store: Store) -> None:
@@ -160,9 +151,7 @@ async def test_smaller_key_counts_for_facts_of_the_same_time_in_either_order(
     assert (await Email.of(store, Settings()).verify()).differences == []
 
 
-async def test_soft_bounces_that_were_enough_still_are_when_the_first_ones_are_pruned(
-    store: Store, database: str
-) -> None:
+async def test_suppression_stays_when_the_first_of_its_soft_bounces_is_pruned(store: Store, database: str) -> None:
     email = Email.of(store, Settings(email_soft_bounces=3))
     await record_facts(store, [make_fact(number, "bounced", number, bounce="soft") for number in (1, 2, 3)])
     assert not await email.can_send("jane@example.com")

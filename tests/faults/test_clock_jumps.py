@@ -38,7 +38,7 @@ async def write(event, tx):
 HOUR, EVENTS = 3600, 20
 
 
-async def test_events_that_wait_while_the_clock_goes_back_are_handled_once_and_at_once(tmp_path: Path) -> None:
+async def test_events_that_wait_while_the_clock_goes_back_are_handled_once_without_delay(tmp_path: Path) -> None:
     database = f"sqlite:///{tmp_path / 'inbox.db'}"
     config = write_config(tmp_path, database, "concurrency = 1")
     (tmp_path / "hooks.py").write_text(HOOKS.format(config=str(config)))

@@ -1,7 +1,6 @@
 """Canonical objects: fetched once per attempt, before the transaction, and retried if the provider is down."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,15 +13,7 @@ from tests.support.work import QUICK, claim
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[Inbox]:
-    inbox = make_inbox(worker=False)
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        rows("CREATE TABLE subscriptions (id TEXT PRIMARY KEY, status TEXT)")
-        yield inbox
-
-
+@pytest.mark.usefixtures("subscriptions")
 async def test_canonical_object_is_fetched_once_and_before_the_transaction(inbox: Inbox, rows: Rows) -> None:
     fetched: list[Any] = []
     objects: list[Any] = []
@@ -95,6 +86,7 @@ async def test_fetch_that_hangs_ends_after_its_timeout(inbox: Inbox, rows: Rows)
     ]
 
 
+@pytest.mark.usefixtures("subscriptions")
 async def test_fetch_inside_a_transaction_is_an_error(inbox: Inbox, rows: Rows) -> None:
     inbox.canonical("stripe", lambda event: {"id": 1})
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
-import pydantic
 import pytest
 from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy import text
@@ -25,20 +21,22 @@ from oncehook import (
 )
 from oncehook.testing import deliver, drain, post, receipt, replay
 from tests.support.events import Rows, github_headers
-
-if TYPE_CHECKING:
-    pass
+from tests.support.typed_payloads import (
+    OBJECT,
+    DataclassInvoice,
+    Invoice,
+    Line,
+    ModelInvoice,
+    ModelLine,
+    PaidInvoice,
+    Status,
+    at_object,
+    deliver_cases,
+    handler_with,
+    invoice_event,
+)
 
 pytestmark = pytest.mark.anyio
-
-
-class Status(Enum):
-    PAID = "paid"
-    OPEN = "open"
-
-
-class Line(msgspec.Struct):
-    amount: int
 
 
 class Nested(msgspec.Struct):
@@ -46,83 +44,13 @@ class Nested(msgspec.Struct):
     inner: Nested | None = None
 
 
-class Invoice(msgspec.Struct):
-    id: str
-    amount: int
-    lines: list[Line] = []
-
-
 class LaterInvoice(msgspec.Struct):
     id: str
     amount: int | str
 
 
-@dataclass
-class DataclassInvoice:
-    id: str
-    amount: int
-
-    def __post_init__(self) -> None:
-        if self.amount < 0:
-            raise ValueError("an invoice is never negative")
-
-
-class ModelLine(pydantic.BaseModel):
-    amount: int
-
-
-class ModelInvoice(pydantic.BaseModel):
-    id: str
-    amount: int
-    lines: list[ModelLine] = []
-
-
 class StrictInvoice(msgspec.Struct, forbid_unknown_fields=True):
     id: str = ""
-
-
-PaidInvoice = Annotated[Invoice, Payload("data.object")]
-OBJECT = {"id": "in_1", "amount": 12}
-
-
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
-    inbox = make_inbox()
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        yield inbox
-
-
-def body(value: Any, id: str = "evt_1", type: str = "invoice.paid") -> dict[str, Any]:
-    return {"id": id, "type": type, "created": 1763200000, "data": {"object": value}}
-
-
-def handler_with(annotation: Any, got: list[Any], default: Any = ...) -> Callable[..., Any]:
-    """Make a handler whose second parameter has this annotation."""
-
-    async def handler(event: Event, value: Any) -> None:
-        got.append(value)
-
-    handler.__annotations__ = {"value": annotation}
-    if default is not ...:
-        handler.__defaults__ = (default,)
-    return handler
-
-
-async def outcomes(inbox: Inbox, cases: list[tuple[Any, ...]]) -> tuple[list[Any], list[str | None]]:
-    """Deliver one event for each (annotation, object, …); return the decoded values and the error of each receipt."""
-    got: list[Any] = []
-    for number, (annotation, value, *_) in enumerate(cases):
-        inbox.on("stripe", f"case.n{number:02}")(handler_with(annotation, got))
-        sent = json.dumps(body(value, id=f"evt_{number}", type=f"case.n{number:02}"))
-        await deliver(inbox, "stripe", sent.encode())
-    worked = sorted(await drain(inbox), key=lambda receipt: receipt.receipt)
-    assert all(receipt.attempts == 1 for receipt in worked)
-    return got, [receipt.last_error for receipt in worked]
-
-
-def at_object(type_: Any) -> Any:
-    return Annotated[type_, Payload("data.object")]
 
 
 async def test_mismatch_names_the_path_the_expected_type_and_the_value(inbox: Inbox) -> None:
@@ -167,7 +95,7 @@ async def test_mismatch_names_the_path_the_expected_type_and_the_value(inbox: In
         (Annotated[Invoice, Payload()], OBJECT, "Invoice: amount is missing"),
         (Annotated[list[Line], Payload()], OBJECT, f"list[{__name__}.Line]: expected array, found object"),
     ]
-    got, errors = await outcomes(inbox, cases)
+    got, errors = await deliver_cases(inbox, cases)
     assert got == []
     for (_, _, sentence), error in zip(cases, errors, strict=True):
         assert error is not None and error.startswith(f"Fail: payload does not fit {sentence}")
@@ -185,7 +113,7 @@ async def test_mismatch_is_a_dead_letter_that_a_replay_processes_with_a_fixed_mo
 
     got: list[Any] = []
     async with (first := make(Invoice)).lifespan():
-        answer = await deliver(first, "stripe", body({"id": "in_1", "amount": "12"}))
+        answer = await deliver(first, "stripe", invoice_event({"id": "in_1", "amount": "12"}))
         (dead,) = await drain(first, later=True)
         assert (dead.status, dead.attempts) == (State.FAILED, 1)
         assert dead.last_error == (
@@ -216,10 +144,10 @@ async def test_event_that_does_not_fit_takes_no_connection(make_inbox: Callable[
 
     async with inbox.lifespan():
         sqlalchemy_event.listen(engine.sync_engine, "checkout", lambda *_: checkouts.append(1))
-        await deliver(inbox, "stripe", body({"id": "in_1", "amount": "12"}))
+        await deliver(inbox, "stripe", invoice_event({"id": "in_1", "amount": "12"}))
         (dead,) = await drain(inbox)
         assert dead.status is State.FAILED and checkouts == []
-        await deliver(inbox, "stripe", body(OBJECT, id="evt_2"))
+        await deliver(inbox, "stripe", invoice_event(OBJECT, id="evt_2"))
         (done,) = await drain(inbox)
         assert done.status is State.PROCESSED and sums == [13] and checkouts
     await engine.dispose()
@@ -248,8 +176,8 @@ async def test_inline_source_acks_a_payload_that_does_not_fit_as_a_dead_letter(
     inbox.source("stripe", secrets=["whsec_test"], mode="inline")
     inbox.on("stripe", "*")(handler_with(at_object(Invoice), got))
     async with inbox.lifespan():
-        fits = await deliver(inbox, "stripe", body(OBJECT))
-        fails = await deliver(inbox, "stripe", body({}, id="evt_2"))
+        fits = await deliver(inbox, "stripe", invoice_event(OBJECT))
+        fails = await deliver(inbox, "stripe", invoice_event({}, id="evt_2"))
         assert (fits.status, (await receipt(inbox, fits)).status) == (200, State.PROCESSED)
         assert (fails.status, (await receipt(inbox, fails)).status) == (200, State.FAILED)
     assert got == [Invoice("in_1", 12)]

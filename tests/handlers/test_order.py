@@ -3,7 +3,6 @@
 import itertools
 import json
 import random
-from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta, timezone
 from math import factorial
 from typing import Any
@@ -24,15 +23,6 @@ pytestmark = pytest.mark.anyio
 
 START = datetime(2026, 11, 15, tzinfo=UTC)
 ENTITIES = "SELECT kind, id, state, event_id FROM webhook_entities ORDER BY id"
-
-
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[Inbox]:
-    inbox = make_inbox(worker=False)
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        rows("CREATE TABLE subscriptions (id TEXT PRIMARY KEY, status TEXT)")
-        yield inbox
 
 
 @pytest.fixture
@@ -142,6 +132,7 @@ async def test_update_that_arrives_after_a_terminal_state_is_stale(inbox: Inbox,
     assert await inbox._runtime.store.effects.noop_counts() == [NoopCount("stripe", "stale", 2)]
 
 
+@pytest.mark.usefixtures("subscriptions")
 @pytest.mark.parametrize("kind", ["async", "plain"])
 async def test_concurrent_handlers_leave_the_state_of_the_newest_event(
     inbox: Inbox, rows: Rows, database: str, kind: str

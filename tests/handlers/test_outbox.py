@@ -1,7 +1,5 @@
 """The outbox of a handler call: awaited calls, effects that are written with the status, and `once_per`."""
 
-from collections.abc import AsyncIterator, Callable
-
 import pytest
 
 from oncehook import Event, Inbox, Retry, TransactionClosed
@@ -11,15 +9,6 @@ from tests.support.waiting import eventually
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[Inbox]:
-    inbox = make_inbox(worker=False)
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        rows("CREATE TABLE subscriptions (id TEXT PRIMARY KEY, status TEXT)")
-        yield inbox
 
 
 async def test_handler_that_does_not_await_advance_fails(inbox: Inbox, rows: Rows) -> None:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 import threading
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
-import pydantic
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.orm import Session
@@ -28,52 +24,23 @@ from oncehook import (
 )
 from oncehook.testing import deliver, drain, isolated, receipt
 from tests.support.events import Rows
-
-if TYPE_CHECKING:
-    pass
+from tests.support.typed_payloads import (
+    OBJECT,
+    DataclassInvoice,
+    DictInvoice,
+    Invoice,
+    Line,
+    ModelInvoice,
+    ModelLine,
+    PaidInvoice,
+    Status,
+    at_object,
+    deliver_cases,
+    handler_with,
+    invoice_event,
+)
 
 pytestmark = pytest.mark.anyio
-
-
-class Status(Enum):
-    PAID = "paid"
-    OPEN = "open"
-
-
-class Line(msgspec.Struct):
-    amount: int
-
-
-class Invoice(msgspec.Struct):
-    id: str
-    amount: int
-    lines: list[Line] = []
-
-
-@dataclass
-class DataclassInvoice:
-    id: str
-    amount: int
-
-    def __post_init__(self) -> None:
-        if self.amount < 0:
-            raise ValueError("an invoice is never negative")
-
-
-class DictInvoice(TypedDict):
-    id: str
-    amount: int
-    note: NotRequired[str]
-
-
-class ModelLine(pydantic.BaseModel):
-    amount: int
-
-
-class ModelInvoice(pydantic.BaseModel):
-    id: str
-    amount: int
-    lines: list[ModelLine] = []
 
 
 class Money(msgspec.Struct):
@@ -87,49 +54,7 @@ class Tree(msgspec.Struct):
     children: list[Tree] = []
 
 
-PaidInvoice = Annotated[Invoice, Payload("data.object")]
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-OBJECT = {"id": "in_1", "amount": 12}
-
-
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
-    inbox = make_inbox()
-    inbox.source("stripe", secrets=["whsec_test"])
-    async with inbox.lifespan():
-        yield inbox
-
-
-def body(value: Any, id: str = "evt_1", type: str = "invoice.paid") -> dict[str, Any]:
-    return {"id": id, "type": type, "created": 1763200000, "data": {"object": value}}
-
-
-def handler_with(annotation: Any, got: list[Any], default: Any = ...) -> Callable[..., Any]:
-    """Make a handler whose second parameter has this annotation."""
-
-    async def handler(event: Event, value: Any) -> None:
-        got.append(value)
-
-    handler.__annotations__ = {"value": annotation}
-    if default is not ...:
-        handler.__defaults__ = (default,)
-    return handler
-
-
-async def outcomes(inbox: Inbox, cases: list[tuple[Any, ...]]) -> tuple[list[Any], list[str | None]]:
-    """Deliver one event for each (annotation, object, …); return the decoded values and the error of each receipt."""
-    got: list[Any] = []
-    for number, (annotation, value, *_) in enumerate(cases):
-        inbox.on("stripe", f"case.n{number:02}")(handler_with(annotation, got))
-        sent = json.dumps(body(value, id=f"evt_{number}", type=f"case.n{number:02}"))
-        await deliver(inbox, "stripe", sent.encode())
-    worked = sorted(await drain(inbox), key=lambda receipt: receipt.receipt)
-    assert all(receipt.attempts == 1 for receipt in worked)
-    return got, [receipt.last_error for receipt in worked]
-
-
-def at_object(type_: Any) -> Any:
-    return Annotated[type_, Payload("data.object")]
 
 
 async def test_payload_is_decoded_to_every_kind_of_type(inbox: Inbox) -> None:
@@ -147,7 +72,7 @@ async def test_payload_is_decoded_to_every_kind_of_type(inbox: Inbox) -> None:
         (at_object(dict[int, int]), {"1": 2}, {1: 2}),
         (Annotated[int, Payload("data.object.amount")], OBJECT, 12),
         (Annotated[str, Payload("data.object.1.id")], [{}, OBJECT], "in_1"),
-        (Annotated[Any, Payload()], 1, body(1, id="evt_12", type="case.n12")),
+        (Annotated[Any, Payload()], 1, invoice_event(1, id="evt_12", type="case.n12")),
         (Annotated[int, msgspec.Meta(gt=3), Payload("data.object")], 4, 4),
         (Annotated["Invoice", Payload("data.object")], OBJECT, Invoice("in_1", 12)),
         ("PaidInvoice", OBJECT, Invoice("in_1", 12)),
@@ -156,7 +81,7 @@ async def test_payload_is_decoded_to_every_kind_of_type(inbox: Inbox) -> None:
         (at_object(str), '{"id": "in_1"}', '{"id": "in_1"}'),
         (at_object(Money), money, Money(Decimal("0.1"), MOMENT, UUID(int=1), Status.PAID)),
     ]  # fmt: skip
-    got, errors = await outcomes(inbox, cases)
+    got, errors = await deliver_cases(inbox, cases)
     assert errors == [None] * len(cases)
     assert got == [expected for _, _, expected in cases]
 
@@ -182,7 +107,7 @@ async def test_payload_parameter_may_be_at_any_position(inbox: Inbox, rows: Rows
         got.append((invoice.id, event.id))
 
     for kind in ("first", "between", "plain", "alone"):
-        await deliver(inbox, "stripe", body(OBJECT, id=kind, type=f"invoice.{kind}"))
+        await deliver(inbox, "stripe", invoice_event(OBJECT, id=kind, type=f"invoice.{kind}"))
     assert [row.last_error for row in await drain(inbox)] == [None] * 4
     assert sorted(got) == [
         ("in_1", "alone"),
@@ -210,7 +135,7 @@ async def test_wrapped_and_partial_handlers_get_payloads(inbox: Inbox) -> None:
     inbox.on("stripe", "invoice.wrapped")(functools.partial(wrapper, "wrapped"))
     inbox.on("stripe", "invoice.object")(Service())
     for kind in ("partial", "wrapped", "object"):
-        await deliver(inbox, "stripe", body(OBJECT, id=kind, type=f"invoice.{kind}"))
+        await deliver(inbox, "stripe", invoice_event(OBJECT, id=kind, type=f"invoice.{kind}"))
     await drain(inbox)
     assert sorted(got) == [("object", 12), ("partial", 12), ("wrapped", 12)]
 
@@ -230,7 +155,7 @@ async def test_value_that_a_partial_binds_is_not_replaced(inbox: Inbox) -> None:
     inbox.on("stripe", "invoice.partial")(bound)
     inbox.on("stripe", "invoice.wrapped")(wrapper)
     for kind in ("partial", "wrapped"):
-        await deliver(inbox, "stripe", body(OBJECT, id=kind, type=f"invoice.{kind}"))
+        await deliver(inbox, "stripe", invoice_event(OBJECT, id=kind, type=f"invoice.{kind}"))
     await drain(inbox)
     assert got == [(12, 1), (12, 1)]
 
@@ -240,7 +165,7 @@ async def test_default_is_used_only_if_the_path_is_missing(inbox: Inbox) -> None
     coupon = Annotated[str | None, Payload("data.object.coupon")]
     inbox.on("stripe", "*")(handler_with(coupon, got, default="none"))
     for number, value in enumerate(({}, {"coupon": None}, {"coupon": "SPRING"})):
-        await deliver(inbox, "stripe", body(value, id=f"evt_{number}"))
+        await deliver(inbox, "stripe", invoice_event(value, id=f"evt_{number}"))
     await drain(inbox)
     assert got == ["none", None, "SPRING"]
 
@@ -276,7 +201,7 @@ async def test_plain_handler_gets_its_payload_and_a_session(make_inbox: Callable
         sums.append(tx.execute(text(f"SELECT {invoice.amount} + 1")).scalar_one())
 
     async with inbox.lifespan():
-        recorded = await receipt(inbox, await deliver(inbox, "stripe", body(OBJECT)))
+        recorded = await receipt(inbox, await deliver(inbox, "stripe", invoice_event(OBJECT)))
         assert (await inbox._runtime.rehearse(recorded)).error is None
         assert [row.status for row in await drain(inbox)] == [State.PROCESSED]
     assert sums == [13, 13]
@@ -291,12 +216,12 @@ async def test_rehearsal_and_isolated_inbox_decode_payloads(inbox: Inbox, tmp_pa
         seen.append(invoice.amount)
         await tx.execute("SELECT 1")
 
-    fits = await receipt(inbox, await deliver(inbox, "stripe", body(OBJECT)))
-    fails = await receipt(inbox, await deliver(inbox, "stripe", body({}, id="evt_2")))
+    fits = await receipt(inbox, await deliver(inbox, "stripe", invoice_event(OBJECT)))
+    fails = await receipt(inbox, await deliver(inbox, "stripe", invoice_event({}, id="evt_2")))
     rehearsal = await inbox._runtime.rehearse(fits)
     assert seen == [12] and rehearsal.error is None and len(rehearsal.statements) == 1
     failed = await inbox._runtime.rehearse(fails)
     assert failed.error == "Fail: payload does not fit Invoice: data.object.id is missing" and not failed.statements
     async with (copy := isolated(inbox, f"sqlite:///{tmp_path / 'copy.db'}")).lifespan():
-        await deliver(copy, "stripe", body(OBJECT))
+        await deliver(copy, "stripe", invoice_event(OBJECT))
         assert [row.status for row in await drain(copy)] == [State.PROCESSED]

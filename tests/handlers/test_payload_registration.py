@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import asyncpg
-import msgspec
 import pydantic
 import pytest
 from sqlalchemy.ext.asyncio import AsyncSession
@@ -23,45 +21,18 @@ from oncehook import (
     Payload,
     SyncTransaction,
 )
+from tests.support.typed_payloads import (
+    DataclassInvoice,
+    DictInvoice,
+    Invoice,
+    ModelInvoice,
+    PaidInvoice,
+    at_object,
+    handler_with,
+)
 
 if TYPE_CHECKING:
     from asyncpg import Connection
-
-
-class Line(msgspec.Struct):
-    amount: int
-
-
-class Invoice(msgspec.Struct):
-    id: str
-    amount: int
-    lines: list[Line] = []
-
-
-@dataclass
-class DataclassInvoice:
-    id: str
-    amount: int
-
-    def __post_init__(self) -> None:
-        if self.amount < 0:
-            raise ValueError("an invoice is never negative")
-
-
-class DictInvoice(TypedDict):
-    id: str
-    amount: int
-    note: NotRequired[str]
-
-
-class ModelLine(pydantic.BaseModel):
-    amount: int
-
-
-class ModelInvoice(pydantic.BaseModel):
-    id: str
-    amount: int
-    lines: list[ModelLine] = []
 
 
 @pydantic.dataclasses.dataclass
@@ -73,24 +44,7 @@ class Opaque:
     pass
 
 
-PaidInvoice = Annotated[Invoice, Payload("data.object")]
 AliasedInvoice = TypeAliasType("AliasedInvoice", PaidInvoice)  # as `type AliasedInvoice = …` makes it
-
-
-def handler_with(annotation: Any, got: list[Any], default: Any = ...) -> Callable[..., Any]:
-    """Make a handler whose second parameter has this annotation."""
-
-    async def handler(event: Event, value: Any) -> None:
-        got.append(value)
-
-    handler.__annotations__ = {"value": annotation}
-    if default is not ...:
-        handler.__defaults__ = (default,)
-    return handler
-
-
-def at_object(type_: Any) -> Any:
-    return Annotated[type_, Payload("data.object")]
 
 
 @pytest.fixture

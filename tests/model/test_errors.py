@@ -29,7 +29,7 @@ def test_docstring_of_the_module_draws_every_exception() -> None:
 
 
 @pytest.mark.parametrize("error", [IntakeFull, StoreUnavailable, RowRefused, KeyTaken])
-def test_sender_is_told_to_retry_after_five_seconds_unless_the_error_says_otherwise(error: type[Unavailable]) -> None:
+def test_sender_may_retry_after_five_seconds_unless_the_error_says_otherwise(error: type[Unavailable]) -> None:
     assert error("the disk is full").retry_after == 5
     later = error("the disk is full", retry_after=60)
     assert (later.retry_after, later.detail, str(later)) == (60, "the disk is full", "the disk is full")

@@ -1,15 +1,13 @@
 """Forgetting erases payloads; their events stay duplicates."""
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from oncehook import Inbox
-from oncehook.config.settings import Settings
 from oncehook.operations.forget import find_mentions, forget, mentions
-from oncehook.store import make_store
 from oncehook.store.store import Store
 from oncehook.testing import deliver
 from tests.support.events import Rows, stripe_body
@@ -18,14 +16,6 @@ from tests.support.servers import run_sql
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store(database: str) -> AsyncIterator[Store]:
-    store = make_store(Settings(database=database))
-    await store.open()
-    yield store
-    await store.close()
 
 
 @pytest.mark.parametrize(

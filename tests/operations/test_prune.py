@@ -1,18 +1,17 @@
 """Pruning deletes finished receipts and payloads past their retention, and nothing else, on both databases."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import datetime
 
 import pytest
 
 import oncehook.operations.prune as prune_module
 from oncehook import Inbox
-from oncehook.config.settings import Horizon, Settings
+from oncehook.config.settings import Horizon
 from oncehook.model.rows import Prunable
 from oncehook.model.states import State
 from oncehook.operations.prune import Pruned, cutoffs, prune
-from oncehook.store import make_store
 from oncehook.store.store import Store
 from oncehook.testing import deliver
 from tests.support.ages import create_day, set_age
@@ -29,14 +28,6 @@ from tests.support.servers import run_sql
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def store(database: str) -> AsyncIterator[Store]:
-    store = make_store(Settings(database=database))
-    await store.open()
-    yield store
-    await store.close()
 
 
 async def test_old_receipt_is_deleted_with_its_payload_deliveries_and_attempts(

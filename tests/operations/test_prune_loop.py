@@ -1,17 +1,14 @@
 """The prune loop runs in the background and survives an unavailable database."""
 
-from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Any
 
 import pytest
 
 import oncehook.operations.prune as prune_module
-from oncehook.config.settings import Horizon, Settings
+from oncehook.config.settings import Horizon
 from oncehook.model.errors import StoreUnavailable
-from oncehook.observability import signals
 from oncehook.operations.prune import PruneLoop
-from oncehook.store import make_store
 from oncehook.store.store import Store
 from tests.support.ages import set_age
 from tests.support.events import Rows
@@ -23,40 +20,24 @@ from tests.support.work import claim
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def store(database: str) -> AsyncIterator[Store]:
-    store = make_store(Settings(database=database))
-    await store.open()
-    yield store
-    await store.close()
-
-
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """The log events of the prune loop."""
-    logged: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(signals, "emit", lambda event, **fields: logged.append((event, fields)))
-    return logged
-
-
 async def test_prune_loop_prunes_repeatedly_and_logs_it(
-    store: Store, database: str, rows: Rows, lines: list[tuple[str, dict[str, Any]]]
+    store: Store, database: str, rows: Rows, emitted: list[tuple[str, dict[str, Any]]]
 ) -> None:
     await claim(store, "evt_1", "evt_2")
     set_age(database, "evt_1", 40, "processed")
     prune_loop = PruneLoop(store, KEEP_30, first=0.0, every=0.02)
     prune_loop.start()
-    await eventually(lambda: lines)
+    await eventually(lambda: emitted)
     assert stored_events(rows) == ["evt_2"]
     set_age(database, "evt_2", 40, "processed")
-    await eventually(lambda: len(lines) > 1)
+    await eventually(lambda: len(emitted) > 1)
     await prune_loop.stop()
     assert stored_events(rows) == []
-    assert [(line, facts["receipts"]) for line, facts in lines] == [("pruned", 1), ("pruned", 1)]
+    assert [(line, facts["receipts"]) for line, facts in emitted] == [("pruned", 1), ("pruned", 1)]
 
 
 async def test_prune_loop_continues_after_the_database_was_unavailable(
-    store: Store, monkeypatch: pytest.MonkeyPatch, lines: list[tuple[str, dict[str, Any]]]
+    store: Store, monkeypatch: pytest.MonkeyPatch, emitted: list[tuple[str, dict[str, Any]]]
 ) -> None:
     now, away = store.operations.now, [True]
 
@@ -68,15 +49,15 @@ async def test_prune_loop_continues_after_the_database_was_unavailable(
     monkeypatch.setattr(store.operations, "now", sometimes)
     prune_loop = PruneLoop(store, KEEP_30, first=0.0, every=0.01)
     prune_loop.start()
-    await eventually(lambda: len(lines) > 1)
+    await eventually(lambda: len(emitted) > 1)
     away[0] = False
     await eventually(lambda: prune_loop._runs > 1)
     await prune_loop.stop()
-    assert {line for line, _ in lines} == {"prune_database_unavailable"}
+    assert {line for line, _ in emitted} == {"prune_database_unavailable"}
 
 
 async def test_prune_loop_scans_old_payloads_again_after_some_runs(
-    store: Store, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, lines: Any
+    store: Store, database: str, rows: Rows, monkeypatch: pytest.MonkeyPatch, emitted: Any
 ) -> None:
     """A replayed dead letter is older than the payloads that were already scanned."""
     monkeypatch.setattr(prune_module, "FULL_SCAN_EVERY", 3)

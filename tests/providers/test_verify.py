@@ -165,7 +165,7 @@ def test_blank_secret_has_no_key(secret: str) -> None:
         load_key(built_in("stripe").signatures[0], secret)
 
 
-def test_secret_of_one_alternative_is_no_key_of_the_other() -> None:
+def test_secret_of_one_alternative_is_not_used_for_the_other() -> None:
     keys = make_verifier("gitlab", "whsec_" + BASE64, "a token").keys
     assert [[index for index, _ in of_alternative] for of_alternative in keys] == [[0], [1]]
 
@@ -209,7 +209,7 @@ def test_timestamp_is_parsed_in_its_unit_only(stamp: bytes | None, unit: str, se
     assert seconds_of(stamp, unit) == seconds
 
 
-def test_window_of_a_timestamp_depends_on_what_it_stamps() -> None:
+def test_window_of_a_timestamp_depends_on_the_provider_and_the_tolerance() -> None:
     assert window_of(built_in("github"), None) is None
     assert window_of(built_in("stripe"), None) == ("s", 300.0, 300.0)
     assert window_of(built_in("stripe"), 5.0) == ("s", 5.0, 5.0)

@@ -4,29 +4,16 @@ from typing import Any
 
 import pytest
 
-from oncehook.config.settings import Horizon
 from oncehook.operations.prune import cutoffs
 from oncehook.store.retention import SqlPruning
 from oncehook.store.rows import Cutoffs, PruneCursor
 from oncehook.store.store import Store
 from tests.support.ages import set_age
 from tests.support.events import Rows
+from tests.support.retention import KEEP_30, events_with_payload, stored_events
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
-
-
-MONTH = 30 * 86400.0
-KEEP_30 = [Horizon("stripe", MONTH, MONTH)]
-
-
-def stored_events(rows: Rows) -> list[str]:
-    return [row[0] for row in rows("SELECT event_id FROM webhook_receipts ORDER BY event_id")]
-
-
-def events_with_payload(rows: Rows) -> list[str]:
-    sql = "SELECT r.event_id FROM webhook_payloads p JOIN webhook_receipts r ON r.id = p.receipt_id ORDER BY 1"
-    return [row[0] for row in rows(sql)]
 
 
 async def test_receipt_that_is_replayed_during_a_prune_is_kept(store: Store, database: str, rows: Rows) -> None:

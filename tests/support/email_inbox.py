@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from oncehook import Inbox
-from oncehook.testing import DeliveryResponse, post
+from oncehook.testing import DeliveryResponse, drain, post
 from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
@@ -28,6 +28,12 @@ async def send_payload(inbox: Inbox, source: str, payload: Any) -> DeliveryRespo
     """Deliver a payload, given as data or as bytes."""
     body = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     return await post(inbox, source, body, {"Content-Type": "application/json"})
+
+
+async def send_email_events(inbox: Inbox, *events: dict[str, Any]) -> None:
+    """Deliver events of SendGrid in one payload, and process them."""
+    await send_payload(inbox, "sendgrid", events)
+    await drain(inbox)
 
 
 async def wait_until_settled(database: str) -> None:

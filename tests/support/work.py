@@ -84,6 +84,12 @@ def receipt_states(rows: Rows) -> dict[str, tuple[str, int]]:
     return {event_id: (status, replays) for event_id, status, replays in receipts}
 
 
+def unhandled_events(rows: Rows) -> list[str]:
+    """The ids of the events that wait for a handler."""
+    waiting = rows("SELECT event_id FROM webhook_receipts WHERE unhandled_at IS NOT NULL ORDER BY event_id")
+    return [event_id for (event_id,) in waiting]
+
+
 def fail_first_attempts(inbox: Inbox, times: int, **retry: Any) -> list[int]:
     """Register a Stripe handler that fails in its first attempts. Returns the numbers of its attempts."""
     attempts: list[int] = []

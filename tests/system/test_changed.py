@@ -27,7 +27,7 @@ def test_tests_of_direct_importers_run_too() -> None:
 
 
 @pytest.mark.parametrize("changed", ["tests/support/waiting.py", "tests/conftest.py", "pyproject.toml"])
-def test_change_of_what_all_tests_share_runs_all_tests(changed: str) -> None:
+def test_change_of_a_shared_helper_runs_all_tests(changed: str) -> None:
     assert select_tests([changed]) == ["tests"]
 
 

@@ -19,6 +19,7 @@ from oncehook.testing import deliver
 from oncehook.worker.rescue import rescue
 from tests.support.events import Rows, make_claim, stripe_body
 from tests.support.waiting import eventually
+from tests.support.work import unhandled_events
 
 pytestmark = pytest.mark.anyio
 
@@ -76,12 +77,6 @@ async def deliver_events(inbox: Inbox, *events: tuple[str, str]) -> None:
         assert (await deliver(inbox, "stripe", stripe_body(event_id, type_))).status in (200, 202)
 
 
-def set_aside(rows: Rows) -> list[str]:
-    """The ids of the events that wait for a handler."""
-    found = rows("SELECT event_id FROM webhook_receipts WHERE unhandled_at IS NOT NULL ORDER BY event_id")
-    return [event_id for (event_id,) in found]
-
-
 def forget_dead_processes(rows: Rows) -> None:
     """Move the roster back in time, as if a minute had passed since the dead processes were last seen."""
     rows(f"UPDATE webhook_workers SET seen_at = {LONG_AGO}")
@@ -103,11 +98,11 @@ async def test_an_event_without_a_handler_waits_and_is_processed_when_a_handler_
 ) -> None:
     async with started("bystander") as bystander:
         await deliver_events(bystander, ("evt_1", "invoice.paid"))
-        await eventually(lambda: set_aside(rows) == ["evt_1"], "the event is set aside")
+        await eventually(lambda: unhandled_events(rows) == ["evt_1"], "the event is set aside")
         assert rows("SELECT status, attempts FROM webhook_receipts") == [("received", 0)]
         async with started("shop", *SHOP):
             await eventually(lambda: rows(STATES) == [("processed", 1)], "the new handler gets the event")
-    assert handled == [("shop", "evt_1")] and set_aside(rows) == []
+    assert handled == [("shop", "evt_1")] and unhandled_events(rows) == []
 
 
 async def test_an_event_whose_only_handler_died_is_set_aside_after_its_minute_on_the_roster(
@@ -118,9 +113,9 @@ async def test_an_event_whose_only_handler_died_is_set_aside_after_its_minute_on
             await deliver_events(bystander, ("evt_1", "invoice.paid"))
             await eventually(lambda: rows(STATES) == [("processed", 1)])
         await deliver_events(bystander, ("evt_2", "invoice.paid"), ("evt_3", "customer.created"))
-        await eventually(lambda: set_aside(rows) == ["evt_3"], "only the type that was never handled is set aside")
+        await eventually(lambda: unhandled_events(rows) == ["evt_3"], "only a type that was never handled is set aside")
         forget_dead_processes(rows)
-        await eventually(lambda: set_aside(rows) == ["evt_2", "evt_3"], "a dead process counts for a minute only")
+        await eventually(lambda: unhandled_events(rows) == ["evt_2", "evt_3"], "a dead process counts for a minute")
         async with started("shop", *SHOP):
             await eventually(lambda: len(handled) == 2)
     assert handled == [("shop", "evt_1"), ("shop", "evt_2")]
@@ -155,7 +150,7 @@ async def test_an_unhandled_event_behind_many_that_are_due_at_the_same_time_is_s
         claims = [make_claim(f"evt_{number:03d}", type="invoice.paid") for number in range(100)]
         await shop._runtime.store.claims.insert([*claims, make_claim("zzz", type="customer.created")])
         rows(f"UPDATE webhook_receipts SET received_at = {LONG_AGO}, unhandled_at = NULL")
-        await eventually(lambda: set_aside(rows) == ["zzz"], "the scan reaches the last event")
+        await eventually(lambda: unhandled_events(rows) == ["zzz"], "the scan reaches the last event")
 
 
 async def test_a_source_that_ignores_unhandled_events_ignores_them_after_a_while_and_a_replay_is_processed(
@@ -163,7 +158,7 @@ async def test_a_source_that_ignores_unhandled_events_ignores_them_after_a_while
 ) -> None:
     async with started("charges", "charge.*", unhandled="ignore") as charges:
         await deliver_events(charges, ("evt_1", "invoice.paid"))
-        await eventually(lambda: set_aside(rows) == ["evt_1"])
+        await eventually(lambda: unhandled_events(rows) == ["evt_1"])
         rows(f"UPDATE webhook_receipts SET unhandled_at = {LONG_AGO}")
         rows(f"UPDATE webhook_workers SET registered_at = {LONG_AGO}")
         await eventually(lambda: rows(STATES) == [("ignored", 1)], "the event is ignored")
@@ -177,7 +172,7 @@ async def test_a_source_that_ignores_unhandled_events_ignores_them_after_a_while
 async def test_no_event_is_ignored_within_a_minute_of_a_start(started: Start, rows: Rows) -> None:
     async with started("charges", "charge.*", unhandled="ignore") as charges:
         await deliver_events(charges, ("evt_1", "invoice.paid"))
-        await eventually(lambda: set_aside(rows) == ["evt_1"])
+        await eventually(lambda: unhandled_events(rows) == ["evt_1"])
         rows(f"UPDATE webhook_receipts SET unhandled_at = {LONG_AGO}")
         for _ in range(3):
             await charges._runtime.roster.refresh()
@@ -231,11 +226,11 @@ async def test_an_unhandled_event_does_not_block_its_serial_key(
     async with started("shop", *SHOP, serial_by="object_id") as shop:
         await deliver_events(shop, ("evt_1", "customer.created"), ("evt_2", "invoice.paid"))
         await eventually(lambda: handled == [("shop", "evt_2")], "the handled event of the same object is processed")
-        assert set_aside(rows) == ["evt_1"]
+        assert unhandled_events(rows) == ["evt_1"]
 
 
 async def test_any_process_forwards_the_events_of_a_source_with_a_forward(started: Start, rows: Rows) -> None:
     async with started("any", forward="http://127.0.0.1:9/", max_attempts=1) as inbox:
         await deliver_events(inbox, ("evt_1", "invoice.paid"))
         await eventually(lambda: rows(STATES) == [("failed", 1)], "the forward fails, because no server listens there")
-        assert set_aside(rows) == []
+        assert unhandled_events(rows) == []

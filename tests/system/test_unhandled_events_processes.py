@@ -13,14 +13,9 @@ from tests.support.command_line import Run
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.serve import Process, process, write_config
 from tests.support.waiting import wait_until
+from tests.support.work import unhandled_events
 
 STATES = "SELECT status, count(*) FROM webhook_receipts GROUP BY status ORDER BY status"
-
-
-def set_aside(rows: Rows) -> list[str]:
-    """The ids of the events that wait for a handler."""
-    found = rows("SELECT event_id FROM webhook_receipts WHERE unhandled_at IS NOT NULL ORDER BY event_id")
-    return [event_id for (event_id,) in found]
 
 
 RELEASE = """
@@ -139,7 +134,7 @@ def test_commands_and_the_dashboard_show_unhandled_events(
             body = stripe_body(event_id, type_)
             answer = httpx.post(f"{base}/webhooks/stripe", content=body, headers=stripe_headers(body), verify=False)
             assert answer.status_code == 202
-        wait_until(lambda: set_aside(rows) == ["evt_1"])
+        wait_until(lambda: unhandled_events(rows) == ["evt_1"])
         wait_until(lambda: rows("SELECT count(*) FROM ledger") == [(1,)])
         (event,) = run("events", "--unhandled", "--json").lines
         assert (event["event_id"], event["status"]) == ("evt_1", "received")

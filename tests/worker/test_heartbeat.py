@@ -9,7 +9,6 @@ import pytest
 
 from oncehook import Event, Inbox
 from oncehook.model.lease import LeaseKey
-from oncehook.observability import signals
 from oncehook.store.postgres import heartbeat as postgres_heartbeat
 from oncehook.worker.heartbeat import Heartbeat
 from tests.support.clocks import ManualClock
@@ -30,14 +29,6 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         yield inbox
-
-
-@pytest.fixture
-def emitted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """Every log line of the test, as its event name and fields."""
-    lines: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(signals, "emit", lambda line, **fields: lines.append((line, fields)))
-    return lines
 
 
 def test_the_heartbeat_survives_an_unexpected_error_of_the_store(emitted: list[tuple[str, dict[str, Any]]]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from oncehook import Effect, Event, Inbox
-from oncehook.observability import signals
 from oncehook.worker.rescue import keep_rescuing
 from tests.support.events import Rows
 from tests.support.waiting import eventually
@@ -26,14 +25,6 @@ async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
     inbox.source("stripe", secrets=["whsec_test"])
     async with inbox.lifespan():
         yield inbox
-
-
-@pytest.fixture
-def emitted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """Every log line of the test, as its event name and fields."""
-    lines: list[tuple[str, dict[str, Any]]] = []
-    monkeypatch.setattr(signals, "emit", lambda line, **fields: lines.append((line, fields)))
-    return lines
 
 
 async def test_the_loops_of_worker_and_relay_survive_an_unexpected_error(

@@ -1,14 +1,11 @@
 """API endpoints for email: message status, suppressions and counts."""
 
-import json
-from typing import Any
-
 import httpx
 import pytest
 
 from oncehook import Inbox
-from oncehook.testing import drain, post
 from tests.support.dashboard import both_databases
+from tests.support.email_inbox import send_email_events
 from tests.support.email_payloads import JANE, sendgrid
 
 pytestmark = pytest.mark.anyio
@@ -18,11 +15,6 @@ pytestmark = pytest.mark.anyio
 def shop(inbox: Inbox) -> Inbox:
     inbox.source("sendgrid", verify="none", email=True)
     return inbox
-
-
-async def send_email_events(inbox: Inbox, *events: dict[str, Any]) -> None:
-    await post(inbox, "sendgrid", json.dumps(events).encode(), {"content-type": "application/json"})
-    await drain(inbox)
 
 
 @both_databases

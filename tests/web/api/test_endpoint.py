@@ -87,7 +87,7 @@ async def test_rejected_body_is_a_problem_in_one_shape(
     assert set(response.json()) == {"error"} and set(response.json()["error"]) == {"code", "message"}
 
 
-async def test_wrong_word_is_answered_with_the_allowed_ones(program: httpx.AsyncClient) -> None:
+async def test_unknown_status_is_answered_with_the_allowed_statuses(program: httpx.AsyncClient) -> None:
     body = await program.post("/api/replays", json={"status": "procesed"})
     message = body.json()["error"]["message"]
     assert body.status_code == 422 and "did you mean processed?" in message and "failed, " in message

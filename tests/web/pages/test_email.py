@@ -1,7 +1,6 @@
 """The email pages: counts, the status of a message, and suppressions."""
 
 import html
-import json
 import re
 from collections.abc import AsyncIterator
 from typing import Any
@@ -9,9 +8,9 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.testing import drain, post
 from oncehook.web.pages.email import pivoted
 from tests.support.dashboard import Browser, Site, both_databases, dashboard_of, next_page
+from tests.support.email_inbox import send_email_events
 from tests.support.email_payloads import sendgrid
 
 pytestmark = pytest.mark.anyio
@@ -23,11 +22,6 @@ async def site(inbox: Inbox) -> AsyncIterator[Site]:
     inbox.source("sendgrid", verify="none", email=True)
     async with dashboard_of(inbox) as site:
         yield site
-
-
-async def send_email_events(inbox: Inbox, *events: dict[str, Any]) -> None:
-    await post(inbox, "sendgrid", json.dumps(events).encode(), {"content-type": "application/json"})
-    await drain(inbox)
 
 
 def test_table_has_a_row_per_value_with_the_largest_or_the_newest_day_first() -> None:
