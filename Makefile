@@ -24,7 +24,7 @@ help:
 	@echo "make check    only the linters and type checks"
 	@echo "make torture  the long fault runs"
 	@echo "make bench    the benchmarks, with tables of ratios (or bench-accept, bench-process, bench-email)"
-	@echo "make docs     write the generated pages of docs/ anew"
+	@echo "make docs     regenerate the generated blocks of docs/"
 
 run: .venv/installed
 	$(BIN)/oncehook demo --port $(PORT)
@@ -50,7 +50,7 @@ coverage: .venv/ready-for-tests
 test-plain: .venv/ready-for-tests
 	ONCEHOOK_FAST_PATHS=false $(BIN)/python -m pytest -n 3 --dist loadgroup -q $(ARGS)
 
-# The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: what leans on other libraries' internals.
+# The receiver on uvicorn's protocol, the HTTP client, the stores and SQLAlchemy: the code that depends on the internals of other libraries.
 VERSION_TESTS := tests/receiver/test_steps.py tests/receiver/test_fast_protocol.py \
   tests/receiver/test_limited_protocol.py tests/http_client/test_client.py tests/integrations/sqlalchemy \
   tests/store/test_transaction.py tests/store/test_claims.py tests/store/postgres/test_handler.py \
