@@ -4,27 +4,15 @@ import json
 import subprocess
 import sys
 import tomllib
-from collections.abc import AsyncIterator, Callable
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
-from oncehook import Inbox
 from tests.support import ROOT
 from tests.support.servers import Postgres
 from tests.support.user_project import run_pytest
 from tests.support.waiting import wait_until
-
-
-@pytest.fixture
-async def inbox(make_inbox: Callable[..., Inbox]) -> AsyncIterator[Inbox]:
-    inbox = make_inbox(lease="30s")
-    inbox.source("stripe", secrets=["whsec_old", "whsec_new"])
-    inbox.source("github", secrets=["github-secret"])
-    async with inbox.lifespan():
-        yield inbox
-
 
 HOOKS = """
 from oncehook import Event, Inbox

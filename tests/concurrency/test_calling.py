@@ -23,18 +23,10 @@ from oncehook.concurrency.calling import (
 )
 from oncehook.handlers.registry import Handler
 from oncehook.model.retry import Postpone
-from tests.support.registration import make_registration
+from tests.support.registration import make_registration, wrapped
 from tests.support.waiting import eventually, hang, stays_true
 
 pytestmark = pytest.mark.anyio
-
-
-def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return wrapper
 
 
 async def test_a_function_may_have_parameters_of_any_name() -> None:

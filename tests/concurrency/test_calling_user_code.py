@@ -16,6 +16,7 @@ from sqlalchemy import create_engine, text
 from oncehook import Effect, Event, Inbox, Retry, SyncEvent
 from oncehook.concurrency import calling
 from tests.support.events import Rows
+from tests.support.registration import wrapped
 from tests.support.serve import write_config
 from tests.support.waiting import eventually, next_turn
 from tests.support.work import claim, effects_are, receipts_are
@@ -37,14 +38,6 @@ async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[I
     async with inbox.lifespan():
         rows("CREATE TABLE ledger (note TEXT)")
         yield inbox
-
-
-def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    return wrapper
 
 
 def partial(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,14 +5,7 @@ from pathlib import Path
 import pytest
 
 from oncehook import ConfigurationError, Inbox
-
-
-def write(folder: Path, database: str, *lines: str) -> str:
-    file = folder / "oncehook.toml"
-    source = ("[sources.stripe]", 'secrets = ["whsec_test"]', *lines)
-    file.write_text("\n".join((f'database = "{database}"', 'poll = "50ms"', *source)) + "\n")
-    return str(file)
-
+from tests.support.configuration import write_stripe_source
 
 WRONG = [
     ("max_attempts = 0", "sources.stripe.max_attempts is 0: expected more than 0"),
@@ -38,5 +31,5 @@ WRONG = [
 @pytest.mark.parametrize(("line", "sentence"), WRONG)
 def test_invalid_retry_setting_is_an_error_that_names_it(line: str, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        Inbox(config=write(tmp_path, f"sqlite:///{tmp_path}/a.db", line))
+        Inbox(config=write_stripe_source(tmp_path, f"sqlite:///{tmp_path}/a.db", line))
     assert sentence in str(caught.value)

@@ -8,6 +8,7 @@ import pytest
 
 from oncehook import Event, Inbox, Retry
 from oncehook.testing import advance, drain
+from tests.support.configuration import write_stripe_source
 from tests.support.http_target import http_response, receiving
 from tests.support.servers import run_sql
 from tests.support.waiting import eventually
@@ -18,13 +19,6 @@ pytestmark = pytest.mark.anyio
 ROW = "SELECT status, attempts, last_error FROM webhook_receipts"
 
 
-def write(folder: Path, database: str, *lines: str) -> str:
-    file = folder / "oncehook.toml"
-    source = ("[sources.stripe]", 'secrets = ["whsec_test"]', *lines)
-    file.write_text("\n".join((f'database = "{database}"', 'poll = "50ms"', *source)) + "\n")
-    return str(file)
-
-
 async def fails(event: Event) -> None:
     raise ValueError("not today")
 
@@ -33,7 +27,7 @@ async def fails(event: Event) -> None:
 async def test_queued_event_is_a_dead_letter_after_the_attempts_of_its_source(
     line: str, tmp_path: Path, database: str
 ) -> None:
-    inbox = Inbox(config=write(tmp_path, database, line), worker=False)
+    inbox = Inbox(config=write_stripe_source(tmp_path, database, line), worker=False)
     inbox.on("stripe", "invoice.*")(fails)
     async with inbox.lifespan():
         await claim(inbox, "evt_1", type="invoice.paid")
@@ -42,7 +36,7 @@ async def test_queued_event_is_a_dead_letter_after_the_attempts_of_its_source(
 
 
 async def test_retry_and_timeout_of_a_handler_override_those_of_its_source(tmp_path: Path, database: str) -> None:
-    inbox = Inbox(config=write(tmp_path, database, "max_attempts = 2", 'timeout = "1ms"'), worker=False)
+    inbox = Inbox(config=write_stripe_source(tmp_path, database, "max_attempts = 2", 'timeout = "1ms"'), worker=False)
     inbox.on("stripe", "invoice.*", retry=Retry(attempts=3, first=0.01), timeout="20s")(fails)
     async with inbox.lifespan():
         await claim(inbox, "evt_1", type="invoice.paid")
@@ -51,7 +45,7 @@ async def test_retry_and_timeout_of_a_handler_override_those_of_its_source(tmp_p
 
 
 async def test_backoff_of_a_retry_is_that_of_the_source(tmp_path: Path, database: str) -> None:
-    config = write(tmp_path, database, 'retry = { first = "3h", factor = 1, most = "3h" }')
+    config = write_stripe_source(tmp_path, database, 'retry = { first = "3h", factor = 1, most = "3h" }')
     inbox = Inbox(config=config, worker=False)
     inbox.on("stripe", "invoice.*")(fails)
     async with inbox.lifespan():
@@ -65,7 +59,7 @@ async def test_backoff_of_a_retry_is_that_of_the_source(tmp_path: Path, database
 
 
 async def test_handler_that_exceeds_the_timeout_of_its_source_fails(tmp_path: Path, database: str) -> None:
-    inbox = Inbox(config=write(tmp_path, database, 'timeout = "50ms"', "max_attempts = 1"), worker=False)
+    inbox = Inbox(config=write_stripe_source(tmp_path, database, 'timeout = "50ms"', "max_attempts = 1"), worker=False)
 
     @inbox.on("stripe", "invoice.*")
     async def hangs(event: Event) -> None:
@@ -94,7 +88,7 @@ async def test_source_that_is_added_after_its_handler_sets_the_defaults_too(
 async def test_forward_uses_the_retry_policy_of_its_source(tmp_path: Path, database: str) -> None:
     async with receiving(http_response(500), http_response(500), http_response(200)) as receiver:
         lines = (f'forward = "{receiver.url}"', 'retry = { attempts = 2, first = "10ms", most = "20ms" }')
-        inbox = Inbox(config=write(tmp_path, database, *lines))
+        inbox = Inbox(config=write_stripe_source(tmp_path, database, *lines))
         async with inbox.lifespan():
             await claim(inbox, "evt_1")
             await eventually(lambda: run_sql(database, "SELECT status FROM webhook_receipts") == [("failed",)])
@@ -106,7 +100,7 @@ async def test_forward_uses_the_retry_policy_of_its_source(tmp_path: Path, datab
     [((), 15.0), (('timeout = "7s"',), 7.0), (('timeout = "7s"', 'forward_timeout = "3s"'), 3.0)],
 )
 def test_forward_uses_the_timeout_of_its_source(lines: tuple[str, ...], seconds: float, tmp_path: Path) -> None:
-    config = write(tmp_path, f"sqlite:///{tmp_path}/a.db", 'forward = "http://127.0.0.1:9/"', *lines)
+    config = write_stripe_source(tmp_path, f"sqlite:///{tmp_path}/a.db", 'forward = "http://127.0.0.1:9/"', *lines)
     inbox = Inbox(config=config)
     (handler,) = inbox._runtime.handlers
     assert handler.function.__self__.timeout == seconds  # type: ignore[attr-defined]

@@ -43,6 +43,16 @@ def test_shared_helpers_are_defined_once() -> None:
     assert {name: files for name in SHARED if len(files := defined[name]) != 1} == {}
 
 
+def test_no_helper_is_a_copy_of_another() -> None:
+    copies = defaultdict(list)
+    for file in TESTS.rglob("*.py"):
+        for function in functions(file):
+            statements = function.body[ast.get_docstring(function) is not None :]
+            if len(statements) > 1 and not function.decorator_list:
+                copies["\n".join(map(ast.unparse, statements))].append(f"{file.relative_to(ROOT)}: {function.name}")
+    assert [places for places in copies.values() if len(places) > 1] == [], "define the helper once, in tests/support"
+
+
 def test_helpers_that_assert_are_called_assert() -> None:
     odd = [
         f"{file.relative_to(ROOT)}: {function.name}"
