@@ -90,10 +90,10 @@ async def test_mismatch_names_the_path_the_expected_type_and_the_value(inbox: In
         (at_object(UUID), "x\ny", 'UUID at data.object: invalid UUID, found str "x\\ny"'),
         (at_object(DataclassInvoice), OBJECT | {"amount": -1}, "DataclassInvoice at data.object: an invoice is never"),
         (at_object(ModelInvoice), OBJECT | line, "ModelInvoice at data.object.lines.0.amount: input should be a valid"),
-        (at_object(list[ModelLine]), [{}], f"list[{__name__}.ModelLine]: data.object.0.amount is missing"),
+        (at_object(list[ModelLine]), [{}], f"list[{Line.__module__}.ModelLine]: data.object.0.amount is missing"),
         (Annotated[Invoice, Payload("data.subject.invoice")], OBJECT, "Invoice: data.subject.invoice is missing"),
         (Annotated[Invoice, Payload()], OBJECT, "Invoice: amount is missing"),
-        (Annotated[list[Line], Payload()], OBJECT, f"list[{__name__}.Line]: expected array, found object"),
+        (Annotated[list[Line], Payload()], OBJECT, f"list[{Line.__module__}.Line]: expected array, found object"),
     ]
     got, errors = await deliver_cases(inbox, cases)
     assert got == []
