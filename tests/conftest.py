@@ -127,6 +127,13 @@ async def store(database: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
+def insert(database: str) -> str:
+    """A statement that inserts an event id and a note into the ledger, with the placeholders of the database."""
+    placeholders = "$1, $2" if database.startswith("postgresql") else "?, ?"
+    return f"INSERT INTO ledger (event_id, note) VALUES ({placeholders})"
+
+
+@pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
 

@@ -42,6 +42,14 @@ def test_senders_show_every_behavior_and_the_guarantee_holds(tmp_path: Path, mon
         assert run_sql(database, f"SELECT count(*) FROM webhook_{table}")[0][0] > 0, table
 
 
+def test_demo_reports_an_acked_event_without_a_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "configure", lambda *_: None)
+    session, view = DemoSession(tmp_path, listen("127.0.0.1", 0), 20), RecordingView()
+    session.log.acked.add((SENDERS[0].source, "evt_without_a_receipt"))
+    assert not asyncio.run(session.run(view, 1)), "a broken guarantee must be the demo's exit code"
+    assert view.last.check.acked == view.last.check.receipts + 1
+
+
 def test_each_source_has_new_keys() -> None:
     first, second = make_keys(), make_keys()
     assert first.keys() == SOURCES and all(first[name] != second[name] for name in SOURCES)

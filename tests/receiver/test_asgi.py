@@ -9,7 +9,7 @@ import pytest
 from oncehook import Inbox
 from oncehook.testing import deliver
 from tests.support.events import Rows, stripe_body, stripe_headers
-from tests.support.waiting import next_turn
+from tests.support.waiting import eventually, next_turn
 
 pytestmark = pytest.mark.anyio
 
@@ -51,6 +51,19 @@ async def test_a_client_that_disconnects_before_its_body_is_complete_leaves_no_r
     headers = [(n.lower().encode(), v.encode()) for n, v in stripe_headers(body).items()]
     await inbox({"type": "http", "method": "POST", "path": "/stripe", "headers": headers}, receive, send)
     assert rows(COUNT) == [(0,)]
+
+
+async def test_a_rejection_sample_has_the_names_of_the_query(inbox: Inbox, rows: Rows) -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"{}"}
+
+    async def send(message: object) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": "/stripe", "headers": [], "query_string": b"token=secret&page=2"}
+    await inbox(scope, receive, send)
+    query = "SELECT query FROM webhook_rejections"
+    await eventually(lambda: rows(query) == [("token=…&page=…",)], "the sample has the names and not the values")
 
 
 async def status_of_incomplete_delivery(inbox: Inbox) -> int:

@@ -16,10 +16,3 @@ async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[I
     async with inbox.lifespan():
         rows("CREATE TABLE ledger (event_id TEXT NOT NULL, note TEXT)")
         yield inbox
-
-
-@pytest.fixture
-def insert(database: str) -> str:
-    """A statement that inserts an event id and a note into the table, with the placeholders of the database."""
-    placeholders = "$1, $2" if database.startswith("postgresql") else "?, ?"
-    return f"INSERT INTO ledger (event_id, note) VALUES ({placeholders})"
