@@ -56,6 +56,25 @@ def test_prune_deletes_old_processed_events_and_removed_sources_on_request(run: 
     assert again.code == 0 and again.out.endswith("nothing to delete\n")
 
 
+def test_event_of_a_removed_source_stays_as_long_as_any_provider_could_retry_it(
+    run: Run, aged: Path, database: str, rows: Rows
+) -> None:
+    """Its provider is not known any more. The longest retries of a built-in provider take 30 days."""
+    set_age(database, "evt_gone", 33)
+    planned = run("prune", "--removed-sources", "--dry-run", "--json").lines
+    expected = {"receipts": 0, "payloads": 1, "dedupe_window": "35d", "payload_retention": "30d"}
+    assert planned[1] == {"source": "gone", **expected}
+    assert run("prune", "--removed-sources").code == 0
+    assert stored_events(rows) == ["evt_dead", "evt_gone", "evt_young"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_longer_window_of_the_inbox_also_holds_for_removed_sources(run: Run, aged: Path) -> None:
+    aged.write_text('dedupe_window = "90d"\n' + aged.read_text())
+    (gone,) = [row for row in run("prune", "--removed-sources", "--dry-run", "--json").lines if row["source"] == "gone"]
+    assert (gone["receipts"], gone["dedupe_window"]) == (0, "90d")
+
+
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_a_window_that_is_too_short_is_rejected(run: Run, aged: Path, rows: Rows) -> None:
     aged.write_text(aged.read_text() + 'dedupe_window = "1d"\n')

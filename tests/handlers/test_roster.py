@@ -7,10 +7,12 @@ import pytest
 
 from oncehook import Retry
 from oncehook.handlers.registry import Handler, Handlers
-from oncehook.handlers.roster import Roster, ignored_because
+from oncehook.handlers.roster import RESUME_SECONDS, Roster, ignored_because
 from oncehook.model.patterns import Handled
 from oncehook.store.store import Store
+from tests.support.clocks import ManualClock
 from tests.support.events import Rows
+from tests.support.providers import make_source
 from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
@@ -82,6 +84,34 @@ async def test_handlers_stay_live_after_a_stop_so_that_a_restart_loses_no_event(
     await stopped.stop()
     await other.refresh()
     assert other.is_handled("stripe", "charge.paid")
+
+
+@pytest.mark.parametrize(("unhandled", "status"), [("ignore", "ignored"), ("wait", "received")])
+async def test_event_that_waited_for_minutes_is_ignored_if_its_source_says_so(
+    store: Store, rows: Rows, unhandled: str, status: str
+) -> None:
+    clock = ManualClock()
+    sources = {"stripe": make_source(unhandled=unhandled)}
+    roster = Roster(store, make_handlers(), sources, announce=lambda: None, clock=clock)
+    await claim(store, "evt_1", type="charge.paid")
+    await roster.refresh()
+    assert rows(UNHANDLED) == [("charge.paid", "received")], "a handler may still appear"
+    rows("UPDATE webhook_receipts SET unhandled_at = '2026-01-01T00:00:00.000000Z'")
+    clock.advance(RESUME_SECONDS)
+    await roster.refresh()
+    reason = ignored_because("stripe", "charge.paid") if status == "ignored" else None
+    assert rows("SELECT status, last_error, attempts FROM webhook_receipts") == [(status, reason, 0)]
+
+
+async def test_type_without_a_handler_is_logged_once(store: Store, emitted: list[tuple[str, dict[str, Any]]]) -> None:
+    roster = make_roster(store, "invoice.*")
+    for event_id, type_ in (("evt_1", "charge.paid"), ("evt_2", "charge.paid"), ("evt_3", "charge.voided")):
+        await claim(store, event_id, type=type_)
+        await roster.refresh()
+    assert [(fields["type"], fields["count"]) for line, fields in emitted if line == "unhandled"] == [
+        ("charge.paid", 1),
+        ("charge.voided", 1),
+    ]
 
 
 def test_ignored_receipt_says_why() -> None:

@@ -21,6 +21,14 @@ def test_percentiles_are_exact_to_one_bucket() -> None:
     assert percentiles({len(BOUNDS): 3}) == dict.fromkeys(("p50", "p95", "p99"), BOUNDS[-1])
 
 
+def test_latencies_are_spread_evenly_between_the_bounds_of_their_bucket() -> None:
+    for bucket, lowest, highest in ((0, 0.0, BOUNDS[0]), (1, BOUNDS[0], BOUNDS[1]), (40, BOUNDS[39], BOUNDS[40])):
+        measured = percentiles({bucket: 100})
+        assert measured == pytest.approx(
+            {f"p{part}": lowest + (highest - lowest) * part / 100 for part in (50, 95, 99)}
+        )
+
+
 def test_memory_of_a_busy_receiver_is_bounded() -> None:
     stats = ReceiverStats()
     for n in range(20_000):

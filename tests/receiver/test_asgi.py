@@ -1,4 +1,4 @@
-"""The receiver as an ASGI app: disconnects, cancelled requests and deadlines."""
+"""The receiver as an ASGI app: disconnects, cancelled requests, deadlines, and the address behind a proxy."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from oncehook import Inbox
-from oncehook.testing import deliver
+from oncehook.testing import deliver, post, sign
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.waiting import eventually, next_turn
 
@@ -64,6 +64,22 @@ async def test_a_rejection_sample_has_the_names_of_the_query(inbox: Inbox, rows:
     await inbox(scope, receive, send)
     query = "SELECT query FROM webhook_rejections"
     await eventually(lambda: rows(query) == [("token=…&page=…",)], "the sample has the names and not the values")
+
+
+async def test_signed_address_is_the_one_that_a_trusted_proxy_reports(
+    make_inbox: Callable[..., Inbox], rows: Rows
+) -> None:
+    inbox = make_inbox(trusted_proxies=["10.0.0.1"])
+    inbox.source("square", secrets=["square-secret"])
+    body = b'{"event_id": "evt_1", "type": "payment.updated"}'
+    headers = sign("square", body, "square-secret", public_url="https://shop.example/square")
+    proxied = {**headers, "x-forwarded-proto": "https", "x-forwarded-host": "shop.example"}
+    async with inbox.lifespan():
+        assert (await post(inbox, "square", body, proxied, peer="203.0.113.9")).status == 401, "an unlisted peer"
+        assert (await post(inbox, "square", body, headers, peer="10.0.0.1")).status == 401, "no reported address"
+        assert rows(COUNT) == [(0,)]
+        assert (await post(inbox, "square", body, proxied, peer="10.0.0.1")).status == 202
+    assert rows("SELECT event_id FROM webhook_receipts") == [("evt_1",)]
 
 
 async def status_of_incomplete_delivery(inbox: Inbox) -> int:

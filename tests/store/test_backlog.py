@@ -4,7 +4,7 @@ import pytest
 
 from oncehook.model.patterns import Handled
 from oncehook.model.rows import DueWindow
-from oncehook.store.backlog import LAST_KEY, WINDOW, Backlog
+from oncehook.store.backlog import LAST_KEY, SEARCH_INTERVAL_FACTOR, WINDOW, Backlog
 from tests.support.clocks import ManualClock
 
 pytestmark = pytest.mark.anyio
@@ -83,6 +83,45 @@ async def test_search_stops_at_a_full_window_of_one_due_time() -> None:
     backlog = Backlog(ManualClock(), EARLIEST)
     await backlog.refresh(database.sources, database.window)
     assert backlog.floor == "2026-11-15T01"
+
+
+async def test_next_search_waits_twenty_times_as_long_as_the_last_one_took() -> None:
+    clock = ManualClock()
+    database = Database(
+        full("2026-11-15T02", "2026-11-15T01"), full("2026-11-15T04", "2026-11-15T03"), paused=("stripe",)
+    )
+    backlog = Backlog(clock, EARLIEST)
+
+    async def search(after: str, size: int) -> DueWindow:
+        clock.advance(0.5)
+        return await database.window(after, size)
+
+    await backlog.refresh(database.sources, search)
+    for _ in range(4):
+        clock.advance(2)
+        await backlog.refresh(database.sources, search)
+    assert (database.refreshes, len(database.starts), backlog.floor) == (5, 1, "2026-11-15T01")
+    clock.advance(SEARCH_INTERVAL_FACTOR * 0.5 - 4 * 2)
+    await backlog.refresh(database.sources, search)
+    assert (len(database.starts), backlog.floor) == (2, "2026-11-15T03")
+
+
+async def test_search_does_not_wait_after_a_new_pause() -> None:
+    clock = ManualClock()
+    database = Database(
+        full("2026-11-15T02", "2026-11-15T01"), full("2026-11-15T04", "2026-11-15T03"), paused=("stripe",)
+    )
+    backlog = Backlog(clock, EARLIEST)
+
+    async def search(after: str, size: int) -> DueWindow:
+        clock.advance(5)
+        return await database.window(after, size)
+
+    await backlog.refresh(database.sources, search)
+    database.paused = ["stripe", "github"]
+    clock.advance(1)
+    await backlog.refresh(database.sources, search)
+    assert (len(database.starts), backlog.floor) == (2, "2026-11-15T03")
 
 
 async def test_floor_is_reset_when_the_last_pause_ends() -> None:

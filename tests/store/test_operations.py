@@ -1,6 +1,7 @@
 """Replays and the audit log of every store."""
 
 import json
+from datetime import timedelta
 
 import pytest
 
@@ -87,7 +88,14 @@ async def test_selection_by_receipts_version_and_horizon(store: Store) -> None:
     for condition, selection in selections.items():
         rows = await store.operations.select(selection, after=0, limit=10)
         assert [receipt.receipt for receipt, _ in rows] == [leased.receipt], condition
-    assert await store.operations.select(Selection(handled_by="another"), after=0, limit=10) == []
+    others = {
+        "another receipt": Selection(receipts=(leased.receipt + 1,)),
+        "another version": Selection(handled_by="another"),
+        "an arrival after the horizon": Selection(horizon=before - timedelta(hours=1)),
+    }
+    for condition, selection in others.items():
+        assert await store.operations.select(selection, after=0, limit=10) == [], condition
+        assert await store.operations.count(selection) == [], condition
 
 
 async def test_outcomes_of_a_run_are_counted_by_the_current_status(store: Store) -> None:

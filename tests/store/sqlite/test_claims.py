@@ -1,10 +1,13 @@
-"""Claims on SQLite: statements of many rows."""
+"""Claims on SQLite: statements of many rows, dead letters, and the limit of recorded duplicates."""
 
 from dataclasses import replace
 
 import pytest
 
+from oncehook.model.claim import Duplicate
 from oncehook.model.errors import StoreUnavailable
+from oncehook.model.states import State
+from oncehook.store.rows import MAX_DUPLICATES
 from oncehook.store.sqlite.claims import ROWS_AT_ONCE, _with_rows
 from oncehook.store.store import Store
 from tests.support.events import Rows, make_claim
@@ -33,6 +36,23 @@ async def test_claim_that_waited_too_long_for_the_writer_is_not_stored(store: St
     with pytest.raises(StoreUnavailable, match="busy for too long"):
         await store.claims.insert([make_claim("evt_1")])
     assert rows("SELECT * FROM webhook_receipts") == []
+
+
+async def test_event_that_is_claimed_as_a_dead_letter_failed_when_it_arrived(store: Store, rows: Rows) -> None:
+    await store.claims.insert([make_claim("evt_1", status=State.FAILED), make_claim("evt_2")])
+    assert rows("SELECT event_id, failed_at = received_at FROM webhook_receipts ORDER BY id") == [
+        ("evt_1", 1),
+        ("evt_2", None),
+    ]
+
+
+async def test_duplicates_are_recorded_up_to_the_limit_of_each_kind(store: Store, rows: Rows) -> None:
+    (claimed,) = await store.claims.insert([make_claim("evt_1")])
+    for same_body in (True, False):
+        flood = [Duplicate(claimed.receipt, None, b"f", same_body)] * (MAX_DUPLICATES + 1)
+        await store.claims.note_duplicates(flood)
+    counts = "SELECT same_body, count(*) FROM webhook_deliveries GROUP BY same_body ORDER BY same_body"
+    assert rows(counts) == [(0, MAX_DUPLICATES), (1, MAX_DUPLICATES)]
 
 
 def test_insert_sizes_end_with_one_row() -> None:

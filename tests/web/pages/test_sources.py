@@ -1,4 +1,4 @@
-"""The page of sources: the doctor's findings, the use of secrets, pauses and resumes."""
+"""The page of sources: the doctor's findings, the use of secrets, pauses and resumes, and removed sources."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -13,6 +13,7 @@ from oncehook.web import doctor
 from tests.support.dashboard import Browser, Site, both_databases, dashboard_of, send
 from tests.support.events import Rows, stripe_body
 from tests.support.waiting import eventually
+from tests.support.work import claim
 
 pytestmark = pytest.mark.anyio
 
@@ -135,3 +136,21 @@ async def test_page_and_api_show_the_circuit_breaker_of_a_forward(make_inbox: Ca
         assert sources["github"]["forward"] is None
         inbox._runtime.breakers["https://orders.example"].open(0.0)
         assert "circuit half-open" in (await browser.get("/sources")).text
+
+
+@both_databases
+async def test_removed_sources_are_listed_and_can_still_be_resumed(inbox: Inbox, browser: Browser) -> None:
+    assert "Removed sources" not in (await browser.get("/sources")).text
+    await claim(inbox, "evt_1", source="old shop")
+    await inbox._runtime.store.pauses.pause("empty", "me")
+
+    async def is_listed() -> bool:
+        return "Removed sources" in (await browser.get("/sources")).text
+
+    await eventually(is_listed, "the numbers of the page are at most a second old")
+    page = (await browser.get("/sources")).text
+    removed = page[page.index("Removed sources") :]
+    assert re.findall(r'href="/events\?source=([^"]+)"', removed) == ["empty", "old%20shop"]
+    assert "empty is paused" in removed and "old shop is paused" not in removed
+    assert (await browser.submit("/sources/empty/resume")).status_code == 303
+    assert "empty" not in (await browser.get("/sources")).text
