@@ -1,10 +1,13 @@
 """The store: its parts, and the settings it opens with."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from oncehook import Inbox
+from oncehook.config.keyring import generate_key
 from oncehook.config.settings import Settings
 from oncehook.model.errors import ConfigurationError
 from oncehook.store import make_store
@@ -44,3 +47,23 @@ async def test_pause_in_one_part_is_respected_by_the_leases_at_once(store: Store
     assert await store.leases.take(1, 30, "worker") == []
     await store.pauses.resume("stripe", "jane")
     assert len(await store.leases.take(1, 30, "worker")) == 1
+
+
+def test_key_ring_is_read_on_first_use_and_again_at_each_start(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    store = make_store(Settings(database=f"sqlite:///{tmp_path / 'a.db'}", keys=(f"file:{file}",)))
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        _ = store.keys
+    for key_id in ("2026a", "2026b"):
+        file.write_text(f"{key_id}:{generate_key()}")
+        store.load_keys()
+        assert store.keys.key_ids == (key_id,)
+
+
+async def test_inbox_with_an_unusable_key_does_not_start_and_does_not_show_it(
+    make_inbox: Callable[..., Inbox], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEHOOK_KEYS", "2026a:hunter2")
+    with pytest.raises(ConfigurationError, match=r"keys \(ONCEHOOK_KEYS\): the key 2026a") as caught:
+        await make_inbox().start()
+    assert "hunter2" not in str(caught.value)

@@ -15,7 +15,7 @@ UNNEEDED = {
     "alembic": "Alembic's integration",
     "asyncpg": "a PostgreSQL database",
     "click": "the command line",
-    "cryptography": "a provider with asymmetric signatures",
+    "cryptography": "a provider with asymmetric signatures, or a key ring",
     "difflib": "a mistake in the configuration",
     "django": "nothing: the inbox only notices it",
     "email": "an alert by mail, or a date in Retry-After",

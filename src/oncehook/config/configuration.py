@@ -36,6 +36,7 @@ def read_table(cls: type[Any], values: Mapping[str, Any], where: str) -> dict[st
 
 _SECRET = (
     "secrets",
+    "keys",
     "database",
     "metrics_token",
     "forward",

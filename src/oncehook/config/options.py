@@ -31,6 +31,7 @@ class InboxOptions(TypedDict, total=False):
     clean_sessions: bool
     dedupe_window: Duration
     payload_retention: Duration
+    keys: Sequence[str]
     effect_targets: Sequence[str]
     effect_retention: Duration
     email_retention: Duration

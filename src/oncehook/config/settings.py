@@ -141,6 +141,12 @@ class Settings:
         duration,
         "How long bodies and headers are kept, at most `dedupe_window`. A source may override it.",
     )
+    keys: tuple[str, ...] = setting(
+        (),
+        texts,
+        "The key ring that encrypts payloads and secrets at rest. Each entry is `id:base64`, or `env:NAME` or "
+        "`file:PATH` with such entries. The first key encrypts, and all decrypt. `oncehook keys generate` prints one.",
+    )
     effect_targets: tuple[str, ...] = setting(
         (), texts, "Addresses in private networks that effects may post to. They can be set only here, never in code."
     )

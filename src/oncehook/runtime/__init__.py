@@ -186,6 +186,7 @@ class Runtime:
 
         Secrets are read at the start and not before, so tests, migrations and CI can import your module without them.
         """
+        self.store.load_keys()
         for source in self.sources.values():
             source.load_secrets()
         for forward in self.forwards.values():

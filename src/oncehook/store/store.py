@@ -1,6 +1,7 @@
 """The store: one database with an attribute for each group of operations, such as `store.leases.take`."""
 
 from oncehook.concurrency.clock import SYSTEM, Clock
+from oncehook.config.keyring import KeyRing, read_keys
 from oncehook.config.settings import Settings
 from oncehook.store import queries
 from oncehook.store.alerts import SqlAlertStore
@@ -62,6 +63,18 @@ class Store:
         self.risks = database.risks
         self.transaction = database.transaction
         self.heartbeat_connection = database.heartbeat_connection
+        self._keys: KeyRing | None = None
+
+    @property
+    def keys(self) -> KeyRing:
+        """The key ring of the setting `keys`, read on first use. Raises ConfigurationError if it cannot be read."""
+        if self._keys is None:
+            self._keys = read_keys(self.settings.keys)
+        return self._keys
+
+    def load_keys(self) -> None:
+        """Read the key ring again: a file or a variable that it refers to may have changed."""
+        self._keys = read_keys(self.settings.keys)
 
     @property
     def settings(self) -> Settings:
