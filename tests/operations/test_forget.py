@@ -1,5 +1,6 @@
 """Forgetting erases payloads; their events stay duplicates."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -78,3 +79,27 @@ async def test_forgetting_an_object_erases_its_payloads_and_not_its_id(store: St
     assert events_with_payload(rows) == ["evt_3"]
     assert rows("SELECT count(*) FROM webhook_receipts WHERE object_id = 'in_7'") == [(2,)]
     assert await store.retention.with_object("in_7") == []
+
+
+async def test_an_erasure_that_finds_nothing_is_not_audited(store: Store, rows: Rows) -> None:
+    await claim(store, "evt_1", "evt_2", object_id="in_7")
+    found = await store.retention.with_object("in_7")
+    erased = [await forget(store, found, actor=actor, object_id="in_7") for actor in ("ann", "bob")]
+    assert erased == [2, 0]
+    assert rows("SELECT actor FROM webhook_audit WHERE action = 'forget'") == [("ann",)]
+
+
+async def test_two_erasures_at_the_same_time_are_audited_once(store: Store, rows: Rows) -> None:
+    (found,) = await claim(store, "evt_1")
+    erased = await asyncio.gather(*(forget(store, [found], actor="ann") for _ in range(4)))
+    assert sorted(erased) == [0, 0, 0, 1]
+    assert rows("SELECT count(*) FROM webhook_audit WHERE action = 'forget'") == [(1,)]
+
+
+async def test_an_erasure_of_a_receipt_without_payload_is_audited_if_it_erases_text(store: Store, rows: Rows) -> None:
+    (found,) = await claim(store, "evt_1")
+    assert await forget(store, [found], actor="ann") == 1
+    rows("UPDATE webhook_receipts SET last_error = 'no jane@example.com here'")
+    assert await forget(store, [found], actor="bob", address="jane@example.com") == 0
+    assert rows("SELECT last_error FROM webhook_receipts") == [("(erased)",)]
+    assert rows("SELECT actor FROM webhook_audit ORDER BY id") == [("ann",), ("bob",)]

@@ -183,9 +183,9 @@ class RetentionStore(Protocol):
         """Return the receipts of an object whose payloads still exist."""
 
     async def erase(self, receipts: Sequence[int], text: str | None, actor: str, detail: str) -> int:
-        """Erase the payloads of `receipts`, and `text` in their other columns. Records the actor in the audit log.
+        """Erase the payloads of `receipts`, and `text` in their other columns. Returns the number of erased payloads.
 
-        Returns the number of erased payloads.
+        The audit log records the actor if there was anything to erase.
         """
 
 

@@ -53,11 +53,12 @@ class SqlRetentionStore(ABC):
 
         async def work(run: Run) -> list[Any]:
             erased = await run("erase_payloads", parameters)
-            await run("erase_in_effects", parameters)
-            if text is not None:
-                await run("erase_in_receipts", parameters)
-                await run("erase_in_attempts", parameters)
-            await run("audit", {"actor": actor, "action": "forget", "detail": detail})
+            others = (
+                ["erase_in_effects"] if text is None else ["erase_in_effects", "erase_in_receipts", "erase_in_attempts"]
+            )
+            changed = [row for query in others for row in await run(query, parameters)]
+            if erased or changed:
+                await run("audit", {"actor": actor, "action": "forget", "detail": detail})
             return erased
 
         return work

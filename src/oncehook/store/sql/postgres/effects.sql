@@ -201,3 +201,4 @@ DELETE FROM webhook_noops WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint
 UPDATE webhook_effects
 SET args = NULL, last_error = CASE WHEN last_error IS NOT NULL THEN '(erased)' END
 WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) AND (args IS NOT NULL OR last_error IS NOT NULL)
+RETURNING receipt_id

@@ -97,10 +97,12 @@ SET object_id = CASE WHEN position(CAST(:text AS text) IN lower(object_id)) > 0 
                       ELSE serial_key END
 WHERE id = ANY(CAST(:receipts AS text)::bigint[])
   AND position(CAST(:text AS text) IN lower(concat_ws(' ', object_id, correlation_id, last_error, serial_key))) > 0
+RETURNING id
 
 -- name: erase_in_attempts
 UPDATE webhook_past_attempts SET error = '(erased)', traceback = NULL
 WHERE receipt_id = ANY(CAST(:receipts AS text)::bigint[]) AND position(CAST(:text AS text) IN lower(concat_ws(' ', error, traceback))) > 0
+RETURNING receipt_id
 
 -- name: vacuum_day
 VACUUM {name}

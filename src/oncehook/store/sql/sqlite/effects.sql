@@ -185,3 +185,4 @@ DELETE FROM webhook_noops WHERE receipt_id IN (SELECT value FROM json_each(:rece
 UPDATE webhook_effects
 SET args = NULL, last_error = CASE WHEN last_error IS NOT NULL THEN '(erased)' END
 WHERE receipt_id IN (SELECT value FROM json_each(:receipts)) AND (args IS NOT NULL OR last_error IS NOT NULL)
+RETURNING receipt_id

@@ -56,8 +56,10 @@ SET object_id = CASE WHEN instr(lower(object_id), :text) THEN NULL ELSE object_i
 WHERE id IN (SELECT value FROM json_each(:receipts))
   AND instr(lower(coalesce(object_id, '') || ' ' || coalesce(correlation_id, '') || ' ' || coalesce(last_error, '')
                   || ' ' || coalesce(serial_key, '')), :text)
+RETURNING id
 
 -- name: erase_in_attempts
 UPDATE webhook_past_attempts SET error = '(erased)', traceback = NULL
 WHERE receipt_id IN (SELECT value FROM json_each(:receipts))
   AND instr(lower(coalesce(error, '') || ' ' || coalesce(traceback, '')), :text)
+RETURNING receipt_id
