@@ -13,7 +13,7 @@ help:
 	@echo "make shop     the worked example: a small shop, on http://127.0.0.1:$(PORT)"
 	@echo "make test     install what the tests need, start private servers, run every check and test"
 	@echo "make test-unit"
-	@echo "              only the tests that need no server and no process"
+	@echo "              only the tests that need no server, no process and no database"
 	@echo "make test-changed"
 	@echo "              the tests of what differs from the branch main (or BASE=...)"
 	@echo "make coverage every test, with the share of lines and branches that they run in each package"

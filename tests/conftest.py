@@ -59,18 +59,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """With `-m unit`, do not even import the files that have no unit test."""
-    is_test = collection_path.name.startswith("test_") and config.option.markexpr == "unit"
-    return True if is_test and not markers.is_unit_file(collection_path) else None
+    return True if config.option.markexpr == "unit" and not markers.has_unit_tests(collection_path) else None
 
 
 def pytest_collection() -> None:
     gc.disable()  # imported modules stay: scanning them again and again takes seconds
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     gc.collect()
     gc.freeze()
     gc.enable()
+    if session.config.option.markexpr == "unit":
+        markers.reject_servers()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects by the markers that are added here

@@ -133,6 +133,7 @@ async def test_an_error_keeps_its_cause_and_its_summary_is_its_first_line() -> N
     assert error_summary(ProcessExit("x\ny")) == "ProcessExit: x"
 
 
+@pytest.mark.system  # it waits for timeouts
 async def test_the_timeout_starts_when_the_thread_starts() -> None:
     threads = Threads(1, "test")
 
@@ -144,6 +145,7 @@ async def test_the_timeout_starts_when_the_thread_starts() -> None:
     assert (await first, await second) == (True, "second")
 
 
+@pytest.mark.system  # it waits for timeouts
 async def test_slots_are_free_again_after_abandoned_threads_end() -> None:
     go, threads = threading.Event(), Threads(1, "test", patience=0.2)
     for _ in range(4):

@@ -47,6 +47,7 @@ ROWS = st.tuples(
 HISTORIES = st.lists(ROWS, min_size=8, max_size=24, unique=True)
 
 
+@pytest.mark.system  # 200 examples take most of a second
 @given(rows=HISTORIES, seed=st.integers(0, 2**32))
 @settings(max_examples=200, deadline=None)
 def test_derived_statuses_ignore_the_order_and_repetition_of_facts(rows: Any, seed: int) -> None:

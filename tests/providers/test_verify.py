@@ -119,6 +119,7 @@ def test_signed_timestamp_may_be_a_number_in_the_body() -> None:
 # -- cost -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.system  # it measures time
 def test_verify_takes_at_most_the_time_of_three_hmacs() -> None:
     body = json.dumps({"id": "evt_1", "type": "invoice.paid", "padding": "x" * 1146}).encode()
     assert len(body) == 1200

@@ -1,6 +1,7 @@
 """Which kind of test an item is. The marker follows from its folder, its fixtures, and what its file imports."""
 
 import re
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,8 @@ SERVERS = {"database", "postgres"}
 _NEEDS_MORE = re.compile(
     r"^(?:import|from) (?:httpx|multiprocessing|psycopg|socket|sqlalchemy|sqlite3|subprocess|uvicorn)\b"
     r"|^(?:import|from) (?:anymail|django|svix|twilio)\b"
-    r"|^from tests\.support\.(?:dashboard|http_target|proxy|recording_senders|serve|servers|standbys|tls_server)\b"
+    r"|^from tests\.support\.(?:dashboard|http_target|proxy|receiver|recording_senders|serve|servers)\b"
+    r"|^from tests\.support\.(?:standbys|tls_server)\b"
     r"|^from tests\.support import programs\b|\bInbox\(|\bpytester\b"
     r"|^pytestmark = .*pytest\.mark\.system",
     re.MULTILINE,
@@ -21,10 +23,45 @@ _NEEDS_MORE = re.compile(
 """Imports and calls of files whose tests start a server or a process, open a database, or load large libraries."""
 
 
+_TEST = re.compile(r"^(?:async )?def test_\w+\(([^)]*)\)", re.MULTILINE)
+_ON_A_DATABASE = re.compile(r"\b(?:database|inbox|insert|make_inbox|postgres|rows|store)\b:")
+"""The fixtures of `tests/conftest.py` that bring a database, as parameters of a test."""
+
+_OPENS = {
+    "sqlite3.connect": "opens a database",
+    "socket.bind": "starts a server",
+    "socket.connect": "connects to a server",
+    "subprocess.Popen": "starts a process",
+    "os.fork": "starts a process",
+    "os.posix_spawn": "starts a process",
+}
+"""Audit events of Python that no unit test may cause."""
+
+
+def has_unit_tests(path: Path) -> bool:
+    """Whether a file or a folder can have unit tests. pytest does not even import the others with `-m unit`."""
+    if path.is_dir():
+        return path.name != "examples" and not (path.parent.name == "tests" and path.name in FOLDERS)
+    return not path.name.startswith("test_") or is_unit_file(path)
+
+
+def reject_servers() -> None:
+    """From now on, let everything fail that opens a database, or that starts a server or a process."""
+
+    def reject(event: str, _: object) -> None:
+        if event in _OPENS:
+            raise AssertionError(f"a unit test {_OPENS[event]} ({event}): mark it with pytest.mark.system")
+
+    sys.addaudithook(reject)
+
+
 @cache
 def is_unit_file(path: Path) -> bool:
-    """Whether tests of this file need no server, no process and no database unless a fixture brings one."""
-    return _folder(path) not in {*FOLDERS, "examples"} and not _NEEDS_MORE.search(path.read_text("utf-8"))
+    """Whether some test of this file needs no server, no process and no database."""
+    if _folder(path) in {*FOLDERS, "examples"}:
+        return False
+    source = path.read_text("utf-8")
+    return not _NEEDS_MORE.search(source) and not all(map(_ON_A_DATABASE.search, _TEST.findall(source)))
 
 
 def kind(item: pytest.Item) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import ROOT
-from tests.support.markers import is_unit_file
+from tests.support.markers import has_unit_tests, is_unit_file
 
 
 @pytest.mark.parametrize(
@@ -16,8 +16,10 @@ from tests.support.markers import is_unit_file
         ("model", "import json\n", True),
         ("model", "import subprocess\n", False),
         ("model", "from tests.support.serve import served\n", False),
+        ("model", "from tests.support.receiver import serving_source\n", False),
         ("model", 'inbox = Inbox("sqlite://")\n', False),
         ("model", "pytestmark = pytest.mark.system\n", False),
+        ("model", "async def test_b(\n    run: Run, rows: Rows\n) -> None: ...\n", True),
         ("faults", "import json\n", False),
         ("browser", "import json\n", False),
     ],
@@ -27,8 +29,39 @@ def test_file_has_unit_tests_unless_it_starts_something(
 ) -> None:
     file = tmp_path / "tests" / folder / "test_it.py"
     file.parent.mkdir(parents=True)
-    file.write_text(source)
+    file.write_text(f"{source}def test_a(run: Run) -> None: ...\n")
     assert is_unit_file(file) is expected
+
+
+def test_file_has_no_unit_tests_if_each_takes_a_database(tmp_path: Path) -> None:
+    file = tmp_path / "tests" / "model" / "test_it.py"
+    file.parent.mkdir(parents=True)
+    file.write_text(
+        "async def test_a(\n    run: Run, rows: Rows\n) -> None: ...\ndef test_b(store: Store) -> None: ...\n"
+    )
+    assert not is_unit_file(file)
+
+
+@pytest.mark.parametrize(
+    ("folder", "expected"),
+    [("tests/model", True), ("tests/providers/families", True), ("tests/browser", False), ("examples", False)],
+)
+def test_folder_without_unit_tests_is_not_collected_for_them(folder: str, expected: bool) -> None:
+    assert has_unit_tests(ROOT / folder) is expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import sqlite3; sqlite3.connect(':memory:')", "a unit test opens a database"),
+        ("import subprocess; subprocess.run(['true'])", "a unit test starts a process"),
+        ("import socket; socket.socket().bind(('127.0.0.1', 0))", "a unit test starts a server"),
+    ],
+)
+def test_unit_test_that_starts_something_fails(code: str, expected: str) -> None:
+    program = f"from tests.support import markers\nmarkers.reject_servers()\n{code}\n"
+    result = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 1 and expected in result.stderr, result.stderr
 
 
 def test_unit_tests_run_without_a_database_server() -> None:

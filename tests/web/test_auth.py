@@ -71,6 +71,7 @@ def test_tokens_are_random_and_only_their_hash_is_stored() -> None:
     assert first not in hash_token(first) and hash_token(first) == hash_token(first)
 
 
+@pytest.mark.system  # it measures time
 async def test_unknown_user_takes_as_long_as_a_wrong_password() -> None:
     access = Access(read_dashboard({"users": {"vera": {"password": hash_password("right")}}}), b"key")
 

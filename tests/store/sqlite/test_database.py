@@ -15,6 +15,7 @@ from tests.support.stores import claim_one, open_store, sqlite_of
 pytestmark = pytest.mark.anyio
 
 
+@pytest.mark.system
 async def test_open_creates_and_migrates_the_file(tmp_path: Path) -> None:
     async with open_store(f"sqlite:///{tmp_path / 'new' / 'inbox.db'}") as store:
         assert await store.schema.pending() == []
