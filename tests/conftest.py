@@ -135,6 +135,12 @@ def insert(database: str) -> str:
 
 
 @pytest.fixture
+def insert_note(database: str) -> str:
+    """A statement that inserts only a note into the ledger, with the placeholder of the database."""
+    return f"INSERT INTO ledger (note) VALUES ({'$1' if database.startswith('postgresql') else '?'})"
+
+
+@pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
 

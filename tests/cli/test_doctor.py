@@ -57,15 +57,22 @@ def test_doctor_checks_configuration_schema_and_rejections(
     assert wrong.code == 1 and "sources.stripe.secrets is empty" in wrong.lines[-1]["message"]
 
 
-async def use_and_replace_secret(make_inbox: Callable[..., Inbox], deliveries: int) -> str:
-    """Verify deliveries with a secret, replace it, reject one delivery, and return the old fingerprint."""
-    before, after = make_inbox(), make_inbox()
-    mark = before.source("stripe", secrets=["whsec_before"]).fingerprints[0]
-    after.source("stripe", secrets=["whsec_test"])
-    async with before.lifespan():
+async def deliver_signed(make_inbox: Callable[..., Inbox], deliveries: int, *secrets: str) -> str:
+    """Deliver events that are signed with the first of the secrets, and return its fingerprint."""
+    inbox = make_inbox()
+    mark = inbox.source("stripe", secrets=secrets).fingerprints[0]
+    async with inbox.lifespan():
         for n in range(deliveries):
             body = stripe_body(f"evt_{n}")
-            assert (await post(before, "stripe", body, stripe_headers(body, "whsec_before"))).status == 202
+            assert (await post(inbox, "stripe", body, stripe_headers(body, secrets[0]))).status == 202
+    return mark
+
+
+async def use_and_replace_secret(make_inbox: Callable[..., Inbox], deliveries: int) -> str:
+    """Verify deliveries with a secret, replace it, reject one delivery, and return the old fingerprint."""
+    mark = await deliver_signed(make_inbox, deliveries, "whsec_before")
+    after = make_inbox()
+    after.source("stripe", secrets=["whsec_test"])
     async with after.lifespan():
         assert (await post(after, "stripe", BODY, stripe_headers(BODY, "whsec_before"))).status == 401
     return mark
@@ -171,16 +178,9 @@ def test_secrets_command_says_which_secret_can_be_removed(
     database: str,
     make_inbox: Callable[..., Inbox],
 ) -> None:
-    async def use() -> None:
-        inbox = make_inbox()
-        inbox.source("stripe", secrets=["whsec_new", "whsec_test"])
-        async with inbox.lifespan():
-            body = stripe_body()
-            assert (await post(inbox, "stripe", body, stripe_headers(body, "whsec_new"))).status == 202
-
     config = write_config(in_folder, database)
     config.write_text(config.read_text().replace('["whsec_test"]', '["whsec_new", "whsec_test"]'))
-    asyncio.run(use())
+    asyncio.run(deliver_signed(make_inbox, 1, "whsec_new", "whsec_test"))
     first, second = run("secrets", "--json").lines
     assert (first["secret"], first["verified"], first["advice"]) == (0, 1, "in use")
     assert second["verified"] == 0 and second["last_used_at"] is None and "safe to remove" in second["advice"]

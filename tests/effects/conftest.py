@@ -23,12 +23,6 @@ async def inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIterator[I
 
 
 @pytest.fixture
-def insert(database: str) -> str:
-    """A statement that inserts a note into the table, with the placeholder of the database."""
-    return f"INSERT INTO ledger (note) VALUES ({'$1' if database.startswith('postgresql') else '?'})"
-
-
-@pytest.fixture
 def mails(inbox: Inbox) -> list[Mail]:
     """The calls of the effect `send_mail`, which is registered here."""
     calls: list[Mail] = []

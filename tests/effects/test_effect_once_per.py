@@ -21,11 +21,11 @@ NOOPS = "SELECT reason, key FROM webhook_noops ORDER BY id"
 
 
 async def test_a_once_per_handler_handles_the_first_event_of_each_object(
-    inbox: Inbox, rows: Rows, insert: str, mails: list[Any]
+    inbox: Inbox, rows: Rows, insert_note: str, mails: list[Any]
 ) -> None:
     @inbox.on("stripe", "invoice.*", once_per=("type", "object_id"))
     async def paid(event: Event, tx: Any) -> None:
-        await tx.execute(insert, f"{event.type} {event.object_id}")
+        await tx.execute(insert_note, f"{event.type} {event.object_id}")
 
     await claim(inbox, "evt_1", "evt_2", object_id="in_1")
     await claim(inbox, "evt_3", object_id="in_2")
@@ -41,11 +41,11 @@ async def test_a_once_per_handler_handles_the_first_event_of_each_object(
 
 
 async def test_a_once_per_handler_runs_again_only_for_a_replay_of_its_own_event(
-    inbox: Inbox, rows: Rows, insert: str
+    inbox: Inbox, rows: Rows, insert_note: str
 ) -> None:
     @inbox.on("stripe", "invoice.paid", once_per="object_id")
     def paid(event: SyncEvent, tx: Any) -> None:
-        tx.execute(insert, event.id)
+        tx.execute(insert_note, event.id)
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()
@@ -61,7 +61,7 @@ async def test_a_once_per_handler_runs_again_only_for_a_replay_of_its_own_event(
 
 
 async def test_only_one_of_several_concurrent_events_of_an_identity_commits_its_work(
-    inbox: Inbox, rows: Rows, insert: str, mails: list[Any]
+    inbox: Inbox, rows: Rows, insert_note: str, mails: list[Any]
 ) -> None:
     together = asyncio.Barrier(4)
 
@@ -69,7 +69,7 @@ async def test_only_one_of_several_concurrent_events_of_an_identity_commits_its_
     async def paid(event: Event, tx: Any) -> None:
         if event.attempt == 1:
             await together.wait()
-        await tx.execute(insert, event.id)
+        await tx.execute(insert_note, event.id)
         await event.effect(f"mail:{event.id}", "send_mail", to="jane")
 
     await claim(inbox, *(f"evt_{n}" for n in range(4)))
@@ -82,7 +82,7 @@ async def test_only_one_of_several_concurrent_events_of_an_identity_commits_its_
 
 @pytest.mark.parametrize("swallows", [False, True])
 async def test_an_event_that_loses_the_race_for_an_identity_is_processed_without_work(
-    inbox: Inbox, rows: Rows, insert: str, swallows: bool
+    inbox: Inbox, rows: Rows, insert_note: str, swallows: bool
 ) -> None:
     """Both handlers request the same key. The second waits for the first, and has only one attempt."""
     together = asyncio.Barrier(2)
@@ -93,7 +93,7 @@ async def test_an_event_that_loses_the_race_for_an_identity_is_processed_without
         await together.wait()
         try:
             await event.effect("note:in_1", "note")
-            await tx.execute(insert, event.id)
+            await tx.execute(insert_note, event.id)
         except Exception:
             if not swallows:
                 raise

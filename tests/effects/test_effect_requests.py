@@ -29,12 +29,12 @@ STATES = "SELECT event_id, status FROM webhook_receipts ORDER BY id"
 STEAL = "UPDATE webhook_receipts SET lease = lease + 1 RETURNING id"
 
 
-def handlers_of_every_kind(insert: str) -> dict[str, tuple[Any, dict[str, Any]]]:
+def handlers_of_every_kind(insert_note: str) -> dict[str, tuple[Any, dict[str, Any]]]:
     async def asynchronous(event: Event) -> None:
         assert await event.effect(f"mail:{event.id}", "send_mail", to="jane") is True
 
     async def asynchronous_with_tx(event: Event, tx: Any) -> None:
-        await tx.execute(insert, event.id)
+        await tx.execute(insert_note, event.id)
         assert await event.effect(f"mail:{event.id}", "send_mail", to="jane") is True
 
     def plain(event: SyncEvent) -> None:
@@ -42,7 +42,7 @@ def handlers_of_every_kind(insert: str) -> dict[str, tuple[Any, dict[str, Any]]]
 
     def plain_with_tx(event: SyncEvent, tx: Any) -> None:
         assert event.effect(f"mail:{event.id}", "send_mail", to="jane") is True
-        tx.execute(insert, event.id)
+        tx.execute(insert_note, event.id)
 
     async def batch(events: list[Event]) -> None:
         for event in events:
@@ -75,9 +75,9 @@ def handlers_of_every_kind(insert: str) -> dict[str, tuple[Any, dict[str, Any]]]
 
 @pytest.mark.parametrize("kind", list(handlers_of_every_kind("")))
 async def test_an_effect_is_recorded_with_the_processed_status_and_runs_once(
-    inbox: Inbox, rows: Rows, insert: str, mails: list[Any], kind: str
+    inbox: Inbox, rows: Rows, insert_note: str, mails: list[Any], kind: str
 ) -> None:
-    handler, options = handlers_of_every_kind(insert)[kind]
+    handler, options = handlers_of_every_kind(insert_note)[kind]
     register: Any = inbox.on
     register("stripe", "invoice.paid", **options)(handler)
     await claim(inbox, "evt_1", "evt_2", "evt_3")

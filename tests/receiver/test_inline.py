@@ -34,6 +34,20 @@ def inline_inbox(make_inbox: Callable[..., Inbox], **settings: Any) -> Inbox:
     return inbox
 
 
+async def send_until_handled(inbox: Inbox, go_on: asyncio.Event) -> asyncio.Task[tuple[int, str]]:
+    """Send an event, and return when its handler runs. The handler waits for `go_on`."""
+    inside = asyncio.Event()
+
+    @inbox.on("stripe", "invoice.paid")
+    async def paid(event: Event) -> None:
+        inside.set()
+        await go_on.wait()
+
+    task = asyncio.create_task(send(inbox))
+    await asyncio.wait_for(inside.wait(), 10)
+    return task
+
+
 async def test_the_handler_runs_before_the_ack(make_inbox: Callable[..., Inbox], database: str) -> None:
     inbox = inline_inbox(make_inbox)
     seen: list[str] = []
@@ -88,17 +102,9 @@ async def test_an_event_is_an_acked_dead_letter_after_its_attempts(
 
 
 async def test_a_redelivery_while_the_handler_runs_gets_503(make_inbox: Callable[..., Inbox], database: str) -> None:
-    inbox = inline_inbox(make_inbox)
-    inside, go_on = asyncio.Event(), asyncio.Event()
-
-    @inbox.on("stripe", "invoice.paid")
-    async def paid(event: Event) -> None:
-        inside.set()
-        await go_on.wait()
-
+    inbox, go_on = inline_inbox(make_inbox), asyncio.Event()
     async with inbox.lifespan():
-        first = asyncio.create_task(send(inbox))
-        await asyncio.wait_for(inside.wait(), 10)
+        first = await send_until_handled(inbox, go_on)
         answer = await post(inbox, "stripe", BODY, stripe_headers(BODY))
         assert answer.outcome == (503, "unavailable") and answer.headers["retry-after"] == "5"
         message = answer.json["error"]["message"]
@@ -111,17 +117,9 @@ async def test_a_redelivery_while_the_handler_runs_gets_503(make_inbox: Callable
 async def test_a_client_that_disconnects_does_not_stop_the_handler(
     make_inbox: Callable[..., Inbox], database: str
 ) -> None:
-    inbox = inline_inbox(make_inbox)
-    inside, go_on = asyncio.Event(), asyncio.Event()
-
-    @inbox.on("stripe", "invoice.paid")
-    async def paid(event: Event) -> None:
-        inside.set()
-        await go_on.wait()
-
+    inbox, go_on = inline_inbox(make_inbox), asyncio.Event()
     async with inbox.lifespan():
-        first = asyncio.create_task(send(inbox))
-        await asyncio.wait_for(inside.wait(), 10)
+        first = await send_until_handled(inbox, go_on)
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         go_on.set()

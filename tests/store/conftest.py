@@ -25,12 +25,6 @@ async def ledger_inbox(make_inbox: Callable[..., Inbox], rows: Rows) -> AsyncIte
         yield inbox
 
 
-@pytest.fixture
-def insert(database: str) -> str:
-    """A statement that inserts a row into `ledger`."""
-    return f"INSERT INTO ledger (note) VALUES ({'$1' if database.startswith('postgresql') else '?'})"
-
-
 @pytest.fixture(params=["sqlite", "postgres"])
 def closed_store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     """A store of each database, not opened."""

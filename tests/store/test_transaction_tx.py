@@ -19,11 +19,11 @@ NOTES = "SELECT note FROM ledger ORDER BY note"
 SLOW = Retry(attempts=5, first=3600, most=3600)
 
 
-async def test_tx_has_the_same_methods_on_both_databases(ledger_inbox: Inbox, insert: str) -> None:
+async def test_tx_has_the_same_methods_on_both_databases(ledger_inbox: Inbox, insert_note: str) -> None:
     transaction = ledger_inbox._runtime.store.transaction()
     tx = transaction.make_tx(is_async=True)
-    await tx.execute(insert, "one")
-    await tx.execute(insert, "two")
+    await tx.execute(insert_note, "one")
+    await tx.execute(insert_note, "two")
     assert [dict(row) for row in await tx.fetch(NOTES)] == [{"note": "one"}, {"note": "two"}]
     assert (await tx.fetchrow(NOTES))["note"] == "one"
     assert await tx.fetchrow("SELECT note FROM ledger WHERE note = 'three'") is None
@@ -33,41 +33,43 @@ async def test_tx_has_the_same_methods_on_both_databases(ledger_inbox: Inbox, in
 
 
 async def test_two_concurrent_first_statements_share_one_transaction(
-    ledger_inbox: Inbox, rows: Rows, insert: str
+    ledger_inbox: Inbox, rows: Rows, insert_note: str
 ) -> None:
     """The second statement must neither wait for the first nor begin another transaction."""
     (leased,) = await ledger_inbox._runtime.store.leases.take(1, 30, "worker")
     transaction = ledger_inbox._runtime.store.transaction()
     first, second = await asyncio.wait_for(asyncio.gather(transaction.connection(), transaction.connection()), 30)
-    await first.execute(insert, "one")
-    await second.execute(insert, "two")
+    await first.execute(insert_note, "one")
+    await second.execute(insert_note, "two")
     assert await transaction.settle([processed(leased)]) is True
     assert rows(NOTES) == [("one",), ("two",)]
 
 
-async def test_savepoint_rolls_back_only_its_block(ledger_inbox: Inbox, rows: Rows, insert: str) -> None:
+async def test_savepoint_rolls_back_only_its_block(ledger_inbox: Inbox, rows: Rows, insert_note: str) -> None:
     @ledger_inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
-        await tx.execute(insert, "before")
+        await tx.execute(insert_note, "before")
         with pytest.raises(ValueError, match="inner"):
             async with tx.transaction():
-                await tx.execute(insert, "undone")
+                await tx.execute(insert_note, "undone")
                 raise ValueError("inner")
         async with tx.transaction():
-            await tx.execute(insert, "kept")
+            await tx.execute(insert_note, "kept")
             async with tx.transaction():
-                await tx.execute(insert, "kept deeper")
+                await tx.execute(insert_note, "kept deeper")
 
     ledger_inbox._runtime.start_worker()
     await eventually(receipts_are(rows, "processed", 1))
     assert rows(NOTES) == [("before",), ("kept",), ("kept deeper",)]
 
 
-async def test_released_savepoint_is_rolled_back_with_the_handler(ledger_inbox: Inbox, rows: Rows, insert: str) -> None:
+async def test_released_savepoint_is_rolled_back_with_the_handler(
+    ledger_inbox: Inbox, rows: Rows, insert_note: str
+) -> None:
     @ledger_inbox.on("stripe", "invoice.paid", retry=SLOW)
     async def paid(event: Event, tx: Any) -> None:
         async with tx.transaction():
-            await tx.execute(insert, "released")
+            await tx.execute(insert_note, "released")
         raise ValueError("after it")
 
     ledger_inbox._runtime.start_worker()
@@ -75,36 +77,36 @@ async def test_released_savepoint_is_rolled_back_with_the_handler(ledger_inbox: 
     assert rows(NOTES) == []
 
 
-async def test_tx_raises_after_its_handler_has_ended(ledger_inbox: Inbox, rows: Rows, insert: str) -> None:
+async def test_tx_raises_after_its_handler_has_ended(ledger_inbox: Inbox, rows: Rows, insert_note: str) -> None:
     saved: list[Any] = []
 
     @ledger_inbox.on("stripe", "invoice.paid")
     async def paid(event: Event, tx: Any) -> None:
-        await tx.execute(insert, "work")
+        await tx.execute(insert_note, "work")
         saved.append(tx)
 
     ledger_inbox._runtime.start_worker()
     await eventually(receipts_are(rows, "processed", 1))
     with pytest.raises(TransactionClosed, match="after its handler had ended"):
-        await saved[0].execute(insert, "too late")
+        await saved[0].execute(insert_note, "too late")
     with pytest.raises(TransactionClosed, match="after its handler had ended"):
         async with saved[0].transaction():
             pass
     assert rows(NOTES) == [("work",)]
 
 
-async def test_plain_def_handler_gets_a_synchronous_tx(ledger_inbox: Inbox, rows: Rows, insert: str) -> None:
+async def test_plain_def_handler_gets_a_synchronous_tx(ledger_inbox: Inbox, rows: Rows, insert_note: str) -> None:
     threads: list[threading.Thread] = []
 
     @ledger_inbox.on("stripe", "invoice.paid")
     def paid(event: SyncEvent, tx: Any) -> None:
         threads.append(threading.current_thread())
-        tx.execute(insert, "plain")
+        tx.execute(insert_note, "plain")
         with pytest.raises(ValueError, match="inner"), tx.transaction():
-            tx.execute(insert, "undone")
+            tx.execute(insert_note, "undone")
             raise ValueError("inner")
         with tx.transaction():
-            tx.execute(insert, f"{tx.fetchval('SELECT count(*) FROM ledger')} before")
+            tx.execute(insert_note, f"{tx.fetchval('SELECT count(*) FROM ledger')} before")
 
     ledger_inbox._runtime.start_worker()
     await eventually(receipts_are(rows, "processed", 1))
@@ -112,16 +114,18 @@ async def test_plain_def_handler_gets_a_synchronous_tx(ledger_inbox: Inbox, rows
     assert threads != [threading.main_thread()]
 
 
-async def test_writes_of_a_handler_that_timed_out_are_rolled_back(ledger_inbox: Inbox, rows: Rows, insert: str) -> None:
+async def test_writes_of_a_handler_that_timed_out_are_rolled_back(
+    ledger_inbox: Inbox, rows: Rows, insert_note: str
+) -> None:
     late = threading.Event()
     refused: list[BaseException] = []
 
     @ledger_inbox.on("stripe", "invoice.paid", retry=SLOW, timeout="0.3s")
     def paid(event: SyncEvent, tx: Any) -> None:
-        tx.execute(insert, "work")
+        tx.execute(insert_note, "work")
         late.wait(10)
         try:
-            tx.execute(insert, "too late")
+            tx.execute(insert_note, "too late")
         except TransactionClosed as error:
             refused.append(error)
 

@@ -24,7 +24,7 @@ _NEEDS_MORE = re.compile(
 
 
 _TEST = re.compile(r"^(?:async )?def test_\w+\(([^)]*)\)", re.MULTILINE)
-_ON_A_DATABASE = re.compile(r"\b(?:database|inbox|insert|make_inbox|postgres|rows|store)\b:")
+_ON_A_DATABASE = re.compile(r"\b(?:database|inbox|insert|insert_note|make_inbox|postgres|rows|store)\b:")
 """The fixtures of `tests/conftest.py` that bring a database, as parameters of a test."""
 
 _OPENS = {

@@ -13,7 +13,7 @@ import click
 
 from oncehook.cli.demo_screen import LineOutput, LiveScreen
 from oncehook.cli.demo_session import DemoSession
-from oncehook.cli.options import console
+from oncehook.cli.options import console, port_option
 from oncehook.cli.serve import announce, listen
 from oncehook.model.errors import ConfigurationError
 
@@ -21,13 +21,7 @@ HOST = "127.0.0.1"
 
 
 @click.command("demo")
-@click.option(
-    "--port",
-    default=8000,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="Port to listen on; 0 picks a free one.",
-)
+@port_option
 @click.option("--rate", default=20, show_default=True, type=click.IntRange(1, 500), help="New events per second.")
 @click.option("--seconds", type=click.IntRange(1), help="Stop after this many seconds.  [default: run until Ctrl-C]")
 def command(port: int, rate: int, seconds: int | None) -> None:

@@ -28,6 +28,18 @@ config_option = click.option(
 )
 
 
+port_option = click.option(
+    "--port",
+    default=8000,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Port to listen on; 0 picks a free one.",
+)
+
+handlers_option = click.option(
+    "--concurrency", type=click.IntRange(1, 1000), help="Maximum number of concurrent handlers.  [default: 16]"
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line.")
 
 

@@ -16,7 +16,7 @@ import click
 import uvicorn
 
 from oncehook.cli.app import app_name, app_option, configured_inbox
-from oncehook.cli.options import config_option
+from oncehook.cli.options import config_option, handlers_option, port_option
 from oncehook.cli.processes import run_processes
 from oncehook.cli.shutdown import stop_on_signals
 from oncehook.http_client.client import parse_url
@@ -44,13 +44,7 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all interfaces."
 )
-@click.option(
-    "--port",
-    default=8000,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="Port to listen on; 0 picks a free one.",
-)
+@port_option
 @click.option(
     "--processes",
     default=1,
@@ -64,9 +58,7 @@ RUN_KEY = "ONCEHOOK_RUN_KEY"
 @click.option("--no-worker", is_flag=True, help="Only receive deliveries; `oncehook worker` handles the events.")
 @click.option("--no-dashboard", is_flag=True, help="Serve only the receiver and the probes: no dashboard, no API.")
 @click.option("--no-fast-paths", is_flag=True, help="Disable all optimizations: `fast_paths = false`.")
-@click.option(
-    "--concurrency", type=click.IntRange(1, 1000), help="Maximum number of concurrent handlers.  [default: 16]"
-)
+@handlers_option
 @click.option("--fd", type=int, hidden=True, help="The listening socket that the parent process passes to this one.")
 def command(
     app: str | None,

@@ -6,7 +6,7 @@ import sys
 import click
 
 from oncehook.cli.app import app_name, app_option, configured_inbox
-from oncehook.cli.options import config_option
+from oncehook.cli.options import config_option, handlers_option
 from oncehook.cli.shutdown import stop_on_signals
 from oncehook.model.errors import ConfigurationError
 from oncehook.observability import signals
@@ -17,9 +17,7 @@ from oncehook.runtime import Runtime
 @click.argument("app", required=False)
 @config_option
 @app_option
-@click.option(
-    "--concurrency", type=click.IntRange(1, 1000), help="Maximum number of concurrent handlers.  [default: 16]"
-)
+@handlers_option
 def command(app: str | None, config: str | None, concurrency: int | None) -> None:
     """Run the handlers of APP without receiving deliveries. On PostgreSQL, start as many workers as you need.
 

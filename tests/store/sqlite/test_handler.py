@@ -27,7 +27,7 @@ async def test_handler_transaction_commits_durably(store: Store) -> None:
     await transaction.rollback()
 
 
-async def test_transaction_that_is_abandoned_while_it_waits_never_begins(ledger_inbox: Inbox, insert: str) -> None:
+async def test_transaction_that_is_abandoned_while_it_waits_never_begins(ledger_inbox: Inbox, insert_note: str) -> None:
     """A thread that still waits to begin when its handler times out must not begin later."""
     first, second = ledger_inbox._runtime.store.transaction(), ledger_inbox._runtime.store.transaction()
     await first.connection()
@@ -38,7 +38,7 @@ async def test_transaction_that_is_abandoned_while_it_waits_never_begins(ledger_
     with pytest.raises(TransactionClosed):
         await waiting
     third = ledger_inbox._runtime.store.transaction()
-    await asyncio.wait_for(third.make_tx(is_async=True).execute(insert, "work"), 30)
+    await asyncio.wait_for(third.make_tx(is_async=True).execute(insert_note, "work"), 30)
     await third.rollback()
 
 
@@ -50,18 +50,18 @@ def short_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("continues", [True, False], ids=["sends more", "just returns"])
 async def test_transaction_that_blocks_the_receiver_too_long_is_rolled_back_and_retried(
-    short_limit: None, ledger_inbox: Inbox, rows: Rows, insert: str, continues: bool
+    short_limit: None, ledger_inbox: Inbox, rows: Rows, insert_note: str, continues: bool
 ) -> None:
     holding, claimed = asyncio.Event(), asyncio.Event()
 
     @ledger_inbox.on("stripe", "invoice.paid", retry=QUICK)
     async def paid(event: Event, tx: Any) -> None:
-        await tx.execute(insert, f"{event.id} {event.attempt}")
+        await tx.execute(insert_note, f"{event.id} {event.attempt}")
         if event.id == "evt_1" and event.attempt == 1:
             holding.set()
             await claimed.wait()
             if continues:
-                await tx.execute(insert, "more")
+                await tx.execute(insert_note, "more")
 
     ledger_inbox._runtime.start_worker()
     await asyncio.wait_for(holding.wait(), 10)
@@ -74,13 +74,13 @@ async def test_transaction_that_blocks_the_receiver_too_long_is_rolled_back_and_
 
 
 async def test_statement_that_takes_too_long_is_interrupted(
-    short_limit: None, ledger_inbox: Inbox, rows: Rows, insert: str
+    short_limit: None, ledger_inbox: Inbox, rows: Rows, insert_note: str
 ) -> None:
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
 
     @ledger_inbox.on("stripe", "invoice.paid", retry=QUICK)
     async def paid(event: Event, tx: Any) -> None:
-        await tx.execute(insert, f"attempt {event.attempt}")
+        await tx.execute(insert_note, f"attempt {event.attempt}")
         if event.attempt == 1:
             await tx.fetchval(endless)
 
