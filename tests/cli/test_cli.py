@@ -68,6 +68,7 @@ def test_an_exception_becomes_a_message_and_an_exit_code(
     def fail(**_: object) -> None:
         raise error
 
+    # Tests of the commands have real causes of some of these; here each class is mapped, whatever raises it.
     monkeypatch.setattr(cli, "oncehook", fail)
     ran = run("events")
     assert (ran.code, ran.error) == (code, message)

@@ -11,12 +11,14 @@ from oncehook.cli.demo_screen import DemoSnapshot, LineOutput
 from oncehook.cli.demo_session import DemoSession, make_keys
 from oncehook.cli.demo_traffic import BEHAVIORS, SENDERS
 from oncehook.cli.serve import listen
-from oncehook.observability import signals
 from tests.support.servers import run_sql
 
 SOURCES = {sender.source for sender in SENDERS}
 
 pytestmark = pytest.mark.system
+
+
+restored_log = pytest.mark.usefixtures("lines")  # the demo configures the log of its process
 
 
 class RecordingView(LineOutput):
@@ -26,8 +28,8 @@ class RecordingView(LineOutput):
         self.last = snapshot
 
 
-def test_senders_show_every_behavior_and_the_guarantee_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "configure", lambda *_: None)
+@restored_log
+def test_senders_show_every_behavior_and_the_guarantee_holds(tmp_path: Path) -> None:
     session, view = DemoSession(tmp_path, listen("127.0.0.1", 0), 150), RecordingView()
     assert asyncio.run(session.run(view, 3))
     counts, check = view.last.counts, view.last.check
@@ -42,8 +44,8 @@ def test_senders_show_every_behavior_and_the_guarantee_holds(tmp_path: Path, mon
         assert run_sql(database, f"SELECT count(*) FROM webhook_{table}")[0][0] > 0, table
 
 
-def test_demo_reports_an_acked_event_without_a_receipt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "configure", lambda *_: None)
+@restored_log
+def test_demo_reports_an_acked_event_without_a_receipt(tmp_path: Path) -> None:
     session, view = DemoSession(tmp_path, listen("127.0.0.1", 0), 20), RecordingView()
     session.log.acked.add((SENDERS[0].source, "evt_without_a_receipt"))
     assert not asyncio.run(session.run(view, 1)), "a broken guarantee must be the demo's exit code"

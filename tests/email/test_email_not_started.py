@@ -78,7 +78,7 @@ async def test_running_inbox_opens_no_second_store_until_its_handlers_have_ended
         await stopping.wait()
         results.append((bool(await inbox.email.can_send(JANE)), await inbox.pause("app")))
 
-    monkeypatch.setattr(checks, "make_store", None)
+    monkeypatch.setattr(checks, "make_store", None)  # a second store would fail: it must use the one that is open
     await inbox.start()
     await post(inbox, "app", b'{"type": "a"}', {"webhook-id": "1"})
     await asyncio.wait_for(begun.wait(), 30)

@@ -77,6 +77,7 @@ async def test_projection_during_a_check_is_not_a_difference(store: Store, monke
             await record_facts(store, [make_fact(3, "bounced", 9999, bounce="hard")])
         return await read(transaction, addresses)
 
+    # The facts must come between two queries of one transaction. The real query runs after them.
     monkeypatch.setattr(suppressions, "_facts", late)
     assert (await (email.rebuild() if fix else email.verify())).differences == []
     if came:

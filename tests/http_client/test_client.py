@@ -107,6 +107,7 @@ async def test_client_does_not_call_a_name_with_a_private_address(address: str) 
 async def test_client_does_not_call_a_name_if_one_of_its_addresses_is_private(
     order: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # A test can only listen on loopback, so one loopback address counts as public here.
     monkeypatch.setattr(client, "blocked_reason", lambda address: None if address == "127.0.0.2" else "loopback")
     with Canary() as canary, pytest.raises(SendRefused, match=r"127\.0\.0\.1, which is loopback"):
         answers = [("127.0.0.2", canary.port), ("127.0.0.1", canary.port)][::order]
@@ -116,6 +117,7 @@ async def test_client_does_not_call_a_name_if_one_of_its_addresses_is_private(
 
 async def test_client_connects_to_the_address_that_it_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server may return a public address to the check and a private one to the connection: it is asked once."""
+    # A test can only listen on loopback, so one loopback address counts as public here.
     monkeypatch.setattr(client, "blocked_reason", lambda address: None if address == "127.0.0.2" else "loopback")
     lookups = 0
 
@@ -144,6 +146,7 @@ async def test_client_sends_nothing_if_the_connected_peer_is_private(monkeypatch
         seen.append(address)
         return None if len(seen) < 2 else "not public"
 
+    # A peer other than the checked address needs a changed route, which a test cannot make.
     monkeypatch.setattr(client, "blocked_reason", reason)
     async with receiving() as receiver:
         with pytest.raises(SendRefused):

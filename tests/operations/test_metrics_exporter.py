@@ -129,6 +129,7 @@ async def test_text_is_rendered_at_most_once_a_second(inbox: Inbox, monkeypatch:
         count += 1
         return render(*args)
 
+    # Equal texts do not show how often they were rendered, so the real call is counted.
     monkeypatch.setattr("oncehook.operations.metrics_exporter.render", counting_render)
     exporter = MetricsExporter(inbox._runtime.store, clock=clock)
     texts = await asyncio.gather(*(exporter.text() for _ in range(20)))

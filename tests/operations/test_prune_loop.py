@@ -1,13 +1,11 @@
 """The prune loop runs in the background and survives an unavailable database."""
 
-from datetime import datetime
 from typing import Any
 
 import pytest
 
 import oncehook.operations.prune as prune_module
 from oncehook.config.settings import Horizon
-from oncehook.model.errors import StoreUnavailable
 from oncehook.operations.prune import PruneLoop
 from oncehook.store.store import Store
 from tests.support.ages import set_age
@@ -37,20 +35,13 @@ async def test_prune_loop_prunes_repeatedly_and_logs_it(
 
 
 async def test_prune_loop_continues_after_the_database_was_unavailable(
-    store: Store, monkeypatch: pytest.MonkeyPatch, emitted: list[tuple[str, dict[str, Any]]]
+    store: Store, emitted: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    now, away = store.operations.now, [True]
-
-    async def sometimes() -> datetime:
-        if away[0]:
-            raise StoreUnavailable("the database is away")
-        return await now()
-
-    monkeypatch.setattr(store.operations, "now", sometimes)
+    await store.close()
     prune_loop = PruneLoop(store, KEEP_30, first=0.0, every=0.01)
     prune_loop.start()
     await eventually(lambda: len(emitted) > 1)
-    away[0] = False
+    await store.open()
     await eventually(lambda: prune_loop._runs > 1)
     await prune_loop.stop()
     assert {line for line, _ in emitted} == {"prune_database_unavailable"}

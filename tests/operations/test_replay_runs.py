@@ -1,13 +1,12 @@
 """Background replays: their progress in this process and, from the audit log, in any other."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
-from oncehook import Inbox, StoreUnavailable
+from oncehook import Inbox
 from oncehook.operations import replay_runs
-from oncehook.operations.replay import Outcomes, Replayed
+from oncehook.operations.replay import Outcomes
 from oncehook.operations.replay_runs import ReplayRun, ReplayRuns
 from oncehook.store.rows import Selection
 from tests.support.events import Rows
@@ -73,17 +72,16 @@ async def test_stopped_run_says_so_and_has_replayed_whole_batches(inbox: Inbox, 
     assert rows("SELECT count(*) FROM webhook_receipts WHERE status = 'failed'") == [(3,)]
 
 
-async def test_error_of_the_database_stops_the_run(inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
-    await dead_letters(inbox, rows, 1)
-    runs = ReplayRuns(inbox._runtime.store)
-
-    async def fail(*args: Any, **options: Any) -> Replayed:
-        raise StoreUnavailable("the database is gone")
-
-    monkeypatch.setattr(replay_runs, "replay", fail)
-    started = await runs.start(Selection(), "ann", matched=1)
+async def test_unavailable_database_stops_the_run(inbox: Inbox, rows: Rows) -> None:
+    await dead_letters(inbox, rows, 3)
+    store = inbox._runtime.store
+    started = await ReplayRuns(store).start(Selection(), "ann", matched=3, rate=2.0)
+    await eventually(lambda: started.done.count == 1, "the first event is replayed")
+    await store.close()
     await eventually(lambda: started.state == "stopped", "the run stops")
-    assert "the database is gone" in str(started.error)
+    await store.open()
+    assert "not open" in str(started.error)
+    assert rows("SELECT count(*) FROM webhook_receipts WHERE status = 'failed'") == [(2,)]
 
 
 async def test_only_some_finished_runs_are_remembered(

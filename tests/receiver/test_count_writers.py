@@ -9,6 +9,7 @@ from oncehook.receiver import count_writers
 from oncehook.receiver.count_writers import PeriodicWriter
 from oncehook.testing import deliver, post
 from tests.support.events import Rows, stripe_body, stripe_headers
+from tests.support.stores import missing_table
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -34,16 +35,9 @@ async def test_the_uses_of_each_secret_are_written_when_the_inbox_stops(
     assert new != old and "whsec" not in str(rows(USES))
 
 
-async def test_uses_of_a_failed_write_are_part_of_the_next_write(
-    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_uses_of_a_failed_write_are_part_of_the_next_write(inbox: Inbox, rows: Rows) -> None:
     await deliver(inbox, "stripe", stripe_body())
-    with monkeypatch.context() as patch:
-
-        async def broken(used: object) -> None:
-            raise OSError("disk full")
-
-        patch.setattr(inbox._runtime.store.rejections, "note_secrets", broken)
+    with missing_table(rows, "webhook_secrets"):
         await inbox._runtime.reception.secret_uses.write()
     assert rows(USES) == []
     await inbox._runtime.reception.secret_uses.write()
@@ -51,27 +45,16 @@ async def test_uses_of_a_failed_write_are_part_of_the_next_write(
     assert [row[2] for row in rows(USES)] == [1]
 
 
-async def test_rejections_of_a_failed_write_are_part_of_the_next_write(
-    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_rejections_of_a_failed_write_are_part_of_the_next_write(inbox: Inbox, rows: Rows) -> None:
     stats, writer = inbox._runtime.reception.stats, inbox._runtime.reception.rejection_counts
     stats.record_rejection("stripe", "bad_signature", "no secret matches")
-
-    async def fail(counts: object) -> None:
-        raise OSError("disk full")
-
-    written: list[dict[object, int]] = []
-
-    async def record(counts: dict[object, int]) -> None:
-        written.append(dict(counts))
-
-    monkeypatch.setattr(writer.store, "note_rejections", fail)
-    await writer.write()
+    with missing_table(rows, "webhook_refusals"):
+        await writer.write()
     stats.record_rejection("stripe", "bad_signature", "no secret matches")
-    monkeypatch.setattr(writer.store, "note_rejections", record)
     await writer.write()
     await writer.write()
-    assert written == [{("stripe", "bad_signature"): 2}], "nothing is lost, and nothing is written twice"
+    written = rows("SELECT source, reason, sum(refused) FROM webhook_refusals GROUP BY source, reason")
+    assert written == [("stripe", "bad_signature", 2)], "nothing is lost, and nothing is written twice"
 
 
 async def test_ack_latencies_are_written_and_then_counted_from_zero(inbox: Inbox) -> None:

@@ -83,6 +83,7 @@ async def test_responses_keep_the_order_of_requests_while_a_commit_runs(
 async def test_a_connection_beyond_the_limit_gets_503_and_leaves_no_receipt(
     make_inbox: Callable[..., Inbox], rows: Rows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The real limit follows from the open files that the process may have: a lower one would stop the tests too.
     monkeypatch.setattr(serve, "max_connections", lambda: 3)
     inbox = make_inbox()
     inbox.source("stripe", secrets=["whsec_test"])

@@ -35,6 +35,7 @@ async def record_paths(make_inbox: Callable[..., Inbox], monkeypatch: pytest.Mon
             paths.append("asgi")
         return serve(self, scope, *args)
 
+    # The sender sees no difference between the paths, so the real calls are recorded.
     monkeypatch.setattr(FastProtocol, "_receive", record_receive)
     monkeypatch.setattr(Service, "__call__", record_serve)
     inbox = make_inbox(fast_paths=fast)
@@ -95,6 +96,7 @@ async def test_a_bug_in_the_receiver_closes_the_connection(
     async def fail(*args: Any) -> None:
         raise RuntimeError("a bug")
 
+    # It stands for a bug in the receiver: the errors of senders and of the database have responses.
     monkeypatch.setattr(Receiver, "receive", fail)
     inbox = make_inbox(fast_paths=True)
     inbox.source("stripe", secrets=["whsec_test"])
@@ -117,6 +119,7 @@ async def test_a_response_that_cannot_be_written_does_not_affect_other_deliverie
             raise RuntimeError("a bug")
         answer(self, cycle, response)
 
+    # It stands for a bug in `answer`.
     monkeypatch.setattr(FastProtocol, "answer", fail_first)
     inbox = make_inbox(fast_paths=True)
     inbox.source("stripe", secrets=["whsec_test"])

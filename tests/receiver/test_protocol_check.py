@@ -30,6 +30,7 @@ async def test_both_protocols_work_with_the_installed_uvicorn(database: str) -> 
 async def test_a_changed_uvicorn_turns_the_fast_protocol_off_and_is_logged(
     database: str, monkeypatch: pytest.MonkeyPatch, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
+    # It stands for a later version of uvicorn without an attribute that FastProtocol reads.
     monkeypatch.setattr(FastProtocol, "_may_be_direct", lambda self: self.an_attribute_that_uvicorn_renamed)
     assert await choose_protocol(fast=True) is LimitedProtocol
     (line,) = [line for line in lines() if line["event"] == "fast_path_off"]

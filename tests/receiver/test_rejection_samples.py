@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -16,7 +17,8 @@ from oncehook.store.rows import MAX_REJECTIONS
 from oncehook.testing import deliver, post
 from tests.support.events import Rows, stripe_body, stripe_headers
 from tests.support.providers import NOW, sender
-from tests.support.waiting import eventually, next_turn
+from tests.support.stores import missing_table
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -166,15 +168,13 @@ async def test_the_newest_samples_of_each_source_are_kept(inbox: Inbox) -> None:
 
 
 async def test_a_failed_sample_write_does_not_change_the_response(
-    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+    inbox: Inbox, rows: Rows, emitted: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    async def broken(rejection: Rejection) -> None:
-        raise OSError("disk full")
-
-    monkeypatch.setattr(inbox._runtime.store.rejections, "keep", broken)
-    for _ in range(3):
+    with missing_table(rows, "webhook_rejections"):
         assert (await deliver(inbox, "stripe", stripe_body(), secret="whsec_other")).status == 401
-        await next_turn()
+        await eventually(lambda: "rejection_sample_lost" in [event for event, _ in emitted], "the write fails")
+    assert (await deliver(inbox, "stripe", stripe_body(), secret="whsec_other")).status == 401
+    await wait_for_rows(rows, SAMPLES, 1)
 
 
 async def diagnoses(inbox: Inbox) -> list[tuple[str, str]]:

@@ -116,6 +116,7 @@ async def test_concurrent_probes_share_one_check(
             count += 1
             await ping()
 
+        # Checks leave no trace in the database, so the real call is counted.
         monkeypatch.setattr(inbox._runtime.store, "ping", counted)
         await asyncio.gather(*(inbox.ready() for _ in range(50)))
         assert count == 1

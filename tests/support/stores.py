@@ -1,8 +1,8 @@
 """Claims, leases and settled attempts on a store, without a worker."""
 
 import inspect
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from oncehook.config.settings import Settings
@@ -14,7 +14,7 @@ from oncehook.store.postgres.database import PostgresDatabase
 from oncehook.store.postgres.handler import HandlerConnections
 from oncehook.store.sqlite.database import SqliteDatabase
 from oncehook.store.store import Store
-from tests.support.events import make_claim
+from tests.support.events import Rows, make_claim
 from tests.support.servers import run_sql
 from tests.support.waiting import eventually
 
@@ -28,6 +28,16 @@ async def open_store(database: str, **settings: Any) -> AsyncIterator[Store]:
         yield store
     finally:
         await store.close()
+
+
+@contextmanager
+def missing_table(rows: Rows, name: str) -> Iterator[None]:
+    """A real error of the database: inside the block, the table has another name."""
+    rows(f"ALTER TABLE {name} RENAME TO {name}_away")
+    try:
+        yield
+    finally:
+        rows(f"ALTER TABLE {name}_away RENAME TO {name}")
 
 
 def postgres_of(store: Store) -> PostgresDatabase:

@@ -43,7 +43,10 @@ def _returns(database: str | Rows, sql: str, count: int) -> Callable[[], bool]:
 
 
 class FailsAtFirst:
-    """Wraps an async method: it raises an unexpected error for the first `times` calls and then works."""
+    """Wraps an async method: it raises an unexpected error for the first `times` calls and then works.
+
+    The error stands for a bug of ours, which no fault of a database or network can cause.
+    """
 
     def __init__(self, method: Callable[..., Any], times: int = 2) -> None:
         self.method = method

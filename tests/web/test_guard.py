@@ -1,12 +1,13 @@
 """The guard around every page: form tokens, origins, bodies, security headers, and exceptions as problems."""
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from starlette.exceptions import HTTPException
 
 from oncehook import Inbox
-from oncehook.observability import signals
 from oncehook.web.guard import as_problem, is_api, is_public
 from oncehook.web.page import Problem
 from tests.support.dashboard import CONFIGURED, PASSWORD, Site, dashboard_of
@@ -170,16 +171,16 @@ async def test_cookie_over_https_is_secure_and_bound_to_this_host(site: Site) ->
 # -- exceptions -----------------------------------------------------------------------------------------------------
 
 
-def test_unexpected_exception_shows_no_detail_and_logs_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    logged: list[tuple[str, str]] = []
-    monkeypatch.setattr(signals, "emit", lambda event, **fields: logged.append((event, fields["traceback"])))
+def test_unexpected_exception_shows_no_detail_and_logs_the_traceback(lines: Callable[[], list[dict[str, Any]]]) -> None:
+    text = "CANARY"
     try:
-        raise KeyError("CANARY")
+        raise KeyError(text)
     except KeyError as error:
         problem = as_problem(error)
     assert (problem.status, problem.code) == (500, "internal") and "CANARY" not in problem.message
-    ((event, frames),) = logged
-    assert event == "dashboard_failed" and "test_guard.py" in frames and "CANARY" not in frames.splitlines()[0]
+    (line,) = lines()
+    frames = line["traceback"]
+    assert line["event"] == "dashboard_failed" and "test_guard.py" in frames and "CANARY" not in frames
 
 
 def test_errors_of_the_router_have_a_code_and_a_sentence() -> None:
@@ -193,14 +194,13 @@ def test_errors_of_the_router_have_a_code_and_a_sentence() -> None:
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_unavailable_database_is_reported_and_logged(
-    shop: Inbox, site: Site, monkeypatch: pytest.MonkeyPatch
+    shop: Inbox, site: Site, lines: Callable[[], list[dict[str, Any]]]
 ) -> None:
-    events: list[str] = []
     async with site.signed_in() as browser:
-        monkeypatch.setattr(signals, "emit", lambda event, **_: events.append(event))
         await shop._runtime.store.close()
         page = await browser.get("/events/1")
         assert page.status_code == 503 and "The database is not available." in page.text
-        assert page.headers["retry-after"] and "dashboard_database_unavailable" in events
+        assert page.headers["retry-after"]
+        assert "dashboard_database_unavailable" in [line["event"] for line in lines()]
         assert (await browser.get("/api/events/1")).json()["error"]["code"] == "unavailable"
         await shop._runtime.store.open()

@@ -4,12 +4,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
-import asyncpg
 import pytest
 
 from oncehook import Event, Inbox
 from oncehook.model.lease import LeaseKey
-from oncehook.store.postgres import heartbeat as postgres_heartbeat
 from oncehook.worker.heartbeat import Heartbeat
 from tests.support.clocks import ManualClock
 from tests.support.events import Rows
@@ -20,6 +18,12 @@ pytestmark = pytest.mark.anyio
 
 
 STATES = "SELECT event_id, status, attempts, last_error FROM webhook_receipts ORDER BY event_id"
+
+
+HEARTBEATS = (
+    "SELECT pid FROM pg_stat_activity WHERE application_name = 'oncehook heartbeat' AND datname = current_database()"
+)
+LEASED_UNTIL = "SELECT lease_until FROM webhook_receipts"
 
 
 @pytest.fixture
@@ -55,22 +59,16 @@ def test_the_heartbeat_survives_an_unexpected_error_of_the_store(emitted: list[t
 
 @pytest.mark.parametrize("database", ["postgres"], indirect=True)
 async def test_a_lease_survives_a_lost_heartbeat_connection(
-    inbox: Inbox, rows: Rows, monkeypatch: pytest.MonkeyPatch
+    inbox: Inbox, rows: Rows, emitted: list[tuple[str, dict[str, Any]]]
 ) -> None:
-    beat, calls = postgres_heartbeat.PostgresHeartbeatConnection._execute, 0
-
-    async def once(self: Any, *args: Any) -> None:
-        nonlocal calls
-        calls += 1
-        if calls == 1:
-            raise asyncpg.exceptions.ProtocolError("the server closed the connection")
-        await beat(self, *args)
-
-    monkeypatch.setattr(postgres_heartbeat.PostgresHeartbeatConnection, "_execute", once)
-
     @inbox.on("stripe", "*")
     async def slow(event: Event) -> None:
-        await eventually(lambda: calls > 4)
+        await eventually(lambda: rows(HEARTBEATS), "the heartbeat connects")
+        (before,) = rows(HEARTBEATS)
+        rows(f"SELECT pg_terminate_backend({before[0]})")
+        await eventually(lambda: rows(HEARTBEATS) not in ([], [before]), "the heartbeat connects again")
+        extended = rows(LEASED_UNTIL)
+        await eventually(lambda: rows(LEASED_UNTIL) > extended, "the new connection extends the lease")
 
     await claim(inbox, "evt_1")
     inbox._runtime.start_worker()

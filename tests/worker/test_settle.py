@@ -34,6 +34,7 @@ def batch_sizes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(settled))
         return await settle(settled)
 
+    # Both databases show the settled rows and not how many statements there were, so the real call is counted.
     monkeypatch.setattr(store.leases, "settle", recording)
     return sizes
 

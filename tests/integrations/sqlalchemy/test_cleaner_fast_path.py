@@ -48,6 +48,7 @@ async def test_fast_path_is_turned_off_if_sqlalchemy_has_changed(
     monkeypatch: pytest.MonkeyPatch,
     lines: Callable[[], list[dict[str, Any]]],
 ) -> None:
+    # It stands for a later version of SQLAlchemy without the attributes that the fast path reads.
     monkeypatch.setattr(cleaner, "hasattr", lambda owner, name: False, raising=False)
     engine = create_async_engine(database.replace("postgresql://", "postgresql+asyncpg://"))
     inbox = make_inbox(engine=engine, concurrency=1, fast_paths=True)

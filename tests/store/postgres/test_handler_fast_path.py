@@ -56,6 +56,7 @@ async def test_fast_path_is_turned_off_if_the_driver_does_not_report_the_user(
     monkeypatch: pytest.MonkeyPatch,
     lines: Callable[[], list[dict[str, Any]]],
 ) -> None:
+    # It stands for a driver that does not report the user.
     monkeypatch.setattr(HandlerConnection, "get_settings", lambda self: SimpleNamespace())
     inbox = make_inbox(concurrency=1, fast_paths=True)
     inbox.source("stripe", secrets=["whsec_test"])
