@@ -1,7 +1,7 @@
 """The tests of changed files: `make test-changed`, or `python -m tests.support.changed [BASE]` to print them.
 
 The test of a module is where the mirror says, and in the files beside it whose names begin with that name. The tests
-of the modules that import a changed module run too.
+of the modules that import a changed module run too, and so do the tests that read the whole source.
 """
 
 import subprocess
@@ -16,19 +16,23 @@ from tests.support import ROOT
 EVERYTHING = ("tests/support/", "tests/conftest.py", "pyproject.toml", "requirements/", "Makefile")
 """A change here can change any test."""
 
+EVERY_MODULE = ("tests/docs/test_pages.py", "tests/system/test_architecture.py", "tests/system/test_test_tree.py")
+"""The tests that read the whole source: the generated blocks of the documentation, the size of files, the mirror."""
+
 OTHERS = {
-    "docs/": "tests/docs",
-    "README.md": "tests/docs",
-    "CHANGELOG.md": "tests/docs",
-    "CONTRIBUTING.md": "tests/docs",
-    "deploy/": "tests/system/test_deploy.py",
-    "bench/": "tests/system/test_bench.py",
-    "examples/": "examples",
-    "src/oncehook/providers/catalog/": "tests/providers",
-    "src/oncehook/store/sql/": "tests/store",
-    "src/oncehook/web/": "tests/web",
+    "docs/": ("tests/docs",),
+    "deploy/": ("tests/system/test_deploy.py", "tests/system/test_prometheus.py"),
+    "bench/": ("tests/system/test_bench.py",),
+    "examples/": ("examples",),
+    ".github/": ("tests/system/test_versions.py",),
+    "src/oncehook/providers/catalog/": ("tests/providers", "tests/docs"),
+    "src/oncehook/store/sql/": ("tests/store", "tests/docs"),
+    "src/oncehook/web/": ("tests/web", "tests/browser"),
 }
 """Beginning of a path that is not a module → its tests."""
+
+DATABASES = ("oncehook.store.postgres.", "oncehook.store.sqlite.")
+"""Packages with the variants of a part of the store. `tests/store` tests the part on every database."""
 
 
 def changed_files(base: str) -> list[str]:
@@ -41,16 +45,18 @@ def select_tests(paths: Iterable[str]) -> list[str]:
     """The test files and folders to run for changes of these paths; `tests` if anything may have changed."""
     selected: set[str] = set()
     for path in paths:
-        if path.startswith(EVERYTHING):
+        if path.endswith(".md"):
+            selected.update(["tests/docs", *_other_tests(path)])
+        elif path.startswith(EVERYTHING):
             return ["tests"]
-        if path.startswith("tests/") and Path(path).name.startswith("test_"):
+        elif path.startswith("tests/") and Path(path).name.startswith("test_"):
             selected.add(path)
         elif path.startswith("tests/"):
             selected.add(str(Path(path).parent))
         elif path.startswith("src/oncehook/") and path.endswith(".py"):
-            selected.update(_tests_of_module(path))
+            selected.update([*EVERY_MODULE, *_tests_of_module(path)])
         else:
-            selected.update(tests for start, tests in OTHERS.items() if path.startswith(start))
+            selected.update(_other_tests(path))
     return sorted(path for path in selected if (ROOT / path).exists())
 
 
@@ -60,11 +66,16 @@ def mirror(module: str) -> Path:
     return Path("tests") / path.parent / f"test_{path.name}"
 
 
+def _other_tests(path: str) -> list[str]:
+    return [test for start, tests in OTHERS.items() if path.startswith(start) for test in tests]
+
+
 def _tests_of_module(path: str) -> list[str]:
     name = ".".join(Path(path).with_suffix("").parts[1:]).removesuffix(".__init__")
     graph = grimp.build_graph("oncehook")
     importers = graph.find_modules_that_directly_import(name) if name in graph.modules else set()
-    return [test for module in {name, *importers} for test in _existing_tests(module)]
+    parts = [f"oncehook.store.{name.removeprefix(package)}" for package in DATABASES if name.startswith(package)]
+    return [test for module in {name, *importers, *parts} for test in _existing_tests(module)]
 
 
 def _existing_tests(name: str) -> list[str]:
