@@ -1,10 +1,15 @@
-"""The relay settles effects in batches, and a failed write blocks no slot."""
+"""The relay settles effects in batches, learns which leases were lost, and a failed write blocks no slot."""
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 
 import pytest
 
 from oncehook import Effect, Event, Inbox
+from oncehook.effects.settle import EffectSettler
+from oncehook.model.effect import EffectState, SettledEffect
+from oncehook.store.rows import EffectTarget
+from tests.support.effects import record
 from tests.support.events import Rows
 from tests.support.waiting import eventually
 from tests.support.work import FailsAtFirst, claim
@@ -39,3 +44,20 @@ async def test_an_unexpected_error_in_settle_frees_the_slots_of_the_relay(
     assert inbox._runtime.relay is not None
     relay = inbox._runtime.relay
     await eventually(lambda: not relay._running)
+
+
+async def test_settle_reports_for_each_effect_whether_its_lease_was_lost(sending: Inbox, rows: Rows) -> None:
+    store = sending._runtime.store.effects
+    await record(sending, "evt_1", "evt_2", "evt_3")
+    leased = await store.lease(10, "the test", [EffectTarget("function", "send", 30.0)])
+    lost = min(leased, key=lambda effect: effect.key)
+    rows(f"UPDATE webhook_effects SET lease = lease + 1 WHERE id = {lost.id}")  # another relay has it now
+    settler = EffectSettler(store)
+    results = [SettledEffect(effect.id, effect.lease, EffectState.DONE) for effect in leased]
+    landed = await asyncio.gather(*map(settler.settle, results))
+    assert {effect.key: result for effect, result in zip(leased, landed, strict=True)} == {
+        "send:evt_1": False,
+        "send:evt_2": True,
+        "send:evt_3": True,
+    }
+    assert rows("SELECT count(*) FROM webhook_effects WHERE status = 'done'") == [(2,)]

@@ -63,6 +63,16 @@ async def lease(store: Store, limit: int = 10, **more: Any) -> list[Leased]:
     return await store.leases.take(limit, 30, "test", **more)
 
 
+async def test_lease_skips_a_receipt_that_another_transaction_has_locked(store: Store, database: str) -> None:
+    await store.claims.insert([make_claim(event_id) for event_id in ("evt_1", "evt_2", "evt_3")])
+    with psycopg.connect(database) as other:
+        other.execute("SELECT 1 FROM webhook_receipts WHERE event_id = 'evt_1' FOR UPDATE")
+        async with asyncio.timeout(5):
+            leased = await lease(store)
+    assert sorted(event_ids(leased)) == ["evt_2", "evt_3"], "a worker does not wait for another one"
+    assert event_ids(await lease(store)) == ["evt_1"]
+
+
 async def test_order_of_a_key_is_the_order_of_arrival_not_of_ids(postgres: Postgres) -> None:
     database = postgres.database(migrated=True)
     async with open_store(database) as early, open_store(database) as late:
