@@ -50,6 +50,12 @@ def test_type_with_brackets_matches_itself() -> None:
     assert handlers.find("stripe", "v2.core.accountr.updated") is None
 
 
+def test_pattern_that_is_the_type_itself_wins_even_if_the_type_contains_a_wildcard() -> None:
+    handlers = make_handlers("x", "x.a?b", "*")
+    assert chosen_pattern(handlers, "x.a?b") == "x.a?b"
+    assert chosen_pattern(handlers, "x.acb") == "x", "a pattern without wildcards is more specific"
+
+
 def test_event_without_a_matching_pattern_has_no_handler() -> None:
     assert chosen_pattern(make_handlers("invoice.paid"), "charge.refunded") is None
     assert chosen_pattern(make_handlers("*"), "push", source="github") is None

@@ -154,6 +154,49 @@ def test_event_type_that_is_not_listed_is_ignored() -> None:
     assert read_claim(make_source(types=["customer", "invoice.paid"]), body).status is State.RECEIVED
     assert read_claim(make_source(types=["customer"]), body).status is State.IGNORED
     assert read_claim(make_source(types=[]), body).status is State.IGNORED
+    assert read_claim(make_source(types=["customer"]), body).last_error == (
+        "the type invoice.paid is not in sources.here.types"
+    )
+
+
+def test_event_that_the_filter_leaves_out_is_ignored_with_the_reason() -> None:
+    body = b'{"id":"a","type":"invoice.paid","data":{"object":{"id":"in_1","paid":false}}}'
+    facts = {"@type": {"prefix": "invoice."}, "@object_id": "in_1", "@source": "here", "@tenant": {"exists": False}}
+    assert read_claim(make_source(where=facts), body).status is State.RECEIVED
+    ignored = read_claim(make_source(where={**facts, "data.object.paid": True}), body)
+    assert (ignored.status, ignored.last_error) == (State.IGNORED, "data.object.paid is false, not true")
+
+
+def test_each_event_of_a_batch_is_filtered_by_its_own_payload() -> None:
+    events = [{"sg_event_id": str(n), "event": "open", "category": n} for n in range(3)]
+    source = sender("sendgrid").source(where={"category": {"gte": 1}})
+    claims = read_claims(source, json.dumps(events).encode())
+    assert [claim.status for claim in claims] == [State.IGNORED, State.RECEIVED, State.RECEIVED]
+
+
+def test_event_without_a_usable_id_is_a_dead_letter_even_if_the_filter_leaves_it_out() -> None:
+    assert read_claim(make_source(where={"paid": True}), b'{"type":"t"}').status is State.FAILED
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"where": {"@source": "github"}}, 'where."@source" can never match: no @source is "here" and "github"'),
+        (
+            {"where": {"@type": "charge.paid"}, "types": ["invoice.*"]},
+            'sources.here.where."@type" can never match: no @type is in sources.here.types and "charge.paid"',
+        ),
+        ({"where": {"@type": ["charge.paid", 5]}, "types": ["invoice.*"]}, "can never match: no @type is in sources."),
+        ({"where": {"data": {"gtee": 5}}}, "sources.here.where.data.gtee is not an operator: did you mean gte?"),
+        ({"where": []}, "sources.here.where is []: expected a table"),
+    ],
+)
+def test_filter_of_a_source_that_cannot_be_used_is_a_configuration_error(
+    settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_source(**settings)
+    assert sentence in str(caught.value)
 
 
 def test_claim_stores_headers_without_credentials_and_signatures() -> None:

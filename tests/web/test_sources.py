@@ -21,6 +21,7 @@ async def test_description_has_the_settings_and_no_secret(context: Context) -> N
     properties = describe_source(context, "stripe")
     assert (properties["provider"], properties["mode"], properties["is_verified"]) == ("stripe", "queued", True)
     assert properties["secrets"] == 1 and properties["types"] is None
+    assert properties["where"] is None
     assert "whsec_test" not in str(properties)
 
 

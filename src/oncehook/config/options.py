@@ -60,6 +60,7 @@ class SourceOptions(TypedDict, total=False):
     provider: str
     verify: Literal["signature", "none"]
     types: Sequence[str]
+    where: Mapping[str, object]
     mode: Literal["queued", "inline"]
     on_failure: Literal["retry", "dead_letter"]
     unhandled: Literal["wait", "ignore"]

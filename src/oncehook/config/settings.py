@@ -15,6 +15,7 @@ from oncehook.model.values import (
     address,
     any_of,
     boolean,
+    conditions,
     duration,
     locators,
     networks,
@@ -214,6 +215,12 @@ class SourceSettings:
         None,
         texts,
         "Allow-list of types: patterns with `*` and `?`, which also match as a dotted prefix. Absent: all types.",
+    )
+    where: Mapping[str, Any] | None = setting(
+        None,
+        conditions,
+        "Filter on payload paths and facts: events that it leaves out are `ignored`, with the condition as the reason. "
+        "Absent: all events. See [filters](filters.md).",
     )
     mode: str = setting(
         "queued",

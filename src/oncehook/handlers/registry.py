@@ -1,7 +1,7 @@
 """The registry of handlers, which chooses exactly one handler for each event.
 
-The most specific pattern wins. Two errors are detected at start-up: two equally specific patterns that can match the
-same type, and a handler that no event can reach.
+An exact match wins, then the most specific pattern. Two errors are detected at start-up: two equally specific patterns
+that can match the same type, and a handler that no event can reach.
 """
 
 import json
@@ -216,9 +216,9 @@ class Handlers:
             if len(self._chosen) > 10_000:  # types come from senders
                 self._chosen.clear()
             of_source = self._of_source.get(source, ())
-            self._chosen[key] = next(
-                (h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)), self.projecting.get(source)
-            )
+            matching = [h for h in of_source if compile_pattern(h.pattern).fullmatch(type_)]
+            exact = [h for h in matching if h.pattern == type_]  # even if the type contains a wildcard
+            self._chosen[key] = next(iter(exact or matching), self.projecting.get(source))
         return self._chosen[key]
 
     async def project(self, events: Sequence[BaseEvent], transaction: Transaction) -> None:

@@ -12,7 +12,7 @@ class State(StrEnum):
     PROCESSED = "processed"  # the handler's work is committed; only a replay changes it
     RETRYING = "retrying"  # waits for its next attempt; a worker leases it
     FAILED = "failed"  # a dead letter; only a replay changes it
-    IGNORED = "ignored"  # not in the source's allow-list, or no process handles it; only a replay changes it
+    IGNORED = "ignored"  # left out by `types` or `where`, or no process handles it; only a replay changes it
 
 
 TRANSITIONS: Mapping[State | None, frozenset[State]] = {

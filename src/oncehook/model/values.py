@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -55,6 +55,20 @@ def texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
         raise ValueError('expected a list of strings, such as ["first", "second"]')
     return tuple(value)
+
+
+def conditions(value: Any) -> Mapping[str, Any]:
+    """Check that a filter is a table. The source or consumer that uses it compiles it."""
+    if not isinstance(value, Mapping) or not value:
+        raise ValueError('expected a table with one or more conditions, such as { "data.object.livemode" = true }')
+    return {name: _plain(condition) for name, condition in value.items()}
+
+
+def _plain(value: Any) -> Any:
+    """Return tables as dictionaries and sequences as lists, so that the value can be written as JSON."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
 def locators(value: Any) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     "accepted": ("info", "The first delivery of an event is committed and acked."),
     "ignored": (
         "info",
-        "The source's `types` exclude the type of an authentic event. The event is recorded and acked.",
+        "The source's `types` or `where` leave out an authentic event. It is recorded with the reason, and acked.",
     ),
     "unreadable": ("warning", "An authentic event has no usable id or type. It is recorded as a dead letter."),
     "duplicate": ("info", "An event that is already recorded was delivered again. The delivery is acked."),

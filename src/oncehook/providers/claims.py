@@ -6,7 +6,7 @@ bytes as id. So no event is lost when a provider changes its format.
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oncehook.config.settings import SourceSettings
@@ -16,6 +16,7 @@ from oncehook.model.errors import ConfigurationError, Rejected
 from oncehook.model.patterns import compile_pattern
 from oncehook.model.states import State
 from oncehook.providers import cloudevents
+from oncehook.providers.conditions import Condition, make_condition
 from oncehook.providers.definition import Provider
 from oncehook.providers.expressions import (
     CONTENT,
@@ -37,6 +38,7 @@ from oncehook.providers.expressions import (
 from oncehook.providers.handshake import kind_of
 from oncehook.providers.stored_headers import StoredNames, headers_json
 from oncehook.providers.template import Body
+from oncehook.providers.where import Where, compile_where
 from oncehook.providers.xml import read_xml
 
 
@@ -52,9 +54,23 @@ class ClaimReader:
         self.is_inline = settings.mode == "inline"
         self.first_state = State.PROCESSING if self.is_inline else State.RECEIVED
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
+        self.where = None if settings.where is None else self._compile_where(settings.where, where)
+        self.takes_all = self.types is None and self.where is None
         self.signed_kinds = [kind_of(handshake.kind) for handshake in provider.handshakes if handshake.is_keyed]
         self._compile_facts(settings, where)
         self.find_serial = self._serial(settings, where)
+
+    def _compile_where(self, table: Mapping[str, Any], where: str) -> Where:
+        is_own = make_condition("@source", "equals", self.source, where)
+        is_listed = Condition(
+            key=f"{where}.types",
+            path="@type",
+            operator="types",
+            operand=None,
+            holds=lambda value: isinstance(value, str) and self.accepts_type(value),
+            expected=f"in {where}.types",
+        )
+        return compile_where(table, f"{where}.where", given=(is_own, is_listed))
 
     def _compile_facts(self, settings: SourceSettings, where: str) -> None:
         facts = self.provider.event
@@ -213,16 +229,19 @@ class ClaimReader:
             missing = "id" if event_id is None else "type"
             error = f"the event has no usable {missing} where the definition of {self.provider_name} expects it"
             return self._unusable(body, content, headers, error, type_=type_, keys=keys)
+        object_id = index_text(self.find_object(parsed, delivery.headers)) if self.find_object else None
+        reason = None if self.takes_all else self._filter_reason(parsed, type_, object_id)
         return Claim(
             source=self.source,
             provider=self.provider_name,
             event_id=event_id,
             type=type_,
-            object_id=index_text(self.find_object(parsed, delivery.headers)) if self.find_object else None,
+            object_id=object_id,
             occurred_at=parse_time(self.find_occurred(parsed, delivery.headers)) if self.find_occurred else None,
             delivery_id=index_text(self.find_delivery(parsed, delivery.headers)) if self.find_delivery else None,
             correlation_id=self._correlation(parsed, delivery),
-            status=self.first_state if self.types is None or self.accepts_type(type_) else State.IGNORED,
+            status=self.first_state if reason is None else State.IGNORED,
+            last_error=reason,
             fingerprint=digest,
             body=body,
             headers=headers,
@@ -292,6 +311,14 @@ class ClaimReader:
         if content_type is not None:
             stored = [(name, content_type if name == b"content-type" else value) for name, value in stored]
         return headers_json(tuple(stored))
+
+    def _filter_reason(self, parsed: Any, type_: str, object_id: str | None) -> str | None:
+        """Why the source's `types` or `where` leave an event out, or None if they do not."""
+        if not self.accepts_type(type_):
+            return f"the type {type_} is not in sources.{self.source}.types"
+        if self.where is None:
+            return None
+        return self.where.reason(parsed, {"type": type_, "object_id": object_id, "source": self.source})
 
     def accepts_type(self, type_: str) -> bool:
         """Whether the source's `types` include this type."""

@@ -2,7 +2,7 @@
 
 202  first delivery, committed            {"status":"accepted","event_id":…,"receipt":…}
 200  duplicate                            {"status":"duplicate",…}
-200  not in the allow-list, recorded      {"status":"ignored",…}
+200  left out by a filter, recorded       {"status":"ignored",…}
 4xx/5xx                                   {"error":{"code":…,"message":…}}
 """
 

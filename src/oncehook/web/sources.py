@@ -28,6 +28,7 @@ def describe_source(context: Context, name: str) -> dict[str, Any]:
         "mode": source.settings.mode,
         "forward": _describe_forward(context, source),
         "types": None if source.settings.types is None else list(source.settings.types),
+        "where": source.settings.where,
         "max_body": source.max_body,
         "retries": provider.retries.schedule,
         "retries_for": provider.retries.horizon,

@@ -28,6 +28,7 @@ SOURCE_FIELDS = (
     "mode",
     "forward",
     "types",
+    "where",
     "dedupe_window",
     "payload_retention",
     "support",

@@ -1,6 +1,6 @@
 """Sources, their secrets, rejections and pauses in requests and responses."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
@@ -81,6 +81,7 @@ class SourceState(Struct):
     secrets: int
     mode: str
     types: list[str] | None
+    where: dict[str, Any] | None
     dedupe_window: str
     payload_retention: str
     waiting: int
