@@ -169,6 +169,9 @@ WHEN = {
     "malformed": "The request is verified, but its body is not JSON (or a form, if the provider sends forms); or a "
     "signed header occurs twice; or the request has two lengths, or trailers.",
     "unknown_source": "The address has no source.",
+    "unknown_tenant": "The source has tenants, and the address names none of them. See [tenants](tenants.md).",
+    "tenant_missing": "The source has tenants and no secrets of its own, and the address names no tenant.",
+    "rate_limited": "A tenant delivers faster than `tenants.rate` allows. `Retry-After` says when to try again.",
     "head_too_large": "The request line and headers exceed 64 kB in total, or there are more than 200 headers.",
     "too_large": "The body exceeds `max_body`, as declared or as counted while it streams.",
     "timeout": "The body was not complete within `receive_timeout`.",
@@ -177,8 +180,8 @@ WHEN = {
     "foreign_origin": 'A web page sent it (`Origin` or `Sec-Fetch-Site`), and the source has `verify = "none"`.',
     "handler_failed": "The handler of an inline source failed. The next delivery is the next attempt.",
     "unavailable": "The database does not answer, the disk is full, too many events are waiting, or the commit took "
-    "too long. For an inline source also: its handler is running, or the source is paused. `Retry-After` says when to "
-    "try again.",
+    "too long. For an inline source also: its handler is running, or the source is paused. For a tenant also: its "
+    "secrets could not be looked up. `Retry-After` says when to try again.",
 }
 
 

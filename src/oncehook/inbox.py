@@ -27,6 +27,7 @@ from oncehook.runtime.pruning import prune_all
 from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.store.rows import Selection
 from oncehook.store.store import Store
+from oncehook.tenants.lookup import SecretsFor
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -82,7 +83,14 @@ class Inbox(Registration):
             for name, source in configuration.sources.items():
                 self._runtime.add_source(name, source, in_file=True)
 
-    def source(self, name: str, *, secrets: Sequence[str] = (), **settings: Unpack[SourceOptions]) -> Source:
+    def source(
+        self,
+        name: str,
+        *,
+        secrets: Sequence[str] = (),
+        secrets_for: SecretsFor | None = None,
+        **settings: Unpack[SourceOptions],
+    ) -> Source:
         """Add a source, which accepts deliveries at `/<name>`.
 
         A secret is `env:NAME`, `file:PATH` or the value itself. The inbox tries all of them, so that you can rotate
@@ -90,9 +98,16 @@ class Inbox(Registration):
         whose attributes are internal.
 
             inbox.source("stripe", secrets=["env:STRIPE_WEBHOOK_SECRET"], types=["invoice.*"])
+
+        With `secrets_for`, the source has tenants, which deliver to `/<name>/<tenant>`. The function takes a tenant and
+        returns its secrets, or None for an unknown tenant. It is an `async def`, or a plain `def` that runs in a
+        thread. Its answers are cached: see `tenants`.
+
+            inbox.source("stripe", secrets_for=lookup)
         """
         values = secrets if isinstance(secrets, str) else list(secrets)  # read_source rejects a plain string
-        return self._runtime.add_source(name, read_source(name, {"secrets": values, **settings}))
+        parsed = read_source(name, {"secrets": values, **settings})
+        return self._runtime.add_source(name, parsed, secrets_for=secrets_for)
 
     @property
     def email(self) -> "Email":

@@ -21,6 +21,7 @@ from oncehook.config.configuration import load
 from oncehook.model.states import State
 from oncehook.providers.sample import compose
 from oncehook.store import queries
+from oncehook.testing.keys import tenant_secret
 from oncehook.web.auth import hash_token
 from tests.support import ROOT
 from tests.support.documentation import PAGES, as_own_provider
@@ -88,9 +89,12 @@ async def assert_sources_accept_events(app: Any, inbox: Inbox) -> None:
         create_own_tables(Path("shop.db"))
         for name, source in inbox._runtime.sources.items():
             type_ = "invoice.paid" if name == "stripe" else "push"
-            sample = compose(source.provider, type_, key_pair(name)[0], now=SYSTEM.now())
+            path, secret = name, key_pair(name)[0]
+            if source.needs_tenant:
+                path, secret = f"{name}/acme", await tenant_secret(inbox, source, "acme")
+            sample = compose(source.provider, type_, secret, now=SYSTEM.now())
             first, second = [
-                await client.post(f"/webhooks/{name}", content=sample.body, headers=sample.headers) for _ in range(2)
+                await client.post(f"/webhooks/{path}", content=sample.body, headers=sample.headers) for _ in range(2)
             ]
             assert (first.status_code, first.json()["status"]) == (202, "accepted")
             assert (second.status_code, second.json()["status"]) == (200, "duplicate")

@@ -88,3 +88,37 @@ def test_source_that_verifies_nothing_has_no_handshake_that_calls_an_address() -
     topics = ["arn:aws:sns:eu-west-1:123456789012:mail"]
     assert make_source("ses", secrets=[], topics=topics).handshakes
     assert not make_source("ses", secrets=[], topics=topics, verify="none").handshakes
+
+
+def test_tenant_has_its_own_secrets_reader_and_counts() -> None:
+    source = make_source("stripe", secrets=["whsec_own"], tenants=True)
+    acme, other = source.for_tenant("acme", ["whsec_a", "whsec_b"]), source.for_tenant("other", ["whsec_c"])
+    assert (acme.name, acme.tenant, acme.reader.tenant, source.tenant) == ("here", "acme", "acme", "")
+    assert acme.uses == [0, 0] and other.uses == [0] and source.uses == [0]
+    assert len({*acme.fingerprints, *other.fingerprints, *source.fingerprints}) == 4
+    assert acme.verifier is not other.verifier and acme.is_plain and source.is_plain
+
+
+def test_secret_of_a_tenant_is_never_a_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OF_THE_PROCESS", "whsec_process")
+    tenant = make_source("stripe", secrets=[], tenants=True).for_tenant("acme", ["env:OF_THE_PROCESS"])
+    own = make_source("stripe", secrets=["env:OF_THE_PROCESS"])
+    assert tenant.fingerprints != own.fingerprints
+
+
+def test_source_with_tenants_and_no_secrets_accepts_nothing_at_its_own_address() -> None:
+    source = make_source("stripe", secrets=[], tenants=True)
+    assert source.methods == [] and not source.is_plain and not source.waits_for_secret
+    assert source.verifier is not None and source.verifier.checks == []
+    assert source.for_tenant("acme", ["whsec_a"]).methods == ["POST"]
+
+
+def test_tenants_need_signatures() -> None:
+    with pytest.raises(ConfigurationError, match=r"sources.here has tenants and verify = \"none\""):
+        make_source("stripe", secrets=[], tenants=True, verify="none")
+
+
+def test_public_url_of_a_tenant_is_below_that_of_its_source() -> None:
+    source = make_source("twilio", secrets=[], tenants=True, public_url="https://example.com/hooks/?a=1")
+    assert source.for_tenant("acme", ["token"]).settings.public_url == "https://example.com/hooks/acme?a=1"
+    assert source.settings.public_url == "https://example.com/hooks/?a=1"

@@ -37,6 +37,7 @@ async def observed(store: Store) -> AsyncIterator[tuple[Reception, list[str]]]:
         store,
         sources,
         Settings(database=store.settings.database),
+        {},
         clock=SYSTEM,
         wake=lambda: calls.append("wake"),
         announce=lambda: calls.append("announce"),

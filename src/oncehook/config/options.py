@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
 from oncehook.model.retry import Retry
+from oncehook.model.tenant import TenantLimits
 from oncehook.model.values import Duration, Size
 
 
@@ -54,10 +55,22 @@ class RetryOptions(TypedDict, total=False):
     most: Duration
 
 
+class TenantOptions(TypedDict, total=False):
+    """The limits of a source with tenants, as in `tenants = { cache = 10000, ttl = "1m" }`."""
+
+    cache: int
+    ttl: Duration
+    stale: Duration
+    timeout: Duration
+    lookups: str
+    rate: str
+
+
 class SourceOptions(TypedDict, total=False):
     """The settings of a source, as keyword arguments of `inbox.source(…)`."""
 
     provider: str
+    tenants: bool | TenantLimits | TenantOptions
     verify: Literal["signature", "none"]
     types: Sequence[str]
     where: Mapping[str, object]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncehook.model.retry import retry_fields
+from oncehook.model.tenant import TenantLimits, tenant_limits
 from oncehook.model.values import (
     Network,
     Parse,
@@ -205,6 +206,13 @@ class SourceSettings:
         texts,
         "The secrets that verify deliveries; all of them are tried. Each is `env:NAME`, `file:PATH` or the value: an "
         "HMAC secret, a public key (PEM, base64 or hex) or `user:password`.",
+    )
+    tenants: TenantLimits | None = setting(  # noqa: RUF009 (a frozen default)
+        None,
+        tenant_limits,
+        "Whether the source has tenants, which deliver to `/webhooks/NAME/TENANT`: `true`, or a table with their "
+        'limits, such as `{ cache = 10000, ttl = "1m", rate = "50/s" }`. A source with `secrets_for` in code always '
+        "has tenants. See [tenants](tenants.md).",
     )
     verify: str = setting(
         "signature",

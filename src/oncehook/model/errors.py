@@ -5,6 +5,7 @@ OncehookError
 ├── Rejected             a delivery is rejected: not authentic, stale or malformed
 ├── Unavailable          an event cannot be stored now; the sender should retry
 │   ├── IntakeFull       more claims wait than `intake_limit` or `intake_bytes` allow
+│   ├── RateLimited      a tenant delivers faster than its source allows
 │   ├── StoreUnavailable the database does not respond, or cannot write now
 │   └── RowRefused       the database rejects this row because of its values
 │       └── KeyTaken     another receipt has one of the event's unique keys
@@ -53,6 +54,10 @@ class Unavailable(OncehookError):
 
 class IntakeFull(Unavailable):
     """More claims wait for their commit than `intake_limit` or `intake_bytes` allow."""
+
+
+class RateLimited(Unavailable):
+    """A tenant delivers faster than its source allows. The sender gets 429."""
 
 
 class StoreUnavailable(Unavailable):

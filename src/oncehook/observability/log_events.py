@@ -25,6 +25,12 @@ LOG_EVENTS: dict[str, tuple[str, str]] = {
     ),
     "secret_missing": ("warning", "A source has no secret yet. It answers its handshake and rejects every event."),
     "unverified_source": ("warning", "A source accepts unsigned deliveries from anyone who knows its address."),
+    "tenant_lookup_failed": (
+        "error",
+        "The secrets of a tenant could not be looked up: `secrets_for` failed or took too long, or a secret cannot be "
+        "used. A tenant that is cached keeps its secrets for a while; deliveries to any other get 503. At most one "
+        "line per second and source; `failures` counts the lookups since the last line.",
+    ),
     "connections_closed": ("warning", "The receiver closed connections that never completed a request."),
     "duplicate_records_dropped": (
         "warning",

@@ -51,6 +51,9 @@ VALUES = {
         "head_too_large",
         "foreign_origin",
         "method_not_allowed",
+        "unknown_tenant",
+        "tenant_missing",
+        "rate_limited",
         "unavailable",
     ),
 }

@@ -7,6 +7,7 @@ bytes as id. So no event is lost when a provider changes its format.
 import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from oncehook.config.settings import SourceSettings
@@ -49,6 +50,7 @@ class ClaimReader:
         """Raise ConfigurationError for an expression in `settings` that cannot be used."""
         where = f"sources.{source}"
         self.source = source
+        self.tenant = ""
         self.provider = provider
         self.provider_name = provider.name
         self.is_inline = settings.mode == "inline"
@@ -71,6 +73,12 @@ class ClaimReader:
             expected=f"in {where}.types",
         )
         return compile_where(table, f"{where}.where", given=(is_own, is_listed))
+
+    def for_tenant(self, tenant: str) -> "ClaimReader":
+        """A reader whose events belong to a tenant. It shares everything that is compiled."""
+        reader = copy(self)
+        reader.tenant = tenant
+        return reader
 
     def _compile_facts(self, settings: SourceSettings, where: str) -> None:
         facts = self.provider.event

@@ -5,8 +5,10 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from oncehook.concurrency.clock import SYSTEM
 from oncehook.config.configuration import retry_of
@@ -70,10 +72,14 @@ class Source:
         max_body: int,
         certificates: Certificates | None = None,
         proxies: Proxies | None = None,
+        has_tenants: bool = False,
     ) -> None:
         where = f"sources.{name}"
         self.name = name
+        self.tenant = ""  # of a source that `for_tenant` returned
         self.settings = settings
+        self.has_tenants = has_tenants or settings.tenants is not None
+        self.needs_tenant = self.has_tenants and not settings.secrets
         self.provider: Provider = providers.find(settings.provider or name, own_providers or {})
         self.provider_name = self.provider.name
         self.certificates = (certificates or Certificates()).for_source()
@@ -85,6 +91,11 @@ class Source:
                     f"Set it{alternative}"
                 )
         self.is_verified = settings.verify == "signature"
+        if self.has_tenants and not self.is_verified:
+            raise ConfigurationError(
+                f'{where} has tenants and verify = "none": without signatures, anyone could deliver to every tenant. '
+                f"Remove `verify`, or use a source without tenants"
+            )
         self._trusted_proxies = proxies
         self._prepare_handshakes()
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
@@ -103,19 +114,40 @@ class Source:
         The inbox calls it at every start. Without a start, the first use of an attribute in FROM_SECRETS calls it.
         """
         where, settings = f"sources.{self.name}", self.settings
-        fingerprints, verifier = [CERTIFICATE], None
-        if self.is_verified:
-            values = [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)]
-            fingerprints = [secret_fingerprint(self.name, secret) for secret in values] or fingerprints
-            verifier = self.make_verifier(self.provider, values, where=where)
         token = settings.verify_token
         self.verify_token = resolve(token, f"{where}.verify_token").encode() if token else b""
+        self._use_secrets(
+            [resolve(secret, f"{where}.secrets[{i}]") for i, secret in enumerate(settings.secrets)], where
+        )
+
+    def _use_secrets(self, secrets: Sequence[str], where: str) -> None:
+        """Verify deliveries with these secrets from now on."""
+        fingerprints, verifier = [CERTIFICATE], None
+        if self.is_verified:
+            fingerprints = [secret_fingerprint(self.name, secret) for secret in secrets] or fingerprints
+            verifier = self.make_verifier(self.provider, secrets, where=where)
         self.verifier, self.fingerprints, self.uses = verifier, fingerprints, [0] * len(fingerprints)
-        self.waits_for_secret = verifier is not None and not verifier.checks
+        self.waits_for_secret = verifier is not None and not verifier.checks and not self.needs_tenant
         self.fetches_certificates = verifier is not None and verifier.fetches
         self.proxies = self._trusted_proxies if verifier is not None and verifier.needs_address else None
         more = self.inline, self.fetches_certificates, self.proxies, self.handshakes, self.unsigned_handshakes
-        self.is_plain = not any(more)
+        self.is_plain = not any(more) and not self.needs_tenant
+
+    def for_tenant(self, tenant: str, secrets: Sequence[str]) -> "Source":
+        """This source with the address, the secrets and the events of one tenant.
+
+        Each of `secrets` is a value, never a reference: a tenant must not choose a variable or file of this process.
+        Raises ConfigurationError for a secret that cannot be used, and never shows it.
+        """
+        source = copy(self)
+        source.tenant, source.needs_tenant, source.methods = tenant, False, self._methods
+        if self.settings.public_url is not None:
+            source.settings = replace(self.settings, public_url=_with_tenant(self.settings.public_url, tenant))
+        source.verify_token = self.verify_token
+        source.reader = self.reader.for_tenant(tenant)
+        source.parse, source.read = source.reader.parse, source.reader.read
+        source._use_secrets(secrets, f"sources.{self.name}/{tenant}")
+        return source
 
     if not TYPE_CHECKING:  # otherwise mypy would accept every misspelled attribute
 
@@ -131,7 +163,8 @@ class Source:
         allowed = [entry for entry in defined if self.is_verified or not kind_of(entry.kind).calls_sender]
         self.handshakes = [entry for entry in allowed if entry.verified]
         self.unsigned_handshakes = [entry for entry in allowed if not entry.verified]
-        self.methods = sorted({"POST", *(entry.method for entry in allowed)})
+        self._methods = sorted({"POST", *(entry.method for entry in allowed)})
+        self.methods = [] if self.needs_tenant else self._methods
         self._offers: deque[float] = deque(maxlen=MAX_OFFERS_PER_MINUTE)
 
     def make_verifier(
@@ -139,7 +172,14 @@ class Source:
     ) -> Verifier:
         """A verifier with this source's settings. The doctor passes other definitions, secrets and addresses."""
         settings = self.settings if public_url is None else replace(self.settings, public_url=public_url)
-        return Verifier(provider, secrets, where=where, settings=settings, certificates=self.certificates)
+        return Verifier(
+            provider,
+            secrets,
+            where=where,
+            settings=settings,
+            certificates=self.certificates,
+            required=not self.needs_tenant,
+        )
 
     # -- handshakes -----------------------------------------------------------------------------------------------
 
@@ -168,3 +208,9 @@ class Source:
             offer(secret)
 
         return limited
+
+
+def _with_tenant(address: str, tenant: str) -> str:
+    """The address of a tenant, from the address of its source."""
+    parts = urlsplit(address)
+    return parts._replace(path=f"{parts.path.rstrip('/')}/{tenant}").geturl()

@@ -33,12 +33,14 @@ class Verifier:
         where: str,
         settings: SourceSettings | None = None,
         certificates: Certificates | None = None,
+        required: bool = True,
     ) -> None:
+        """Make the checks. Without secrets and with `required=False`, the verifier rejects every delivery."""
         self.provider = provider
         context = CheckContext(settings or SourceSettings(), certificates or Certificates())
         self.certificates = context.certificates
         self.window = window_of(provider, context.settings.tolerance)
-        if not secrets and not provider.starts_without_secret:
+        if required and not secrets and not provider.starts_without_secret:
             raise ConfigurationError(
                 f"{where}.secrets is empty: set the secret ({provider.secret or 'of this provider'}), "
                 f'or set verify = "none" to accept unsigned deliveries'

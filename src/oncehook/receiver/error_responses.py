@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Collection
 
-from oncehook.model.errors import Rejected, Unavailable
+from oncehook.model.errors import RateLimited, Rejected, Unavailable
 from oncehook.observability import signals
 from oncehook.observability.receiver_stats import ReceiverStats
 from oncehook.receiver.ack import Response, rejected_response, unavailable_response
@@ -18,7 +18,11 @@ class ErrorResponses:
         self._stats = stats
 
     def respond(self, name: str, error: Exception) -> Response:
-        """Return the response for `error`, and count and log it unless that is already done."""
+        """Return the response for `error`, and count and log it unless that is already done.
+
+        `name` is a source, or a source and a tenant. Only the source is counted and logged.
+        """
+        name = name.partition("/")[0]
         if isinstance(error, RequestRejected):
             if error.code is not None:
                 known = name if name in self._sources else "unknown"
@@ -27,6 +31,9 @@ class ErrorResponses:
         if isinstance(error, Rejected):
             self._count(name, error.reason, error.detail)
             return rejected_response(error.reason)
+        if isinstance(error, RateLimited):
+            self._count(name, "rate_limited", error.detail)
+            return rejected_response("rate_limited", (b"retry-after", str(error.retry_after).encode()))
         if isinstance(error, Unavailable):
             signals.record_unavailable(name, error.detail)
             return unavailable_response(error.retry_after)

@@ -66,7 +66,7 @@ class FastProtocol(LimitedProtocol):
         address, _, query = self.url.partition(b"?")
         path = address.decode("latin-1")
         name = path[len(PREFIX) :].rstrip("/")
-        source = self.receiver.sources.get(name)
+        source = self.receiver.sources.get(name) or self.receiver.cached_tenant(name)
         if source is None or not source.is_plain or len(body) > LARGE:
             return False
         delivery = Delivery(body, self.headers, path=path, query=query, scheme=self.scheme or "http")

@@ -16,6 +16,7 @@ from oncehook.receiver.rejection_samples import RejectionSampleWriter
 from oncehook.receiver.request import BodyReadLimits
 from oncehook.receiver.steps import Receiver
 from oncehook.store.store import Store
+from oncehook.tenants.cache import TenantCache
 
 Notify = Callable[[], None]
 
@@ -32,6 +33,7 @@ class Reception:
         store: Store,
         sources: dict[str, Source],
         settings: Settings,
+        tenants: dict[str, TenantCache],
         *,
         clock: Clock,
         wake: Notify,
@@ -61,7 +63,9 @@ class Reception:
             limit_bytes=settings.intake_bytes,
             clock=clock,
             stats=self.stats,
+            tenants=tenants,
         )
+        self.tenants = tenants
         self.asgi = AsgiReceiver(self.receiver, limits)
 
     def start(self) -> None:
@@ -73,6 +77,8 @@ class Reception:
 
     async def stop(self) -> None:
         """Wait for running commits, and write everything that is queued."""
+        for cache in self.tenants.values():
+            await cache.stop()
         await self.claimer.drain()
         await self.duplicates.drain()
         await self.rejection_samples.stop()

@@ -24,8 +24,9 @@ from oncehook.receiver.error_responses import ErrorResponses
 from oncehook.receiver.handshakes import answer_handshake, find_signed, find_unsigned
 from oncehook.receiver.inline import InlineReceiver
 from oncehook.receiver.rejection_samples import RejectionSampleWriter
-from oncehook.receiver.request import ClientDisconnected, RequestRejected, check_body, check_request
+from oncehook.receiver.request import CLOSE, ClientDisconnected, RequestRejected, check_body, check_request
 from oncehook.receiver.verification import VerificationThread
+from oncehook.tenants.cache import TenantCache
 
 Complete = Callable[[Source, Delivery], Awaitable[None]]
 """Reads the body of a delivery, and the other parts of the request that its source needs."""
@@ -43,8 +44,10 @@ class Receiver:
         limit_bytes: int,
         clock: Clock = SYSTEM,
         stats: ReceiverStats | None = None,
+        tenants: Mapping[str, TenantCache] | None = None,
     ) -> None:
         self.sources = sources
+        self.tenants = {} if tenants is None else tenants
         self.stats = stats or ReceiverStats(clock)
         self.claimer = claimer
         self.rejection_samples = rejection_samples
@@ -60,14 +63,18 @@ class Receiver:
         """
         if tracing.active is None:
             return self._answer(name, delivery, complete)
+        source = name.partition("/")[0]
         return tracing.active.deliver(
-            partial(self._answer, name, delivery, complete), name, delivery, known=name in self.sources
+            partial(self._answer, name, delivery, complete), source, delivery, known=source in self.sources
         )
 
     async def _answer(self, name: str, delivery: Delivery, complete: Complete | None) -> Response:
         started = self.clock.monotonic()
         try:
-            source = self._find_source(name)
+            source = self.sources.get(name)
+            if source is None:
+                source = await self._find_tenant(name)
+                name = source.name  # metrics have no label with the tenant
             declared = check_request(source, delivery)
             if complete is not None:
                 await complete(source, delivery)
@@ -101,10 +108,21 @@ class Receiver:
             return await self._receive_inline(source, claims, batch)
         return accepted_response(claims, await self._claim(claims), source.provider.answer, batch=batch)
 
-    def _find_source(self, name: str) -> Source:
-        source = self.sources.get(name)
-        if source is None:
+    def cached_tenant(self, name: str) -> Source | None:
+        """The source of a tenant, if it needs no lookup now. `name` is the path below the mount."""
+        source, _, tenant = name.partition("/")
+        cache = self.tenants.get(source)
+        return None if cache is None else cache.get(tenant)
+
+    async def _find_tenant(self, name: str) -> Source:
+        """The source of the tenant at the address `name`. Raises RequestRejected, or Unavailable if a lookup fails."""
+        name, _, tenant = name.partition("/")
+        cache = self.tenants.get(name) if tenant else None
+        if cache is None:
             raise RequestRejected.with_code("unknown_source")
+        source = await cache.find(tenant)
+        if source is None:
+            raise RequestRejected.with_code("unknown_tenant", CLOSE)
         return source
 
     async def _verify(self, source: Source, delivery: Delivery) -> int:

@@ -47,6 +47,8 @@ from oncehook.runtime.rehearsals import make_rehearse
 from oncehook.runtime.sessions import make_sessions
 from oncehook.store import make_store
 from oncehook.store.store import Store
+from oncehook.tenants.cache import TenantCache, make_cache
+from oncehook.tenants.lookup import SecretsFor
 from oncehook.worker.heartbeat import Heartbeat
 from oncehook.worker.process import Processor
 from oncehook.worker.rescue import keep_rescuing
@@ -85,6 +87,7 @@ class Runtime:
         self.has_worker = worker
         self.is_mounted = True  # in another app; False if an oncehook command runs the process
         self.sources: dict[str, Source] = {}
+        self.tenants: dict[str, TenantCache] = {}  # by source
         self.horizons: dict[str, Horizon] = {}
         self.handlers, self.effects, self.canonicals = Handlers(), EffectRegistry(), CanonicalFetchers()
         self.store: Store = make_store(settings)
@@ -94,7 +97,7 @@ class Runtime:
         self.announcer = Announcer(self.store.wakeups)
         announce = self.announcer.announce
         self.reception = Reception(
-            self.store, self.sources, settings, clock=clock, wake=self.wake_worker, announce=announce
+            self.store, self.sources, settings, self.tenants, clock=clock, wake=self.wake_worker, announce=announce
         )
         self.readiness = Readiness(self.store)
         self.http_client = HttpClient()
@@ -156,7 +159,9 @@ class Runtime:
 
     # -- sources --------------------------------------------------------------------------------------------------
 
-    def add_source(self, name: str, settings: SourceSettings, *, in_file: bool = False) -> Source:
+    def add_source(
+        self, name: str, settings: SourceSettings, *, in_file: bool = False, secrets_for: SecretsFor | None = None
+    ) -> Source:
         if name in self.sources:
             raise ConfigurationError(
                 f"sources.{name} is defined twice: in the configuration and in code, or twice in code"
@@ -168,7 +173,10 @@ class Runtime:
             max_body=self.settings.max_body,
             certificates=self.certificates,
             proxies=self.proxies,
+            has_tenants=secrets_for is not None,
         )
+        if secrets_for is not None:
+            self.tenants[name] = make_cache(source, secrets_for, self.clock)
         self.sources[name] = source
         self.horizons[name] = horizon(name, settings, source.provider, self.settings)
         retry = with_fields(Retry(), source.retry, f"sources.{name}.retry")

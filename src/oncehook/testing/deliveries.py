@@ -15,7 +15,7 @@ from oncehook.providers.definition import Provider, find
 from oncehook.providers.draft import encode_payload, merge_headers, with_id
 from oncehook.providers.sample import Sample, make_draft, sample_type
 from oncehook.providers.source import Source
-from oncehook.testing.keys import shared_secret
+from oncehook.testing.keys import make_pair, shared_secret, tenant_secret
 
 PUBLIC_HOST = "hooks.example.com"
 NOT_RUNNING = "the inbox is not running: use `async with inbox.lifespan():`, or the `oncehook` fixture"
@@ -106,6 +106,7 @@ async def deliver(
     type: str | None = None,
     id: str | None = None,
     headers: Mapping[str, str] | None = None,
+    tenant: str | None = None,
     secret: str | None = None,
     tampered: bool = False,
     copies: int = 1,
@@ -116,7 +117,8 @@ async def deliver(
     `payload` is plain data or the exact bytes of the body. Without it, a realistic event of this `type` is generated.
     The `sent` of an earlier response is delivered again unchanged. `id` is the event id, and `headers` are added to the
     provider's headers or replace them. The delivery is signed with the source's secret at the current time, unless
-    `secret` or `now` (seconds since the epoch) is set. `tampered` changes the body after that. With `copies=N`, the
+    `secret` or `now` (seconds since the epoch) is set. With `tenant`, it goes to the address of that tenant, signed
+    with the tenant's first secret. `tampered` changes the body after that. With `copies=N`, the
     same delivery arrives N times at once: the other responses are in `others`.
 
         response = await deliver(inbox, "stripe", {"id": "evt_1", "type": "invoice.paid", "data": {...}})
@@ -126,6 +128,9 @@ async def deliver(
     if not inbox._runtime.is_running:
         raise RuntimeError(NOT_RUNNING)
     source = source_of(inbox, to)
+    if tenant is not None:
+        secret = secret or await tenant_secret(inbox, source, tenant)
+        source = source.for_tenant(tenant, [make_pair(source.provider).verifying])  # for its address
     if source.inline:
         inbox._runtime.start_processor()  # runs inline handlers before the response
     if isinstance(payload, Sample):
@@ -138,7 +143,8 @@ async def deliver(
         sample = Sample(sample.headers, sample.body + b" ")
     query = (source.settings.public_url or "").partition("?")[2]
     headers, peer = _through_proxy(source, sample.headers)
-    posts = [post(inbox, source.name, sample.body, headers, query=query, peer=peer) for _ in range(copies)]
+    path = source.name if tenant is None else f"{source.name}/{tenant}"
+    posts = [post(inbox, path, sample.body, headers, query=query, peer=peer) for _ in range(copies)]
     if copies == 1:
         return replace(await posts[0], sent=sample)
     first, *others = sorted(await asyncio.gather(*posts), key=lambda response: response.was_duplicate)
@@ -223,7 +229,8 @@ def _sign_draft(
 
 def _public_url(source: Source) -> str:
     """Return the URL that the sender signs if the source learns it from a proxy, else an empty string."""
-    return "" if source.proxies is None else f"https://{PUBLIC_HOST}/{source.name}"
+    path = f"{source.name}/{source.tenant}".rstrip("/")
+    return "" if source.proxies is None else f"https://{PUBLIC_HOST}/{path}"
 
 
 def _through_proxy(source: Source, headers: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:

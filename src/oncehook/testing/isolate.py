@@ -9,6 +9,7 @@ from oncehook.config.settings import SourceSettings
 from oncehook.effects.effect import HTTP
 from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
+from oncehook.model.tenant import TenantLimits
 from oncehook.providers.definition import built_in
 from oncehook.testing.keys import make_pair, shared_secret
 
@@ -36,8 +37,10 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
     sources, signing = {}, {}
     for name, source in inbox._runtime.sources.items():
         sources[name] = _with_test_secrets(source.settings)
+        if source.has_tenants:
+            sources[name] = replace(sources[name], tenants=source.settings.tenants or TenantLimits())
         unset = any(is_unset(secret) for secret in source.settings.secrets)
-        if source.is_verified and (unset or shared_secret(source) is None):
+        if source.is_verified and not source.needs_tenant and (unset or shared_secret(source) is None):
             pair = make_pair(source.provider)
             sources[name] = replace(sources[name], secrets=(pair.verifying,))
             signing[name] = pair.signing
@@ -51,6 +54,8 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
         **settings,
     )
     copy.signing = signing
+    for name, cache in inbox._runtime.tenants.items():
+        copy._runtime.tenants[name] = cache.for_source(copy._runtime.sources[name])
     for name, fetcher in inbox._runtime.canonicals:
         copy._runtime.canonicals.add(name, fetcher)
     for handler in inbox._runtime.handlers:

@@ -1,6 +1,8 @@
 """New secrets and key pairs for tests, of the kind that a provider signs with."""
 
 from oncehook.config.secret import resolve
+from oncehook.inbox import Inbox
+from oncehook.model.errors import ConfigurationError
 from oncehook.providers.definition import Provider, Signature, find
 from oncehook.providers.key_pairs import Pair
 from oncehook.providers.source import Source
@@ -26,3 +28,15 @@ def shared_secret(source: Source) -> str | None:
     secret = resolve(source.settings.secrets[0], f"sources.{source.name}.secrets[0]")
     shared = any(signature.family.shares_secret(signature) for signature in source.provider.signatures)
     return secret if shared and not secret.startswith("whpk_") else None
+
+
+async def tenant_secret(inbox: Inbox, source: Source, tenant: str) -> str:
+    """Return the first secret of a tenant. Raises ConfigurationError if the tenant has none."""
+    cache = inbox._runtime.tenants.get(source.name)
+    secrets = None if cache is None else await cache.lookup.find(tenant)
+    if not secrets:
+        reason = "the source has no tenants" if cache is None else "its secrets_for returned no secret"
+        raise ConfigurationError(
+            f"sources.{source.name} has no tenant {tenant!r}: {reason}. To deliver as a stranger, pass secret=…"
+        )
+    return secrets[0]

@@ -1,0 +1,1 @@
+"""Tenants: many accounts behind one source, each with its own address, its own secrets and its own events."""
