@@ -167,6 +167,17 @@ def test_event_that_the_filter_leaves_out_is_ignored_with_the_reason() -> None:
     assert (ignored.status, ignored.last_error) == (State.IGNORED, "data.object.paid is false, not true")
 
 
+def test_tenant_is_a_fact_that_a_filter_can_use() -> None:
+    reader = make_source(where={"@tenant": {"prefix": "eu-"}}, tenants=True, secrets=[]).reader
+    delivery = Delivery.of(b'{"id":"a","type":"invoice.paid"}', {})
+    reasons = {}
+    for tenant in ("eu-1", "us-1"):
+        of_tenant = reader.for_tenant(tenant)
+        (claim,) = of_tenant.read(delivery, of_tenant.parse(delivery))
+        reasons[tenant] = claim.last_error
+    assert reasons == {"eu-1": None, "us-1": '@tenant is "us-1", not text that begins with "eu-"'}
+
+
 def test_each_event_of_a_batch_is_filtered_by_its_own_payload() -> None:
     events = [{"sg_event_id": str(n), "event": "open", "category": n} for n in range(3)]
     source = sender("sendgrid").source(where={"category": {"gte": 1}})
@@ -188,6 +199,10 @@ def test_event_without_a_usable_id_is_a_dead_letter_even_if_the_filter_leaves_it
         ),
         ({"where": {"@type": ["charge.paid", 5]}, "types": ["invoice.*"]}, "can never match: no @type is in sources."),
         ({"where": {"data": {"gtee": 5}}}, "sources.here.where.data.gtee is not an operator: did you mean gte?"),
+        (
+            {"where": {"@tenant": "acme"}},
+            'sources.here.where."@tenant" can never match: no @tenant is absent and "acme"',
+        ),
         ({"where": []}, "sources.here.where is []: expected a table"),
     ],
 )

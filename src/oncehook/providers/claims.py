@@ -46,7 +46,7 @@ from oncehook.providers.xml import read_xml
 class ClaimReader:
     """Reads the deliveries of one source. It compiles the expressions of the provider's definition at start-up."""
 
-    def __init__(self, source: str, provider: Provider, settings: SourceSettings) -> None:
+    def __init__(self, source: str, provider: Provider, settings: SourceSettings, *, has_tenants: bool = False) -> None:
         """Raise ConfigurationError for an expression in `settings` that cannot be used."""
         where = f"sources.{source}"
         self.source = source
@@ -56,14 +56,15 @@ class ClaimReader:
         self.is_inline = settings.mode == "inline"
         self.first_state = State.PROCESSING if self.is_inline else State.RECEIVED
         self.types = None if settings.types is None else [compile_pattern(pattern) for pattern in settings.types]
-        self.where = None if settings.where is None else self._compile_where(settings.where, where)
+        self.where = None if settings.where is None else self._compile_where(settings.where, where, has_tenants)
         self.takes_all = self.types is None and self.where is None
         self.signed_kinds = [kind_of(handshake.kind) for handshake in provider.handshakes if handshake.is_keyed]
         self._compile_facts(settings, where)
         self.find_serial = self._serial(settings, where)
 
-    def _compile_where(self, table: Mapping[str, Any], where: str) -> Where:
+    def _compile_where(self, table: Mapping[str, Any], where: str, has_tenants: bool) -> Where:
         is_own = make_condition("@source", "equals", self.source, where)
+        has_none = make_condition("@tenant", "exists", False, f"{where}.tenants")
         is_listed = Condition(
             key=f"{where}.types",
             path="@type",
@@ -72,7 +73,9 @@ class ClaimReader:
             holds=lambda value: isinstance(value, str) and self.accepts_type(value),
             expected=f"in {where}.types",
         )
-        return compile_where(table, f"{where}.where", given=(is_own, is_listed))
+        return compile_where(
+            table, f"{where}.where", given=(is_own, is_listed) if has_tenants else (is_own, is_listed, has_none)
+        )
 
     def for_tenant(self, tenant: str) -> "ClaimReader":
         """A reader whose events belong to a tenant. It shares everything that is compiled."""
@@ -326,7 +329,8 @@ class ClaimReader:
             return f"the type {type_} is not in sources.{self.source}.types"
         if self.where is None:
             return None
-        return self.where.reason(parsed, {"type": type_, "object_id": object_id, "source": self.source})
+        facts = {"type": type_, "object_id": object_id, "source": self.source, "tenant": self.tenant}
+        return self.where.reason(parsed, facts)
 
     def accepts_type(self, type_: str) -> bool:
         """Whether the source's `types` include this type."""

@@ -100,7 +100,7 @@ class Source:
         self._prepare_handshakes()
         self.max_body = settings.max_body or (size(self.provider.max_body) if self.provider.max_body else max_body)
         self.horizon = self.provider.horizon or HORIZON
-        self.reader = ClaimReader(name, self.provider, settings)
+        self.reader = ClaimReader(name, self.provider, settings, has_tenants=self.has_tenants)
         self.parse, self.read = self.reader.parse, self.reader.read  # hot path: saves an attribute lookup per event
         self.split, self.inline = self.reader.split, self.reader.is_inline
         self.retry = retry_of(settings, where)
