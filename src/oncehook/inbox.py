@@ -106,7 +106,8 @@ class Inbox(Registration):
             inbox.source("stripe", secrets_for=lookup)
         """
         values = secrets if isinstance(secrets, str) else list(secrets)  # read_source rejects a plain string
-        parsed = read_source(name, {"secrets": values, **settings})
+        has_tenants: SourceOptions = {} if secrets_for is None else {"tenants": True}
+        parsed = read_source(name, {"secrets": values, **has_tenants, **settings})
         return self._runtime.add_source(name, parsed, secrets_for=secrets_for)
 
     @property

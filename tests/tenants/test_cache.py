@@ -274,3 +274,5 @@ def test_function_of_the_user_is_checked_when_the_source_is_added() -> None:
     with pytest.raises(ConfigurationError, match="cannot be called with one argument"):
         make_cache(source, lambda: ["secret"])  # type: ignore[arg-type, misc]
     assert make_cache(source, lambda tenant: [tenant]).limits == TenantLimits()
+    with pytest.raises(ConfigurationError, match="tenants = false"):
+        make_cache(make_source("stripe"), lambda tenant: [tenant])

@@ -155,7 +155,8 @@ def announce(runtime: Runtime, listener: socket.socket, token: str | None = None
     host, port = listener.getsockname()[:2]
     base = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     click.echo(f"Oncehook on {base}  (Ctrl-C stops it)")
-    width = max(map(len, runtime.sources), default=0)
+    paths = {name: f"{name}/TENANT" if source.needs_tenant else name for name, source in runtime.sources.items()}
+    width = max(map(len, paths.values()), default=0)
     for name, source in sorted(runtime.sources.items()):
         unsigned = "   ! accepts unsigned deliveries" if not source.is_verified else ""
         unconfirmed = "   ! unconfirmed signature scheme" if source.provider.support == "unconfirmed" else ""
@@ -164,7 +165,7 @@ def announce(runtime: Runtime, listener: socket.socket, token: str | None = None
         is_handled = name in runtime.handlers.handled.sources or not runtime.has_worker
         unhandled = "" if is_handled else "   ! no handler in this process"
         notes = f"{_forwarding(source)}{unsigned}{unconfirmed}{waits}{unhandled}"
-        click.echo(f"  {base}/webhooks/{name:<{width}}   {title}{notes}")
+        click.echo(f"  {base}/webhooks/{paths[name]:<{width}}   {title}{notes}")
     if not runtime.sources:
         click.echo("  no sources yet: `oncehook init PROVIDER` writes a configuration with one")
     if token is not None:

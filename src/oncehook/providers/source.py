@@ -72,13 +72,12 @@ class Source:
         max_body: int,
         certificates: Certificates | None = None,
         proxies: Proxies | None = None,
-        has_tenants: bool = False,
     ) -> None:
         where = f"sources.{name}"
         self.name = name
         self.tenant = ""  # of a source that `for_tenant` returned
         self.settings = settings
-        self.has_tenants = has_tenants or settings.tenants is not None
+        self.has_tenants = settings.tenants is not None
         self.needs_tenant = self.has_tenants and not settings.secrets
         self.provider: Provider = providers.find(settings.provider or name, own_providers or {})
         self.provider_name = self.provider.name

@@ -173,7 +173,6 @@ class Runtime:
             max_body=self.settings.max_body,
             certificates=self.certificates,
             proxies=self.proxies,
-            has_tenants=secrets_for is not None,
         )
         if secrets_for is not None:
             self.tenants[name] = make_cache(source, secrets_for, self.clock)

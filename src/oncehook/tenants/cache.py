@@ -230,6 +230,8 @@ class TenantCache:
 
 
 def make_cache(source: Source, secrets_for: SecretsFor, clock: Clock = SYSTEM) -> TenantCache:
-    """The cache of a source whose tenants a function of the user looks up."""
-    limits = source.settings.tenants or TenantLimits()
+    """The cache of a source whose tenants a function of the user looks up. Raises ConfigurationError."""
+    limits = source.settings.tenants
+    if limits is None:
+        raise ConfigurationError(f"sources.{source.name} has secrets_for and tenants = false: remove one of them")
     return TenantCache(source, FunctionLookup(source.name, secrets_for, limits.timeout), limits, clock)

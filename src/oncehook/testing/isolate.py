@@ -9,7 +9,6 @@ from oncehook.config.settings import SourceSettings
 from oncehook.effects.effect import HTTP
 from oncehook.inbox import Inbox
 from oncehook.model.errors import ConfigurationError
-from oncehook.model.tenant import TenantLimits
 from oncehook.providers.definition import built_in
 from oncehook.testing.keys import make_pair, shared_secret
 
@@ -37,8 +36,6 @@ def isolated(inbox: Inbox, database: str, *, engine: Any = None, **settings: Any
     sources, signing = {}, {}
     for name, source in inbox._runtime.sources.items():
         sources[name] = _with_test_secrets(source.settings)
-        if source.has_tenants:
-            sources[name] = replace(sources[name], tenants=source.settings.tenants or TenantLimits())
         unset = any(is_unset(secret) for secret in source.settings.secrets)
         if source.is_verified and not source.needs_tenant and (unset or shared_secret(source) is None):
             pair = make_pair(source.provider)
